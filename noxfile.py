@@ -24,7 +24,7 @@ HOSTS = {
 }
 """What the tests of an integration need besides its extra."""
 
-OTHER_TESTS = {"serve": ["tests/test_serve.py", "tests/test_serve_batching.py"]}
+OTHER_TESTS = {"serve": ["tests/serve/test_serve.py", "tests/serve/test_batching.py"]}
 """Tests that need the extra and are elsewhere."""
 
 TEST_TOOLS = ["pytest>=8", "hypothesis>=6.100"]
@@ -37,7 +37,13 @@ def test_host(session: nox.Session) -> None:
     # The names of examples and pages are those of the extras, but a test module's name has no hyphen.
     named = f"{host} or {host.replace('-', '_')}"
     session.run(
-        "pytest", "tests/integrations", "tests/test_docs.py", *OTHER_TESTS.get(host, ()), "-k", named, *session.posargs
+        "pytest",
+        "tests/integrations",
+        "tests/project/test_docs.py",
+        *OTHER_TESTS.get(host, ()),
+        "-k",
+        named,
+        *session.posargs,
     )
 
 

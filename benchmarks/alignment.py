@@ -18,10 +18,10 @@ import numpy as np
 import torch
 
 import elmokit
-from elmokit.io.tables import Table
-from elmokit.io.text_files import read_sentences
-from elmokit.nn.alignment import LayerAlignment
-from elmokit.word_retrieval import measure_retrieval, word_anchors
+from elmokit.evaluation.tables import Table
+from elmokit.evaluation.word_retrieval import measure_retrieval, word_anchors
+from elmokit.network.alignment import LayerAlignment
+from elmokit.storage.text_files import read_sentences
 
 MIN_COUNT = 20
 TEST_RATIO = 0.2

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import elmokit
-from elmokit.io.tables import Table
-from elmokit.probes.pos import probe_pos
-from elmokit.probes.tagged import read_tagged
+from elmokit.evaluation.pos import probe_pos
+from elmokit.evaluation.tables import Table
+from elmokit.evaluation.tagged import read_tagged
 from elmokit.training.reports import TrainingProgress, TrainingReport
 
 TEACHER = "en-mini"

@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from elmokit import Elmo, open_model
 from elmokit.engine.config import PRESETS
 from elmokit.engine.precision import REQUESTS, VARIABLE
-from elmokit.io.text_files import read_lines, split_tokens
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.kernels import backends
-from elmokit.probes.tagged import TaggedSentence, read_conllu
-from elmokit.scoring.perplexity import perplexity
-from elmokit.weights.model import PretrainedBiLM
+from elmokit.evaluation.tagged import TaggedSentence, read_conllu
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.lm.perplexity import perplexity
+from elmokit.network.bilm import BiLM
+from elmokit.network.kernels import backends
+from elmokit.storage.text_files import read_lines, split_tokens
 
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline

@@ -19,9 +19,9 @@ from itertools import islice
 from pathlib import Path
 
 from elmokit import Elmo, open_model
-from elmokit.corpus.embed import embed_file
+from elmokit.embedding.corpus import embed_file
 from elmokit.engine.threads import n_threads, set_threads
-from elmokit.io.text_files import read_lines, split_tokens
+from elmokit.storage.text_files import read_lines, split_tokens
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches, read_ahead
 
 BATCH_TOKENS = 2048

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from elmokit import open_model
+from elmokit.embedding.start_state import initial_state
 from elmokit.engine.precision import Precision
-from elmokit.initial_state import initial_state
-from elmokit.io.text_files import read_sentences
-from elmokit.nn.softmax import FullSoftmax
-from elmokit.scoring.perplexity import perplexity
+from elmokit.lm.perplexity import perplexity
+from elmokit.network.softmax import FullSoftmax
+from elmokit.storage.text_files import read_sentences
 from elmokit.text.vocabulary import Vocabulary
 
 

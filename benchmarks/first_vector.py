@@ -29,8 +29,8 @@ ORIGINAL = """
 import sys
 import numpy as np
 from elmokit.engine.config import PRESETS, tensor_shapes
-from elmokit.weights.model import PretrainedBiLM, Weights
-from elmokit.weights.save import save_model
+from elmokit.formats.model import PretrainedBiLM, Weights
+from elmokit.formats.save import save_model
 draw = np.random.default_rng(0)
 config = PRESETS["original"]
 arrays = {name: draw.normal(0, 0.05, shape).astype(np.float32) for name, shape in tensor_shapes(config).items()}

@@ -5,7 +5,7 @@
 
 The texts are tokenized, one sentence per line, as for ``elmokit train``. The parts, with their share of the minutes:
 
-- tests (4 of 40): ``tests/test_cuda.py``, which compares the GPU with the CPU.
+- tests (4 of 40): ``tests/network/test_cuda.py``, which compares the GPU with the CPU.
 - parity (3): vectors of en-mini, small and original on the GPU against those on the CPU, in float32 and bfloat16.
 - embedding (8): tokens/s by size, precision and batch size, with and without the transfer to NumPy arrays.
 - graphs (3): the LSTM loops alone, started kernel by kernel, and the same kernels replayed as a CUDA graph. The ratio
@@ -41,16 +41,16 @@ import torch
 import elmokit
 from elmokit import Elmo, ElmoModule, LanguageModel, PretrainedBiLM, TrainingResult, open_model, save_model
 from elmokit.engine.config import PRESETS
-from elmokit.io.atomic import atomic_write
-from elmokit.io.part_results import PartResults
-from elmokit.io.tables import Table
-from elmokit.io.text_files import find_text_files, read_sentences
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.devices import parse_device
-from elmokit.nn.kernels.lstm_inference import TorchLayer, run_layer_torch
-from elmokit.nn.lstm import LSTMStack, LSTMState, ProjectedLSTM
-from elmokit.nn.softmax import FullSoftmax
-from elmokit.speed import processor_name
+from elmokit.evaluation.speed import processor_name
+from elmokit.evaluation.tables import Table
+from elmokit.network.bilm import BiLM
+from elmokit.network.devices import parse_device
+from elmokit.network.kernels.lstm_inference import TorchLayer, run_layer_torch
+from elmokit.network.lstm import LSTMStack, LSTMState, ProjectedLSTM
+from elmokit.network.softmax import FullSoftmax
+from elmokit.storage.atomic import atomic_write
+from elmokit.storage.part_results import PartResults
+from elmokit.storage.text_files import find_text_files, read_sentences
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import WindowStream
 from elmokit.training.config import TrainingConfig
@@ -202,7 +202,7 @@ def measure_tests(bench: Bench, sentences: list[list[str]]) -> None:
         last = (output.strip().splitlines() or [""])[-1].strip("= ")
         return {"result": last, "exit code": code, "seconds": time.monotonic() - started}
 
-    bench.row("tests", {"tests": "tests/test_cuda.py"}, run)
+    bench.row("tests", {"tests": "tests/network/test_cuda.py"}, run)
 
 
 def measure_parity(bench: Bench, sentences: list[list[str]]) -> None:

@@ -41,15 +41,15 @@ from elmokit import Elmo, open_model, save_model
 from elmokit.engine.config import PRESETS
 from elmokit.engine.matrix import Matrix
 from elmokit.engine.precision import VARIABLE, BackendRequest
-from elmokit.io.figures import LINES, PAGE, save_figure, styled_figure
-from elmokit.io.text_files import read_lines, split_tokens
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.kernels import backends, torch_products
-from elmokit.nn.kernels.lstm_inference import MAX_CHUNK_ROWS as TORCH_CHUNK_ROWS
-from elmokit.nn.lstm import LSTMStack, ProjectedLSTM
-from elmokit.speed import CHUNK_ROWS
+from elmokit.evaluation.figures import LINES, PAGE, save_figure, styled_figure
+from elmokit.evaluation.speed import CHUNK_ROWS
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.network.bilm import BiLM
+from elmokit.network.kernels import backends, torch_products
+from elmokit.network.kernels.lstm_inference import MAX_CHUNK_ROWS as TORCH_CHUNK_ROWS
+from elmokit.network.lstm import LSTMStack, ProjectedLSTM
+from elmokit.storage.text_files import read_lines, split_tokens
 from elmokit.text.batching import pad_batch
-from elmokit.weights.model import PretrainedBiLM
 
 REQUESTS: tuple[BackendRequest, ...] = ("reference", "float32", "bfloat16", "int8")
 PEER = "AllenNLP"

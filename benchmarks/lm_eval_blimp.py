@@ -22,7 +22,7 @@ import numpy as np
 
 from elmokit import LanguageModel
 from elmokit.integrations.lm_eval import ElmoLM
-from elmokit.io.text_files import read_lines
+from elmokit.storage.text_files import read_lines
 from elmokit.text.tokenize import treebank_tokenizer
 
 

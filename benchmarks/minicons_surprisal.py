@@ -16,7 +16,7 @@ from minicons.scorer import IncrementalLMScorer
 
 from elmokit import LanguageModel
 from elmokit.integrations.transformers import ElmoForCausalLM, ElmoTokenizer
-from elmokit.io.text_files import read_sentences
+from elmokit.storage.text_files import read_sentences
 
 N_SENTENCES, BATCH_SIZE = 500, 16
 

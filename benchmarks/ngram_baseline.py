@@ -3,7 +3,7 @@
     python benchmarks/ngram_baseline.py --vocabulary vocab.txt --train 'corpus/train-*.txt.xz' \\
         --test a/test.txt.xz --test b/test.txt.xz
 
-The model is that of ``elmokit.scoring.ngram``. It gives the same perplexities as KenLM's ``lmplz``
+The model is that of ``elmokit.lm.ngram``. It gives the same perplexities as KenLM's ``lmplz``
 (results/language-models.md).
 
 Predictions are counted as in ``elmokit evaluate perplexity``: every token and the end of each sentence, so n + 1 for n
@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.io.text_files import find_text_files, read_sentences
-from elmokit.scoring.ngram import encode_text, ngram_nats
+from elmokit.lm.ngram import encode_text, ngram_nats
+from elmokit.storage.text_files import find_text_files, read_sentences
 from elmokit.text.vocabulary import Vocabulary
 
 

@@ -31,7 +31,7 @@ from elmokit.engine.packing import choose_kernels
 from elmokit.engine.precision import NAMES, Precision
 from elmokit.engine.state import Floats, State
 from elmokit.engine.token_layer import TokenLayer
-from elmokit.nn.bilm import BiLM
+from elmokit.network.bilm import BiLM
 from elmokit.text.characters import encode_tokens
 
 SIZES = "mini,small,medium,original"  # `en-mini` has the size mini

@@ -22,7 +22,7 @@ from pyarrow import dataset
 
 from elmokit import Elmo
 from elmokit.integrations.batch import Embed
-from elmokit.io.text_files import read_sentences
+from elmokit.storage.text_files import read_sentences
 
 N_BLOCKS, BATCH_ROWS = 16, 500
 

@@ -25,12 +25,12 @@ from typing import Any
 import elmokit
 from elmokit.engine.config import PRESETS
 from elmokit.engine.softmax import SoftmaxConfig
+from elmokit.formats.folder import load_folder
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import RECIPES, TrainingConfig
 from elmokit.training.corpus import TrainingCorpus, count_corpus, read_held_out
 from elmokit.training.loop import run_training
 from elmokit.training.reports import TrainingProgress, TrainingReport
-from elmokit.weights.folder import load_folder
 
 N_SAMPLES = 1024
 N_HELD_OUT = 1000

@@ -105,10 +105,10 @@ def random_model(size: str, n_words: int, sentences: list[list[str]]) -> Any:
 
     from elmokit import LanguageModel
     from elmokit.engine.config import PRESETS
-    from elmokit.nn.bilm import BiLM
-    from elmokit.nn.softmax import FullSoftmax
+    from elmokit.formats.model import PretrainedBiLM
+    from elmokit.network.bilm import BiLM
+    from elmokit.network.softmax import FullSoftmax
     from elmokit.text.vocabulary import Vocabulary
-    from elmokit.weights.model import PretrainedBiLM
 
     torch.manual_seed(0)
     known = dict.fromkeys(["</S>", "<S>", "<UNK>", *(token for sentence in sentences for token in sentence)])

@@ -18,19 +18,19 @@ from pathlib import Path
 
 import torch
 
-from elmokit.embedder import Elmo
+from elmokit.embedding.elmo import Elmo
 from elmokit.engine.config import PRESETS
-from elmokit.io.text_files import read_sentences
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.softmax import FullSoftmax
+from elmokit.formats.folder import save_folder
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.network.bilm import BiLM
+from elmokit.network.softmax import FullSoftmax
+from elmokit.storage.text_files import read_sentences
 from elmokit.text.windows import WindowStream
 from elmokit.training.build import config_optimizer
 from elmokit.training.config import TrainingConfig
 from elmokit.training.losses import WindowLosses
 from elmokit.training.optimizers import clip_gradients
-from elmokit.weights.folder import save_folder
-from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model
 
 N_SENTENCES, N_ROUNDS, N_STEPS = 320, 3, 3
 N_SAMPLES = 4096

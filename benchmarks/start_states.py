@@ -14,10 +14,10 @@ from itertools import islice
 import numpy as np
 
 from elmokit import Elmo, PretrainedBiLM, open_model
+from elmokit.embedding.start_state import boundary_state, mean_state
 from elmokit.engine.state import State
-from elmokit.initial_state import boundary_state, mean_state
-from elmokit.io.text_files import read_lines, split_tokens
-from elmokit.scoring.perplexity import perplexity
+from elmokit.lm.perplexity import perplexity
+from elmokit.storage.text_files import read_lines, split_tokens
 
 STATEFUL_BATCH_SIZE = 32
 

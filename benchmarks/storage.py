@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from elmokit.embedder import Elmo
-from elmokit.io.text_files import read_sentences
-from elmokit.scoring.perplexity import perplexity
-from elmokit.weights.folder import Storage, load_folder, save_folder
-from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model
+from elmokit.embedding.elmo import Elmo
+from elmokit.formats.folder import Storage, load_folder, save_folder
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.lm.perplexity import perplexity
+from elmokit.storage.text_files import read_sentences
 
 STORAGES: tuple[Storage, ...] = ("float32", "float16", "int8")
 

@@ -37,15 +37,15 @@ from torch.nn import functional as F
 
 import elmokit
 from elmokit.engine.config import PRESETS, BiLMConfig
-from elmokit.io.text_files import find_text_files
-from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.softmax import FullSoftmax
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.network.bilm import BiLM, BiLMState
+from elmokit.network.softmax import FullSoftmax
+from elmokit.storage.text_files import find_text_files
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream
 from elmokit.training.config import TrainingConfig
 from elmokit.training.losses import WindowLosses
 from elmokit.training.precision import step_autocast
-from elmokit.weights.model import PretrainedBiLM
 
 INCLUDED_VOCABULARY = Path(elmokit.__file__).parent / "models" / "en-mini" / "vocab.txt"
 N_SAMPLES = 1024

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit import Elmo
-from elmokit.io.tables import Table
-from elmokit.probes.corpus import read_chunks
-from elmokit.probes.sense_files import Instance, SenseSet, find_sense_set, read_inventory, read_keys, read_sense_xml
-from elmokit.probes.sense_score import score_senses
-from elmokit.probes.senses import Inventory, SenseMeans
+from elmokit.evaluation.probe_corpus import read_chunks
+from elmokit.evaluation.sense_files import Instance, SenseSet, find_sense_set, read_inventory, read_keys, read_sense_xml
+from elmokit.evaluation.sense_score import score_senses
+from elmokit.evaluation.senses import Inventory, SenseMeans
+from elmokit.evaluation.tables import Table
 
 Vectors = NDArray[np.float32]
 FACTORS = (0.02, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3)

@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from elmokit.io.figures import COLORS, LINES, styled_figure
+from elmokit.evaluation.figures import COLORS, LINES, styled_figure
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"

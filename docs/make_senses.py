@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from elmokit import Elmo
-from elmokit.io.atomic import atomic_write
+from elmokit.storage.atomic import atomic_write
 
 PICTURE = Path(__file__).parent / "pictures" / "senses.svg"
 WORD = "play"

@@ -12,56 +12,56 @@ from typing import TYPE_CHECKING
 from elmokit.errors import needs_torch
 
 if TYPE_CHECKING:
-    from elmokit.alignment import AlignmentResult, align
-    from elmokit.corpus.embed import embed_file
-    from elmokit.elmo_module import ElmoModule, ElmoOutput
-    from elmokit.embedder import Elmo
+    from elmokit.embedding.corpus import embed_file
+    from elmokit.embedding.elmo import Elmo
+    from elmokit.embedding.elmo_module import ElmoModule, ElmoOutput
+    from elmokit.embedding.sentence_vectors import SentenceEmbedder
     from elmokit.engine.config import PRESETS, BiLMConfig, CharCNNConfig
     from elmokit.errors import ElmoError
-    from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
-    from elmokit.nn.scalar_mix import ScalarMix
-    from elmokit.scoring.heat_map import HeatMap, show
-    from elmokit.scoring.language_model import LanguageModel
-    from elmokit.sentence_pooling import SentencePooling
-    from elmokit.sentence_vectors import SentenceEmbedder
+    from elmokit.formats.model import PretrainedBiLM, describe
+    from elmokit.formats.open import open_model
+    from elmokit.formats.save import save_model
+    from elmokit.formats.sentence_pooling import SentencePooling
+    from elmokit.lm.heat_map import HeatMap, show
+    from elmokit.lm.language_model import LanguageModel
+    from elmokit.network.bilm import BiLM, BiLMOutput, BiLMState
+    from elmokit.network.scalar_mix import ScalarMix
     from elmokit.text.tokenize import tokenize
     from elmokit.text.vocabulary import Vocabulary
+    from elmokit.training.alignment import AlignmentResult, align
     from elmokit.training.api import distill, finetune, resume, train
     from elmokit.training.results import TrainingResult
     from elmokit.version import __version__ as __version__
-    from elmokit.weights.model import PretrainedBiLM, describe
-    from elmokit.weights.open import open_model
-    from elmokit.weights.save import save_model
 
 _MODULES = {
     "PRESETS": "elmokit.engine.config",
-    "AlignmentResult": "elmokit.alignment",
-    "BiLM": "elmokit.nn.bilm",
+    "AlignmentResult": "elmokit.training.alignment",
+    "BiLM": "elmokit.network.bilm",
     "BiLMConfig": "elmokit.engine.config",
-    "BiLMOutput": "elmokit.nn.bilm",
-    "BiLMState": "elmokit.nn.bilm",
+    "BiLMOutput": "elmokit.network.bilm",
+    "BiLMState": "elmokit.network.bilm",
     "CharCNNConfig": "elmokit.engine.config",
-    "Elmo": "elmokit.embedder",
+    "Elmo": "elmokit.embedding.elmo",
     "ElmoError": "elmokit.errors",
-    "ElmoModule": "elmokit.elmo_module",
-    "ElmoOutput": "elmokit.elmo_module",
-    "HeatMap": "elmokit.scoring.heat_map",
-    "LanguageModel": "elmokit.scoring.language_model",
-    "PretrainedBiLM": "elmokit.weights.model",
-    "ScalarMix": "elmokit.nn.scalar_mix",
-    "SentenceEmbedder": "elmokit.sentence_vectors",
-    "SentencePooling": "elmokit.sentence_pooling",
+    "ElmoModule": "elmokit.embedding.elmo_module",
+    "ElmoOutput": "elmokit.embedding.elmo_module",
+    "HeatMap": "elmokit.lm.heat_map",
+    "LanguageModel": "elmokit.lm.language_model",
+    "PretrainedBiLM": "elmokit.formats.model",
+    "ScalarMix": "elmokit.network.scalar_mix",
+    "SentenceEmbedder": "elmokit.embedding.sentence_vectors",
+    "SentencePooling": "elmokit.formats.sentence_pooling",
     "TrainingResult": "elmokit.training.results",
     "Vocabulary": "elmokit.text.vocabulary",
-    "align": "elmokit.alignment",
-    "describe": "elmokit.weights.model",
+    "align": "elmokit.training.alignment",
+    "describe": "elmokit.formats.model",
     "distill": "elmokit.training.api",
-    "embed_file": "elmokit.corpus.embed",
+    "embed_file": "elmokit.embedding.corpus",
     "finetune": "elmokit.training.api",
-    "open_model": "elmokit.weights.open",
+    "open_model": "elmokit.formats.open",
     "resume": "elmokit.training.api",
-    "save_model": "elmokit.weights.save",
-    "show": "elmokit.scoring.heat_map",
+    "save_model": "elmokit.formats.save",
+    "show": "elmokit.lm.heat_map",
     "tokenize": "elmokit.text.tokenize",
     "train": "elmokit.training.api",
     "__version__": "elmokit.version",

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, SettingError
-from elmokit.io.bounded import read_bounded
+from elmokit.storage.bounded import read_bounded
 
 Config = TypeVar("Config")
 Table = dict[str, Any]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit import Elmo
-from elmokit.nn.scalar_mix import ScalarMix
+from elmokit.network.scalar_mix import ScalarMix
 from elmokit.tasks.layer_cache import LayerCache
 
 TEXT = """Mira/NAME visits/O Oslo/PLACE ./O

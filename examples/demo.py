@@ -11,9 +11,9 @@ from pathlib import Path
 import h5py
 
 from elmokit import Elmo
-from elmokit.corpus.embed import embed_file
-from elmokit.io.text_files import read_lines, split_tokens
-from elmokit.probes.neighbors import in_context, nearest_tokens
+from elmokit.embedding.corpus import embed_file
+from elmokit.evaluation.neighbors import in_context, nearest_tokens
+from elmokit.storage.text_files import read_lines, split_tokens
 
 SENTENCES = Path(__file__).with_name("sentences.txt")
 QUERIES = [("bank", 7), ("bank", 1), ("play", 9), ("play", 13)]  # a word and its line, counted from 0

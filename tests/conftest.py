@@ -14,28 +14,26 @@ import torch
 from hypothesis import settings
 
 from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.layer_alignment import LayerAlignment
 from elmokit.engine.library import Library
-from elmokit.layer_alignment import LayerAlignment
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.softmax import FullSoftmax
-from elmokit.probes import linear
+from elmokit.evaluation import linear_probe as linear
+from elmokit.formats import fetch
+from elmokit.formats.model import PretrainedBiLM, Weights
+from elmokit.formats.save import save_model
+from elmokit.network.bilm import BiLM
+from elmokit.network.softmax import FullSoftmax
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
-from elmokit.weights import fetch
-from elmokit.weights.model import PretrainedBiLM, Weights
-from elmokit.weights.save import save_model
 from tests.helpers import instruction_sets
 from tests.helpers.http_server import Server
+from tests.helpers.paths import DATA, ROOT
 from tests.helpers.shell import Shell, command_runner
 
-SHARED = Path(os.environ.get("ELMOKIT_SHARED", Path(__file__).parents[2] / "shared"))
+SHARED = Path(os.environ.get("ELMOKIT_SHARED", ROOT.parent / "shared"))
 # A busy machine is slow and not wrong, so no test has a deadline.
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)  # the same examples every time
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 WORDS = [*SPECIALS, "the", ".", "cat", "sat", "on", "mat", "dog", "ran"]
-
-
-DATA = Path(__file__).parent / "data"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -9,7 +9,7 @@ import click
 from elmokit.cli.common import device_option, echo_json, json_option, overwrite_option
 from elmokit.cli.options import GroupedCommand, OutputPath
 from elmokit.errors import OutputError
-from elmokit.io.progress import ProgressBar
+from elmokit.storage.progress import ProgressBar
 
 
 @click.command(cls=GroupedCommand)
@@ -63,9 +63,9 @@ def align(
       elmokit align german-elmo english-elmo de.txt en.txt de-en.txt --out german-aligned
       elmokit embed de.txt vectors.hdf5 --model german-aligned
     """
-    from elmokit.alignment import align as learn_alignment
-    from elmokit.io.hdf5 import HDF5_SUFFIXES
-    from elmokit.weights.save import refuse_target, save_model
+    from elmokit.formats.save import refuse_target, save_model
+    from elmokit.storage.hdf5 import HDF5_SUFFIXES
+    from elmokit.training.alignment import align as learn_alignment
 
     if out.suffix in HDF5_SUFFIXES:
         raise OutputError(f"{out}: HDF5 files cannot store an alignment. Choose a name without that ending.")

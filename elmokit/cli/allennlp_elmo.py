@@ -55,12 +55,12 @@ def allennlp_elmo(
       elmokit allennlp-elmo sentences.txt elmo_layers.hdf5 --all
       elmokit allennlp-elmo sentences.txt top.hdf5 --top --weight-file weights.hdf5 --options-file options.json
     """
-    from elmokit.corpus.embed import embed_file
-    from elmokit.embedder import Elmo
-    from elmokit.io.atomic import check_output_path
-    from elmokit.io.progress import ProgressBar
-    from elmokit.io.text_files import can_reread, check_input_file
-    from elmokit.layer_selection import Layers
+    from elmokit.embedding.corpus import embed_file
+    from elmokit.embedding.elmo import Elmo
+    from elmokit.engine.layer_selection import Layers
+    from elmokit.storage.atomic import check_output_path
+    from elmokit.storage.progress import ProgressBar
+    from elmokit.storage.text_files import can_reread, check_input_file
 
     modes: dict[Layers, bool] = {"all": all_layers, "top": top, "average": average}
     chosen = [mode for mode, given in modes.items() if given]
@@ -145,7 +145,7 @@ def _refuse_blank_lines(source: Path) -> None:
     Raises:
         ConfigError: Some are. All of them are named, before any work is done.
     """
-    from elmokit.io.text_files import read_lines
+    from elmokit.storage.text_files import read_lines
 
     blank = [str(number) for number, line in enumerate(read_lines(source)) if not line.strip()]
     if blank:

@@ -9,10 +9,10 @@ import click
 
 from elmokit.cli.common import echo_json, json_option, model_option, options_option
 from elmokit.cli.options import GroupedCommand, ThreadCount
-from elmokit.io.progress import ProgressBar
+from elmokit.storage.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from elmokit.speed import Speed, SpeedReport
+    from elmokit.evaluation.speed import Speed, SpeedReport
 
 
 @click.command(cls=GroupedCommand)
@@ -39,8 +39,8 @@ def bench(model: str | None, options: str | None, threads: int | None, as_json: 
         # Before NumPy is imported, which reads it: its products are measured, too.
         os.environ["OMP_NUM_THREADS"] = str(threads)
     from elmokit.engine.threads import set_threads
-    from elmokit.speed import measure_speed
-    from elmokit.weights.open import open_model
+    from elmokit.evaluation.speed import measure_speed
+    from elmokit.formats.open import open_model
 
     if threads is not None:
         set_threads(threads)

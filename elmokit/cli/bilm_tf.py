@@ -87,10 +87,10 @@ def train_elmo(
       elmokit bilm-tf train_elmo --save_dir run --vocab_file vocab.txt --train_prefix 'corpus/*' --n_epochs 3
     """
     from elmokit.compat import bilm_training
+    from elmokit.formats.bilm_tf import read_options
     from elmokit.text.vocabulary import Vocabulary
     from elmokit.training.bilm_tf_options import options_from_settings
     from elmokit.training.config import RECIPES
-    from elmokit.weights.bilm_tf import read_options
 
     if options_file is None:
         options = options_from_settings(RECIPES["bilm-tf"], len(Vocabulary.from_file(vocab_file)))
@@ -196,7 +196,7 @@ def _dataset(options: dict[str, Any], vocab_file: Path, prefix: str, test: bool 
     """Open a text as the options need it."""
     from elmokit.compat.bilm_datasets import BidirectionalLMDataset, LMDataset
     from elmokit.compat.bilm_training import load_vocab
-    from elmokit.weights.bilm_tf import config_errors
+    from elmokit.formats.bilm_tf import config_errors
 
     with config_errors("the options"):
         length = options["char_cnn"]["max_characters_per_token"] if "char_cnn" in options else None

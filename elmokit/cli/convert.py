@@ -13,7 +13,7 @@ from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
     from elmokit.engine.precision import Precision
-    from elmokit.weights.folder import Storage
+    from elmokit.formats.folder import Storage
 
 
 @click.command(cls=GroupedCommand)
@@ -82,11 +82,11 @@ def convert(
       elmokit convert my-elmo back_weights.hdf5
       elmokit convert en-mini en-mini.onnx
     """
-    from elmokit.initial_state import calibrate_initial_state
-    from elmokit.io.hdf5 import HDF5_SUFFIXES
-    from elmokit.io.text_files import read_sentences
-    from elmokit.weights.open import open_model
-    from elmokit.weights.save import refuse_target, save_model
+    from elmokit.embedding.start_state import calibrate_initial_state
+    from elmokit.formats.open import open_model
+    from elmokit.formats.save import refuse_target, save_model
+    from elmokit.storage.hdf5 import HDF5_SUFFIXES
+    from elmokit.storage.text_files import read_sentences
 
     if target.suffix == ".onnx":
         if storage != "float32" or any((precision, calibrate, whiten, matrices)):
@@ -109,15 +109,15 @@ def convert(
     if calibrate is not None:
         calibrate_initial_state(model, list(read_sentences(calibrate)), calibrate.name)
     if matrices:
-        from elmokit.weights.alignment import read_alignment
+        from elmokit.formats.alignment import read_alignment
 
         model.alignment = read_alignment(matrices, model.config)
         model.whitening = None  # it was fitted on the vectors before the alignment
         model.card["alignment"] = {"matrices": [Path(matrix).name for matrix in matrices]}
     if whiten is not None:
-        from elmokit.embedder import Elmo
-        from elmokit.sentence_pooling import SentencePooling
-        from elmokit.sentence_vectors import SentenceEmbedder
+        from elmokit.embedding.elmo import Elmo
+        from elmokit.embedding.sentence_vectors import SentenceEmbedder
+        from elmokit.formats.sentence_pooling import SentencePooling
 
         SentenceEmbedder(Elmo(model), SentencePooling()).fit(read_sentences(whiten))
         model.card["whitening"] = f"sentence vectors of {whiten.name}"
@@ -136,9 +136,9 @@ def convert(
 
 
 def _export_onnx(source: str, target: Path, options: str | None, overwrite: bool) -> None:
+    from elmokit.formats.open import open_model
     from elmokit.integrations.onnx import export_onnx
-    from elmokit.io.atomic import check_output_path
-    from elmokit.weights.open import open_model
+    from elmokit.storage.atomic import check_output_path
 
     check_output_path(target, overwrite)
     click.echo(f"wrote {export_onnx(open_model(source, options=options), target, overwrite=overwrite)}", err=True)

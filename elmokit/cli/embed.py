@@ -140,15 +140,15 @@ def embed(
       elmokit embed article.txt vectors.hdf5 --raw --top --model original
       elmokit embed corpus.txt sentences.parquet --pool whitened
     """
-    from elmokit.corpus.embed import embed_file
-    from elmokit.corpus.formats import output_format
-    from elmokit.corpus.writer import partial_folder
-    from elmokit.embedder import Elmo
+    from elmokit.embedding.corpus import embed_file
+    from elmokit.embedding.elmo import Elmo
+    from elmokit.embedding.outputs.table import output_format
+    from elmokit.embedding.outputs.writer import partial_folder
+    from elmokit.embedding.sentence_vectors import SentenceEmbedder
     from elmokit.engine.threads import set_threads
-    from elmokit.io.atomic import check_output_path
-    from elmokit.io.progress import ProgressBar
-    from elmokit.io.text_files import check_input_file
-    from elmokit.sentence_vectors import SentenceEmbedder
+    from elmokit.storage.atomic import check_output_path
+    from elmokit.storage.progress import ProgressBar
+    from elmokit.storage.text_files import check_input_file
     from elmokit.text.tokenize import get_tokenizer
 
     check_output_path(output, overwrite)  # before a model is downloaded

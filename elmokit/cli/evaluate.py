@@ -1,4 +1,4 @@
-"""``elmokit evaluate``: measure how good a model is. This module holds the evaluations of ``elmokit.scoring``."""
+"""``elmokit evaluate``: measure how good a model is. This module holds the evaluations of a language model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from elmokit.cli.evaluation_options import (
 from elmokit.cli.options import CommandGroup
 from elmokit.config import check_at_least
 from elmokit.errors import ConfigError
-from elmokit.io.progress import ProgressBar
+from elmokit.storage.progress import ProgressBar
 
 if TYPE_CHECKING:
     from elmokit.text.tokenize import Tokenization
@@ -69,13 +69,13 @@ def minimal_pairs(
       elmokit evaluate minimal-pairs blimp/ --figure blimp.png
       elmokit evaluate minimal-pairs blimp/*.jsonl --model my-run --published published.tsv --keep blimp-parts
     """
-    from elmokit.io.checksums import file_digest
-    from elmokit.io.text_files import find_text_files
-    from elmokit.scoring.minimal_pairs import (
+    from elmokit.evaluation.minimal_pairs import (
         evaluate_minimal_pairs,
         read_minimal_pairs,
         read_published_accuracies,
     )
+    from elmokit.storage.checksums import file_digest
+    from elmokit.storage.text_files import find_text_files
     from elmokit.text.tokenize import get_tokenizer
 
     common.check_figure()
@@ -121,10 +121,10 @@ def reading_times(
       elmokit evaluate reading-times natural-stories/
       elmokit evaluate reading-times natural-stories/ --text corpus/ --model my-run --figure reading.png
     """
-    from elmokit.io.checksums import file_digest
-    from elmokit.io.text_files import find_text_files
-    from elmokit.scoring.natural_stories import WORDS, find_file, read_large_model, read_natural_stories
-    from elmokit.scoring.reading_times import LARGE_MODEL_NAME, evaluate_reading_times
+    from elmokit.evaluation.natural_stories import WORDS, find_file, read_large_model, read_natural_stories
+    from elmokit.evaluation.reading_times import LARGE_MODEL_NAME, evaluate_reading_times
+    from elmokit.storage.checksums import file_digest
+    from elmokit.storage.text_files import find_text_files
 
     common.check_figure()
     stories = read_natural_stories(folder)
@@ -183,9 +183,9 @@ def similarity(
     """
     from itertools import islice
 
-    from elmokit.io.checksums import file_digest
-    from elmokit.io.text_files import check_can_reread, find_text_files, read_sentences
-    from elmokit.scoring.similarity import evaluate_similarity, read_scored_pairs
+    from elmokit.evaluation.similarity import evaluate_similarity, read_scored_pairs
+    from elmokit.storage.checksums import file_digest
+    from elmokit.storage.text_files import check_can_reread, find_text_files, read_sentences
     from elmokit.text.tokenize import get_tokenizer
 
     common.check_figure()

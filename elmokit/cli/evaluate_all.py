@@ -17,7 +17,7 @@ from elmokit.cli.common import (
     this_command,
 )
 from elmokit.cli.options import GroupedCommand, OutputPath
-from elmokit.io.progress import ProgressBar
+from elmokit.storage.progress import ProgressBar
 
 
 @click.command("all", cls=GroupedCommand, short_help="Write a report with every evaluation for which there is data.")
@@ -60,7 +60,7 @@ def all_(
       elmokit evaluate all --data evaluation --report en-mini.md
       elmokit evaluate all --model my-run --data evaluation --report my-run.md --only perplexity --only pos
     """
-    from elmokit.report import evaluate_all
+    from elmokit.evaluation.report import evaluate_all
 
     with resumable_command(this_command), ProgressBar("") as progress:
         facts = evaluate_all(

@@ -25,14 +25,14 @@ from elmokit.cli.common import (
 )
 from elmokit.cli.options import GroupedCommand, OutputPath
 from elmokit.errors import ConfigError
-from elmokit.io.atomic import atomic_write, check_output_path
-from elmokit.io.progress import ProgressBar
-from elmokit.io.text_files import STDIN
+from elmokit.storage.atomic import atomic_write, check_output_path
+from elmokit.storage.progress import ProgressBar
+from elmokit.storage.text_files import STDIN
 
 if TYPE_CHECKING:
-    from elmokit.scoring.bilm_tf import BilmTfPerplexity
-    from elmokit.scoring.perplexity import Perplexity
-    from elmokit.scoring.surprisal import Surprisal
+    from elmokit.lm.bilm_tf import BilmTfPerplexity
+    from elmokit.lm.perplexity import Perplexity
+    from elmokit.lm.surprisal import Surprisal
 
 
 @click.command(cls=GroupedCommand, short_help="Compute the perplexity of a text, and each token's surprisal.")
@@ -88,10 +88,10 @@ def perplexity(
       elmokit evaluate perplexity held-out.txt --model my-run
       elmokit evaluate perplexity essay.txt --raw --per-token surprisal.tsv
     """
-    from elmokit.io.text_files import find_text_files
-    from elmokit.scoring.language_model import LanguageModel
-    from elmokit.scoring.perplexity import unknown_words_warning
-    from elmokit.weights.folder import DEFAULT_MODEL
+    from elmokit.formats.folder import DEFAULT_MODEL
+    from elmokit.lm.language_model import LanguageModel
+    from elmokit.lm.perplexity import unknown_words_warning
+    from elmokit.storage.text_files import find_text_files
 
     if batch_tokens < 1:
         raise ConfigError(f"--batch-tokens is {batch_tokens}; it must be at least 1.")
@@ -145,7 +145,7 @@ def _table(path: Path | None, overwrite: bool) -> Iterator[Callable[[Surprisal],
 
 
 def _rows_to(write: Callable[[str], object]) -> Callable[[Surprisal], object]:
-    from elmokit.scoring.surprisal import TSV_HEADER
+    from elmokit.lm.surprisal import TSV_HEADER
 
     numbers = count()  # from 0, as the rows of `elmokit embed`
     write(TSV_HEADER)

@@ -9,7 +9,7 @@ import click
 from elmokit.cli.evaluation_options import EvaluationOptions, evaluation_options
 from elmokit.cli.options import GroupedCommand, OutputPath, layer_numbers
 from elmokit.config import check_at_least
-from elmokit.io.progress import ProgressBar
+from elmokit.storage.progress import ProgressBar
 
 
 @click.command(cls=GroupedCommand, short_help="Probe parts of speech with a linear classifier.")
@@ -47,9 +47,9 @@ def pos(
       elmokit evaluate pos train.conllu dev.conllu
       elmokit evaluate pos train.conllu dev.conllu --tags xpos --seeds 3 --control --figure pos.png
     """
-    from elmokit.probes.linear_settings import LinearSettings
-    from elmokit.probes.pos import probe_pos
-    from elmokit.probes.tagged import read_tagged
+    from elmokit.evaluation.linear_settings import LinearSettings
+    from elmokit.evaluation.pos import probe_pos
+    from elmokit.evaluation.tagged import read_tagged
 
     if sentences is not None:
         check_at_least("--sentences", sentences, 1)
@@ -103,9 +103,9 @@ def wsd(
       elmokit evaluate wsd semcor.data.xml senseval3.data.xml
       elmokit evaluate wsd SemCor/ senseval2/ senseval3/ --inventory index.sense --senses means --answers keys
     """
-    from elmokit.io.atomic import check_output_path
-    from elmokit.probes.sense_files import find_sense_set, read_inventory
-    from elmokit.probes.senses import ANSWERS, probe_senses, write_answers
+    from elmokit.evaluation.sense_files import find_sense_set, read_inventory
+    from elmokit.evaluation.senses import ANSWERS, probe_senses, write_answers
+    from elmokit.storage.atomic import check_output_path
 
     common.check_figure()
     if answers is not None:

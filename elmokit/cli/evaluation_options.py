@@ -26,9 +26,9 @@ from elmokit.cli.options import OutputPath
 from elmokit.text.tokenize import Tokenization
 
 if TYPE_CHECKING:
-    from elmokit.embedder import Elmo
-    from elmokit.io.part_results import PartResults
-    from elmokit.weights.model import PretrainedBiLM
+    from elmokit.embedding.elmo import Elmo
+    from elmokit.formats.model import PretrainedBiLM
+    from elmokit.storage.part_results import PartResults
 
 tokenizer_option = click.option(
     "--tokenizer",
@@ -75,20 +75,20 @@ class EvaluationOptions:
         Raises:
             OutputError, MissingExtraError: It cannot.
         """
-        from elmokit.io.figures import check_figure_path
+        from elmokit.evaluation.figures import check_figure_path
 
         if self.figure is not None:
             check_figure_path(self.figure, self.overwrite)
 
     def open_elmo(self) -> Elmo:
         """Open the model for its vectors."""
-        from elmokit.embedder import Elmo
+        from elmokit.embedding.elmo import Elmo
 
         return Elmo.from_pretrained(self.model, options=self.options, device=self.device)
 
     def open_language_model(self) -> PretrainedBiLM:
         """Open the model with its softmax and vocabulary."""
-        from elmokit.scoring.language_model import LanguageModel
+        from elmokit.lm.language_model import LanguageModel
 
         return LanguageModel.from_pretrained(self.model, options=self.options, device=self.device).model
 
@@ -131,8 +131,8 @@ def resumable_parts(folder: Path | None, model: PretrainedBiLM, settings: dict[s
         model: The model.
         settings: What else the results depend on.
     """
-    from elmokit.fingerprint import RESTORE, prediction_settings
-    from elmokit.io.part_results import PartResults
+    from elmokit.embedding.fingerprint import RESTORE, prediction_settings
+    from elmokit.storage.part_results import PartResults
 
     parts = PartResults(folder, prediction_settings(model, "warm") | settings, RESTORE)
     with resumable_command(lambda: this_command() if parts.can_resume else None), parts:

@@ -85,8 +85,8 @@ def _refuse_models(texts: tuple[Path, ...]) -> None:
     Raises:
         ConfigError: One is.
     """
-    from elmokit.weights.folder import DEFAULT_MODEL, RUN_MODEL, is_folder
-    from elmokit.weights.published import find_published
+    from elmokit.formats.folder import DEFAULT_MODEL, RUN_MODEL, is_folder
+    from elmokit.formats.published import find_published
 
     for text in texts:
         is_name = str(text) == DEFAULT_MODEL or find_published(str(text)) is not None

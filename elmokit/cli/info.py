@@ -27,8 +27,8 @@ def info(model: str | None, options: str | None, as_json: bool) -> None:
       elmokit info
       elmokit info --model elmo_weights.hdf5 --json
     """
-    from elmokit.weights.model import describe
-    from elmokit.weights.open import open_model
+    from elmokit.formats.model import describe
+    from elmokit.formats.open import open_model
 
     facts = describe(open_model(model, options=options))
     if as_json:

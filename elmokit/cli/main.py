@@ -127,7 +127,7 @@ def elmokit(max_line_bytes: int | None) -> None:
       elmokit info --model original
     """
     if max_line_bytes is not None:
-        from elmokit.io.text_files import MAX_LINE_VARIABLE
+        from elmokit.storage.text_files import MAX_LINE_VARIABLE
 
         os.environ[MAX_LINE_VARIABLE] = str(max_line_bytes)
 

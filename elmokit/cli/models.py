@@ -26,8 +26,8 @@ def models(as_json: bool) -> None:
       elmokit models
       elmokit embed corpus.txt vectors.hdf5 --model original
     """
-    from elmokit.io.tables import Table
-    from elmokit.weights.listing import named_models
+    from elmokit.evaluation.tables import Table
+    from elmokit.formats.listing import named_models
 
     found = named_models()
     if as_json:

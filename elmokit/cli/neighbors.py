@@ -20,7 +20,7 @@ from elmokit.cli.common import (
 )
 from elmokit.cli.options import CommandGroup, GroupedOption, OutputPath, layer_numbers
 from elmokit.errors import ConfigError
-from elmokit.io.progress import ProgressBar
+from elmokit.storage.progress import ProgressBar
 
 
 @click.group(cls=CommandGroup)
@@ -66,10 +66,10 @@ def index(
       elmokit neighbors index corpus/ my-index
       elmokit neighbors index reviews.txt.gz my-index --raw --model original
     """
-    from elmokit.embedder import Elmo
-    from elmokit.io.text_files import find_text_files
-    from elmokit.probes.corpus import read_corpus_files
-    from elmokit.probes.occurrences import build_index
+    from elmokit.embedding.elmo import Elmo
+    from elmokit.evaluation.occurrences import build_index
+    from elmokit.evaluation.probe_corpus import read_corpus_files
+    from elmokit.storage.text_files import find_text_files
     from elmokit.text.tokenize import text_splitter
 
     paths = find_text_files(corpus, reread=True)
@@ -137,9 +137,9 @@ def find(
       elmokit neighbors find my-index bank "The bank raised its rate ."
       elmokit neighbors find my-index play "A play in three acts ." --layers 2 --among same -n 10
     """
-    from elmokit.embedder import Elmo
-    from elmokit.io.text_files import split_tokens
-    from elmokit.probes.occurrences import OccurrenceIndex
+    from elmokit.embedding.elmo import Elmo
+    from elmokit.evaluation.occurrences import OccurrenceIndex
+    from elmokit.storage.text_files import split_tokens
     from elmokit.text.tokenize import treebank_tokenizer
 
     chosen = layer_numbers(layers)

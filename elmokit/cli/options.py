@@ -15,8 +15,8 @@ from typing import Any
 import click
 
 from elmokit.errors import ConfigError, OutputError, SettingError
-from elmokit.io.atomic import check_parent
-from elmokit.io.text_files import STDIN, expand_user
+from elmokit.storage.atomic import check_parent
+from elmokit.storage.text_files import STDIN, expand_user
 
 DEFAULT_GROUP = "Options"
 MAX_THREADS = 256

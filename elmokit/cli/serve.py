@@ -55,7 +55,7 @@ def serve(
     if not all(importlib.util.find_spec(name) for name in ("fastapi", "prometheus_client", "uvicorn")):
         raise MissingExtraError("elmokit serve", "serve")
     from elmokit.config import from_dict
-    from elmokit.embedder import Elmo
+    from elmokit.embedding.elmo import Elmo
     from elmokit.serve.config import ServeConfig
     from elmokit.serve.server import serve as serve_model
 

@@ -54,7 +54,7 @@ def train_command(
       elmokit task train ner.toml --run ner
       elmokit task train ner.toml --run ner-long --set train.epochs=50 --seeds 1,2,3
     """
-    from elmokit.io.progress import ProgressBar
+    from elmokit.storage.progress import ProgressBar
     from elmokit.tasks.run import train_task
 
     chosen, content = load_config_with(config, overrides, seeds)
@@ -96,7 +96,7 @@ def evaluate_command(
       elmokit task evaluate ner test.txt
       elmokit task evaluate ner-elmo.tar.gz eng.testb --count-unknown-labels --json
     """
-    from elmokit.io.progress import ProgressBar
+    from elmokit.storage.progress import ProgressBar
     from elmokit.tasks.run import evaluate_run
     from elmokit.tasks.run_folder import mean_and_deviation
 
@@ -128,7 +128,7 @@ def predict_command(run: Path, text: Path, seed: int | None, as_json: bool, toke
       elmokit task predict ner text.txt
       elmokit task predict ner reviews.txt --tokenize --json
     """
-    from elmokit.io.text_files import read_lines
+    from elmokit.storage.text_files import read_lines
     from elmokit.tasks.run import open_run
     from elmokit.text.tokenize import get_tokenizer
 

@@ -18,7 +18,7 @@ from elmokit.cli.task import (
     set_option,
 )
 from elmokit.errors import ConfigError, MissingExtraError
-from elmokit.io.progress import ProgressBar, format_duration
+from elmokit.storage.progress import ProgressBar, format_duration
 
 if TYPE_CHECKING:
     from elmokit.tasks.sweep import StepsSaved, SweepRow, TrainingStart
@@ -64,7 +64,7 @@ def sweep(
       elmokit task sweep ner.toml --over layers --run ner-layers
       elmokit task sweep ner.toml --over ratios --ratios 0.01,0.1,1 --seeds 1,2,3 --run ner-ratios
     """
-    from elmokit.io.figures import check_can_draw
+    from elmokit.evaluation.figures import check_can_draw
     from elmokit.tasks.plots import plot_ratios
     from elmokit.tasks.sweep import (
         RATIOS,

@@ -9,7 +9,7 @@ import click
 from elmokit.cli.common import overwrite_option
 from elmokit.cli.options import GroupedCommand, OutputPath
 from elmokit.errors import ConfigError
-from elmokit.io.progress import ProgressBar
+from elmokit.storage.progress import ProgressBar
 
 
 @click.command(cls=GroupedCommand)

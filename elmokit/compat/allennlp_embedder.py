@@ -17,12 +17,12 @@ from elmokit.compat.allennlp_layers import ConfigurationError, Source, on_cuda_d
 from elmokit.compat.allennlp_modules import DEFAULT_MODEL, _ElmoBiLm
 from elmokit.compat.allennlp_text import ELMoTokenCharactersIndexer
 from elmokit.engine.precision import requested_backend
-from elmokit.io.atomic import atomic_write
-from elmokit.io.hdf5 import create_hdf5
-from elmokit.nn.kernels.packed_weights import PackedWeights
+from elmokit.engine.token_cache import TokenCache
+from elmokit.network.kernels.packed_weights import PackedWeights
+from elmokit.storage.atomic import atomic_write
+from elmokit.storage.hdf5 import create_hdf5
 from elmokit.text.batching import pad_batch, read_ahead
 from elmokit.text.characters import encode_tokens
-from elmokit.token_cache import TokenCache
 
 OutputFormat = Literal["all", "top", "average"]
 Vectors = NDArray[np.float32]
@@ -133,8 +133,8 @@ class ElmoEmbedder:
         if use_sentence_keys and len(set(sentences)) < len(sentences):
             raise ConfigurationError("A sentence occurs on several lines, but a key can only be in the file once.")
         stream = self.embed_sentences([sentence.split() for sentence in sentences], batch_size)
-        # The layout is that of elmokit.corpus.hdf5, and a test compares the two. That module writes resumable files,
-        # and escapes sentences that are keys; old readers look up file[sentence] without escaping.
+        # The layout is that of elmokit.embedding.outputs.hdf5, and a test compares the two. That module writes
+        # resumable files, and escapes sentences that are keys; old readers look up file[sentence] without escaping.
         with atomic_write(output_file_path, overwrite=True) as partial, create_hdf5(partial) as (file, check):
             for number, (sentence, layers) in enumerate(zip(sentences, stream, strict=True)):
                 key = sentence if use_sentence_keys else str(number)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from elmokit.compat.allennlp_layers import ConfigurationError
 from elmokit.errors import ModelNotFoundError
-from elmokit.weights.fetch import local_path, normalize_url
+from elmokit.formats.fetch import local_path, normalize_url
 
 
 def cached_path(

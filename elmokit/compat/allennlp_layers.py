@@ -2,7 +2,7 @@
 
 Parameters keep AllenNLP's names, shapes and order, so that its checkpoints load with ``strict=True``, alone or nested
 in another model, and the state of an optimizer that was saved with AllenNLP fits too. The computation is elmokit's:
-from its own parameters, each module builds the layer of :mod:`elmokit.nn` that does its work.
+from its own parameters, each module builds the layer of :mod:`elmokit.network` that does its work.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch.nn import functional as F
 
 from elmokit.engine.token_layer import TokenLayer
 from elmokit.errors import ConfigError
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.char_cnn import CharCNN
-from elmokit.nn.kernels.packed_weights import PackedWeights
-from elmokit.nn.kernels.tile_layers import TileLinear
+from elmokit.formats.allennlp import char_cnn_of, encoder_to_allennlp
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.network.bilm import BiLM
+from elmokit.network.char_cnn import CharCNN
+from elmokit.network.kernels.packed_weights import PackedWeights
+from elmokit.network.kernels.tile_layers import TileLinear
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, encode_tokens
-from elmokit.weights.allennlp import char_cnn_of, encoder_to_allennlp
-from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model
 
 ConfigurationError = ConfigError  # AllenNLP's name
 
@@ -184,7 +184,7 @@ class _Highway(nn.Module):
     """Highway layers in AllenNLP's layout.
 
     One matrix per layer holds the transformed branch and then the gate of the *carried* branch, where
-    :class:`elmokit.nn.char_cnn.Highway` has two matrices and the gate of the transformed branch.
+    :class:`elmokit.network.char_cnn.Highway` has two matrices and the gate of the transformed branch.
     """
 
     def __init__(self, dim: int, n_layers: int) -> None:

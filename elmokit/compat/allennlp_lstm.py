@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 from elmokit.compat.allennlp_layers import Source, lengths_of, open_files, set_parameters
 from elmokit.engine.lstm import LSTM
-from elmokit.nn.bilm import BiLMState, stack_states
-from elmokit.nn.kernels.lstm_inference import TorchLayer
-from elmokit.nn.kernels.packed_weights import PackedWeights
-from elmokit.nn.lstm import LSTMStack, LSTMState, ProjectedLSTM
-from elmokit.weights.allennlp import DIRECTIONS, gate_bias_from_allennlp, lstm_to_allennlp, swap_gates
+from elmokit.formats.allennlp import DIRECTIONS, gate_bias_from_allennlp, lstm_to_allennlp, swap_gates
+from elmokit.network.bilm import BiLMState, stack_states
+from elmokit.network.kernels.lstm_inference import TorchLayer
+from elmokit.network.kernels.packed_weights import PackedWeights
+from elmokit.network.lstm import LSTMStack, LSTMState, ProjectedLSTM
 
 State = tuple[Tensor, Tensor]
 

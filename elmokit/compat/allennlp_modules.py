@@ -21,9 +21,9 @@ from elmokit.compat.allennlp_layers import (
 )
 from elmokit.compat.allennlp_lstm import ElmoLstm
 from elmokit.compat.allennlp_params import FromParams
+from elmokit.formats.allennlp import from_allennlp, lstm_to_allennlp
+from elmokit.formats.model import PretrainedBiLM
 from elmokit.text.characters import encode_tokens
-from elmokit.weights.allennlp import from_allennlp, lstm_to_allennlp
-from elmokit.weights.model import PretrainedBiLM
 
 DEFAULT_MODEL = "original"  # AllenNLP's default too: the 1 Billion Word Benchmark model, 2x4096_512_2048cnn_2xhighway
 TOKENS_AT_ONCE = 1024  # bounds the memory for the char CNN while the cache is created

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from elmokit.compat.allennlp_layers import ConfigurationError, Source
 from elmokit.compat.allennlp_modules import Elmo
 from elmokit.compat.allennlp_params import FromParams
-from elmokit.nn.tensors import tensor_of
-from elmokit.weights.alignment import read_alignment_matrix
+from elmokit.formats.alignment import read_alignment_matrix
+from elmokit.network.tensors import tensor_of
 
 
 class ElmoTokenEmbedderMultiLang(FromParams, nn.Module):

@@ -15,8 +15,9 @@ from torch import Tensor
 from elmokit.compat.allennlp_layers import ConfigurationError, Source, on_cuda_device, open_files
 from elmokit.compat.allennlp_params import FromParams
 from elmokit.errors import OutputError
-from elmokit.io.atomic import atomic_write
-from elmokit.io.text_files import read_lines
+from elmokit.formats.allennlp import char_cnn_of
+from elmokit.storage.atomic import atomic_write
+from elmokit.storage.text_files import read_lines
 from elmokit.text.batching import check_sentence
 from elmokit.text.characters import (
     BEGIN_SENTENCE,
@@ -28,7 +29,6 @@ from elmokit.text.characters import (
     PADDING_CHAR,
     encode_tokens,
 )
-from elmokit.weights.allennlp import char_cnn_of
 
 DEFAULT_OOV_TOKEN = "@@UNKNOWN@@"
 MAX_WORD_LENGTH = 50

@@ -24,17 +24,17 @@ with needs_torch("elmokit.compat.bilm"):
 from elmokit.compat.bilm_data import Batcher, TokenBatcher, UnicodeCharsVocabulary, Vocabulary
 from elmokit.compat.bilm_datasets import BidirectionalLMDataset, LMDataset
 from elmokit.compat.bilm_training import dump_weights, load_options_latest_checkpoint, load_vocab, test, train
-from elmokit.io.atomic import atomic_write
-from elmokit.io.hdf5 import create_hdf5
-from elmokit.io.text_files import read_lines, split_tokens
-from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.from_arrays import load_arrays
-from elmokit.nn.scalar_mix import ScalarMix
+from elmokit.formats import bilm_tf
+from elmokit.formats.table import TensorRow, read_through
+from elmokit.formats.words import read_embeddings
+from elmokit.network.bilm import BiLM, BiLMState
+from elmokit.network.from_arrays import load_arrays
+from elmokit.network.scalar_mix import ScalarMix
+from elmokit.storage.atomic import atomic_write
+from elmokit.storage.hdf5 import create_hdf5
+from elmokit.storage.text_files import read_lines, split_tokens
 from elmokit.text.batching import read_ahead
 from elmokit.text.characters import encode_tokens
-from elmokit.weights import bilm_tf
-from elmokit.weights.table import TensorRow, read_through
-from elmokit.weights.words import read_embeddings
 
 __all__ = [
     "Batcher",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from elmokit.engine.config import MIN_CHARS
 from elmokit.errors import ConfigError, FormatError, TextError
-from elmokit.io.text_files import read_lines, split_tokens
+from elmokit.storage.text_files import read_lines, split_tokens
 from elmokit.text.batching import check_sentence, make_batch
 from elmokit.text.characters import (
     BEGIN_SENTENCE,

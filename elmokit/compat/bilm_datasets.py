@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.compat.bilm_data import Ids, UnicodeCharsVocabulary, Vocabulary
-from elmokit.io.text_files import find_text_files, read_lines, split_tokens
+from elmokit.storage.text_files import find_text_files, read_lines, split_tokens
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.vocabulary import Vocabulary as WordList
 from elmokit.text.windows import WindowStream

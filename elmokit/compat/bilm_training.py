@@ -22,10 +22,13 @@ import torch
 from elmokit.compat.bilm_data import UnicodeCharsVocabulary, Vocabulary
 from elmokit.compat.bilm_datasets import BidirectionalLMDataset, LMDataset
 from elmokit.errors import ConfigError, ModelNotFoundError
-from elmokit.io.text_files import TextPaths, read_sentences
-from elmokit.nn.bilm import BiLM
-from elmokit.scoring.language_model import LanguageModel
-from elmokit.scoring.perplexity import unknown_words_warning
+from elmokit.formats import bilm_tf, tf_checkpoint
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.lm.language_model import LanguageModel
+from elmokit.lm.perplexity import unknown_words_warning
+from elmokit.network.bilm import BiLM
+from elmokit.storage.text_files import TextPaths, read_sentences
 from elmokit.text.vocabulary import read_words
 from elmokit.training import api
 from elmokit.training.bilm_tf_options import options_from_settings, settings_from_options
@@ -33,9 +36,6 @@ from elmokit.training.reports import TrainingCallback, TrainingDisplay, Training
 from elmokit.training.results import TrainingResult
 from elmokit.training.run import SETTINGS, VOCABULARY, RunSettings
 from elmokit.training.state import checkpoints
-from elmokit.weights import bilm_tf, tf_checkpoint
-from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model
 
 RESTART = "restart"
 SAMPLED_SENTENCES = 200  # of the training text, to evaluate on if there is no held-out text
@@ -174,7 +174,7 @@ def test(
 ) -> float:
     """Compute and print the test perplexity of a checkpoint, as bilm-tf does.
 
-    The number depends on the batch size; see ``elmokit.scoring.bilm_tf``.
+    The number depends on the batch size; see ``elmokit.lm.bilm_tf``.
 
     Args:
         options: The options of the training. They are not needed: a checkpoint says how large its model is.

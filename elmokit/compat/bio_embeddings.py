@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.embedder import Elmo
+from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ConfigError, TextError
 
 DEFAULT_MODEL = "seqvec"

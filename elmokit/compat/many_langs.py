@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.embedder import Elmo, Start
+from elmokit.embedding.elmo import Elmo, Start
+from elmokit.engine.layer_selection import Layers
 from elmokit.errors import ConfigError
-from elmokit.layer_selection import Layers
 
 AVERAGE = -1
 ALL = -2

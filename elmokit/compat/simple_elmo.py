@@ -20,13 +20,13 @@ from typing import Literal, TypedDict, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.embedder import Elmo
+from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
-from elmokit.io.text_files import expand_user, split_tokens
-from elmokit.scoring.substitutes import Substitute, all_substitutes
+from elmokit.formats.open import open_model
+from elmokit.lm.substitutes import Substitute, all_substitutes
+from elmokit.storage.text_files import expand_user, split_tokens
 from elmokit.text.batching import check_sentence
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
-from elmokit.weights.open import open_model
 
 Layers = Literal["average", "top", "all"]
 TOKENS_PER_SENTENCE = 32  # converts ``max_batch_size`` into tokens per batch

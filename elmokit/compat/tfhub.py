@@ -24,15 +24,15 @@ with needs_torch("elmokit.compat.tfhub"):
     import torch
     from torch import Tensor, nn
 
-from elmokit.elmo_module import ElmoModule
-from elmokit.embedder import Start
-from elmokit.nn.bilm import BiLMState
-from elmokit.nn.scalar_mix import ScalarMix
-from elmokit.weights.fetch import is_url, normalize_url, url_file_name
-from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model
-from elmokit.weights.tf_hub import MIX
-from elmokit.weights.tf_hub_address import archive_url, cached_module, elmo_version, is_hub_address
+from elmokit.embedding.elmo import Start
+from elmokit.embedding.elmo_module import ElmoModule
+from elmokit.formats.fetch import is_url, normalize_url, url_file_name
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.formats.tf_hub import MIX
+from elmokit.formats.tf_hub_address import archive_url, cached_module, elmo_version, is_hub_address
+from elmokit.network.bilm import BiLMState
+from elmokit.network.scalar_mix import ScalarMix
 
 SIGNATURES = ("default", "tokens")
 _FILE_SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip", ".hdf5", ".h5")

@@ -177,7 +177,7 @@ def _is_as_safe_as_the_package(status: os.stat_result) -> bool:
 
 def _open_cached(name: str, instructions: InstructionSet) -> Library:
     """Load the library from the cache directory, compiling it if there is none that can be trusted."""
-    from elmokit.io.cache import cache_dir  # here, because a wheel needs none of it
+    from elmokit.storage.cache import cache_dir  # here, because a wheel needs none of it
 
     directory = cache_dir() / "kernels"
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -274,7 +274,7 @@ def _compile(directory: Path, key: str, instructions: InstructionSet, descriptor
     import shutil
     import tempfile
 
-    from elmokit.io.atomic import sync
+    from elmokit.storage.atomic import sync
 
     command = compiler_command()[0]
     if shutil.which(command) is None:

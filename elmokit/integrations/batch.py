@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from elmokit.corpus.arrow import vector_array
-from elmokit.corpus.layout import StoredDtype
-from elmokit.embedder import Elmo
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.outputs.arrow import vector_array
+from elmokit.embedding.outputs.layout import StoredDtype
+from elmokit.embedding.sentence_vectors import PoolingName, SentenceEmbedder
+from elmokit.engine.layer_selection import Layers
 from elmokit.engine.precision import Precision
 from elmokit.errors import ConfigError
-from elmokit.io.text_files import split_tokens
-from elmokit.layer_selection import Layers
-from elmokit.sentence_vectors import PoolingName, SentenceEmbedder
+from elmokit.storage.text_files import split_tokens
 from elmokit.text.batching import tokens_of
 
 

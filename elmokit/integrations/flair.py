@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from elmokit.config import from_dict, to_dict
-from elmokit.elmo_module import ElmoModule
+from elmokit.embedding.elmo_module import ElmoModule
+from elmokit.embedding.start_state import FixedStart, check_fixed_start
 from elmokit.errors import MissingExtraError
-from elmokit.initial_state import FixedStart, check_fixed_start
-from elmokit.nn.scalar_mix import MixedLayers
-from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import as_model
-from elmokit.weights.structure import ModelStructure
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import as_model
+from elmokit.formats.structure import ModelStructure
+from elmokit.network.scalar_mix import MixedLayers
 
 try:
     import flair

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from elmokit.errors import MissingExtraError, OutputError
-from elmokit.io.text_files import expand_user
-from elmokit.weights.archives import MODEL_FILES
-from elmokit.weights.folder import save_folder
-from elmokit.weights.model import PretrainedBiLM, describe
-from elmokit.weights.open import open_model
-from elmokit.weights.save import refuse_target
+from elmokit.formats.archives import MODEL_FILES
+from elmokit.formats.folder import save_folder
+from elmokit.formats.model import PretrainedBiLM, describe
+from elmokit.formats.open import open_model
+from elmokit.formats.save import refuse_target
+from elmokit.storage.text_files import expand_user
 
 try:
     from huggingface_hub import ModelCard, ModelCardData, ModelHubMixin, snapshot_download

@@ -15,12 +15,12 @@ import torch
 from tqdm import tqdm
 
 from elmokit.errors import ConfigError, MissingExtraError
-from elmokit.nn.devices import parse_device
-from elmokit.scoring.language_model import LanguageModel
-from elmokit.scoring.surprisal import Surprisal, surprisals
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import as_model
+from elmokit.lm.language_model import LanguageModel
+from elmokit.lm.surprisal import Surprisal, surprisals
+from elmokit.network.devices import parse_device
 from elmokit.text.tokenize import Tokenization, get_tokenizer
-from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import as_model
 
 try:
     from lm_eval.api.model import LM

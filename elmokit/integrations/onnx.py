@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from elmokit.embedder import Elmo
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.start_state import FixedStart, check_fixed_start
 from elmokit.engine.config import FORGET_OFFSET, BiLMConfig, CharCNNConfig
 from elmokit.engine.state import Floats, State
 from elmokit.errors import ConfigError, MissingExtraError, OutputError
-from elmokit.initial_state import FixedStart, check_fixed_start
-from elmokit.io.atomic import atomic_write, check_output_path
-from elmokit.io.text_files import expand_user
-from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import as_model
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import as_model
+from elmokit.storage.atomic import atomic_write, check_output_path
+from elmokit.storage.text_files import expand_user
 
 try:
     import onnx

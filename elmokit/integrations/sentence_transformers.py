@@ -14,19 +14,19 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from elmokit.elmo_module import ElmoModule
-from elmokit.embedder import Elmo
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.elmo_module import ElmoModule
+from elmokit.embedding.sentence_vectors import SentenceEmbedder, word_probability
+from elmokit.embedding.start_state import FixedStart, check_fixed_start
+from elmokit.engine.layer_selection import select_layers
 from elmokit.errors import MissingExtraError, ModelNotFoundError, TextError
-from elmokit.initial_state import FixedStart, check_fixed_start
-from elmokit.layer_selection import select_layers
-from elmokit.nn.scalar_mix import MixedLayers, selected_layers
-from elmokit.nn.tensors import save_tensors
-from elmokit.sentence_pooling import SentencePooling
-from elmokit.sentence_vectors import SentenceEmbedder, word_probability
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import as_model
+from elmokit.formats.save import save_model
+from elmokit.formats.sentence_pooling import SentencePooling
+from elmokit.network.scalar_mix import MixedLayers, selected_layers
+from elmokit.network.tensors import save_tensors
 from elmokit.text.tokenize import Tokenization, get_tokenizer
-from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import as_model
-from elmokit.weights.save import save_model
 
 try:
     from sentence_transformers.base.modules import InputModule, Module

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.embedder import Elmo
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.sentence_vectors import PoolingName, SentenceEmbedder
 from elmokit.engine.precision import Precision
 from elmokit.errors import MissingExtraError, TextError
-from elmokit.io.text_files import expand_user
-from elmokit.sentence_vectors import PoolingName, SentenceEmbedder
+from elmokit.storage.text_files import expand_user
 from elmokit.text.batching import tokens_of
 from elmokit.text.tokenize import treebank_tokenizer
 

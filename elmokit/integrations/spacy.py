@@ -17,14 +17,14 @@ from safetensors import torch as safetensors
 from torch import Tensor, nn
 
 from elmokit.config import from_dict, to_dict
-from elmokit.elmo_module import ElmoModule
-from elmokit.embedder import Elmo, Vectors
+from elmokit.embedding.elmo import Elmo, Vectors
+from elmokit.embedding.elmo_module import ElmoModule
+from elmokit.embedding.start_state import check_fixed_start
 from elmokit.errors import ConfigError, MissingExtraError
-from elmokit.initial_state import check_fixed_start
-from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model
-from elmokit.weights.save import save_model
-from elmokit.weights.structure import ModelStructure
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.formats.save import save_model
+from elmokit.formats.structure import ModelStructure
 
 try:
     import srsly

@@ -22,21 +22,21 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.config import from_dict, read_json, to_dict
+from elmokit.embedding.start_state import initial_state
 from elmokit.engine.config import BiLMConfig
+from elmokit.engine.layer_selection import select_layers
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError, MissingExtraError, ModelNotFoundError
-from elmokit.initial_state import initial_state
-from elmokit.layer_selection import select_layers
-from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.scalar_mix import ScalarMix, selected_layers
-from elmokit.nn.softmax import SoftmaxModule
-from elmokit.nn.softmax_config import build_softmax, softmax_config
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import as_model
+from elmokit.network.bilm import BiLM, BiLMState
+from elmokit.network.scalar_mix import ScalarMix, selected_layers
+from elmokit.network.softmax import SoftmaxModule
+from elmokit.network.softmax_config import build_softmax, softmax_config
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.tokenize import Tokenization, get_tokenizer
 from elmokit.text.vocabulary import MAX_BYTES, SPECIALS, Vocabulary, read_words
-from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import as_model
 
 try:
     from transformers import (

@@ -13,9 +13,9 @@ from fastapi.responses import Response
 from numpy.typing import NDArray
 
 from elmokit.errors import MissingExtraError
-from elmokit.probes.occurrences import Neighbors
-from elmokit.scoring.substitutes import Direction, Substitute
-from elmokit.scoring.surprisal import Surprisal
+from elmokit.evaluation.occurrences import Neighbors
+from elmokit.lm.substitutes import Direction, Substitute
+from elmokit.lm.surprisal import Surprisal
 from elmokit.serve.problems import JSON, Problem
 
 ARROW = "application/vnd.apache.arrow.stream"

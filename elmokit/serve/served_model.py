@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.embedder import Elmo
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.sentence_vectors import SentenceEmbedder
+from elmokit.engine.layer_selection import FixedMix
 from elmokit.errors import ConfigError, ModelNotFoundError
-from elmokit.layer_selection import FixedMix
-from elmokit.probes.occurrences import OccurrenceIndex, build_index
-from elmokit.scoring.substitutes import Direction, Query, Substitute, expected_words
-from elmokit.scoring.surprisal import Surprisal, softmax_and_vocabulary, surprisals
-from elmokit.sentence_vectors import SentenceEmbedder
+from elmokit.evaluation.occurrences import OccurrenceIndex, build_index
+from elmokit.formats.folder import DEFAULT_MODEL
+from elmokit.formats.model import describe
+from elmokit.formats.tf_hub import MIX
+from elmokit.lm.substitutes import Direction, Query, Substitute, expected_words
+from elmokit.lm.surprisal import Surprisal, softmax_and_vocabulary, surprisals
 from elmokit.serve.config import Pooling, ServeConfig
 from elmokit.serve.examples import SENTENCES
 from elmokit.text.tokenize import get_tokenizer
-from elmokit.weights.folder import DEFAULT_MODEL
-from elmokit.weights.model import describe
-from elmokit.weights.tf_hub import MIX
 
 BOTH: Direction = "both"
 EXAMPLES = "example sentences"

@@ -20,14 +20,14 @@ from typing import Any
 
 import uvicorn
 
-from elmokit.embedder import Elmo
+from elmokit.embedding.elmo import Elmo
 from elmokit.engine.threads import n_threads, set_threads
 from elmokit.errors import ConfigError
-from elmokit.io.bounded import read_bounded
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.lifecycle import METRICS_VARIABLE, Lifecycle
 from elmokit.serve.served_model import ServedModel
 from elmokit.serve.workers import run_workers
+from elmokit.storage.bounded import read_bounded
 
 TOKEN_VARIABLE = "ELMOKIT_SERVE_TOKEN"
 MIN_TOKEN = 16

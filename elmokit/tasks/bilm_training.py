@@ -18,16 +18,16 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from elmokit.elmo_module import ElmoModule
-from elmokit.embedder import Elmo
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.elmo_module import ElmoModule
+from elmokit.embedding.fingerprint import fingerprint
 from elmokit.errors import ConfigError
-from elmokit.fingerprint import fingerprint
-from elmokit.nn.bilm import BiLM
+from elmokit.formats.folder import load_folder, save_folder
+from elmokit.network.bilm import BiLM
 from elmokit.tasks.config import ElmoConfig
 from elmokit.tasks.inputs import InputLayer
 from elmokit.tasks.run_folder import OWN_BILM
 from elmokit.tasks.task import TaskModel
-from elmokit.weights.folder import load_folder, save_folder
 
 DEFAULT_RATIO = 0.01  # of the biLM's learning rate to that of the task's model (results/trained-bilm.md)
 

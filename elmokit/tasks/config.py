@@ -17,7 +17,7 @@ from elmokit.config import (
     setting,
 )
 from elmokit.errors import ConfigError
-from elmokit.io.text_files import find_text_files
+from elmokit.storage.text_files import find_text_files
 
 Paths = str | tuple[str, ...]
 """A path, a glob pattern, a directory of ``*gold_conll`` files, or a list of them."""

@@ -8,14 +8,14 @@ from pathlib import Path
 import torch
 
 from elmokit.errors import TextError
-from elmokit.io.atomic import atomic_write
-from elmokit.io.progress import ProgressCallback
+from elmokit.formats.folder import save_folder
+from elmokit.storage.atomic import atomic_write
+from elmokit.storage.progress import ProgressCallback
 from elmokit.tasks.config import FinetuneConfig
 from elmokit.training import api
 from elmokit.training.config import FINETUNING
 from elmokit.training.reports import TrainingProgress, TrainingReport
 from elmokit.training.run import SETTINGS
-from elmokit.weights.folder import save_folder
 
 HELD_OUT_EVERY = 20  # one sentence in 20 is kept for evaluation
 # A task's text is small: with the batches of a corpus, an epoch would have only a few steps.

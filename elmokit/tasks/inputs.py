@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.elmo_module import ElmoModule
-from elmokit.nn.scalar_mix import ScalarMix, make_scalar_mix
+from elmokit.embedding.elmo_module import ElmoModule
+from elmokit.network.scalar_mix import ScalarMix, make_scalar_mix
 from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
 from elmokit.tasks.nn.token_chars import TokenCharCNN, TokenCharRNN
 

@@ -1,11 +1,11 @@
 """The layers of a frozen biLM, computed once per distinct sentence and kept on disk.
 
-A cache is a directory with one :class:`~elmokit.io.resumable.ResumableStore` per number format, model and computation
-(precision, instruction set, device), named by a hash of everything that the layers depend on. A store has four growing
-files: ``layers``, the vectors of its sentences one after the other, ``(tokens, layers, dim)``; ``keys``, a hash of each
-sentence's tokens; ``ends``, the row after each sentence's last one; and ``crc32``, a checksum of each sentence's
-vectors, which is verified whenever they are read. Any number of processes can read what is committed, while one of
-them appends.
+A cache is a directory with one :class:`~elmokit.storage.resumable.ResumableStore` per number format, model and
+computation (precision, instruction set, device), named by a hash of everything that the layers depend on. A store has
+four growing files: ``layers``, the vectors of its sentences one after the other, ``(tokens, layers, dim)``; ``keys``, a
+hash of each sentence's tokens; ``ends``, the row after each sentence's last one; and ``crc32``, a checksum of each
+sentence's vectors, which is verified whenever they are read. Any number of processes can read what is committed, while
+one of them appends.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from elmokit.embedder import Elmo
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.fingerprint import vector_settings
 from elmokit.errors import FormatError
-from elmokit.fingerprint import vector_settings
-from elmokit.io.progress import ProgressCallback
-from elmokit.io.resumable import ResumableStore
-from elmokit.io.store_journal import JOURNAL, StoreContents, read_store
+from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.resumable import ResumableStore
+from elmokit.storage.store_journal import JOURNAL, StoreContents, read_store
 from elmokit.tasks.inputs import ElmoShape, mask_of, pad_layers
 from elmokit.text.batching import READ_AHEAD_BATCHES, check_sentence, read_ahead
 

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from elmokit.elmo_module import ElmoModule
-from elmokit.embedder import Elmo
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.errors import TrainingError
-from elmokit.io.atomic import atomic_write, recover_interrupted
-from elmokit.io.progress import ProgressCallback
-from elmokit.nn.tensors import save_tensors
+from elmokit.network.tensors import save_tensors
+from elmokit.storage.atomic import atomic_write, recover_interrupted
+from elmokit.storage.progress import ProgressCallback
 from elmokit.tasks.batches import epoch_batches
 from elmokit.tasks.bilm_training import (
     BiLMCost,

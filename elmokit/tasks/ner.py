@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from elmokit.config import MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.errors import ConfigError, TextError
-from elmokit.io.text_files import read_lines
+from elmokit.storage.text_files import read_lines
 from elmokit.tasks.config import (
     CharsConfig,
     ElmoConfig,

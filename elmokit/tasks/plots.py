@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elmokit.errors import ConfigError
-from elmokit.io.figures import COLORS, COLUMN, INK, LINES, save_figure, styled_figure
+from elmokit.evaluation.figures import COLORS, COLUMN, INK, LINES, save_figure, styled_figure
 from elmokit.tasks.mix_weights import MixWeights
 from elmokit.tasks.sweep import SweepRow
 

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from elmokit.elmo_module import ElmoModule
-from elmokit.embedder import Elmo
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.elmo_module import ElmoModule
+from elmokit.embedding.fingerprint import fingerprint
 from elmokit.errors import (
     ConfigError,
     FormatError,
@@ -23,10 +24,10 @@ from elmokit.errors import (
     TextError,
     UnknownLabelError,
 )
-from elmokit.fingerprint import fingerprint
-from elmokit.io.atomic import is_unused, recover_interrupted
-from elmokit.io.progress import ProgressCallback
-from elmokit.nn.devices import parse_device
+from elmokit.formats.folder import DEFAULT_MODEL
+from elmokit.network.devices import parse_device
+from elmokit.storage.atomic import is_unused, recover_interrupted
+from elmokit.storage.progress import ProgressCallback
 from elmokit.tasks.allennlp_archive.files import is_task_archive
 from elmokit.tasks.allennlp_archive.opened import OpenedArchive, open_task_archive
 from elmokit.tasks.batches import sample_texts
@@ -56,7 +57,6 @@ from elmokit.tasks.task import AnyTask, TaskModel, Tokenize
 from elmokit.tasks.vocabulary import Coverage, inputs_from, make_vocabulary
 from elmokit.text.batching import read_ahead
 from elmokit.training.run_folder import run_lock, write_json
-from elmokit.weights.folder import DEFAULT_MODEL
 
 READ_AHEAD_EXAMPLES = 256
 

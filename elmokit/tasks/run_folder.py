@@ -31,13 +31,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from elmokit.config import read_json, to_dict, to_toml
-from elmokit.embedder import Elmo, Start
+from elmokit.embedding.elmo import Elmo, Start
+from elmokit.embedding.fingerprint import fingerprint
 from elmokit.errors import FormatError, TrainingError
-from elmokit.fingerprint import fingerprint
-from elmokit.io.atomic import atomic_write
-from elmokit.io.bounded import MAX_RECORD_BYTES
-from elmokit.io.checksums import json_crc32, size_and_crc32
-from elmokit.io.text_files import open_binary
+from elmokit.storage.atomic import atomic_write
+from elmokit.storage.bounded import MAX_RECORD_BYTES
+from elmokit.storage.checksums import json_crc32, size_and_crc32
+from elmokit.storage.text_files import open_binary
 from elmokit.tasks.config import ElmoConfig, expand_paths
 from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elmokit.io.progress import ProgressCallback
+from elmokit.storage.progress import ProgressCallback
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch, map_batch, move_to
 from elmokit.tasks.task import AnyTask, Labels, TaskModel
 from elmokit.text.batching import plan_batches, restore_order

@@ -19,8 +19,8 @@ from typing import Any
 
 from elmokit.config import read_json, to_dict
 from elmokit.errors import ConfigError, LockedError, OutputError, TrainingError
-from elmokit.io.lock import file_lock
-from elmokit.io.progress import ProgressCallback
+from elmokit.storage.lock import file_lock
+from elmokit.storage.progress import ProgressCallback
 from elmokit.tasks.config import ElmoConfig, MixConfig
 from elmokit.tasks.loop import EvaluationCallback
 from elmokit.tasks.run import train_task

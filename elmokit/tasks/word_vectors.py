@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.errors import TextError
-from elmokit.io.text_files import bounded_lines, open_binary
+from elmokit.storage.text_files import bounded_lines, open_binary
 
 MAX_DIM = 100_000
 MAX_WORD_BYTES = 10_000

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elmokit.errors import TextError
-from elmokit.io.text_files import split_tokens
+from elmokit.storage.text_files import split_tokens
 
 DOCUMENT_START = "-DOCSTART-"  # CoNLL-2003 marks the start of a document by a line with this first column
 

@@ -11,8 +11,8 @@ from operator import itemgetter
 from pathlib import Path
 
 from elmokit.errors import OutputError
-from elmokit.io.progress import ProgressCallback
-from elmokit.io.text_files import read_sentences, total_bytes
+from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.text_files import read_sentences, total_bytes
 
 MAX_TYPES = 5_000_000  # distinct words in memory at a time: about 1 GB
 

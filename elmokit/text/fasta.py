@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from elmokit.errors import TextError
-from elmokit.io.text_files import read_lines
+from elmokit.storage.text_files import read_lines
 
 STOP = "*"
 

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from elmokit.errors import TextError
-from elmokit.io.text_files import read_lines, split_tokens
+from elmokit.storage.text_files import read_lines, split_tokens
 
 RANGE_LINES = 200_000
 BLOCK_LINES = 5_000

@@ -11,8 +11,8 @@ from functools import cache, partial
 from typing import Any, Literal, get_args
 
 from elmokit.errors import ConfigError, MissingExtraError, TextError
-from elmokit.io.segmentation import SegmentationCheck
-from elmokit.io.text_files import split_tokens
+from elmokit.storage.segmentation import SegmentationCheck
+from elmokit.storage.text_files import split_tokens
 
 ENGLISH = "en"
 # Punkt's own list is learned from text, in a file that NLTK downloads. These need no download.

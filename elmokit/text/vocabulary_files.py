@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elmokit.errors import ConfigError
-from elmokit.io.atomic import atomic_write, check_output_path
-from elmokit.io.progress import ProgressCallback
-from elmokit.io.text_files import find_text_files
+from elmokit.storage.atomic import atomic_write, check_output_path
+from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.text_files import find_text_files
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.counts import count_words
 from elmokit.text.vocabulary import SPECIALS, Vocabulary, check_limits, rank_words, read_words

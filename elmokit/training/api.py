@@ -11,7 +11,10 @@ import torch
 
 from elmokit.config import read_json
 from elmokit.errors import ConfigError, SettingError, TextError
-from elmokit.io.text_files import TextPaths, find_text_files, path_list, read_sentences
+from elmokit.formats.folder import load_folder
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import as_model
+from elmokit.storage.text_files import TextPaths, find_text_files, path_list, read_sentences
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.checkpoint import read_tensors
 from elmokit.training.config import LENGTHS, MAY_CHANGE
@@ -26,9 +29,6 @@ from elmokit.training.run import CARD, HELD_OUT, INITIAL, INITIAL_OPTIMIZER, TEA
 from elmokit.training.settings import ConfigSource, DataConfig, finetuning_settings, training_settings
 from elmokit.training.softmax_transfer import softmax_words
 from elmokit.training.state import checkpoints
-from elmokit.weights.folder import load_folder
-from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import as_model
 
 NEEDS_TEACHER = "The settings of a distillation are for elmokit distill and elmokit.distill."
 

@@ -31,9 +31,9 @@ from typing import Any
 from elmokit.config import Table, did_you_mean, to_dict
 from elmokit.engine.config import BiLMConfig
 from elmokit.errors import ConfigError
+from elmokit.formats import bilm_tf
 from elmokit.text.characters import N_CHARS
 from elmokit.training.config import TrainingConfig
-from elmokit.weights import bilm_tf
 
 RECIPE = "bilm-tf"
 LEARNING_RATE = 0.2  # bilm-tf's default

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from elmokit.embedding.start_state import stored_or_zero_state
 from elmokit.errors import TrainingError
-from elmokit.initial_state import stored_or_zero_state
-from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.softmax_config import build_softmax, softmax_config
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.network.bilm import BiLM, BiLMState
+from elmokit.network.softmax_config import build_softmax, softmax_config
 from elmokit.text.batching import TokenEncoder
 from elmokit.text.windows import WindowStream
 from elmokit.training.config import TrainingConfig
@@ -19,7 +20,6 @@ from elmokit.training.muon import Muon, matrix_blocks
 from elmokit.training.optimizers import build_optimizer
 from elmokit.training.state import TrainingState
 from elmokit.training.weight_average import WeightAverage
-from elmokit.weights.model import PretrainedBiLM
 
 
 def new_model(config: TrainingConfig, corpus: TrainingCorpus) -> PretrainedBiLM:

@@ -26,10 +26,10 @@ from torch import Tensor, nn
 
 from elmokit.config import read_json
 from elmokit.errors import ElmoError, TrainingError
-from elmokit.io.atomic import atomic_write
-from elmokit.io.bounded import MAX_RECORD_BYTES
-from elmokit.io.checksums import size_and_crc32
-from elmokit.nn.tensors import save_tensors
+from elmokit.network.tensors import save_tensors
+from elmokit.storage.atomic import atomic_write
+from elmokit.storage.bounded import MAX_RECORD_BYTES
+from elmokit.storage.checksums import size_and_crc32
 
 PROGRESS = "progress.json"
 CHECKSUMS = "checksums"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from elmokit.config import check_at_least
 from elmokit.errors import ConfigError, TextError
-from elmokit.io.text_files import TextPaths, find_text_files, read_sentences
+from elmokit.storage.text_files import TextPaths, find_text_files, read_sentences
 from elmokit.text.counts import count_words
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.training.config import TrainingConfig

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elmokit.errors import ConfigError, OutputError, TrainingError
-from elmokit.io.text_files import TextPaths, path_list
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.storage.text_files import TextPaths, path_list
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import TrainingConfig
 from elmokit.training.corpus import check_vocabulary_choice, count_corpus, read_held_out, word_order_notice
@@ -18,7 +19,6 @@ from elmokit.training.reports import TrainingCallback, TrainingNotice
 from elmokit.training.run import create_run
 from elmokit.training.settings import ContinuationConfig, DataConfig, TrainingSettings
 from elmokit.training.softmax_transfer import describe_transfer, softmax_words, with_dropout, with_softmax_over
-from elmokit.weights.model import PretrainedBiLM
 
 N_WORDS_TO_TRY = 3  # a vocabulary size to check the settings with, before the text is counted
 

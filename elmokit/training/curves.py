@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from elmokit.errors import MissingExtraError
-from elmokit.io.figures import COLORS, PAGE, save_figure, styled_figure
+from elmokit.evaluation.figures import COLORS, PAGE, save_figure, styled_figure
 from elmokit.training.reports import TrainingProgress
 from elmokit.training.run import LOG
 from elmokit.training.run_folder import MetricsLog

@@ -20,15 +20,15 @@ from torch.nn import functional as F
 
 from elmokit.engine.config import BiLMConfig
 from elmokit.errors import ConfigError
-from elmokit.nn.bilm import BiLM, BiLMState, stack_states
-from elmokit.nn.sampled_softmax import draw_sample
-from elmokit.nn.soft_targets import soft_target_loss
-from elmokit.nn.softmax import AdaptiveSoftmax, SoftmaxModule
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.network.bilm import BiLM, BiLMState, stack_states
+from elmokit.network.sampled_softmax import draw_sample
+from elmokit.network.soft_targets import soft_target_loss
+from elmokit.network.softmax import AdaptiveSoftmax, SoftmaxModule
 from elmokit.text.batching import TokenEncoder
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import DistillationConfig, TrainingConfig
 from elmokit.training.losses import WindowLosses
-from elmokit.weights.model import PretrainedBiLM
 
 SMALLEST_VARIANCE = 1e-8
 

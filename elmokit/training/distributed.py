@@ -15,7 +15,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from elmokit.errors import ConfigError, ElmoError, TrainingError
-from elmokit.nn.devices import name_device, parse_device
+from elmokit.network.devices import name_device, parse_device
 
 Result = TypeVar("Result")
 TIMEOUT = timedelta(hours=6)  # processes wait while the main one counts a large corpus or evaluates held-out text

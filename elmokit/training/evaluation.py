@@ -16,12 +16,12 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-from elmokit.initial_state import calibrate_initial_state
-from elmokit.io.text_files import read_sentences
-from elmokit.nn.bilm import BiLMState
-from elmokit.scoring.perplexity import Perplexity, perplexity
+from elmokit.embedding.start_state import calibrate_initial_state
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.lm.perplexity import Perplexity, perplexity
+from elmokit.network.bilm import BiLMState
+from elmokit.storage.text_files import read_sentences
 from elmokit.training.corpus import TrainingCorpus
-from elmokit.weights.model import PretrainedBiLM
 
 CALIBRATION_SENTENCES = 32  # more change the perplexity by 0.01 %, and cost time in every evaluation
 CALIBRATION_POOL = 1000  # sentences at the start of the files, among which they are chosen at equal distances

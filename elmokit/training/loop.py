@@ -22,11 +22,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from elmokit.embedding.start_state import STATE_FACT
 from elmokit.errors import TrainingError, is_out_of_memory
-from elmokit.initial_state import STATE_FACT
-from elmokit.io.atomic import recover_interrupted
-from elmokit.nn.bilm import BiLMState
-from elmokit.scoring.perplexity import Perplexity, unknown_words_warning
+from elmokit.formats.folder import RUN_MODEL, is_folder, read_card, save_folder
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.lm.perplexity import Perplexity, unknown_words_warning
+from elmokit.network.bilm import BiLMState
+from elmokit.storage.atomic import recover_interrupted
 from elmokit.text.windows import Window
 from elmokit.training.build import build_state, new_model, window_stream
 from elmokit.training.checkpoint import restore_optimizer
@@ -52,8 +54,6 @@ from elmokit.training.state import (
     save_checkpoint,
 )
 from elmokit.training.throughput import ThroughputMeter
-from elmokit.weights.folder import RUN_MODEL, is_folder, read_card, save_folder
-from elmokit.weights.model import PretrainedBiLM
 
 LONG_TRAINING = 600  # seconds
 LOW_ADAGRAD_RATE = 0.05

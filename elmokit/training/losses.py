@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from elmokit.nn.bilm import BiLM, BiLMState, stack_states
-from elmokit.nn.dropout import dropout
-from elmokit.nn.lstm import LSTMState
-from elmokit.nn.sampled_softmax import draw_sample, sampled_softmax_loss
-from elmokit.nn.softmax import AdaptiveSoftmax, SoftmaxModule
+from elmokit.network.bilm import BiLM, BiLMState, stack_states
+from elmokit.network.dropout import dropout
+from elmokit.network.lstm import LSTMState
+from elmokit.network.sampled_softmax import draw_sample, sampled_softmax_loss
+from elmokit.network.softmax import AdaptiveSoftmax, SoftmaxModule
 
 
 class WindowLosses(nn.Module):

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from elmokit.nn.char_cnn import CharCNN, Highway
-from elmokit.nn.lstm import ProjectedLSTM
+from elmokit.network.char_cnn import CharCNN, Highway
+from elmokit.network.lstm import ProjectedLSTM
 from elmokit.training.distributed import World
 
 MOMENTUM = 0.95

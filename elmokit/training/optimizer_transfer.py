@@ -18,17 +18,17 @@ import torch
 from torch import Tensor
 
 from elmokit.errors import ModelError, TrainingError
-from elmokit.nn.softmax import AdaptiveSoftmax
-from elmokit.nn.tensors import tensor_of
+from elmokit.formats import tf_checkpoint
+from elmokit.formats.archives import is_archive, unpacked
+from elmokit.formats.folder import RUN_MODEL
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.network.softmax import AdaptiveSoftmax
+from elmokit.network.tensors import tensor_of
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.checkpoint import checkpoint_errors, read_tensors
 from elmokit.training.optimizers import SLOTS
 from elmokit.training.run import SETTINGS
 from elmokit.training.state import CHECKPOINTS, checkpoint_path, checkpoints
-from elmokit.weights import tf_checkpoint
-from elmokit.weights.archives import is_archive, unpacked
-from elmokit.weights.folder import RUN_MODEL
-from elmokit.weights.model import PretrainedBiLM
 
 COUNTER = "step"  # Adam's number of steps, a single number for each weight tensor
 _WORD_TABLE = "bilm.token_layer.embedding.weight"

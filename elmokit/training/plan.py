@@ -10,9 +10,9 @@ import torch
 
 from elmokit.engine.config import BiLMConfig
 from elmokit.engine.softmax import ROWS_AT_ONCE
-from elmokit.nn.bilm import BiLMState
-from elmokit.nn.kernels.backends import native_library_for
-from elmokit.nn.softmax import AdaptiveSoftmax
+from elmokit.network.bilm import BiLMState
+from elmokit.network.kernels.backends import native_library_for
+from elmokit.network.softmax import AdaptiveSoftmax
 from elmokit.text.windows import Window
 from elmokit.training.build import config_optimizer
 from elmokit.training.config import TrainingConfig
@@ -122,8 +122,8 @@ def model_sizes(config: TrainingConfig, losses: WindowLosses) -> ModelSizes:
 def _n_activations(config: TrainingConfig, losses: WindowLosses) -> int:
     """Estimate the numbers that the backward pass of one window needs, as if all its tokens were distinct."""
     n_positions, model = config.batch_size * config.window_length, config.model
-    # The buffers of `nn/recurrence.py`: gates and their gradients; cells, their tanh and the projection's input; the
-    # rest is inputs and outputs. In bfloat16, all of them have 16 bits (`lstm_window.c`).
+    # The buffers of `network/recurrence.py`: gates and their gradients; cells, their tanh and the projection's input;
+    # the rest is inputs and outputs. In bfloat16, all of them have 16 bits (`lstm_window.c`).
     weight = next(losses.parameters())
     has_bfloat16 = weight.is_cpu and uses_bfloat16(config, weight.device)
     per_unit = 4 * 2 + 3
@@ -135,7 +135,7 @@ def _n_activations(config: TrainingConfig, losses: WindowLosses) -> int:
     if config.n_samples:
         return n_numbers + model.n_directions * n_positions * config.n_samples * 4
     n_words = softmax.stages.cutoffs[0] if isinstance(softmax, AdaptiveSoftmax) else len(softmax.bias)
-    # The full softmax holds one block of scores at a time, and its gradients (`nn/softmax.py`); PyTorch's adaptive
+    # The full softmax holds one block of scores at a time, and its gradients (`network/softmax.py`); PyTorch's adaptive
     # softmax holds the head's scores of all positions.
     rows = n_positions * 3 if isinstance(softmax, AdaptiveSoftmax) else ROWS_AT_ONCE * 2
     return n_numbers + rows * n_words + sum(parameter.numel() for parameter in softmax.parameters())

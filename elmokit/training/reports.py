@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from elmokit.io.progress import ProgressBar, format_duration
+from elmokit.storage.progress import ProgressBar, format_duration
 
 
 @dataclass(frozen=True)

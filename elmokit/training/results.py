@@ -11,16 +11,16 @@ from typing import Any
 import msgspec
 
 from elmokit.errors import FormatError, LockedError, TrainingError
-from elmokit.io.figures import can_draw
-from elmokit.io.text_files import read_sentences
-from elmokit.scoring.perplexity import Perplexity, perplexity, unknown_words_warning
+from elmokit.evaluation.figures import can_draw
+from elmokit.formats.folder import RUN_MODEL, is_folder, load_folder, save_folder
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.lm.perplexity import Perplexity, perplexity, unknown_words_warning
+from elmokit.storage.text_files import read_sentences
 from elmokit.training.config import TrainingConfig
 from elmokit.training.curves import draw_curves
 from elmokit.training.reports import TrainingCallback, TrainingNotice, format_perplexities, format_unknown_ratio
 from elmokit.training.run import INITIAL, OLD_TEXT
 from elmokit.training.run_folder import run_lock
-from elmokit.weights.folder import RUN_MODEL, is_folder, load_folder, save_folder
-from elmokit.weights.model import PretrainedBiLM
 
 HELD_OUT_NAME, OLD_TEXT_NAME = "held-out", "old text"
 

@@ -35,16 +35,16 @@ from torch import Tensor
 
 from elmokit.config import from_dict, read_json, to_dict
 from elmokit.errors import ConfigError, ModelError, ModelNotFoundError, TrainingError
-from elmokit.io.atomic import atomic_write
-from elmokit.io.bounded import MAX_RECORD_BYTES
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.softmax_config import build_softmax
-from elmokit.nn.tensors import save_tensors
+from elmokit.formats.folder import RUN_MODEL, save_folder
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.network.bilm import BiLM
+from elmokit.network.softmax_config import build_softmax
+from elmokit.network.tensors import save_tensors
+from elmokit.storage.atomic import atomic_write
+from elmokit.storage.bounded import MAX_RECORD_BYTES
 from elmokit.training.config import MAY_CHANGE, TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.run_folder import check_settings, write_json
-from elmokit.weights.folder import RUN_MODEL, save_folder
-from elmokit.weights.model import PretrainedBiLM
 
 SETTINGS, LOG, VOCABULARY = "settings.json", "metrics.jsonl", "vocab.txt"
 HELD_OUT, OLD_TEXT, CARD, INITIAL = "held-out.txt", "old-text.txt", "card.json", "initial"

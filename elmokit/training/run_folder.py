@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from elmokit.errors import FormatError, TrainingError
-from elmokit.io.atomic import atomic_write, sync
-from elmokit.io.bounded import read_bounded
-from elmokit.io.lock import LOCK, file_lock
+from elmokit.storage.atomic import atomic_write, sync
+from elmokit.storage.bounded import read_bounded
+from elmokit.storage.lock import LOCK, file_lock
 
 
 def run_lock(run: Path) -> contextlib.AbstractContextManager[None]:

@@ -16,11 +16,11 @@ from elmokit.config import Table, check_choice, deep_merge, did_you_mean, from_d
 from elmokit.engine.config import PRESETS
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError
+from elmokit.formats import bilm_tf
+from elmokit.formats.model import PretrainedBiLM
 from elmokit.training.bilm_tf_options import settings_from_options
 from elmokit.training.config import FINETUNING, LENGTHS, RECIPES, DistillationConfig, TrainingConfig
 from elmokit.training.corpus import HELD_OUT_SENTENCES
-from elmokit.weights import bilm_tf
-from elmokit.weights.model import PretrainedBiLM
 
 MODEL_SETTINGS = ("hidden_dim", "projection_dim", "n_layers", "dropout", "bidirectional", "backward_only")
 """Fields of ``BiLMConfig`` that are flat settings, too."""

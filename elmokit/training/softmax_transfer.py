@@ -22,12 +22,12 @@ from torch import Tensor
 
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import FormatError, ModelNotFoundError
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.char_cnn import WordEmbedding
-from elmokit.nn.softmax import AdaptiveSoftmax, FullSoftmax, SoftmaxModule, TiedSoftmax
-from elmokit.nn.softmax_config import build_softmax, softmax_config
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.network.bilm import BiLM
+from elmokit.network.char_cnn import WordEmbedding
+from elmokit.network.softmax import AdaptiveSoftmax, FullSoftmax, SoftmaxModule, TiedSoftmax
+from elmokit.network.softmax_config import build_softmax, softmax_config
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.weights.model import PretrainedBiLM
 
 NOISE = 0.1  # of a new row, as a ratio of a fresh row's size: rows that start as copies of <UNK> must become different
 

@@ -16,7 +16,9 @@ from pathlib import Path
 import torch
 
 from elmokit.errors import TrainingError
-from elmokit.nn.bilm import BiLMState
+from elmokit.formats.folder import load_folder, save_folder
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.network.bilm import BiLMState
 from elmokit.text.windows import WindowStream
 from elmokit.training.checkpoint import (
     checkpoint_errors,
@@ -31,8 +33,6 @@ from elmokit.training.checkpoint import (
 from elmokit.training.distributed import World
 from elmokit.training.losses import WindowLosses
 from elmokit.training.weight_average import WeightAverage
-from elmokit.weights.folder import load_folder, save_folder
-from elmokit.weights.model import PretrainedBiLM
 
 CHECKPOINTS = "checkpoints"
 N_KEPT = 2  # the newest, and the one before it in case the newest is damaged

@@ -8,7 +8,7 @@ import itertools
 import torch
 from torch import nn
 
-from elmokit.weights.model import PretrainedBiLM
+from elmokit.formats.model import PretrainedBiLM
 
 
 class WeightAverage:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from elmokit.weights.save import save_model
+from elmokit.formats.save import save_model
 from tests.campaign.interruptions import Command, commit_always
 from tests.conftest import random_model
 from tests.helpers.task_examples import write_config

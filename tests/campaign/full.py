@@ -29,9 +29,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from elmokit.io.part_results import PartResults
-from elmokit.io.progress import ProgressBar, format_duration
-from elmokit.speed import processor_name
+from elmokit.evaluation.speed import processor_name
+from elmokit.storage.part_results import PartResults
+from elmokit.storage.progress import ProgressBar, format_duration
 from tests.campaign import heavy
 from tests.campaign.commands import ALL_COMMANDS
 from tests.campaign.interruptions import (
@@ -47,8 +47,8 @@ from tests.campaign.interruptions import (
 )
 from tests.campaign.specimens import SPECIMENS
 from tests.helpers.children import run_elmokit, start_fork_server
+from tests.helpers.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "results" / "reliability.md"
 N_MUTANTS, N_INTERRUPTIONS = 20_000, 1_000
 N_AT_ONCE = os.cpu_count() or 1

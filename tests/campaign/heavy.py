@@ -17,9 +17,9 @@ from typing import Any
 import h5py
 import numpy as np
 
-from elmokit.embedder import Elmo
+from elmokit.embedding.elmo import Elmo
+from elmokit.formats.save import save_model
 from elmokit.text import characters
-from elmokit.weights.save import save_model
 from tests.campaign.commands import COMMANDS, text
 from tests.campaign.hostile_text import hostile_token
 from tests.campaign.interruptions import LIMITS, commit_always, content_of

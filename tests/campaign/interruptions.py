@@ -22,8 +22,8 @@ from random import Random
 from typing import Any, Literal
 
 import elmokit
-from elmokit.io import resumable
-from elmokit.probes import corpus
+from elmokit.evaluation import probe_corpus as corpus
+from elmokit.storage import resumable
 from elmokit.tasks import layer_cache
 from tests.helpers.children import Ended, Limits, run_elmokit
 

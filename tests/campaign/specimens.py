@@ -17,24 +17,25 @@ from typing import Any
 import h5py
 import numpy as np
 
+from elmokit.formats.save import save_model
 from elmokit.text.vocabulary import SPECIALS
-from elmokit.weights.save import save_model
 from tests.campaign.commands import ALL_COMMANDS, COMMANDS, text, write_pairs
 from tests.campaign.interruptions import LIMITS, commit_always, fail_at, run_straight
 from tests.campaign.mutants import damage
-from tests.conftest import DATA, random_model
+from tests.conftest import random_model
 from tests.helpers import allennlp_configs
 from tests.helpers.children import Ended, Limits, run_elmokit
 from tests.helpers.fast_nlp_files import toy_model as fast_nlp_model
 from tests.helpers.many_langs_files import toy_model
 from tests.helpers.paddle_files import toy_model as paddle_model
+from tests.helpers.paths import DATA, ROOT
 from tests.helpers.sense_files import INVENTORY, TEST, TRAIN, write_set
 from tests.helpers.task_examples import TEXTS, write_config
 from tests.helpers.tf_hub_files import pack_module, write_module
 from tests.helpers.tf_names import module_tensors
 from tests.helpers.wave_model import CONFIG
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = ROOT / "examples"
 MUTANT_LIMITS = Limits(seconds=1800, cpu_seconds=60, memory=2 << 30)
 
 

@@ -10,9 +10,9 @@ import h5py
 import numpy as np
 import pytest
 
-from elmokit.corpus.embed import embed_file
-from elmokit.corpus.hdf5 import read_sentence_map
-from elmokit.embedder import Elmo
+from elmokit.embedding.corpus import embed_file
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.outputs.hdf5 import read_sentence_map
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.vocabulary_files import build_vocabulary, counts_path
 from tests.campaign.hostile_text import hostile_line, tokens_of

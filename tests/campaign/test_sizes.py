@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.embedder import Elmo
+from elmokit.embedding.elmo import Elmo
 from elmokit.engine.config import BiLMConfig, CharCNNConfig
-from elmokit.weights.open import open_model
-from elmokit.weights.save import save_model
+from elmokit.formats.open import open_model
+from elmokit.formats.save import save_model
 from tests.conftest import random_model
 
 FILTERS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 19)), min_size=1, max_size=4).map(tuple)

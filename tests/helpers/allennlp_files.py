@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 
 from elmokit.engine.config import BiLMConfig, CharCNNConfig
-from elmokit.nn.bilm import BiLM
-from elmokit.weights.bilm_tf import save
-from elmokit.weights.model import PretrainedBiLM
+from elmokit.formats.bilm_tf import save
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.network.bilm import BiLM
 
 CONFIG = BiLMConfig(
     CharCNNConfig(((1, 4), (2, 8), (3, 12)), char_dim=4), projection_dim=8, hidden_dim=14, cell_clip=2.0

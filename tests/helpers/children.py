@@ -37,12 +37,15 @@ _PRELOADED = [
     ),
     *(f"elmokit.cli.{name}" for name in ("embed", "evaluate", "evaluate_probes", "finetune", "info", "neighbors")),
     *(f"elmokit.cli.{name}" for name in ("task", "task_import", "task_open", "train", "vocab")),
-    *(f"elmokit.corpus.{name}" for name in ("embed", "hdf5", "formats")),
-    *(f"elmokit.nn.kernels.{name}" for name in ("native", "compiler", "instruction_sets", "lstm_training")),
-    *(f"elmokit.probes.{name}" for name in ("corpus", "occurrences", "senses")),
-    *(f"elmokit.scoring.{name}" for name in ("minimal_pairs", "perplexity", "reading_times", "similarity")),
+    *(f"elmokit.embedding.{name}" for name in ("corpus", "outputs.hdf5", "outputs.table")),
+    *(f"elmokit.engine.{name}" for name in ("compiler", "instruction_sets", "library")),
+    *(
+        f"elmokit.evaluation.{name}"
+        for name in ("minimal_pairs", "occurrences", "reading_times", "senses", "similarity")
+    ),
+    *(f"elmokit.formats.{name}" for name in ("open", "bilm_tf", "folder", "many_langs", "tf_checkpoint", "tf_hub")),
+    *("elmokit.lm.perplexity", "elmokit.network.kernels.lstm_training"),
     *(f"elmokit.tasks.{name}" for name in ("run", "table", "allennlp_archive.opened", "allennlp_archive.as_run")),
-    *(f"elmokit.weights.{name}" for name in ("open", "bilm_tf", "folder", "many_langs", "tf_checkpoint", "tf_hub")),
     *("elmokit.training.api", "matplotlib.figure"),
     *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
 ]

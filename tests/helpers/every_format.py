@@ -7,13 +7,13 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from elmokit.embedding.start_state import boundary_state
 from elmokit.engine.config import PRESETS
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
-from elmokit.initial_state import boundary_state
-from elmokit.weights import bilm_tf
-from elmokit.weights.folder import save_folder
-from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.save import save_model
+from elmokit.formats import bilm_tf
+from elmokit.formats.folder import save_folder
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.save import save_model
 from tests.conftest import WORDS, aligned_model, random_model
 from tests.helpers import fast_nlp_files, many_langs_files, paddle_files
 from tests.helpers.tf_bundle_writer import write_bundle

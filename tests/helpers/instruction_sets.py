@@ -8,7 +8,7 @@ from elmokit.engine import compiler, instruction_sets
 from elmokit.engine.computation import Kernels
 from elmokit.engine.library import Library
 from elmokit.engine.precision import Precision
-from elmokit.nn import char_cnn, lstm
+from elmokit.network import char_cnn, lstm
 
 # ``emulated`` has plain C in place of the special instructions and runs everywhere.
 ALL_SETS = {**instruction_sets.INSTRUCTION_SETS, "emulated": instruction_sets.EMULATED}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from elmokit.probes.sense_files import SenseSet
+from elmokit.evaluation.sense_files import SenseSet
 
 TRAIN = [  # words; (lemma, pos, start, stop, key) of each instance
     ("the cat sat on the mat .", [("cat", "NOUN", 1, 2, "cat%1:05::"), ("sit", "VERB", 2, 3, "sit%2:35::")]),

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.weights.bilm_tf import table
-from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.table import to_theirs
+from elmokit.formats.bilm_tf import table
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.table import to_theirs
 
 Tensors = dict[str, NDArray[Any]]
 _CELL = re.compile(r"RNN_(\d)/RNN/MultiRNNCell/Cell(\d)/LSTMCell/(.*)")

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from elmokit.engine.config import BiLMConfig, CharCNNConfig
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.softmax import FullSoftmax
+from elmokit.formats import bilm_tf
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.network.bilm import BiLM
+from elmokit.network.softmax import FullSoftmax
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.weights import bilm_tf
-from elmokit.weights.model import PretrainedBiLM
 from tests.helpers.tf_bundle_writer import write_bundle
 from tests.helpers.tf_names import checkpoint_tensors
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from elmokit.weights.model import PretrainedBiLM
+from elmokit.formats.model import PretrainedBiLM
 
 
 def same_weights(first: PretrainedBiLM, second: PretrainedBiLM) -> bool:

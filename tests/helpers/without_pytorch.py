@@ -224,7 +224,7 @@ def elmokit_align() -> None:
 
 @work
 def elmokit_bench() -> None:
-    from elmokit import speed
+    from elmokit.evaluation import speed
 
     speed.PRODUCT_SHAPES, speed.MEASURE_SECONDS, speed.N_ROWS = ((4, 20, 40),), 0.001, (1,)
     speed.measure_speed.__kwdefaults__["seconds"] = 0.001

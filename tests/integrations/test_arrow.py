@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from elmokit import SentenceEmbedder, SentencePooling
-from elmokit.corpus.embed import embed_file
-from elmokit.embedder import Elmo
+from elmokit.embedding.corpus import embed_file
+from elmokit.embedding.elmo import Elmo
 from tests.conftest import random_model
+from tests.helpers.paths import ROOT
 
 pytest.importorskip("pyarrow")
 LINES = ["the cat sat .", "", "the dog ran ."]
@@ -87,7 +88,7 @@ def test_lancedb_finds_the_sentences_with_the_nearest_vectors(tmp_path: Path, qu
     from pyarrow import parquet
 
     elmo, tokens = Elmo.from_pretrained(), query.split()
-    text = Path(__file__).parents[2] / "examples" / "sentences.txt"
+    text = ROOT / "examples" / "sentences.txt"
     embed_file(elmo, text, tmp_path / "tokens.parquet", dtype="float16")
     table = lancedb.connect(tmp_path / "db").create_table("text", parquet.read_table(tmp_path / "tokens.parquet"))
     (vectors,) = elmo.embed([tokens], layers=1)

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from elmokit import SentenceEmbedder, SentencePooling
-from elmokit.embedder import Elmo
+from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ConfigError, TextError
+from elmokit.formats.save import save_model
 from elmokit.integrations.batch import Embed
-from elmokit.weights.save import save_model
 from tests.conftest import random_model
+from tests.helpers.paths import ROOT
 
 TEXTS = ["the cat sat .", "", "the dog ran", "the mat"] * 5
 SENTENCES = [text.split() for text in TEXTS]
@@ -96,7 +97,7 @@ def cluster() -> Iterator[Any]:
     """A Ray cluster on this machine with two CPUs."""
     ray = pytest.importorskip("ray")
     pytest.importorskip("pyarrow")
-    root = str(Path(__file__).parents[2])
+    root = str(ROOT)
     ray.init(
         num_cpus=2, include_dashboard=False, runtime_env={"env_vars": {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}}
     )

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.hosts import MODULES, need_host
+from tests.helpers.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "how-to" / "integrations"
 # A script of the same name as a library could not import it.
 EXAMPLES = {

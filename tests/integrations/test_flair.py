@@ -15,11 +15,12 @@ import torch
 
 from elmokit import Elmo
 from elmokit.errors import ConfigError, FormatError
-from elmokit.weights.save import save_model
+from elmokit.formats.save import save_model
 from tests.conftest import aligned_model, random_model
 from tests.helpers.allennlp_files import write_files
 from tests.helpers.hosts import need_host
 from tests.helpers.many_langs_files import toy_model
+from tests.helpers.paths import ROOT
 
 need_host("flair")
 pytestmark = pytest.mark.filterwarnings("default")  # its dependencies warn on import
@@ -139,7 +140,7 @@ def test_tagger_is_trained_saved_and_loaded_in_another_process(model: str, tmp_p
         check=True,
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert ran.stdout.split()[-7:] == [token.tag for token in sentence]
 
@@ -161,7 +162,7 @@ def test_flairs_own_elmo_embeddings_work_through_the_shim(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_example_of_flairs_own_elmo_embeddings_runs(tmp_path: Path) -> None:
-    example = Path(__file__).parents[2] / "examples" / "as_allennlp.py"
+    example = ROOT / "examples" / "as_allennlp.py"
     assert len(example.read_text(encoding="utf-8").splitlines()) < 60
     subprocess.run([sys.executable, str(example)], check=True, cwd=tmp_path)
 

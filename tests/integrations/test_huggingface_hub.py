@@ -14,8 +14,8 @@ import pytest
 
 from elmokit import Elmo, PretrainedBiLM, SentenceEmbedder, SentencePooling
 from elmokit.errors import OutputError
-from elmokit.weights.open import open_model
-from elmokit.weights.save import save_model
+from elmokit.formats.open import open_model
+from elmokit.formats.save import save_model
 from tests.conftest import random_model
 from tests.helpers.hosts import need_host
 from tests.helpers.hub_server import HubServer

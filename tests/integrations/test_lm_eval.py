@@ -15,7 +15,7 @@ import pytest
 
 from elmokit import LanguageModel, PretrainedBiLM
 from elmokit.errors import ConfigError
-from elmokit.weights.save import save_model
+from elmokit.formats.save import save_model
 from tests.helpers.hosts import need_host
 
 need_host("lm-eval")

@@ -20,7 +20,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("nltk")
 
 from elmokit import Elmo, SentenceEmbedder
-from elmokit.weights.save import save_model
+from elmokit.formats.save import save_model
 from tests.conftest import random_model
 from tests.helpers.server_process import Process, serving
 from tests.helpers.shell import Shell

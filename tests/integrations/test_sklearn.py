@@ -24,10 +24,10 @@ from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from elmokit import SentenceEmbedder, SentencePooling
-from elmokit.embedder import Elmo
+from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ConfigError, TextError
+from elmokit.formats.save import save_model
 from elmokit.integrations.sklearn import ElmoVectorizer
-from elmokit.weights.save import save_model
 from tests.conftest import random_model
 
 TEXTS = ["the cat sat.", "the dog ran!", "", "the mat"]

@@ -14,7 +14,7 @@ import torch
 
 from elmokit import Elmo, ElmoModule
 from elmokit.errors import ConfigError, ModelNotFoundError
-from elmokit.weights.save import save_model
+from elmokit.formats.save import save_model
 from tests.conftest import aligned_model, random_model
 from tests.helpers.hosts import need_host
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import h5py
 from numpy.typing import NDArray
 
-from elmokit.corpus.hdf5 import sentence_key
-from elmokit.corpus.layout import DatasetNames
+from elmokit.embedding.outputs.hdf5 import sentence_key
+from elmokit.embedding.outputs.layout import DatasetNames
 
 Vectors = NDArray[Any]
 

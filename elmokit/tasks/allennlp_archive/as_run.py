@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from elmokit.embedder import Elmo
+from elmokit.embedding.elmo import Elmo
 from elmokit.errors import OutputError
-from elmokit.io.atomic import atomic_write
-from elmokit.nn.tensors import save_tensors
+from elmokit.formats.folder import save_folder
+from elmokit.network.tensors import save_tensors
+from elmokit.storage.atomic import atomic_write
 from elmokit.tasks.allennlp_archive.opened import OpenedArchive
 from elmokit.tasks.run_folder import ARCHIVE_SEED, BEST_WEIGHTS, OWN_BILM, elmo_start, start_run, write_facts
 from elmokit.tasks.vocabulary import vocabulary_content
 from elmokit.training.run_folder import write_json
-from elmokit.weights.folder import save_folder
 
 
 def describe_archive(opened: OpenedArchive) -> dict[str, Any]:

@@ -25,10 +25,10 @@ from torch import Tensor
 
 from elmokit.config import read_json
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TextError
-from elmokit.io.text_files import expand_user, read_lines
-from elmokit.weights.archives import is_archive, unpacked
-from elmokit.weights.bilm_tf import read_options
-from elmokit.weights.pickles import read_state_dict
+from elmokit.formats.archives import is_archive, unpacked
+from elmokit.formats.bilm_tf import read_options
+from elmokit.formats.pickles import read_state_dict
+from elmokit.storage.text_files import expand_user, read_lines
 
 CONFIG, WEIGHTS, VOCABULARY = "config.json", "weights.th", "vocabulary"
 UNPACKED = (CONFIG, WEIGHTS, "meta.json", "*.txt", "*options_file")

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from elmokit.engine.config import BiLMConfig, CharCNNConfig
 from elmokit.errors import ConfigError, TensorMismatchError
-from elmokit.nn.bilm import BiLM
-from elmokit.weights import published
-from elmokit.weights.allennlp import encoder_to_allennlp, from_allennlp, lstm_to_allennlp
-from elmokit.weights.bilm_tf import config_from_options, read_options
-from elmokit.weights.model import PretrainedBiLM
+from elmokit.formats import published
+from elmokit.formats.allennlp import encoder_to_allennlp, from_allennlp, lstm_to_allennlp
+from elmokit.formats.bilm_tf import config_from_options, read_options
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.network.bilm import BiLM
 
 ENCODER, LSTM = "_token_embedder.", "_elmo_lstm."
 PUBLISHED = ("small", "medium", "original", "original-5.5b")

@@ -12,7 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.errors import ConfigError, FormatError, TensorMismatchError
-from elmokit.nn.from_arrays import load_arrays
+from elmokit.formats.bilm_tf import read_options
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.formats.table import TensorRow, read_through, same_rows
+from elmokit.network.from_arrays import load_arrays
 from elmokit.tasks.allennlp_archive.files import UNKNOWN, TaskArchive, known_entries, read_archive
 from elmokit.tasks.allennlp_archive.inner_bilm import (
     CACHE,
@@ -33,10 +37,6 @@ from elmokit.tasks.setup import TaskSetup
 from elmokit.tasks.sst import CLASSES
 from elmokit.tasks.table import config_of
 from elmokit.tasks.task import Labels, TaskModel
-from elmokit.weights.bilm_tf import read_options
-from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model
-from elmokit.weights.table import TensorRow, read_through, same_rows
 
 ArchiveStart = Literal["allennlp", "zero", "warm"]
 SEVERAL_TEXTS = ("nli", "qa")  # the tasks whose examples have several

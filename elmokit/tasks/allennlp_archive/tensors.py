@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from elmokit.formats.table import SAME, Array, Layout, TensorRow
 from elmokit.tasks.coref_model import CorefModel, CorefModelConfig
 from elmokit.tasks.ner import NerModel
 from elmokit.tasks.nli import NliModel
@@ -24,7 +25,6 @@ from elmokit.tasks.nn.token_chars import TokenCharRNN
 from elmokit.tasks.qa import BiDaf
 from elmokit.tasks.srl import SrlModel
 from elmokit.tasks.sst import SstModel
-from elmokit.weights.table import SAME, Array, Layout, TensorRow
 
 COMBINATION = ("x", "y", "x*y")  # of the two vectors in BiDAF's attention
 ATTENTIONS = ("_matrix_attention.", "_matrix_attention._similarity_function.")  # since version 1.0, and before

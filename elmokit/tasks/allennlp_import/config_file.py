@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from elmokit.errors import ConfigError, MissingExtraError
-from elmokit.io.text_files import read_text
+from elmokit.storage.text_files import read_text
 from elmokit.tasks.allennlp_import import jsonnet_process
 from elmokit.tasks.allennlp_import.simple_jsonnet import MAX_DEPTH, UNSET, NotSimpleError, parse_simple, starts_with_key
 

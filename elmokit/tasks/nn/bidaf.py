@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from elmokit.nn.char_cnn import Highway
+from elmokit.network.char_cnn import Highway
 from elmokit.tasks.nn.attention import masked_softmax
 from elmokit.tasks.nn.bi_attention import BiAttention
 from elmokit.tasks.nn.recurrent import run_packed

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.nn.recurrence import StepFunctions, run_recurrence, sigmoid_backward_, tanh_backward_
-from elmokit.nn.reversal import reorder, reversed_positions
+from elmokit.network.recurrence import StepFunctions, run_recurrence, sigmoid_backward_, tanh_backward_
+from elmokit.network.reversal import reorder, reversed_positions
 
 # The bypass k depends on the input alone, hence one block fewer for the state.
 N_STATE_BLOCKS = 5

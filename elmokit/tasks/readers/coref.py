@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from elmokit.errors import TextError
-from elmokit.io.text_files import read_lines
+from elmokit.storage.text_files import read_lines
 from elmokit.tasks.readers.gap import HEADER as GAP_HEADER
 from elmokit.tasks.readers.gap import Pronoun, read_gap
 from elmokit.tasks.readers.json_text import parse_json

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elmokit.errors import TextError
-from elmokit.io.text_files import read_lines, split_tokens
+from elmokit.storage.text_files import read_lines, split_tokens
 from elmokit.tasks.readers.json_text import parse_json
 
 NO_MAJORITY = "-"  # SNLI: the annotators did not agree

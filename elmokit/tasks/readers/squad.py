@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from elmokit.errors import TextError
-from elmokit.io.text_files import read_text
+from elmokit.storage.text_files import read_text
 from elmokit.tasks.readers.json_text import parse_json
 from elmokit.tasks.readers.passages import OffsetToken, covering_tokens, passage_tokenizer
 

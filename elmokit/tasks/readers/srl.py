@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from elmokit.errors import TextError
-from elmokit.io.text_files import read_lines, split_tokens
+from elmokit.storage.text_files import read_lines, split_tokens
 from elmokit.text.columns import ColumnSentence, read_column_sentences
 
 PREDICATE = "V"

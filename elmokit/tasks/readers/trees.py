@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from elmokit.errors import TextError
-from elmokit.io.text_files import read_lines
+from elmokit.storage.text_files import read_lines
 
 SYMBOL = re.compile(r"[()]|[^() \t]+")  # not \s: a no-break space is part of its word
 

@@ -2,8 +2,8 @@
 
     PYTHONPATH=REPOSITORY python tests/data/allennlp-training/make_trace.py
 
-It needs allennlp 2.10.1 and elmokit's own dependencies. ``tests/test_allennlp_training.py`` repeats the training with
-elmokit.
+It needs allennlp 2.10.1 and elmokit's own dependencies. ``tests/training/test_allennlp_training.py`` repeats
+the training with elmokit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from allennlp.modules.elmo import Elmo, batch_to_ids
 
-from elmokit.weights.save import save_model
+from elmokit.formats.save import save_model
 from tests.helpers.wave_model import CONFIG, wave, wave_model
 
 SENTENCES = ["The cat sat on the mat .", "Who ran ?", "It rained", "A very long day ended well in the old town ."]

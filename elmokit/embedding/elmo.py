@@ -1,0 +1,431 @@
+"""Compute ELMo vectors as NumPy arrays: :class:`Elmo`. ``elmo_module.py`` has the module for PyTorch models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmokit.embedding.start_state import initial_state
+from elmokit.engine.layer_selection import Layers, LayerSelection, Mix, select_layers
+from elmokit.engine.precision import Precision, requested_backend
+from elmokit.engine.state import Floats, Ids, State
+from elmokit.engine.token_cache import MIB, TokenCache
+from elmokit.errors import ConfigError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.text.batching import (
+    check_sentence,
+    check_sentences,
+    is_long,
+    make_batch,
+    map_in_batches,
+    number_tokens,
+    read_ahead,
+)
+from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
+
+if TYPE_CHECKING:
+    import torch
+
+Start = Literal["warm", "zero", "stateful"]
+"""The LSTM state that a sentence starts from; see :class:`Elmo`."""
+Vectors = NDArray[np.float32]
+
+CHUNK_TOKENS = 4096
+"""Tokens per chunk of a long text: few enough for memory, enough for the matrix products to run at full speed."""
+
+
+class Elmo:
+    """Contextual token vectors from a bidirectional language model (Peters et al. 2018), as NumPy arrays.
+
+    It needs no PyTorch. Inside a PyTorch model, use :class:`~elmokit.ElmoModule`, which learns mixes of the layers.
+
+    With ``start`` "warm" or "zero", the vectors of a sentence depend on that sentence alone, not on other sentences,
+    the batch or the order. ("Warm" means a fixed initial LSTM state: one that is stored with the model, or else the
+    state after an empty sentence. It avoids the poor vectors that a zero state gives to the first words.)
+
+    If the model has an alignment (:func:`elmokit.align`), all vectors are in the space of the model it was aligned to.
+
+    Args:
+        model: An opened model. :meth:`from_pretrained` opens one for you.
+        start: The LSTM state that each sentence starts from. "warm": a fixed initial state. "zero": all zeros,
+            from which some models never recover, because training passes the state on (see ``reset_state`` of
+            :func:`elmokit.train`). "stateful": the state of the same batch row after the previous batch, as in bilm-tf
+            and AllenNLP; the first batch starts from zeros.
+        token_cache_mib: Memory in MiB for the layer-0 vectors of frequent tokens, which are then computed only once. 0
+            disables the cache.
+
+    Raises:
+        ConfigError: ``start`` or ``token_cache_mib`` is not a valid value.
+        FormatError: The weights contain NaN or infinity.
+
+    Example:
+        >>> elmo = Elmo.from_pretrained()  # the small English model in the package
+        >>> vectors = elmo.embed([["The", "bank", "raised", "its", "rate", "."]])
+        >>> vectors[0].shape  # layers, tokens, dimensions
+        (3, 6, 384)
+    """
+
+    def __init__(self, model: PretrainedBiLM, *, start: Start = "warm", token_cache_mib: int = 64) -> None:
+        if start not in ("warm", "zero", "stateful"):
+            raise ConfigError(f"start is {start!r}. Choose 'warm', 'zero' or 'stateful'.")
+        if token_cache_mib < 0:
+            raise ConfigError(f"token_cache_mib is {token_cache_mib}. Choose 0 or more.")
+        self.model = model
+        self.start: Start = start
+        self.token_cache = TokenCache(token_cache_mib * MIB) if token_cache_mib else None
+        self.mix: Mix | None = None
+        """What ``layers="mix"`` means: the first mix of the :class:`~elmokit.ElmoModule` that this belongs to."""
+        _ = model.network  # reads the weights now, so that damaged ones are noticed here
+        # "stateful" also starts from zero: there is no sentence before the first one.
+        self.start_state = initial_state(model) if start == "warm" else self.zero_state(1)
+        """The LSTM state that every sentence starts from, of one row."""
+
+    def __repr__(self) -> str:
+        """Say what it is. The precision is the lowest that is accepted."""
+        name = "unknown" if self.model.source is None else self.model.source.name
+        precision = requested_backend(self.model.precision)
+        return f"{type(self).__name__}(model={name!r}, start={self.start!r}, precision={precision!r})"
+
+    def _repr_html_(self) -> str:
+        return self.model._repr_html_()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path_or_name: str | Path | None = None,
+        *,
+        options: str | Path | None = None,
+        token_embeddings: str | Path | None = None,
+        vocabulary: str | Path | None = None,
+        start: Start = "warm",
+        token_cache_mib: int = 64,
+        precision: Precision | None = None,
+        device: str | torch.device | None = None,
+    ) -> Elmo:
+        """Open a model by its path or name.
+
+        Args:
+            path_or_name: An elmokit model directory; a directory or archive with options and HDF5 weights; or an HDF5
+                file; each as a path or an http(s) address. Or a published name such as "original"; "owner/name" on the
+                Hugging Face Hub; or None for the small English model in the package.
+            options: Path or address of the options file of an HDF5 file. Needed only if it is not next to the weights.
+            token_embeddings: Path of an HDF5 file of precomputed token vectors, one row per word of ``vocabulary``.
+            vocabulary: Path of a word list, for ``token_embeddings`` or for a word-input model.
+            start, token_cache_mib: See :class:`Elmo`.
+            precision: The lowest precision in which LSTM weights may be computed: "float32", "bfloat16", "int8" or
+                "int7".
+                Lower precision is faster and slightly less exact (docs/how-to/speed.md). None leaves the model's own:
+                float32, unless its files name another one.
+            device: Where to compute, such as "cuda", which needs PyTorch. None computes on the CPU.
+
+        Raises:
+            ModelError: No model was found, or it cannot be opened.
+            ConfigError: The device is not available, or another argument is not valid.
+            MissingExtraError: The device needs PyTorch, which is not installed.
+
+        Example:
+            >>> elmo = Elmo.from_pretrained("elmo_weights.hdf5", options="elmo_options.json", start="zero")
+        """
+        # Imported here, because it loads the readers of every format, which code that only names Elmo does not need.
+        from elmokit.formats.open import open_model
+
+        model = open_model(
+            path_or_name,
+            options=options,
+            token_embeddings=token_embeddings,
+            vocabulary=vocabulary,
+            precision=precision,
+            device=device,
+        )
+        return cls(model, start=start, token_cache_mib=token_cache_mib)
+
+    def to(self, device: str | torch.device) -> Elmo:
+        """Move the model to a device, such as "cuda", and return this object.
+
+        Raises:
+            MissingExtraError: The device needs PyTorch, which is not installed.
+            ConfigError: The device is not available.
+        """
+        self.model.to(device)
+        return self
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers of vectors, the context-free layer 0 included."""
+        return self.model.config.n_layers + 1
+
+    @property
+    def output_dim(self) -> int:
+        """Number of dimensions of a vector."""
+        return self.model.config.output_dim
+
+    def ids(self, sentences: Sequence[Sequence[str]]) -> Ids:
+        """Encode tokenized sentences as ids with sentence boundaries, for graphs that :func:`export_onnx` wrote.
+
+        Args:
+            sentences: Lists of tokens.
+
+        Returns:
+            Char ids ``(batch, time, chars)``; ``(batch, time, 1 + chars)`` for a model with word features; or word ids
+            ``(batch, time)`` for a word-input model. 0 on padding.
+
+        Raises:
+            TextError: A sentence is not a list of strings.
+        """
+        batch = make_batch(sentences, self.model.encode)
+        ids = batch.ids[batch.index]
+        ids[~batch.mask] = 0
+        return ids
+
+    def zero_state(self, n_rows: int) -> State:
+        """Return the LSTM state of a model that has not read anything yet, for :meth:`embed_batch`."""
+        return State.zero(self.model.config, n_rows)
+
+    @overload
+    def embed(
+        self,
+        sentences: Sequence[Sequence[str]],
+        *,
+        layers: Layers = ...,
+        batch_tokens: int = ...,
+        batch_size: int = ...,
+    ) -> list[Vectors]: ...
+
+    @overload
+    def embed(
+        self,
+        sentences: Iterator[Sequence[str]],
+        *,
+        layers: Layers = ...,
+        batch_tokens: int = ...,
+        batch_size: int = ...,
+    ) -> Iterator[Vectors]: ...
+
+    def embed(
+        self,
+        sentences: Iterable[Sequence[str]],
+        *,
+        layers: Layers = "all",
+        batch_tokens: int = 2048,
+        batch_size: int = 64,
+    ) -> list[Vectors] | Iterator[Vectors]:
+        """Compute the vectors of tokenized sentences.
+
+        Sentences of similar length share a batch. Results come in the order of the sentences, without the boundaries.
+
+        Args:
+            sentences: Lists of tokens. From an iterator, sentences are read a few batches ahead and the vectors are
+                returned as an iterator too, so that a corpus of any size fits in memory.
+            layers: "all"; "top"; "average", the plain mean; a layer number; or a list of them. Layer 0 is context-free.
+                "mix" is the first scalar mix of an :class:`~elmokit.ElmoModule`, in its ``embed``.
+            batch_tokens: Positions per batch. It changes speed and memory, not the vectors.
+            batch_size: Sentences per batch if ``start`` is "stateful": row r then continues from row r of the previous
+                batch.
+
+        Returns:
+            One array per sentence: ``(layers, tokens, dim)`` for "all" and for a list, else ``(tokens, dim)``.
+
+        Raises:
+            TextError: A sentence is not a list of strings.
+            ConfigError: A layer does not exist, or a batch size is below 1.
+            FormatError: The weights are so large that the vectors contain NaN or infinity.
+
+        Example:
+            >>> first, second = elmo.embed([["The", "bank"], ["Rates", "rose", "."]], layers="average")
+            >>> second.shape
+            (3, 384)
+            >>> lines = (line.split() for line in open("corpus.txt"))
+            >>> sentence_vectors = [vectors.mean(axis=0) for vectors in elmo.embed(lines, layers="top")]
+        """
+        checked = check_sentences(sentences)
+        selection = self._select(layers)
+        if batch_tokens < 1 or batch_size < 1:
+            raise ConfigError(f"batch_tokens is {batch_tokens} and batch_size {batch_size}; both must be at least 1.")
+        # `_embed` is a generator, whose body runs only when it is read; so arguments are checked here.
+        vectors = self._embed(checked, selection, batch_tokens, batch_size)
+        return vectors if isinstance(sentences, Iterator) else list(vectors)
+
+    def embed_batch(
+        self, sentences: Sequence[Sequence[str]], state: State, layers: Layers = "all"
+    ) -> tuple[list[Vectors], State]:
+        """Compute the vectors of one batch from a given LSTM state.
+
+        Use it to carry the state from batch to batch yourself.
+
+        Args:
+            sentences: Lists of tokens.
+            state: One row per sentence, from :meth:`zero_state` or from an earlier call.
+            layers: As in :meth:`embed`.
+
+        Returns:
+            The vectors as in :meth:`embed`, and the state after each sentence.
+
+        Raises:
+            TextError: A sentence is not a list of strings.
+            ConfigError: A layer does not exist.
+        """
+        if not sentences:
+            return [], state
+        vectors, after = self._run(sentences, state, self._select(layers), returns_state=True)
+        assert after is not None
+        return vectors, after
+
+    def embed_document(
+        self, tokens: Sequence[str], *, layers: Layers = "all", chunk_tokens: int | None = None
+    ) -> Iterator[Vectors]:
+        """Compute the vectors of one text of any length, chunk by chunk, in constant memory.
+
+        The vectors are those that :meth:`embed` returns for the whole text as one sentence.
+
+        Args:
+            tokens: The text.
+            layers: As in :meth:`embed`.
+            chunk_tokens: Tokens per chunk; 4,096 by default.
+
+        Returns:
+            Arrays ``(layers, tokens, dim)`` or ``(tokens, dim)``, to be joined along the tokens.
+
+        Raises:
+            TextError: The text is not a list of strings.
+            ConfigError: A layer does not exist, or a mix is requested that normalizes over the whole text.
+
+        Example:
+            >>> total = sum(chunk.sum(axis=0) for chunk in elmo.embed_document(book, layers="top"))
+        """
+        selection = self._select(layers)
+        chunk_tokens = CHUNK_TOKENS if chunk_tokens is None else chunk_tokens
+        if chunk_tokens < 1:
+            raise ConfigError(f"chunk_tokens is {chunk_tokens}; it must be at least 1.")
+        # Chunks are mixed one at a time, when the statistics of the others are not known yet.
+        if selection.needs_whole_batch:
+            raise ConfigError("A scalar mix with layer_norm=True needs the whole text in memory. Choose other layers.")
+        return self._embed_in_chunks(check_sentence(tokens), selection, chunk_tokens)
+
+    def embed_planned_batch(
+        self, sentences: Sequence[Sequence[str]], layers: Layers = "all"
+    ) -> Iterator[list[Vectors]]:
+        """Compute the vectors of one batch of :func:`~elmokit.text.batching.plan_batches`.
+
+        For callers that plan batches themselves and write results as they come (``elmokit.embedding.corpus``).
+
+        Args:
+            sentences: The sentences of the batch.
+            layers: As in :meth:`embed`.
+
+        Yields:
+            Once, one array per sentence. Or, for the single sentence of a batch that is too long to be computed at
+            once, lists of one array: the vectors of its chunks in order.
+        """
+        selection = self._select(layers)
+        if _needs_chunks(sentences, selection):
+            for chunk in self._embed_in_chunks(check_sentence(sentences[0]), selection, CHUNK_TOKENS):
+                yield [chunk]
+        else:
+            yield self._run(sentences, self.start_state, selection)[0]
+
+    def _embed(
+        self, sentences: Iterator[Sequence[str]], selection: LayerSelection, batch_tokens: int, batch_size: int
+    ) -> Iterator[Vectors]:
+        if self.start == "stateful":
+            # No rows yet: the state grows with the largest batch, and new rows start from zero, as in bilm-tf.
+            state = self.zero_state(0)
+            for batch in read_ahead(sentences, max_items=batch_size):
+                vectors, after = self._run(batch, state.first_rows(len(batch)), selection, returns_state=True)
+                assert after is not None
+                # A smaller batch leaves the state of the remaining rows as it was.
+                state = state.with_first_rows(after)
+                yield from vectors
+            return
+
+        def compute(batch: list[Sequence[str]]) -> list[Vectors]:
+            # A sentence that is too long is alone in its batch (`plan_batches`).
+            if _needs_chunks(batch, selection):
+                return [self._embed_long(batch[0], selection)]
+            return self._run(batch, self.start_state, selection)[0]
+
+        yield from map_in_batches(sentences, compute, batch_tokens=batch_tokens)
+
+    def _embed_long(self, sentence: Sequence[str], selection: LayerSelection) -> Vectors:
+        """Compute a long sentence chunk by chunk into one array, so that intermediate activations are never all in
+        memory."""
+        # Allocated once its shape is known; joining the chunks at the end would take twice the memory.
+        vectors, stop = np.empty(0, np.float32), 0
+        for chunk in self._embed_in_chunks(check_sentence(sentence), selection, CHUNK_TOKENS):
+            if not stop:
+                vectors = np.empty((*chunk.shape[:-2], len(sentence), chunk.shape[-1]), np.float32)
+            first, stop = stop, stop + chunk.shape[-2]
+            vectors[..., first:stop, :] = chunk
+        return vectors
+
+    def _embed_in_chunks(
+        self, sentence: Sequence[str], selection: LayerSelection, chunk_tokens: int
+    ) -> Iterator[Vectors]:
+        from elmokit.embedding.long_text import read_in_chunks  # here, because few texts are that long
+
+        positions = [BEGIN_SENTENCE, *sentence, END_SENTENCE]
+        # The boundaries belong to the first and the last chunk, so that every chunk has tokens of its own.
+        # Excluding the last position as an edge leaves no chunk of </S> alone.
+        edges = [0, *range(1 + chunk_tokens, len(positions) - 1, chunk_tokens), len(positions)]
+
+        def vectors_of(start: int, stop: int) -> tuple[Floats, Ids]:
+            # Each distinct token is computed once per chunk: in a long text most tokens are repetitions.
+            numbers: dict[str, int] = {}
+            words = [numbers.setdefault(token, len(numbers)) for token in positions[start:stop]]
+            return self.model.word_vectors(list(numbers), self.token_cache), np.array(words, np.int64)
+
+        chunks = read_in_chunks(self.model.network, vectors_of, edges, self.start_state, selection.computed)
+        # There is one edge more than there are chunks.
+        for start, layers in zip(edges, chunks, strict=False):
+            stop = start + layers.shape[1]
+            tokens = layers[:, int(start == 0) : layers.shape[1] - int(stop == len(positions))]
+            yield self._selected([tokens], selection)[0]
+
+    def _run(
+        self,
+        sentences: Sequence[Sequence[str]],
+        state: State,
+        selection: LayerSelection,
+        returns_state: bool = False,
+    ) -> tuple[list[Vectors], State | None]:
+        batch = number_tokens(sentences)
+        vectors = self.model.word_vectors(batch.words, self.token_cache)
+        if selection.is_context_free and not returns_state:  # layer 0 alone needs no LSTM, which takes most of the time
+            layer_0 = np.concatenate([vectors] * self.model.config.n_directions, axis=1)
+            stops = np.cumsum(batch.lengths)
+            layers = [
+                layer_0[batch.index[stop - length + 1 : stop - 1]][None]
+                for stop, length in zip(stops.tolist(), batch.lengths.tolist(), strict=True)
+            ]
+            return self._selected(layers, selection), None
+        layers, after = self.model.network.layers(
+            vectors,
+            batch.index,
+            batch.lengths,
+            state,
+            selection.computed,
+            n_edges=1,
+            returns_state=returns_state,
+        )
+        return self._selected(layers, selection), after
+
+    def _selected(self, layers: list[Floats], selection: LayerSelection) -> list[Vectors]:
+        """Align and combine the computed layers of each sentence ``(layers, tokens, dim)``."""
+        if (alignment := self.model.alignment) is not None:
+            layers = [alignment.apply(array, selection.computed) for array in layers]
+        vectors = selection.apply(layers)
+        for array in vectors:
+            self.model.check_finite(array)
+        return vectors
+
+    def _select(self, layers: Layers) -> LayerSelection:
+        name = self.model.source.name if self.model.source is not None else "this model"
+        return select_layers(layers, self.n_layers, self.mix, name)
+
+
+def _needs_chunks(batch: Sequence[Sequence[str]], selection: LayerSelection) -> bool:
+    """Return whether a planned batch is a single sentence that is too long to be computed at once."""
+    return is_long(len(batch[0])) and not selection.needs_whole_batch

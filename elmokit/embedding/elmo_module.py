@@ -1,0 +1,400 @@
+"""ELMo as a PyTorch module, for use inside other models: :class:`ElmoModule`."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from elmokit.embedding.elmo import Elmo, Start, Vectors
+from elmokit.engine.layer_selection import Layers
+from elmokit.engine.precision import Precision, requested_backend
+from elmokit.engine.state import Floats
+from elmokit.errors import ConfigError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.network.alignment import AlignmentModule
+from elmokit.network.bilm import BiLMState
+from elmokit.network.scalar_mix import MixedLayers, ScalarMix, make_scalar_mix
+from elmokit.text.batching import check_sentences, map_in_batches, pad_batch
+
+
+class ElmoOutput(NamedTuple):
+    """The result of ``ElmoModule.forward``.
+
+    Attributes:
+        mixes: One tensor ``(batch, time, dim)`` per scalar mix; zero where the mask is False.
+        mask: ``(batch, time)`` bool, True on a real token.
+        state: The LSTM state after the batch. Pass it to the next call to continue each row.
+    """
+
+    mixes: list[Tensor]
+    mask: Tensor
+    state: BiLMState
+
+
+class ElmoModule(nn.Module):
+    """Learned mixes of the layers of a bidirectional language model (Peters et al. 2018), for a PyTorch model.
+
+    Calling it returns mixes of the layers (:class:`~elmokit.ScalarMix`), with gradients through the mixes or through
+    the whole biLM. :meth:`embed` returns NumPy arrays; who needs nothing else uses :class:`~elmokit.Elmo`, which
+    explains ``start``.
+
+    An ``ElmoModule`` owns its model: it switches the gradients of the biLM on or off, and ``.to(device)`` moves the
+    biLM. Give each one a model of its own.
+
+    Args:
+        model: An opened model. :meth:`from_pretrained` opens one for you.
+        start: The LSTM state that each sentence starts from, as in :class:`~elmokit.Elmo`.
+        n_mixes: Number of scalar mixes that ``forward`` returns, for example one for the input and one for the output
+            of a task's network.
+        layer_norm: Normalize the layers before mixing, over all returned vectors of the batch, as in bilm-tf.
+            (AllenNLP includes the boundaries; see ``compat.allennlp``.)
+        dropout: Dropout ratio on each mix during training. The models of the paper use 0.5.
+        layers: The layers that the scalar mixes combine: "all"; "top", which learns a factor for the top layer only;
+            "average", which learns a factor for the plain mean; a layer number; or a list of them.
+        trainable: Fine-tune the biLM. If False, only the scalar mixes are trained.
+        keep_boundaries: Include the vectors of ``<S>`` and ``</S>`` in the result of ``forward``.
+        token_cache_mib: Memory in MiB for the layer-0 vectors of frequent tokens, as in :class:`~elmokit.Elmo`.
+
+    Raises:
+        ConfigError: ``start``, ``layers``, ``dropout`` or ``token_cache_mib`` is not a valid value.
+
+    Example:
+        >>> elmo = ElmoModule.from_pretrained(dropout=0.5)
+        >>> (mix,), mask, _ = elmo(elmo.ids([["The", "bank"], ["Rates", "rose", "."]]))
+        >>> mix.shape
+        torch.Size([2, 3, 384])
+    """
+
+    def __init__(
+        self,
+        model: PretrainedBiLM,
+        *,
+        start: Start = "warm",
+        n_mixes: int = 1,
+        layer_norm: bool = False,
+        dropout: float = 0.0,
+        layers: MixedLayers = "all",
+        trainable: bool = False,
+        keep_boundaries: bool = False,
+        token_cache_mib: int = 64,
+    ) -> None:
+        super().__init__()
+        if not 0 <= dropout <= 1:
+            raise ConfigError(f"dropout is {dropout}; it must be at least 0 and at most 1.")
+        self.model = model
+        # Frozen weights let the engine compute: it has no backward pass.
+        self.bilm = model.bilm.requires_grad_(trainable)
+        self._elmo = Elmo(model, start=start, token_cache_mib=token_cache_mib)
+        self.alignment = None if model.alignment is None else AlignmentModule(model.alignment)
+        self.start: Start = start
+        self.trainable = trainable
+        self.keep_boundaries = keep_boundaries
+        self.mixes = nn.ModuleList(make_scalar_mix(layers, self.n_layers, layer_norm) for _ in range(n_mixes))
+        if n_mixes:
+            mix = self.mixes[0]
+            assert isinstance(mix, ScalarMix)
+            self._elmo.mix = _NumpyMix(mix)
+        self.dropout = nn.Dropout(dropout)
+        state = BiLMState.from_numpy(self._elmo.start_state).to(self.bilm.device, self.bilm.dtype)
+        # Buffers move with the module to another device, and no optimizer sees them.
+        # They are copies: loading a state dict writes to them, and not to the state that the model stores.
+        self.register_buffer("start_hidden", state.hidden.clone())
+        self.register_buffer("start_cell", state.cell.clone())
+        self.start_hidden: Tensor
+        self.start_cell: Tensor
+        # Unlike other modules, which start in training mode: dropout would add noise silently where none is trained.
+        self.eval()
+
+    def extra_repr(self) -> str:
+        """Return what ``repr`` shows besides the modules. The precision is the lowest that is accepted."""
+        name = "unknown" if self.model.source is None else self.model.source.name
+        return f"model={name!r}, start={self.start!r}, precision={requested_backend(self.bilm.precision)!r}"
+
+    def _repr_html_(self) -> str:
+        return self.model._repr_html_()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path_or_name: str | Path | None = None,
+        *,
+        options: str | Path | None = None,
+        token_embeddings: str | Path | None = None,
+        vocabulary: str | Path | None = None,
+        start: Start = "warm",
+        n_mixes: int = 1,
+        layer_norm: bool = False,
+        dropout: float = 0.0,
+        layers: MixedLayers = "all",
+        trainable: bool = False,
+        keep_boundaries: bool = False,
+        token_cache_mib: int = 64,
+        precision: Precision | None = None,
+        device: str | torch.device | None = None,
+    ) -> ElmoModule:
+        """Open a model by its path or name.
+
+        Args:
+            path_or_name, options, token_embeddings, vocabulary: As in :meth:`elmokit.Elmo.from_pretrained`.
+            precision: The lowest precision in which the biLM may be computed when no gradient is needed, likewise.
+            device: Where to compute, such as "cuda". None leaves the model on the CPU.
+            start, n_mixes, layer_norm, dropout, layers, trainable, keep_boundaries, token_cache_mib: See
+                :class:`ElmoModule`.
+
+        Raises:
+            ModelError: No model was found, or it cannot be opened.
+            ConfigError: The device is not available, or another argument is not valid.
+        """
+        from elmokit.formats.open import open_model
+
+        model = open_model(
+            path_or_name,
+            options=options,
+            token_embeddings=token_embeddings,
+            vocabulary=vocabulary,
+            precision=precision,
+            device=device,
+        )
+        elmo = cls(
+            model,
+            start=start,
+            n_mixes=n_mixes,
+            layer_norm=layer_norm,
+            dropout=dropout,
+            layers=layers,
+            trainable=trainable,
+            keep_boundaries=keep_boundaries,
+            token_cache_mib=token_cache_mib,
+        )
+        return elmo.to(elmo.bilm.device)
+
+    @property
+    def elmo(self) -> Elmo:
+        """What computes NumPy arrays with the present weights, start state, alignment and first mix."""
+        if self.alignment is not None:
+            self.model.alignment = self.alignment.numpy()
+        self._elmo.start_state = BiLMState(self.start_hidden, self.start_cell).numpy()
+        return self._elmo
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers of vectors, the context-free layer 0 included."""
+        return self.bilm.config.n_layers + 1
+
+    @property
+    def output_dim(self) -> int:
+        """Number of dimensions of a vector."""
+        return self.bilm.config.output_dim
+
+    def penalty(self) -> Tensor:
+        """Return the sum of squares of the raw weights of all scalar mixes.
+
+        Add it, times a factor lambda, to the loss of each batch. A large lambda keeps the mixes near the plain mean.
+        Peters et al. (2018) use 0.001 for most tasks and 0.1 for NER.
+        """
+        penalties = [mix.penalty() for mix in self.mixes if isinstance(mix, ScalarMix)]
+        # The zero makes the sum valid without any mix, on the right device.
+        return torch.stack([*penalties, self.start_hidden.new_zeros(())]).sum()
+
+    def train(self, mode: bool = True) -> ElmoModule:
+        """Switch the dropout of the mixes on or off. The biLM's own dropout is for pre-training and stays off."""
+        # PyTorch's `train` also switches all submodules, hence the line after it.
+        super().train(mode)
+        self.bilm.eval()
+        return self
+
+    def ids(self, sentences: Sequence[Sequence[str]]) -> Tensor:
+        """Encode tokenized sentences as the input of ``forward``, with sentence boundaries.
+
+        Arguments, result and errors as in :meth:`elmokit.Elmo.ids`, as a tensor where the biLM is.
+        """
+        return torch.from_numpy(self._elmo.ids(sentences)).to(self.bilm.device)
+
+    def embed(
+        self, sentences: Sequence[Sequence[str]], *, layers: Layers = "mix", batch_tokens: int = 2048
+    ) -> list[Vectors]:
+        """Compute the vectors of tokenized sentences as NumPy arrays, without gradient and without dropout.
+
+        Args:
+            sentences: Lists of tokens.
+            layers: "mix" for the first scalar mix, or as in :meth:`elmokit.Elmo.embed`.
+            batch_tokens: Positions per batch. It changes speed and memory, not the vectors.
+
+        Returns, raises: As in :meth:`elmokit.Elmo.embed`.
+        """
+        return self.elmo.embed(sentences, layers=layers, batch_tokens=batch_tokens)
+
+    def forward(self, ids: Tensor, state: BiLMState | None = None) -> ElmoOutput:
+        """Compute the scalar mixes of a batch.
+
+        Args:
+            ids: The result of :meth:`ids`: boundaries included, padded on the right with 0.
+            state: The LSTM state that each row starts from. None uses ``start``; "stateful" then starts from zero.
+
+        Raises:
+            TypeError: ``ids`` is not a tensor of whole numbers.
+            ValueError: It has the wrong number of dimensions or numbers that are too large, or there is padding between
+                tokens.
+        """
+        given = f"a tensor of {ids.dtype}" if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
+        if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
+            raise TypeError(
+                f"forward expects the ids of ElmoModule.ids, but got {given}. Call elmo(elmo.ids(sentences)), or "
+                "elmo.embed(sentences) for NumPy arrays."
+            )
+        shape = "(batch, time, chars)" if self.bilm.config.n_words is None else "(batch, time)"
+        if ids.ndim != shape.count(",") + 1:
+            raise ValueError(
+                f"forward expects the ids of ElmoModule.ids, {shape}, but got a tensor of shape {tuple(ids.shape)}. "
+                "Call elmo(elmo.ids(sentences)) with a list of tokenized sentences."
+            )
+        # Char ids are shifted by 1 as in AllenNLP, so that 0 is padding and nothing else.
+        mask = (ids > 0).any(dim=-1) if self.bilm.config.n_words is None else ids > 0
+        # `within_boundaries` finds <S> and </S> at the two ends of a row, which a gap would move.
+        if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
+            raise ValueError("There is padding before or between tokens. Pad on the right, as ElmoModule.ids does.")
+        # An explicit state wins over `start`, so that a caller can continue rows itself.
+        state = self.start_state(len(ids)) if state is None else state
+        # Gradients of a frozen biLM would cost memory for nothing. The mixes below are trained all the same.
+        with torch.set_grad_enabled(self.trainable and torch.is_grad_enabled()):
+            try:
+                layers, state = self.bilm(ids, mask, state)
+            except IndexError:
+                raise ValueError(
+                    "ids contains numbers that the model has no character or word for. Pass the result of this "
+                    "model's own ElmoModule.ids."
+                ) from None
+            layers = self._aligned(layers)
+        # The positions over which a mix with layer norm computes its mean and variance: those that are returned, as in
+        # bilm-tf.
+        real = mask if self.keep_boundaries else within_boundaries(mask)
+        mixes: list[Tensor] = [mix(layers, real) * mask[..., None] for mix in self.mixes]
+        if not self.keep_boundaries:
+            mixes, mask = [_without_boundaries(mix, mask) for mix in mixes], mask[:, 2:]
+        return ElmoOutput([self.dropout(mix) for mix in mixes], mask, state)
+
+    def padded_layers(self, sentences: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
+        """Compute all layers of a batch of sentences as tensors, with gradient where the biLM's weights require it.
+
+        For models that mix the layers themselves. Every sentence starts from :meth:`start_state`.
+
+        Args:
+            sentences: Lists of tokens.
+
+        Returns:
+            layers: ``(layers, batch, time, dim)``, layer 0 first, without boundaries, zero on padding.
+            mask: ``(batch, time)`` bool, True on a token.
+
+        Raises:
+            TextError: A sentence is not a list of strings.
+        """
+        batch = pad_batch(sentences)
+        device = self.bilm.device
+        vectors = self._word_vectors(batch.words)[torch.from_numpy(batch.index).to(device)]
+        mask = torch.from_numpy(batch.mask).to(device)
+        layers, _ = self.bilm.contextualize(vectors, mask, self.start_state(len(sentences)))
+        return _without_boundaries(self._aligned(layers), mask), mask[:, 2:]
+
+    def mixed_vectors(self, sentences: Sequence[Sequence[str]], *, batch_tokens: int = 2048) -> list[Tensor]:
+        """Compute the first scalar mix of sentences as tensors, with the gradients that training needs.
+
+        For programs that have tokens and not the ids of :meth:`ids`. Sentences of similar length share a batch, as in
+        :meth:`embed`.
+
+        Args:
+            sentences: Lists of tokens.
+            batch_tokens: Positions per batch, padding included.
+
+        Returns:
+            One tensor ``(tokens, dim)`` per sentence, without boundaries.
+
+        Raises:
+            TextError: A sentence is not a list of strings.
+            ConfigError: ``start`` is "stateful": sentences that change their order have no state to continue.
+        """
+        if self.start == "stateful":
+            raise ConfigError("mixed_vectors needs start='warm' or 'zero', but start is 'stateful'. Call forward.")
+        if not torch.is_grad_enabled():
+            arrays = self.embed(sentences, batch_tokens=batch_tokens)
+            return [self.dropout(torch.from_numpy(array).to(self.start_hidden.device)) for array in arrays]
+
+        def compute(part: list[Sequence[str]]) -> list[Tensor]:
+            with torch.set_grad_enabled(self.trainable):
+                layers, mask = self.padded_layers(part)
+            mixed = self.dropout(self.mixes[0](layers, mask))
+            return [row[is_token] for row, is_token in zip(mixed, mask, strict=True)]
+
+        return list(map_in_batches(check_sentences(sentences), compute, batch_tokens=batch_tokens))
+
+    def model_with_initial_state(self) -> PretrainedBiLM:
+        """Return the model to save, with the initial state that its sentences start from.
+
+        A model that stores no initial state gets one from its weights when it is opened. After fine-tuning, the weights
+        would give another state than the one that was trained with.
+        """
+        if self.start != "warm":
+            return self.model
+        return self.model.replace(initial_state=BiLMState(self.start_hidden, self.start_cell).numpy())
+
+    def start_state(self, n_rows: int) -> BiLMState:
+        """Return the LSTM state that every sentence starts from, for a batch of ``n_rows`` sentences."""
+        return BiLMState(self.start_hidden, self.start_cell).repeat_row(n_rows)
+
+    def _word_vectors(self, words: Sequence[str]) -> Tensor:
+        """Compute the vectors of distinct tokens, with gradient if the token layer is trained."""
+        layer = self.bilm.token_layer
+        if self.bilm.dtype != torch.float32 or any(parameter.requires_grad for parameter in layer.parameters()):
+            vectors: Tensor = layer(torch.from_numpy(self.model.encode(words)).to(self.bilm.device))
+            return vectors
+        # The cache holds NumPy vectors, without gradient.
+        return torch.from_numpy(self.model.word_vectors(words, self._elmo.token_cache)).to(self.bilm.device)
+
+    def _aligned(self, layers: Tensor) -> Tensor:
+        """Map layers ``(layers, ..., dim)`` into the space of another model, if this model has an alignment."""
+        if self.alignment is None:
+            return layers
+        aligned: Tensor = self.alignment(layers)
+        return aligned
+
+
+class _NumpyMix:
+    """A scalar mix for :class:`~elmokit.Elmo`."""
+
+    def __init__(self, mix: ScalarMix) -> None:
+        self._mix = mix
+
+    @property
+    def layer_norm(self) -> bool:
+        return self._mix.layer_norm
+
+    @property
+    def checksum(self) -> int:
+        return zlib.crc32(b"".join(part.detach().float().cpu().numpy().tobytes() for part in self._mix.parameters()))
+
+    @torch.no_grad()
+    def __call__(self, layers: Sequence[Floats]) -> list[Floats]:
+        # As one long sentence: a mix without layer norm treats each vector alone, one with it needs all of them.
+        gamma = self._mix.gamma
+        joined = torch.from_numpy(np.concatenate(layers, axis=1))[:, None].to(gamma.device, gamma.dtype)
+        mixed = self._mix(joined, torch.ones(joined.shape[1:3], dtype=torch.bool, device=joined.device))[0]
+        stops = np.cumsum([array.shape[1] for array in layers])[:-1]
+        return [part.copy() for part in np.split(mixed.float().cpu().numpy(), stops)]
+
+
+def within_boundaries(mask: Tensor) -> Tensor:
+    """Return the mask of a batch without its boundaries: True only on the tokens between ``<S>`` and ``</S>``."""
+    inner = torch.zeros_like(mask)
+    # Position t is a token if t > 0 and position t + 1 is real: then t is not the row's </S>.
+    inner[:, 1:-1] = mask[:, 2:]
+    return inner
+
+
+def _without_boundaries(vectors: Tensor, mask: Tensor) -> Tensor:
+    """Cut ``(..., batch, time, dim)`` by two positions in time; the last real position of each row was ``</S>``."""
+    return vectors[..., 1:-1, :] * mask[:, 2:, None]

@@ -1,0 +1,111 @@
+"""Identify a model by what it computes, and its vectors by what computed them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from elmokit.config import to_dict
+from elmokit.engine.instruction_sets import INSTRUCTION_SETS, VARIABLE, available_sets
+from elmokit.engine.softmax import softmax_precision
+from elmokit.engine.state import Floats
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.words import CachedModel
+
+
+def fingerprint(model: PretrainedBiLM, start: str) -> str:
+    """Return a hash of everything that the layers of a sentence depend on.
+
+    Two models with the same fingerprint compute the same vectors, whatever their paths or formats: the same bits where
+    their :class:`~elmokit.engine.computation.Computation` is the same too, else the same up to rounding. The hash
+    covers the weights, the configuration, the initial state, an alignment, word lists, and tables of precomputed
+    vectors. It does not depend on the machine, so a task model that was trained on one recognizes its biLM on another.
+
+    Args:
+        model: The model.
+        start: The state that sentences start from, as in :class:`~elmokit.embedding.elmo.Elmo`.
+
+    Returns:
+        32 hexadecimal digits.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    facts = {
+        "bilm": to_dict(model.config),
+        # An initial state that is not stored follows from the weights; its last bits depend on the machine, so it is
+        # left out.
+        "start": "one empty sentence" if start == "warm" and model.initial_state is None else start,
+        "words": None if model.config.n_words is None or model.vocabulary is None else model.vocabulary.words,
+        "lexicon": None if model.lexicon is None else to_dict(model.lexicon),
+    }
+    digest.update(json.dumps(facts, sort_keys=True).encode("utf-8", "surrogatepass"))
+    if isinstance(model, CachedModel):
+        digest.update(json.dumps(model.rows).encode("utf-8", "surrogatepass"))
+    more: dict[str, Floats] = {}
+    if isinstance(model, CachedModel):
+        more["token_layer.vectors"] = model.table
+    if start == "warm" and model.initial_state is not None:
+        more |= {"start_hidden": model.initial_state.hidden, "start_cell": model.initial_state.cell}
+    if model.alignment is not None:
+        more |= {"alignment.matrices": model.alignment.matrices, "alignment.offsets": model.alignment.offsets}
+    _add_arrays(digest, model.arrays, more)
+    return digest.hexdigest()
+
+
+def vector_settings(model: PretrainedBiLM, start: str) -> dict[str, Any]:
+    """Return everything but the text that the bits of a model's layers depend on: the model, and what computes it.
+
+    Stores of vectors have these JSON values as settings, so that none of them mixes the vectors of two computations.
+    Arguments as in :func:`fingerprint`.
+    """
+    return {"model": fingerprint(model, start), "start": start, **model.network.computation().settings()}
+
+
+def prediction_settings(model: PretrainedBiLM, start: str) -> dict[str, Any]:
+    """Return everything but the text that the bits of a model's probabilities depend on.
+
+    Arguments and result as in :func:`vector_settings`.
+    """
+    settings = vector_settings(model, start)
+    softmax = softmax_precision(settings["device"], model.precision)
+    return settings | {"model": prediction_fingerprint(model, start), "softmax": softmax}
+
+
+def prediction_fingerprint(model: PretrainedBiLM, start: str) -> str:
+    """Return a hash of everything that the model's probabilities depend on: its layers, softmax and vocabulary.
+
+    Arguments and result as in :func:`fingerprint`. The hash of a model without a softmax is another one.
+    """
+    digest = hashlib.blake2b(fingerprint(model, start).encode(), digest_size=16)
+    words = None if model.vocabulary is None else model.vocabulary.words
+    digest.update(json.dumps(words).encode("utf-8", "surrogatepass"))
+    _add_arrays(digest, {} if model.softmax is None else model.softmax.arrays)
+    return digest.hexdigest()
+
+
+def _add_arrays(digest: hashlib.blake2b, *sources: Mapping[str, Floats]) -> None:
+    # One array is in memory at a time: those of a file are read when they are asked for.
+    source_of = {name: arrays for arrays in sources for name in arrays}
+    for name in sorted(source_of):
+        array = np.ascontiguousarray(source_of[name][name], np.float32)
+        digest.update(f"{name} {array.shape}".encode())
+        digest.update(array.data)
+
+
+def _restore_instructions(recorded: Any) -> str:
+    if recorded in available_sets():
+        return f"Set {VARIABLE}={recorded}"
+    if recorded in list(INSTRUCTION_SETS):  # a list, because a damaged journal may hold what cannot be hashed
+        return f"Resume on a processor that has {recorded} (this one has {', '.join(available_sets())})"
+    return "Resume on the same kind of machine, with the same installation"
+
+
+RESTORE: Mapping[str, Callable[[Any], str]] = {
+    "device": lambda recorded: f"Resume on the device {recorded} (--device)",
+    "instructions": _restore_instructions,
+    "precision": lambda recorded: f"Resume in {recorded} (--precision {recorded} or ELMOKIT_BACKEND={recorded})",
+}
+"""How to get the recorded value of a setting of a computation again, for the error messages of a store."""

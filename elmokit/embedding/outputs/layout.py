@@ -1,0 +1,57 @@
+"""What the rows of an output look like: one row per sentence, in any format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmokit.embedding.outputs.hdf5_index import DATA_START
+from elmokit.embedding.reading import SentenceCounts
+
+DatasetNames = Literal["numbers", "sentences"]
+"""How sentences are named: by line number, or by their text (of a protein: by its identifier)."""
+StoredDtype = Literal["float32", "float16"]
+
+
+@dataclass(frozen=True)
+class VectorFileLayout:
+    """What is stored for each sentence.
+
+    While the output grows, the vectors of a sentence are consecutive: ``(layers, tokens, dim)``, ``(tokens, dim)``, or
+    ``(dim,)`` if there is one vector per sentence.
+    """
+
+    layers: tuple[int, ...] | None
+    """The numbers of the layers; None if a token has one vector ``(dim,)``."""
+    dim: int
+    dtype: StoredDtype = "float32"
+    keys: DatasetNames = "numbers"
+    n_maps: int = 1
+    """In HDF5, how many maps from sentences to numbers to write; 0 with ``keys="sentences"``, which need none."""
+    pooled: bool = False
+    """Whether there is one vector per sentence instead of one per token."""
+    with_tokens: bool = True
+    """Whether the tokens of the sentences are stored, which HDF5 replaces by maps."""
+    about: str = "{}"
+    """What the file says about itself (``embedding/outputs/about.py``): JSON in ASCII."""
+
+    @property
+    def n_layers(self) -> int | None:
+        """The number of layers; None if a token has one vector ``(dim,)``."""
+        return None if self.layers is None else len(self.layers)
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of the vectors of one token; with ``pooled``, of one sentence."""
+        return (self.n_layers or 1) * self.dim * np.dtype(self.dtype).itemsize
+
+    def n_rows(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many times ``row_bytes`` each sentence takes, given its number of tokens."""
+        return np.ones_like(lengths) if self.pooled else lengths
+
+    def vector_bytes(self, counts: SentenceCounts) -> int:
+        """Return the size of the file of vectors before it is put into its final format."""
+        return DATA_START + (counts.n_sentences if self.pooled else counts.n_tokens) * self.row_bytes

@@ -1,0 +1,151 @@
+"""Figures in one style, drawn with matplotlib and saved as PNG and SVG.
+
+Draw on the figure that :func:`styled_figure` yields, and save it with :func:`save_figure`::
+
+    with styled_figure() as figure:
+        axes = figure.subplots()
+        axes.plot(steps, losses, **LINES[0])
+        save_figure(figure, "loss")
+
+This does not use ``pyplot``, so that no window opens and no global setting changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elmokit.errors import MissingExtraError, OutputError
+from elmokit.storage.atomic import atomic_write, check_output_path
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLUMN, PAGE = 3.3, 6.9
+"""Width in inches of one column and of the page, in a two-column paper."""
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""The palette of Okabe and Ito, which color-blind readers can distinguish."""
+LINES: tuple[dict[str, Any], ...] = tuple(
+    {"color": color, "marker": marker, "linestyle": dashes}
+    for color, marker, dashes in zip(COLORS, "os^DvPX", ("-", "--", "-", "--", "-", "--", "-"), strict=True)
+)
+"""Styles of the first, second, ... line of a plot. Color, marker and dashes all differ, so gray prints work."""
+INK = "#262626"
+STYLE: dict[str, Any] = {
+    "font.family": "DejaVu Sans",  # included in matplotlib, so figures are the same on every machine
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "legend.fontsize": 7,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": "#d9d9d9",
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.minor.visible": False,
+    "legend.frameon": False,
+    "hatch.linewidth": 0.4,
+    "figure.constrained_layout.use": True,
+    "savefig.dpi": 300,
+    "svg.hashsalt": "elmokit",  # the same figure gives the same bytes
+    "svg.fonttype": "path",
+}
+
+
+def can_draw() -> bool:
+    """Check whether matplotlib is installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def check_can_draw() -> None:
+    """Check that matplotlib is installed.
+
+    Raises:
+        MissingExtraError: It is not.
+    """
+    if not can_draw():
+        raise MissingExtraError("Drawing a figure", "plot")
+
+
+@contextlib.contextmanager
+def styled_figure(width: float = COLUMN, height: float = 2.4) -> Iterator[Figure]:
+    """Yield an empty figure in our style. Draw and save it inside the ``with`` block.
+
+    Args:
+        width: Width in inches, such as ``COLUMN`` or ``PAGE``.
+        height: Height in inches.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    check_can_draw()
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # ignore the user's matplotlibrc
+        settings: Any = matplotlib.rcParams
+        settings.update(STYLE)
+        yield Figure(figsize=(width, height))
+
+
+def figure_paths(path: str | Path) -> tuple[Path, Path]:
+    """Return the PNG and the SVG path of a figure, given either path or the path without a suffix."""
+    path = Path(path)
+    stem = path.with_name(path.stem) if path.suffix.lower() in (".png", ".svg") else path
+    return stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
+
+
+def check_figure_path(path: str | Path, overwrite: bool) -> None:
+    """Check before any work is done that a figure can be drawn and written.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+        OutputError: The PNG or SVG file exists and ``overwrite`` is False, or the path has no name.
+    """
+    check_can_draw()
+    if not Path(path).name:
+        raise OutputError(f"The figure path {str(path)!r} has no name. Give one such as figures/curve.png.")
+    for file in figure_paths(path):
+        check_output_path(file, overwrite)
+
+
+def save_figure(figure: Figure, path: str | Path, overwrite: bool = False) -> tuple[Path, Path]:
+    """Write a figure as PNG (300 dots per inch) and SVG. Call it inside the ``with`` block of the figure.
+
+    Args:
+        figure: The figure.
+        path: Path of either file, or without a suffix.
+        overwrite: Replace existing files.
+
+    Returns:
+        The PNG and the SVG file.
+
+    Raises:
+        OutputError: One of the files exists and ``overwrite`` is False, or it cannot be written.
+    """
+    check_figure_path(path, overwrite)
+    for file in figure_paths(path):
+        with atomic_write(file, overwrite) as temporary:
+            dateless = {"Date": None} if file.suffix == ".svg" else {}
+            figure.savefig(temporary, format=file.suffix[1:], metadata=dateless)
+    return figure_paths(path)

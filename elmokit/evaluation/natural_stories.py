@@ -1,0 +1,201 @@
+"""Read Natural Stories (Futrell et al. 2021): ten stories and how long people take to read each of their words.
+
+The directory has the files of the release, which can be compressed (.gz, .xz, .zst):
+
+- ``words.tsv``: a code ``story.word.kind`` and a text. Kind ``whole`` is the word with its punctuation, 1, 2, ... are
+  its tokens; other kinds are ignored.
+- ``processed_wordinfo.tsv``: the mean reading time ``meanItemRT`` of each word (``item`` is the story, ``zone`` the
+  word).
+- ``all_stories_gpt3.csv`` (optional): log probabilities of a large model by ``story`` (from 0), for tokens of its own.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmokit.errors import TextError
+from elmokit.storage.text_files import read_lines
+
+WORDS, READING_TIMES, LARGE_MODEL = "words.tsv", "processed_wordinfo.tsv", "all_stories_gpt3.csv"
+PACKED = ("", ".gz", ".xz", ".zst")
+MAX_DIFFERENT = 0.01
+"""The ratio of words that may differ between the files of words and of reading times. One does, by a typing error;
+in releases before May 2025 the reading times are one word off, so that most differ."""
+SENTENCE_ENDS = (".", "!", "?")
+CLOSING = ("'", '"', "''", ")", "]", "\u2019", "\u201d")
+
+
+@dataclass(frozen=True)
+class StoryWord:
+    """A word as it was shown to the readers, with its punctuation."""
+
+    text: str
+    tokens: tuple[str, ...]
+    milliseconds: float
+    """Mean reading time; NaN if there is none."""
+
+    @property
+    def ends_sentence(self) -> bool:
+        """Whether its last token, quotes and brackets apart, ends a sentence. An abbreviation such as "Mr." is one
+        token and does not."""
+        tokens = list(self.tokens)
+        while len(tokens) > 1 and tokens[-1] in CLOSING:
+            tokens.pop()
+        return tokens[-1] in SENTENCE_ENDS
+
+
+@dataclass(frozen=True)
+class Story:
+    """The words of a story."""
+
+    number: int
+    words: list[StoryWord]
+
+    def sentences(self) -> Iterator[slice]:
+        """Yield the ranges of words that form sentences. A word in lower case does not start one."""
+        start = 0
+        for stop in range(1, len(self.words) + 1):
+            is_last = stop == len(self.words)
+            if is_last or (self.words[stop - 1].ends_sentence and not self.words[stop].text[0].islower()):
+                yield slice(start, stop)
+                start = stop
+
+
+def read_natural_stories(folder: str | Path) -> list[Story]:
+    """Read the stories and the reading times.
+
+    Raises:
+        TextError: A file is missing or cannot be read, or the words of the two files do not agree.
+    """
+    path = _needed_file(folder, WORDS)
+    texts: dict[tuple[int, int], str] = {}
+    tokens: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
+    for number, line in enumerate(read_lines(path), start=1):
+        try:
+            code, text = line.split("\t")
+            in_story, in_word, kind = code.split(".")
+            place = int(in_story), int(in_word)
+            if not text.strip():
+                raise ValueError
+        except ValueError:
+            raise TextError(
+                f"{path}, line {number}: expected 'story.word.kind<TAB>text', but got {line[:80]!r}."
+            ) from None
+        if kind == "whole":
+            texts[place] = text.replace(" ", "")
+        elif kind.isdigit():
+            tokens[place].append(text)
+    times = _read_times(_needed_file(folder, READING_TIMES))
+    if not times.keys() & texts.keys():
+        raise TextError(f"{folder}: no word of {WORDS} has a reading time in {READING_TIMES}.")
+    different = [place for place, text in texts.items() if place in times and times[place][0] != text]
+    if len(different) > MAX_DIFFERENT * len(texts):
+        story, word = different[0]
+        raise TextError(
+            f"{folder}: the words of {WORDS} and {READING_TIMES} do not agree. Word {word} of story {story} is "
+            f"{texts[story, word]!r} in one and {times[story, word][0]!r} in the other. Use the release of May 2025 or "
+            "later."
+        )
+    stories: defaultdict[int, list[StoryWord]] = defaultdict(list)
+    for place in sorted(texts):
+        milliseconds = times[place][1] if place in times else math.nan
+        parts = _join_hyphens(tokens[place] or [texts[place]])
+        stories[place[0]].append(StoryWord(texts[place], tuple(parts), milliseconds))
+    return [Story(number, words) for number, words in stories.items()]
+
+
+def read_large_model(folder: str | Path, stories: Sequence[Story]) -> list[NDArray[np.float64]] | None:
+    """Read the surprisal of each word by the large model: the sum over the model's tokens in it.
+
+    Returns:
+        ``(words,)`` for each story, in nats; NaN for the first word of a story. None if there is no such file.
+
+    Raises:
+        TextError: The file cannot be read, or its text is not that of the stories.
+    """
+    path = find_file(folder, LARGE_MODEL)
+    if path is None:
+        return None
+    found: defaultdict[int, list[tuple[str, float]]] = defaultdict(list)
+    for number, row in _rows(path, ",", ("token", "logprob", "story")):
+        try:
+            story, nats = int(row["story"]) + 1, -float(row["logprob"] or "nan")
+        except ValueError:
+            raise TextError(f"{path}, row {number}: expected a log probability and the number of a story.") from None
+        words = found[story]
+        if row["token"].startswith(" ") or not words:
+            words.append((row["token"].strip(), nats))
+        else:
+            words[-1] = words[-1][0] + row["token"].strip(), words[-1][1] + nats
+    for one in stories:
+        if [text for text, _ in found[one.number]] != [word.text for word in one.words]:
+            raise TextError(f"{path}: the words of story {one.number} are not those of {WORDS}.")
+    return [np.array([nats for _, nats in found[one.number]]) for one in stories]
+
+
+def find_file(folder: str | Path, name: str) -> Path | None:
+    """Return the path of a file of the release, compressed or not; None if there is none."""
+    paths = (Path(folder) / f"{name}{packed}" for packed in PACKED)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _needed_file(folder: str | Path, name: str) -> Path:
+    path = find_file(folder, name)
+    if path is None:
+        raise TextError(
+            f"{folder} has no file {name}. Give the directory with {WORDS} and {READING_TIMES} of Natural Stories "
+            "(github.com/languageMIT/naturalstories)."
+        )
+    return path
+
+
+def _read_times(path: Path) -> dict[tuple[int, int], tuple[str, float]]:
+    times = {}
+    for number, row in _rows(path, "\t", ("word", "item", "zone", "meanItemRT")):
+        try:
+            times[int(row["item"]), int(row["zone"])] = row["word"], float(row["meanItemRT"])
+        except ValueError:
+            raise TextError(
+                f"{path}, row {number}: item and zone must be whole numbers, meanItemRT a number."
+            ) from None
+    return times
+
+
+def _rows(path: Path, delimiter: str, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the numbers and the rows of a table whose first line names the columns."""
+    # Tables separated by tabs are not quoted: a word can start with a quote.
+    lines = (f"{line}\n" for line in read_lines(path))
+    try:
+        if delimiter == "\t":
+            reader = csv.DictReader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
+        else:
+            reader = csv.DictReader(lines, delimiter=delimiter)
+        if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
+            raise TextError(f"{path} has no column {missing[0]!r}; expected {', '.join(columns)}.")
+        for number, row in enumerate(reader, start=2):
+            if any(row[name] is None for name in columns):
+                raise TextError(f"{path}, row {number}: columns are missing.")
+            yield number, row
+    except csv.Error as error:
+        raise TextError(f"{path} is not a table that can be read: {error}.") from None
+
+
+def _join_hyphens(tokens: list[str]) -> list[str]:
+    """Join compounds: the release splits *forty-seven* into three tokens, but tokenizers of running text do not."""
+    joined: list[str] = []
+    for number, token in enumerate(tokens):
+        is_inner_hyphen = token == "-" and 0 < number < len(tokens) - 1
+        follows_hyphen = number > 1 and tokens[number - 1] == "-"
+        if is_inner_hyphen or follows_hyphen:
+            joined[-1] += token
+        else:
+            joined.append(token)
+    return joined

@@ -1,0 +1,447 @@
+"""An index on disk of every word occurrence of a corpus, for finding the occurrences most similar to a given one.
+
+This reproduces table 4 of Peters et al. 2018 for corpora of any size. The index is a resumable store. It is written in
+bounded memory and memory-mapped for searching:
+
+====================  =====================================================================================
+``journal.json``      the model, the text and its size, and the lengths of the files (see ``io.store_journal``)
+``layer-K.f16``       K = 1, 2, ...: the normalized vector of each token, ``(tokens, dim)``
+``types.f16``         layer 0, which is context-free: the normalized vector of each distinct word, ``(types, dim)``
+``types.jsonl``       the distinct words
+``tokens.i32``        for each token the number of its distinct word
+``starts.i64``        for each sentence its first token
+====================  =====================================================================================
+
+A search compares with every vector, so it is exact to the precision of float16 (cosines to about 0.001).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.fingerprint import RESTORE
+from elmokit.errors import ConfigError, OutputError, TextError
+from elmokit.evaluation.neighbors import in_context
+from elmokit.evaluation.probe_corpus import model_digest, model_settings, read_chunks, text_digest
+from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.resumable import ResumableStore
+from elmokit.storage.store_journal import StoreContents, read_store
+from elmokit.text.html import table
+from elmokit.version import __version__
+
+KIND = "elmokit index of occurrences, version 1"
+FLOAT16, INT32, INT64 = "<f2", "<i4", "<i8"
+BLOCK_ROWS, COUNT_ROWS = 1 << 15, 1 << 22
+
+Among = Literal["any", "same", "other"]
+"""Which occurrences to search: of any word, of the query word only, or of other words only."""
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """A token in its sentence, and its similarity to the query."""
+
+    similarity: float
+    """Cosine, from -1 to 1."""
+    sentence: int
+    token: int
+    words: list[str]
+
+    @property
+    def word(self) -> str:
+        """The token itself."""
+        return self.words[self.token]
+
+
+@dataclass(frozen=True)
+class SimilarWord:
+    """A distinct word of the corpus with a similar context-free vector."""
+
+    similarity: float
+    """Cosine, from -1 to 1."""
+    word: str
+    count: int
+    """How often it occurs in the corpus."""
+
+
+@dataclass(frozen=True)
+class Neighbors:
+    """The nearest neighbors of one word in its sentence."""
+
+    words: list[str]
+    token: int
+    context_free: list[SimilarWord]
+    """The nearest words by layer 0, where a word has the same vector in every sentence (the paper's GloVe column)."""
+    layers: dict[int, list[Occurrence]]
+
+    @classmethod
+    def from_layers(cls, words: Sequence[str], token: int, found: Mapping[int, list[Any]]) -> Neighbors:
+        """Combine what :meth:`OccurrenceIndex.searches` found: similar words by layer 0, occurrences by the others."""
+        occurrences = {layer: similar for layer, similar in found.items() if layer}
+        return cls(list(words), token, found[0], occurrences)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain JSON values."""
+        layers = {
+            str(layer): [
+                {"similarity": one.similarity, "sentence": one.sentence, "token": one.token, "words": one.words}
+                for one in found
+            ]
+            for layer, found in self.layers.items()
+        }
+        similar = [vars(one) for one in self.context_free]
+        return {"words": self.words, "token": self.token, "context_free": similar, "layers": layers}
+
+    def _repr_html_(self) -> str:
+        similar = [("0", f"{one.similarity:.2f}", one.word) for one in self.context_free]
+        rows = [
+            (layer, f"{one.similarity:.2f}", in_context(one.words, one.token).strip())
+            for layer, found in self.layers.items()
+            for one in found
+        ]
+        caption = f"Neighbors of {in_context(self.words, self.token).strip()}"
+        return table([*similar, *rows], ("layer", "cosine", "occurrence"), caption)
+
+    def to_text(self) -> str:
+        """Return a table for people: a line per neighbor, aligned at the word."""
+        shown = ", ".join(f"{one.word} {one.similarity:.2f}" for one in self.context_free) or "none"
+        lines = [f"             {in_context(self.words, self.token)}", f"without context: {shown}"]
+        for layer, found in self.layers.items():
+            lines += [f"layer {layer}  {one.similarity:.2f}  {in_context(one.words, one.token)}" for one in found] or [
+                f"layer {layer}  none"
+            ]
+        return "\n".join(lines)
+
+
+def build_index(
+    elmo: Elmo,
+    sentences: Callable[[], Iterator[list[str]]],
+    path: str | Path,
+    model_name: str | None = None,
+    progress: ProgressCallback | None = None,
+) -> OccurrenceIndex:
+    """Index a corpus.
+
+    The corpus is read twice, the first time to count it. Memory grows only with the number of distinct words. If the
+    process is killed, call it again with the same arguments to resume; the result is the same. A finished index is
+    opened.
+
+    Args:
+        elmo: The model.
+        sentences: Returns an iterator over the corpus, each time it is called.
+        path: Directory of the index.
+        model_name: How to open the model when the index is searched; None for the included model.
+        progress: Called with the number of words indexed.
+
+    Raises:
+        TextError: The corpus cannot be read or has no words.
+        OutputError: ``path`` contains something else or cannot be written.
+
+    Example:
+        >>> index = build_index(elmo, lambda: read_corpus_files([Path("corpus.txt")]), "index")
+        >>> print(index.neighbors(elmo, ["a", "river", "bank"], token=2).to_text())
+    """
+    n_sentences = n_tokens = 0
+
+    def counted() -> Iterator[list[str]]:
+        nonlocal n_sentences, n_tokens
+        for sentence in sentences():
+            n_sentences, n_tokens = n_sentences + 1, n_tokens + len(sentence)
+            yield sentence
+
+    text = text_digest(counted())
+    if not n_tokens:
+        raise TextError("There is nothing to index: the corpus has no words.")
+    settings = {
+        "what": KIND,
+        **model_settings(elmo),
+        "elmokit": __version__,
+        "model_name": model_name,
+        "text": text,
+        "n_sentences": n_sentences,
+        "n_tokens": n_tokens,
+        "n_layers": elmo.n_layers,
+        "dim": elmo.output_dim,
+    }
+    with ResumableStore(path, settings, restore=RESTORE) as store:
+        if not store.finished:
+            _fill(elmo, sentences(), store, progress)
+    return OccurrenceIndex(path)
+
+
+def _fill(elmo: Elmo, sentences: Iterator[list[str]], store: ResumableStore, progress: ProgressCallback | None) -> None:
+    types = {word: number for number, word in enumerate(_read_types(store.committed))}
+    n_tokens = store.committed.sizes.get("tokens.i32", 0) // np.dtype(INT32).itemsize
+    n_done = store.progress.get("n_done", 0)
+    if progress is not None:
+        progress("index", n_tokens, store.settings["n_tokens"])
+    for chunk in read_chunks(islice(sentences, n_done, None)):
+        new: list[str] = []
+        for words, array in zip(chunk, elmo.embed(chunk), strict=True):
+            unit = _unit(array).astype(FLOAT16)
+            for layer in range(1, elmo.n_layers):
+                store.append(f"layer-{layer}.f16", unit[layer])
+            store.append("starts.i64", np.array([n_tokens], dtype=INT64))
+            for token, word in enumerate(words):
+                if word not in types:
+                    types[word] = len(types)
+                    new.append(word)
+                    store.append("types.f16", unit[0, token])
+            store.append("tokens.i32", np.array([types[word] for word in words], dtype=INT32))
+            n_tokens += len(words)
+        store.append("types.jsonl", "".join(json.dumps(word) + "\n" for word in new).encode("ascii"))
+        n_done += len(chunk)
+        store.commit({"n_done": n_done}, finished=n_done == store.settings["n_sentences"])
+        if progress is not None:
+            progress("index", n_tokens, store.settings["n_tokens"])
+    if not store.finished:
+        raise TextError("The corpus changed while it was read: it has fewer sentences now. Build the index again.")
+
+
+class OccurrenceIndex:
+    """A finished index, memory-mapped.
+
+    Raises:
+        OutputError: There is no index at the path, it is not finished, or it is damaged.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        store = read_store(self.path)
+        self.settings = store.settings
+        """What the index was built from, with the model's name as ``model_name``."""
+        if self.settings.get("what") != KIND:
+            raise OutputError(
+                f"{path} is not an index that this version can read. Build one with: elmokit neighbors index"
+            )
+        if not store.finished:
+            raise OutputError(f"The index {path} is not finished. Run the command that started it again to resume.")
+        dim, n_layers = self.settings.get("dim"), self.settings.get("n_layers")
+        if not isinstance(dim, int) or not isinstance(n_layers, int) or dim < 1 or n_layers < 1:
+            raise _damaged(self.path, f"{n_layers!r} layers of {dim!r} numbers")
+        # Not the vectors: they are most of the index, and a changed number in one changes one similarity.
+        store.verify(["types.f16", "types.jsonl", "tokens.i32", "starts.i64"], _remedy(self.path))
+        self.layers = {layer: store.memory_map(f"layer-{layer}.f16", FLOAT16, dim) for layer in range(1, n_layers)}
+        self.type_vectors = store.memory_map("types.f16", FLOAT16, dim)
+        self.tokens = store.memory_map("tokens.i32", INT32)
+        self.starts = store.memory_map("starts.i64", INT64)
+        self.types = _read_types(store)
+        self._check_numbers()
+        self.n_sentences, self.n_tokens = len(self.starts), len(self.tokens)
+
+    def _check_numbers(self) -> None:
+        """Check that no number refers to something outside of the files, which a search would read or allocate."""
+        n_tokens = len(self.tokens)
+        if len(self.types) != len(self.type_vectors) or any(len(rows) != n_tokens for rows in self.layers.values()):
+            raise _damaged(self.path, "its files do not match")
+        for start in range(0, n_tokens, COUNT_ROWS):
+            block = self.tokens[start : start + COUNT_ROWS]
+            if block.min() < 0 or block.max() >= len(self.types):
+                raise _damaged(self.path, "it has words without a vector")
+        if len(self.starts) and (self.starts[0] != 0 or self.starts[-1] > n_tokens or (np.diff(self.starts) < 0).any()):
+            raise _damaged(self.path, "its sentences do not follow one another")
+
+    def sentence(self, number: int) -> list[str]:
+        """Return the words of a sentence."""
+        stop = self.starts[number + 1] if number + 1 < self.n_sentences else self.n_tokens
+        return [self.types[kind] for kind in self.tokens[self.starts[number] : stop]]
+
+    def neighbors(
+        self,
+        elmo: Elmo,
+        words: Sequence[str],
+        token: int,
+        layers: Sequence[int] | None = None,
+        n_neighbors: int = 5,
+        among: Among = "any",
+        min_count: int = 1,
+    ) -> Neighbors:
+        """Find the occurrences most similar to a word in a sentence by each layer, and the most similar words by layer
+        0.
+
+        Occurrences in the very sentence of the query are left out, and of equal sentences only one is shown.
+
+        Args:
+            elmo: The model that the index was built with.
+            words: The sentence.
+            token: Index of the word in ``words``.
+            layers: Layers from 1; None for all.
+            n_neighbors: Neighbors per layer.
+            among: Which occurrences to search.
+            min_count: Context-free neighbors occur at least this often in the corpus.
+
+        Raises:
+            ConfigError: The layer does not exist, or the index was built with another model.
+        """
+        self.check_model(elmo)
+        (array,) = elmo.embed([words])
+        return self.search(array, words, token, layers, n_neighbors, among, min_count)
+
+    def check_model(self, elmo: Elmo) -> None:
+        """Check that the index was built with a model.
+
+        Raises:
+            ConfigError: It was built with another one.
+        """
+        if model_digest(elmo) != self.settings["model"]:
+            raise ConfigError(
+                f"{self.path} was built with another model: {self.settings['model_name'] or 'the included one'}. Use "
+                "that model, or build an index with this one."
+            )
+
+    def search(
+        self,
+        vectors: NDArray[np.float32],
+        words: Sequence[str],
+        token: int,
+        layers: Sequence[int] | None = None,
+        n_neighbors: int = 5,
+        among: Among = "any",
+        min_count: int = 1,
+    ) -> Neighbors:
+        """Find the neighbors of a word in a sentence whose vectors are known.
+
+        Args:
+            vectors: All layers of the sentence, ``(layers, tokens, dim)``, from the model of the index.
+            words, token, layers, n_neighbors, among, min_count: As in :meth:`neighbors`.
+
+        Raises:
+            ConfigError: The layer does not exist.
+        """
+        searches = self.searches(vectors, words, token, layers, n_neighbors, among, min_count)
+        return Neighbors.from_layers(words, token, {layer: search() for layer, search in searches.items()})
+
+    def searches(
+        self,
+        vectors: NDArray[np.float32],
+        words: Sequence[str],
+        token: int,
+        layers: Sequence[int] | None = None,
+        n_neighbors: int = 5,
+        among: Among = "any",
+        min_count: int = 1,
+    ) -> dict[int, Callable[[], list[Any]]]:
+        """Return the searches that :meth:`search` runs, by layer, for programs that may have to stop between them.
+
+        Args:
+            vectors, words, token, layers, n_neighbors, among, min_count: As in :meth:`search`.
+
+        Returns:
+            A function for layer 0, which finds the context-free neighbors, and one for each of ``layers``.
+            :meth:`Neighbors.from_layers` combines what they find.
+
+        Raises:
+            ConfigError: The layer does not exist.
+        """
+        chosen = list(self.layers) if layers is None else list(layers)
+        for layer in chosen:
+            if layer not in self.layers:
+                raise ConfigError(
+                    f"The index has no layer {layer!r}: it has 1 to {len(self.layers)}. Layer 0 is context-free, and "
+                    "its neighbors are always shown."
+                )
+        if n_neighbors < 1:
+            raise ConfigError(f"The number of neighbors is {n_neighbors}; it must be at least 1.")
+        query = _unit(vectors[:, token])
+        searches: dict[int, Callable[[], list[Any]]] = {
+            0: partial(self.similar_words, query[0], words[token], n_neighbors, min_count)
+        }
+        for layer in chosen:
+            searches[layer] = partial(self._nearest, query[layer], layer, list(words), token, n_neighbors, among)
+        return searches
+
+    def similar_words(
+        self, vector: NDArray[np.float32], word: str, n_neighbors: int = 5, min_count: int = 1
+    ) -> list[SimilarWord]:
+        """Find other words of the corpus whose context-free vectors are most similar to a normalized vector."""
+        counts = np.zeros(len(self.types), dtype=np.int64)
+        for start in range(0, self.n_tokens, COUNT_ROWS):
+            counts += np.bincount(self.tokens[start : start + COUNT_ROWS], minlength=len(self.types))
+        cosines = np.concatenate([self._cosines(rows, vector) for _, rows in _blocks(self.type_vectors)])
+        order = np.argsort(-cosines, kind="stable")
+        found = (kind for kind in order if self.types[kind] != word and counts[kind] >= min_count)
+        return [SimilarWord(float(cosines[k]), self.types[k], int(counts[k])) for k in islice(found, n_neighbors)]
+
+    def _nearest(
+        self, vector: NDArray[np.float32], layer: int, words: list[str], token: int, n_neighbors: int, among: Among
+    ) -> list[Occurrence]:
+        own = self.types.index(words[token]) if words[token] in self.types else -1
+        best: list[Occurrence] = []
+        for start, rows in _blocks(self.layers[layer]):
+            cosines = self._cosines(rows, vector)
+            if among != "any":
+                is_own = self.tokens[start : start + len(rows)] == own
+                cosines = np.where(is_own == (among == "same"), cosines, -np.inf)
+            floor = best[-1].similarity if len(best) == n_neighbors else -np.inf
+            here = np.flatnonzero(cosines > floor)
+            here = here[np.argsort(-cosines[here], kind="stable")]
+            best = self._merged(best, ((float(cosines[row]), start + int(row)) for row in here), words, n_neighbors)
+        return best
+
+    def _cosines(self, rows: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float32]:
+        with np.errstate(all="ignore"):
+            cosines: NDArray[np.float32] = rows @ vector
+        # The vectors of the layers have no checksums that a search could verify in time, but a byte that a disk changed
+        # may turn a number into infinity, or into one that beats all others. Rounding to float16 stays far below 1 %.
+        if not (np.abs(cosines) <= 1.01).all():
+            raise _damaged(self.path, "a vector is longer than 1")
+        return cosines
+
+    def _merged(
+        self, best: list[Occurrence], more: Iterator[tuple[float, int]], words: list[str], n_neighbors: int
+    ) -> list[Occurrence]:
+        """Return the best of both, sorted. Of the same token in equal sentences, only the first is kept."""
+        seen = {(tuple(one.words), one.token) for one in best}
+        added = 0
+        for similarity, position in more:
+            number = int(np.searchsorted(self.starts, position, side="right")) - 1
+            sentence = self.sentence(number)
+            key = (tuple(sentence), position - int(self.starts[number]))
+            if sentence == words or key in seen:
+                continue
+            seen.add(key)
+            best = [*best, Occurrence(similarity, number, key[1], sentence)]
+            added += 1
+            if added == n_neighbors:
+                break
+        return sorted(best, key=lambda one: -one.similarity)[:n_neighbors]
+
+
+def _read_types(store: StoreContents) -> list[str]:
+    try:
+        types = [json.loads(line) for line in store.read_bytes("types.jsonl").splitlines()]
+    except (ValueError, RecursionError) as error:
+        raise _damaged(store.folder, f"types.jsonl: {error}") from None
+    if not all(isinstance(word, str) for word in types):
+        raise _damaged(store.folder, "types.jsonl: not all words are strings")
+    return types
+
+
+def _damaged(path: Path, problem: str) -> OutputError:
+    return OutputError(f"The index {path} is damaged ({problem}). {_remedy(path)}")
+
+
+def _remedy(path: Path) -> str:
+    return f"Delete the directory {path} and build the index again."
+
+
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    norms: NDArray[np.float32] = np.sqrt((vectors**2).sum(axis=-1, keepdims=True))
+    norms[norms == 0] = 1
+    return vectors / norms
+
+
+def _blocks(rows: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """Yield the first row of each block, and the block in float32."""
+    for start in range(0, len(rows), BLOCK_ROWS):
+        yield start, np.asarray(rows[start : start + BLOCK_ROWS], dtype=np.float32)

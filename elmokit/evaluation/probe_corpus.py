@@ -1,0 +1,85 @@
+"""What the probes share: reading text in chunks, and digests that say what stored vectors were computed from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeVar
+
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.fingerprint import fingerprint, vector_settings
+from elmokit.errors import ConfigError
+from elmokit.evaluation.sense_files import DATA, read_sense_xml
+from elmokit.evaluation.tagged import read_conllu, unpacked_name
+from elmokit.storage.text_files import read_lines, split_tokens
+from elmokit.text.batching import read_ahead
+from elmokit.text.tokenize import TextSplitter
+
+Item = TypeVar("Item")
+CHUNK_TOKENS = 16_384
+"""Tokens that are embedded between two commits. The chunks decide which sentences share a batch, so that an
+interrupted run must use the same value as the run that resumes it."""
+
+
+def read_chunks(sentences: Iterable[Item], length: Callable[[Any], int] = len) -> Iterator[list[Item]]:
+    """Yield sentences in lists of about ``CHUNK_TOKENS`` tokens."""
+    return read_ahead(sentences, max_tokens=CHUNK_TOKENS, length=length)
+
+
+def read_corpus_files(
+    paths: Iterable[Path], tokenize: Callable[[str], list[str]] = split_tokens, split: TextSplitter | None = None
+) -> Iterator[list[str]]:
+    """Yield the sentences of text files (one per line), ``.conllu`` files and ``.data.xml`` files. Empty ones are
+    skipped.
+
+    Args:
+        paths: The files.
+        tokenize: Splits a line of a text file into tokens.
+        split: Splits a line of raw text into sentences and tokens, instead of ``tokenize``.
+
+    Raises:
+        TextError: A file cannot be read.
+    """
+    for path in paths:
+        name = unpacked_name(path)
+        if name.endswith(".conllu"):
+            yield from (sentence.words for sentence in read_conllu(path))
+        elif name.endswith(DATA):
+            yield from (sentence.words for sentence in read_sense_xml(path) if sentence.words)
+        elif split is not None:
+            yield from chain.from_iterable(map(split, read_lines(path)))
+        else:
+            yield from filter(None, map(tokenize, read_lines(path)))
+
+
+def model_settings(elmo: Elmo) -> dict[str, Any]:
+    """Return everything but the text that stored vectors depend on: the model, and what computes it.
+
+    Raises:
+        ConfigError: As in :func:`model_digest`.
+    """
+    return vector_settings(elmo.model, elmo.start) | {"model": model_digest(elmo)}
+
+
+def model_digest(elmo: Elmo) -> str:
+    """Return a short text that is equal for models that give the same vectors, up to rounding, and different for
+    others.
+
+    Raises:
+        ConfigError: The model is stateful, so its vectors depend on the order in which sentences are read.
+    """
+    if elmo.start == "stateful":
+        raise ConfigError(
+            "With start='stateful', vectors depend on the previous sentences. Use start='warm' or start='zero'."
+        )
+    return fingerprint(elmo.model, elmo.start)[:16]
+
+
+def text_digest(sentences: Iterable[Iterable[str]]) -> str:
+    """Return a short text that is equal for equal sentences, and different for others."""
+    digest = hashlib.sha256()
+    for sentence in sentences:
+        digest.update("\0".join(sentence).encode("utf-8", errors="surrogatepass") + b"\n")
+    return digest.hexdigest()[:16]

@@ -1,0 +1,353 @@
+"""Similarity: does the cosine of two vectors agree with people, as the STS benchmark and word pairs test it?"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.sentence_vectors import SentenceEmbedder
+from elmokit.errors import TextError
+from elmokit.evaluation.figures import LINES, PAGE, save_figure, styled_figure
+from elmokit.evaluation.tables import Table
+from elmokit.formats.sentence_pooling import SentencePooling, Whitening
+from elmokit.storage.part_results import PartResults
+from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.text_files import read_lines, split_tokens
+
+PAIRS_AT_ONCE = 256
+STORED = "stored whitening"
+"""The weighting that a model's own whitening belongs to."""
+
+
+@dataclass(frozen=True)
+class ScoredPair:
+    """Two sentences or words, and how similar people find them."""
+
+    first: list[str]
+    second: list[str]
+    score: float
+    """On any scale; higher means more similar."""
+
+
+@dataclass(frozen=True)
+class SimilarityScores:
+    """The agreement of cosines with people's scores."""
+
+    cosines: NDArray[np.float64]
+    """``(pairs,)``; 0 if one of the sentences is empty."""
+    spearman: float
+    """Rank correlation, the measure of the STS benchmark; from -1 to 1."""
+    pearson: float
+    """Linear correlation."""
+
+
+@dataclass(frozen=True)
+class PoolingScore:
+    """The agreement of one way of pooling token vectors."""
+
+    layers: str
+    weighting: str
+    spearman: float
+    pearson: float
+
+
+@dataclass(frozen=True)
+class SimilarityResult:
+    """The agreement of all ways of pooling, for each file of pairs."""
+
+    scores: dict[str, list[PoolingScore]]
+    n_pairs: dict[str, int]
+
+    def best(self, name: str) -> PoolingScore:
+        """Return the pooling with the highest rank correlation on a file."""
+        return max(self.scores[name], key=lambda score: score.spearman)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain JSON values."""
+        return {
+            name: {"n_pairs": self.n_pairs[name], "poolings": [dataclasses.asdict(score) for score in scores]}
+            for name, scores in self.scores.items()
+        }
+
+    def table(self, name: str) -> Table:
+        """Return rank correlations: a row for each choice of layers, a column for each weighting."""
+        layers, weightings = self._axes(name)
+        found = {(score.layers, score.weighting): f"{score.spearman:.3f}" for score in self.scores[name]}
+        rows = [[row, *(found.get((row, column), "") for column in weightings)] for row in layers]
+        return Table(["layers", *weightings], rows)
+
+    def notes(self, name: str) -> list[str]:
+        """Return a sentence about the data and the best pooling."""
+        best = self.best(name)
+        return [
+            f"{name}: Spearman correlation of cosines with people's scores, {self.n_pairs[name]:,} pairs. Best: "
+            f"{best.spearman:.3f}, layers {best.layers}, {best.weighting}."
+        ]
+
+    def to_text(self) -> str:
+        """Return the tables and notes for people."""
+        return "\n\n".join("\n".join([*self.notes(name), self.table(name).to_text()]) for name in self.scores)
+
+    def draw(self, path: str | Path, overwrite: bool = False) -> tuple[Path, Path]:
+        """Draw the rank correlation by layers as PNG and SVG. Errors as in ``save_figure``."""
+        with styled_figure(PAGE, 2.4 * len(self.scores) + 0.4) as figure:
+            panels = figure.subplots(len(self.scores), 1, squeeze=False)[:, 0]
+            for axes, name in zip(panels, self.scores, strict=True):
+                layers, weightings = self._axes(name)
+                for weighting, style in zip(weightings, itertools.cycle(LINES)):
+                    points = [
+                        (layers.index(score.layers), score.spearman)
+                        for score in self.scores[name]
+                        if score.weighting == weighting
+                    ]
+                    axes.plot(*zip(*points, strict=True), label=weighting, **style)
+                axes.set_xticks(range(len(layers)), layers)
+                axes.set_title(name)
+                axes.set_xlabel("layers")
+                axes.set_ylabel("Spearman correlation")
+            figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
+            return save_figure(figure, path, overwrite)
+
+    def _axes(self, name: str) -> tuple[list[str], list[str]]:
+        scores = self.scores[name]
+        return list(dict.fromkeys(one.layers for one in scores)), list(dict.fromkeys(one.weighting for one in scores))
+
+
+def read_scored_pairs(
+    path: str | Path,
+    tokenize: Callable[[str], list[str]] = split_tokens,
+    columns: tuple[int, int, int] | None = None,
+) -> list[ScoredPair]:
+    """Read pairs of sentences or words with a score.
+
+    A file named ``.csv`` (or ``.csv.gz`` and so on) is CSV, as the STS benchmark. In other files, such as lists of word
+    pairs, columns are separated by tabs, or by spaces where a line has no tab. The first row may be a header.
+
+    Args:
+        path: A file in UTF-8.
+        tokenize: Splits a sentence into tokens. The STS benchmark holds raw text, which
+            :func:`~elmokit.text.tokenize.treebank_tokenizer` splits.
+        columns: The columns of the two sentences and of the score, from 1. None: the file has exactly these three.
+
+    Raises:
+        TextError: The file cannot be read, has no pair, or a row is not such a triple.
+    """
+    needed = columns or (1, 2, 3)
+    is_csv = ".csv" in Path(path).suffixes
+    pairs, header = [], False
+    try:
+        for number, row in enumerate(_csv_rows(path) if is_csv else map(_split_columns, read_lines(path)), start=1):
+            if not row:
+                continue
+            try:
+                if min(needed) < 1 or (columns is None and len(row) != len(needed)):
+                    raise ValueError
+                first, second, score = (row[column - 1].replace("\n", " ") for column in needed)
+                if number == 1 and not _is_number(score):
+                    header = True
+                    continue
+                pairs.append(ScoredPair(tokenize(first), tokenize(second), _finite(score)))
+            except (ValueError, IndexError):
+                where = "" if columns is None else f" in columns {needed[0]}, {needed[1]} and {needed[2]}"
+                separated = "commas" if is_csv else "tabs or spaces"
+                raise TextError(
+                    f"{path}, row {number}: expected two sentences and a number{where}, separated by {separated}, but "
+                    f"got {row}."
+                ) from None
+    except csv.Error as error:
+        raise TextError(f"{path} is not a CSV file that can be read: {error}.") from None
+    if not pairs:
+        what = "a header and no pair" if header else "no pair"
+        raise TextError(f"{path} contains {what}. Expected two sentences and a number in each row.")
+    return pairs
+
+
+def score_similarity(embedder: SentenceEmbedder, pairs: Sequence[ScoredPair]) -> SimilarityScores:
+    """Compare the cosine of each pair's vectors with the pair's score.
+
+    Raises:
+        TextError: There are fewer than two pairs, or all have the same score.
+    """
+    _check_scores(pairs)
+    return _agreement(embedder.embed(list(_sentences(pairs))), pairs)
+
+
+def evaluate_similarity(
+    elmo: Elmo,
+    files: Mapping[str, Sequence[ScoredPair]],
+    *,
+    smoothings: Sequence[float] = (SentencePooling.smoothing,),
+    whiten: Sequence[Sequence[str]] = (),
+    parts: PartResults | None = None,
+    progress: ProgressCallback | None = None,
+) -> SimilarityResult:
+    """Score every way of pooling token vectors on pairs of sentences or words.
+
+    Each layer, their average, and all concatenated are combined with equal weights ("mean") and with less weight for
+    frequent words ("sif"). If the model stores a whitening, it is scored too. Vectors are computed once for all.
+
+    Args:
+        elmo: The model.
+        files: Pairs by name, from ``read_scored_pairs``.
+        smoothings: The values of a for "sif". Without a vocabulary, the model has no word frequencies and no "sif".
+        whiten: Sentences to fit a further whitening on, for every way of pooling.
+        parts: Where finished files are kept, so that an interrupted run can be resumed.
+        progress: Called with the number of pairs.
+
+    Raises:
+        TextError: A file has fewer than two pairs, or all have the same score.
+    """
+    parts = PartResults(None, {}) if parts is None else parts
+    for pairs in files.values():
+        _check_scores(pairs)
+    embedders: dict[tuple[str, str], SentenceEmbedder] = {}
+    n_done, n_pairs = 0, sum(map(len, files.values()))
+
+    def count(n: int) -> None:
+        nonlocal n_done
+        n_done += n
+        if progress is not None:
+            progress("similarity", n_done, n_pairs)
+
+    def score(pairs: Sequence[ScoredPair]) -> list[dict[str, Any]]:
+        if not embedders:  # not before they are needed, because a whitening takes time to fit
+            embedders.update(_embedders(elmo, smoothings, whiten))
+        vectors: dict[tuple[str, str], list[NDArray[np.float32]]] = {key: [] for key in embedders}
+        for start in range(0, len(pairs), PAIRS_AT_ONCE):
+            chunk = pairs[start : start + PAIRS_AT_ONCE]
+            for key, pooled in _pool(elmo, embedders, list(_sentences(chunk))).items():
+                vectors[key].append(pooled)
+            count(len(chunk))
+        rows = []
+        for (layers, weighting), pooled_chunks in vectors.items():
+            found = _agreement(np.concatenate(pooled_chunks), pairs)
+            rows.append(dataclasses.asdict(PoolingScore(layers, weighting, found.spearman, found.pearson)))
+        return rows
+
+    scores = {}
+    for name, pairs in files.items():
+        part = f"similarity {name}"
+        if part in parts:
+            n_done += len(pairs)
+        scores[name] = [PoolingScore(**row) for row in parts.compute(part, partial(score, pairs))]
+    return SimilarityResult(scores, {name: len(pairs) for name, pairs in files.items()})
+
+
+def _embedders(
+    elmo: Elmo, smoothings: Sequence[float], whiten: Sequence[Sequence[str]]
+) -> dict[tuple[str, str], SentenceEmbedder]:
+    """Return an embedder for each choice of layers and weighting."""
+    weightings = {"mean": SentencePooling("mean")}
+    if elmo.model.vocabulary is not None:
+        for smoothing in smoothings:
+            name = "sif" if len(smoothings) == 1 else f"sif {smoothing:g}"
+            weightings[name] = SentencePooling("sif", smoothing=smoothing)
+    embedders = {
+        (_layers_name(layers), name): SentenceEmbedder(elmo, dataclasses.replace(pooling, layers=layers))
+        for layers in (*range(elmo.n_layers), "average", "all")
+        for name, pooling in weightings.items()
+    }
+    if elmo.model.whitening is not None:
+        embedders[_layers_name(elmo.model.whitening.pooling.layers), STORED] = SentenceEmbedder(elmo)
+    if whiten:
+        plain = {key: one for key, one in embedders.items() if one.whitening is None}
+        for (layers, name), vectors in _pool(elmo, plain, [list(tokens) for tokens in whiten if len(tokens)]).items():
+            whitened = SentenceEmbedder(elmo, plain[layers, name].pooling)
+            whitened.whitening = Whitening.fit([vectors], whitened.pooling)
+            embedders[layers, f"{name}, whitened"] = whitened
+    return embedders
+
+
+def _pool(
+    elmo: Elmo, embedders: Mapping[tuple[str, str], SentenceEmbedder], sentences: Sequence[list[str]]
+) -> dict[tuple[str, str], NDArray[np.float32]]:
+    """Return the vectors of sentences ``(sentences, dim)`` by each embedder. The layers are computed once for all."""
+    found: dict[tuple[str, str], list[NDArray[np.float32]]] = {key: [] for key in embedders}
+    for tokens, layers in zip(sentences, elmo.embed(iter(sentences), layers="all"), strict=True):
+        for key, embedder in embedders.items():
+            found[key].append(embedder.pool(tokens, _select(layers, embedder.pooling.layers)))
+    return {key: np.stack(rows) for key, rows in found.items()}
+
+
+def _select(layers: NDArray[np.float32], wanted: Any) -> NDArray[np.float32]:
+    """Take layers, named as in ``SentencePooling``, from ``(layers, tokens, dim)``."""
+    if wanted == "all":
+        return layers
+    if wanted == "average":
+        mean: NDArray[np.float32] = layers.mean(axis=0)
+        return mean
+    return layers[-1 if wanted == "top" else list(wanted) if isinstance(wanted, tuple) else wanted]
+
+
+def _layers_name(layers: Any) -> str:
+    return ", ".join(map(str, layers)) if isinstance(layers, tuple) else str(layers)
+
+
+def _sentences(pairs: Iterable[ScoredPair]) -> Iterator[list[str]]:
+    return (sentence for pair in pairs for sentence in (pair.first, pair.second))
+
+
+def _check_scores(pairs: Sequence[ScoredPair]) -> None:
+    if len({pair.score for pair in pairs}) < 2:
+        raise TextError(f"A correlation needs pairs with different scores, but all {len(pairs)} have the same.")
+
+
+def _agreement(vectors: NDArray[np.float32], pairs: Sequence[ScoredPair]) -> SimilarityScores:
+    """Compare cosines with scores.
+
+    Args:
+        vectors: ``(2 * pairs, dim)``: of the first and second sentence of each pair.
+        pairs: The pairs.
+    """
+    scores = np.array([pair.score for pair in pairs])
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    cosines = (unit[0::2].astype(np.float64) * unit[1::2]).sum(axis=1)
+    return SimilarityScores(cosines, _correlation(_ranks(cosines), _ranks(scores)), _correlation(cosines, scores))
+
+
+def _csv_rows(path: str | Path) -> Iterator[list[str]]:
+    # A quoted field may contain line ends, so the reader needs them.
+    return csv.reader(f"{line}\n" for line in read_lines(path))
+
+
+def _split_columns(line: str) -> list[str]:
+    return line.split("\t") if "\t" in line else line.split()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the rank of each value; equal values share the mean of their ranks."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    after = np.cumsum(counts)
+    ranks: NDArray[np.float64] = (after - (counts - 1) / 2)[inverse]
+    return ranks
+
+
+def _correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    """Return the linear correlation; 0 if ``x`` does not vary."""
+    return 0.0 if np.ptp(x) == 0 else float(np.corrcoef(x, y)[0, 1])

@@ -1,0 +1,441 @@
+"""Download models: URLs and ids on the Hugging Face Hub become files on this machine.
+
+A file is downloaded completely or not at all, and kept in the cache. Its SHA-256 is recorded next to it and checked
+each time it is opened.
+
+Why not ``pooch``? It restarts a broken download from the first byte, and the published models are files of up to 1.6
+GB on slow university servers; it also expects a checksum for each file, and nobody published one for these.
+``huggingface_hub`` resumes downloads, but only from its own servers; for those it is used, in :func:`hub_folder`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import json
+import os
+import re
+import shutil
+import socket
+import ssl
+import string
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import SplitResult, quote, unquote, urldefrag, urljoin, urlsplit
+
+from elmokit.config import read_json
+from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelError, ModelNotFoundError, OutputError
+from elmokit.formats.archives import MODEL_FILES
+from elmokit.storage.atomic import sync
+from elmokit.storage.cache import cache_dir
+from elmokit.storage.progress import ProgressBar
+from elmokit.storage.text_files import expand_user
+
+TIMEOUT_SECONDS = 30.0  # without a single byte
+N_TRIES = 4
+MAX_BYTES = 64 * 2**30
+HUB_PREFIX = "hf:"
+
+_BLOCK = 1 << 20
+_WAIT_SECONDS = 1.0  # before the second try; doubled before each further one
+# Statuses and errors that may be gone a second later, and errors that will not.
+_RETRY_STATUS = (408, 425, 429, 500, 502, 503, 504)
+_PERMANENT_ERRORS = (ConnectionRefusedError, socket.gaierror, ssl.SSLCertVerificationError)
+# Beginnings of pages and of the XML errors of object stores. No format of a model begins with one of them.
+_WEB_PAGE = (b"<!doctype", b"<html", b"<head", b"<?xml", b"<!--", b"<error")
+_ONE_SLASH = re.compile(r"^(https?|file):/(?!/)")
+_URL = re.compile(r"\s*(https?|file):", re.IGNORECASE)
+_DIGEST = re.compile(r"^sha256=([0-9a-f]{64})$")
+_HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?$")
+
+
+class _TruncatedError(Exception):
+    """A download that stopped before its end. What has arrived is kept for the next try."""
+
+
+def is_url(text: str | Path) -> bool:
+    """Check for an ``http``, ``https`` or ``file`` URL, as opposed to a path."""
+    return _URL.match(str(text)) is not None
+
+
+def normalize_url(url: str | Path) -> str:
+    """Restore the ``//`` of a URL that was passed as a ``Path``, which collapses it into one slash."""
+    return _ONE_SLASH.sub(r"\1://", str(url))
+
+
+def sibling_url(url: str, name: str) -> str:
+    """Return the URL of another file in the same directory."""
+    return urljoin(url, name)
+
+
+def url_file_name(url: str) -> str:
+    """Return the file name at the end of a URL, safe to use on this machine."""
+    name = unquote(split_url(url).path).rsplit("/", 1)[-1]
+    return re.sub(r"[^\w.+-]", "_", name).lstrip(".") or "download"
+
+
+def local_path(path: str | Path) -> Path:
+    """Return a path on this machine: a URL is downloaded, and ``~`` is expanded.
+
+    Raises:
+        ModelError: As in ``fetch``.
+    """
+    return fetch(path) if is_url(path) else expand_user(path, ModelNotFoundError)
+
+
+def is_hub_id(text: str) -> bool:
+    """Check for ``owner/name`` or ``hf:owner/name``, with or without ``@revision``."""
+    return _HUB_ID.match(text.removeprefix(HUB_PREFIX)) is not None
+
+
+def hub_folder(hub_id: str) -> Path:
+    """Download a model from the Hugging Face Hub, unless it is in the Hub's own cache, and return its directory.
+
+    Raises:
+        MissingExtraError: ``huggingface_hub`` is not installed.
+        ModelNotFoundError: The model was not found, or the Hub cannot be reached.
+    """
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise MissingExtraError(f"{hub_id}, a model from the Hugging Face Hub,", "huggingface-hub") from None
+    name, _, revision = hub_id.removeprefix(HUB_PREFIX).partition("@")
+    try:
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=list(MODEL_FILES)))
+    except (OSError, ValueError, RuntimeError) as error:
+        first = str(error).strip().split("\n")[0].rstrip(".")
+        raise ModelNotFoundError(
+            f"{hub_id} cannot be downloaded from the Hugging Face Hub: {first}. If the model is on this machine, give "
+            f"its path; if it is at https://huggingface.co/{name}, you can also download its files by hand."
+        ) from None
+
+
+def fetch(url: str | Path) -> Path:
+    """Return the file at a URL, from the cache or downloaded into it.
+
+    A broken download is resumed where it broke, up to ``N_TRIES`` times. End the URL with ``#sha256=...`` to give the
+    checksum that the file must have.
+
+    Raises:
+        ModelNotFoundError: The URL leads to nothing or to a web page, the server does not answer, or the download does
+            not complete.
+        FormatError: The checksum is wrong, or a cached file has changed since it was downloaded.
+        OutputError: The cache cannot be written to, or has too little room.
+        ConfigError: The URL cannot be parsed, or is not an http, https or file URL.
+    """
+    split_url(normalize_url(url))
+    url, fragment = urldefrag(normalize_url(url))
+    digest = _DIGEST.match(fragment)
+    sha256 = digest[1] if digest else None
+    if fragment and not digest:
+        raise ConfigError(f"{url}#{fragment}: after '#' only sha256= and 64 hexadecimal digits are allowed.")
+    scheme = split_url(url).scheme
+    if scheme == "file":
+        path = _path_of_file_url(url)
+        if sha256:
+            _check(path, sha256, "It is not the file that was asked for.")
+        return path
+    if scheme not in ("http", "https"):
+        raise ConfigError(f"{url} cannot be downloaded: give an http, https or file URL.")
+    path, record = _cached_files(url)
+    folder = path.parent
+    if path.is_file() and record.is_file():
+        remedy = f"Delete the directory {folder} to download it again."
+        _check(path, _recorded_sha256(record, remedy), f"It has changed since it was downloaded. {remedy}")
+    else:
+        _download_to(url, path, record, sha256)
+        if scheme == "http" and not sha256 and not _is_this_machine(url):
+            warnings.warn(
+                f"{url} was downloaded over plain http, so anyone between you and the server could have replaced the "
+                "file. Use https if the server has it, or end the URL with #sha256= and the publisher's checksum.",
+                stacklevel=2,
+            )
+    if sha256:
+        _check(path, sha256, f"It is not the file that was asked for. Check the URL {url}.")
+    return path
+
+
+def link_into(folder: Path, file: Path) -> None:
+    """Make a downloaded file appear in the directory of another one, for models whose files must be together.
+
+    Raises:
+        OutputError: The cache cannot be written to.
+    """
+    link = folder / file.name
+    try:
+        if not (link.exists() and link.samefile(file)):
+            link.unlink(missing_ok=True)
+            try:
+                link.hardlink_to(file)
+            except FileExistsError:  # another process was faster
+                pass
+            except OSError:  # a file system without hard links
+                link.symlink_to(file)
+    except OSError as error:
+        raise OutputError(f"Cannot write to the cache {folder}: {error.strerror}.") from None
+
+
+def cached_file(url: str) -> Path | None:
+    """Return the file of a URL that was downloaded before, without reading it; None if it would be downloaded."""
+    path, record = _cached_files(urldefrag(url)[0])
+    return path if path.is_file() and record.is_file() else None
+
+
+def _cached_files(url: str) -> tuple[Path, Path]:
+    """Return where the cache keeps the file of a URL and the record of its download.
+
+    A file counts only with its record: without one, a process died before it wrote the checksum.
+    """
+    # One directory per URL: many published files have the same name, such as options.json.
+    folder = cache_dir() / "downloads" / hashlib.sha256(url.encode(errors="backslashreplace")).hexdigest()[:16]
+    return folder / url_file_name(url), folder / "download.json"
+
+
+def split_url(url: str) -> SplitResult:
+    """Split a URL into its parts.
+
+    Raises:
+        ConfigError: It cannot be parsed.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # parsed only when it is read
+    except ValueError as error:
+        raise ConfigError(f"{url} is not a valid URL: {error}. Check it for typing errors.") from None
+    return parts
+
+
+def _is_this_machine(url: str) -> bool:
+    return split_url(url).hostname in ("localhost", "127.0.0.1", "::1")
+
+
+def _path_of_file_url(url: str) -> Path:
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost"):
+        raise ConfigError(f"{url} names another machine, {parts.netloc}; a file URL is file:///path.")
+    path = Path(urllib.request.url2pathname(parts.path))
+    if not path.exists():
+        raise ModelNotFoundError(f"There is no file {path} ({url}).")
+    return path
+
+
+def _recorded_sha256(record: Path, remedy: str) -> str:
+    try:
+        return str(read_json(record)["sha256"])
+    except (ModelError, KeyError):
+        raise FormatError(f"{record}, the record of a download, cannot be read. {remedy}") from None
+
+
+def _check(path: Path, sha256: str, problem: str) -> None:
+    with path.open("rb") as file:
+        actual = hashlib.file_digest(file, "sha256").hexdigest()
+    if actual != sha256:
+        raise FormatError(f"{path} has the SHA-256 {actual}, expected {sha256}. {problem}")
+
+
+def _download_to(url: str, path: Path, record: Path, expected: str | None) -> None:
+    """Download to a temporary file, then rename.
+
+    The file is renamed first and its record written last: a file without a record counts as not downloaded, so an
+    interruption between the two costs a download and never yields an unchecked file.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # In the same directory, so that the rename is atomic; with a random name, so that two processes do not write
+        # one file.
+        handle, name = tempfile.mkstemp(prefix=".part-", dir=path.parent)
+    except OSError as error:
+        raise OutputError(
+            f"Cannot write to the cache {path.parent}: {error.strerror}. Set ELMOKIT_CACHE to a directory that you can "
+            "write to."
+        ) from None
+    temporary = Path(name)
+    try:
+        # Opened for reading too: the checksum is computed from the file, over all parts of a resumed download.
+        with os.fdopen(handle, "r+b") as file:
+            _download(url, file)
+            file.seek(0)
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        if expected is not None and sha256 != expected:
+            raise FormatError(f"{url} gave a file with the SHA-256 {sha256}, expected {expected}. Nothing was kept.")
+        note = {"address": url, "sha256": sha256, "n_bytes": temporary.stat().st_size}
+        # mkstemp made it readable by its owner only, and a cache may be shared.
+        temporary.chmod(0o644)
+        sync(temporary)
+        temporary.replace(path)
+        new_record = record.with_name(f".{os.getpid()}.{record.name}")
+        new_record.write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
+        sync(new_record)
+        new_record.replace(record)
+        sync(path.parent)
+    except OSError as error:
+        raise OutputError(f"Writing {path} failed: {error.strerror or error}. Nothing was kept.") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _download(url: str, file: IO[bytes]) -> None:
+    """Fill a file from a URL, resuming a broken connection where it broke.
+
+    The rest is only requested under the ETag of the first part (``If-Range``): a server whose file has changed in the
+    meantime then sends the whole new file, so parts of two versions are never joined.
+    """
+    problem = ""
+    is_partial = False
+    etag: str | None = None
+    for attempt in range(N_TRIES):
+        if attempt:
+            # 1, 2 and 4 seconds: a server that is overloaded is not asked again at once.
+            time.sleep(_WAIT_SECONDS * 2 ** (attempt - 1))
+        try:
+            with _request(url, file.tell(), etag) as response:
+                is_partial = True
+                etag = _etag(response.headers)
+                _receive(url, response, file)
+            return
+        # Before URLError, of which it is a subclass.
+        except urllib.error.HTTPError as error:
+            with error:
+                problem = f"the server answers {error.code} {error.reason}"
+            if error.code == 416:  # the requested rest does not exist: the file has changed
+                etag = None
+            elif error.code not in _RETRY_STATUS:
+                break
+        except urllib.error.URLError as error:
+            problem = f"no connection ({error.reason})"
+            # A string as the reason comes from urllib itself (an unknown scheme) or from `_SecureRedirects`.
+            if isinstance(error.reason, (str, *_PERMANENT_ERRORS)):
+                break
+        except (http.client.InvalidURL, UnicodeError) as error:
+            problem = f"the URL is not valid ({error})"
+            break
+        except _TruncatedError as error:
+            problem = str(error)
+        except (TimeoutError, ConnectionError, ssl.SSLError, http.client.HTTPException) as error:
+            problem = f"the connection broke ({error or type(error).__name__})"
+        # After the exceptions above, some of which are ValueErrors too: UnicodeError, for example.
+        except (ValueError, OverflowError) as error:
+            problem = f"the server redirects to an invalid URL ({error})"
+            break
+        if etag is None:
+            _truncate(file)
+    raise _download_error(url, problem, is_partial)
+
+
+def _download_error(url: str, problem: str, is_partial: bool = False) -> ModelNotFoundError:
+    return ModelNotFoundError(
+        f"{url} cannot be downloaded{' completely' if is_partial else ''}: {problem}. If the URL is dead, download the "
+        "file by hand from elsewhere and give its path."
+    )
+
+
+def _etag(headers: Any) -> str | None:
+    """Return what identifies this exact version of a file, for ``If-Range``; None if the server has no strong ETag."""
+    # RFC 9110, section 13.1.5: If-Range takes a strong ETag or a date, never a weak ETag (W/).
+    etag = headers.get("ETag") or headers.get("Last-Modified")
+    return None if etag is None or etag.startswith("W/") else str(etag)
+
+
+@contextlib.contextmanager
+def _request(url: str, start: int, etag: str | None) -> Iterator[Any]:
+    # "identity": lengths and ranges of a compressed response would be those of the compressed bytes.
+    headers = {"User-Agent": "elmokit", "Accept-Encoding": "identity"}
+    if start and etag is not None:
+        headers |= {"Range": f"bytes={start}-", "If-Range": etag}
+    request = urllib.request.Request(_quoted(url), headers=headers)
+    with _opener().open(request, timeout=TIMEOUT_SECONDS) as response:
+        yield response
+
+
+def _quoted(url: str) -> str:
+    """Percent-encode what is not ASCII, as HTTP requires. Parts that are encoded already stay as they are."""
+    parts = split_url(url)
+    path, query = (quote(part, safe=string.punctuation, errors="replace") for part in (parts.path, parts.query))
+    return parts._replace(path=path, query=query).geturl()
+
+
+class _SecureRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects, except from https to http."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Any:
+        if req.type == "https" and urlsplit(newurl).scheme != "https":
+            raise urllib.error.URLError(f"the server redirects from https to {newurl}")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """Build urllib's opener without ftp, data and file URLs, to which a malicious server could redirect."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler,
+        urllib.request.UnknownHandler,
+        urllib.request.HTTPHandler,
+        urllib.request.HTTPSHandler,
+        urllib.request.HTTPDefaultErrorHandler,
+        _SecureRedirects,
+        urllib.request.HTTPErrorProcessor,
+    ):
+        opener.add_handler(handler())
+    return opener
+
+
+def _receive(url: str, response: Any, file: IO[bytes]) -> None:
+    """Write a response: a partial one (status 206) after what the file holds, a complete one over it."""
+    start = file.tell()
+    if response.status == 206:
+        # Status 206 must say which bytes follow; bytes from elsewhere would damage the file unnoticed.
+        if re.match(rf"bytes {start}-", response.headers.get("Content-Range", "")) is None:
+            _truncate(file)
+            raise _TruncatedError("the server sent another part of the file than was requested")
+    else:
+        # The server ignored the range, or its file has changed: everything is sent again.
+        start = 0
+        _truncate(file)
+        if response.headers.get_content_type() == "text/html":
+            raise _download_error(url, "the server sends a web page")
+    length = response.headers.get("Content-Length")
+    if length is not None and not length.isdecimal():
+        raise FormatError(f"{url}: the server gives a length of {length!r}. Nothing was kept.")
+    total = None if length is None else start + int(length)
+    _check_room(url, total, file)
+    name = url_file_name(url)
+    with ProgressBar("B") as progress:
+        progress(name, start, total)
+        while block := response.read(_BLOCK):
+            # Expired domains and login pages often answer 200 with a page, and some without the right content type.
+            if file.tell() == 0 and block.lstrip(b"\xef\xbb\xbf \t\r\n")[:9].lower().startswith(_WEB_PAGE):
+                raise _download_error(url, "the server sends a web page")
+            file.write(block)
+            progress(name, file.tell(), total)
+            if file.tell() > MAX_BYTES:
+                raise FormatError(f"{url} sends more than {MAX_BYTES:,} bytes; no ELMo is that large.")
+    if total is not None and file.tell() < total:
+        raise _TruncatedError(f"{file.tell():,} of {total:,} bytes arrived")
+
+
+def _check_room(url: str, total: int | None, file: IO[bytes]) -> None:
+    if total is None:
+        return
+    if total > MAX_BYTES:
+        raise FormatError(f"{url} declares {total:,} bytes; no ELMo is that large. Nothing was kept.")
+    folder = cache_dir()
+    free = shutil.disk_usage(folder).free
+    if total - file.tell() > free:
+        raise OutputError(
+            f"{url} has {total:,} bytes and {folder} has room for {free:,}. Make room, or set ELMOKIT_CACHE to a "
+            "folder elsewhere."
+        )
+
+
+def _truncate(file: IO[bytes]) -> None:
+    file.seek(0)
+    file.truncate()

@@ -1,0 +1,281 @@
+"""The elmokit format: a directory of JSON and safetensors files.
+
+=======================  ==============================================================================
+``config.json``          format, storage, precision if not float32, sizes and switches of the biLM, whether there is a
+                         lexicon, model card
+``model.safetensors``    the biLM's tensors, as ``storage`` says (int8: see ``int8_storage``); ``warm_state.hidden`` and
+                         ``.cell`` if calibrated
+``softmax.safetensors``  the softmax, if there is one (only training and perplexity need it)
+``whitening.safetensors``  the whitening of sentence vectors, ``mean`` and ``projection``, if one was fitted
+``alignment.safetensors``  the map into the space of another model, ``matrices`` and ``offsets``, if there is one
+``vocab.txt``            the words of the softmax, one per line, if there are any
+``lexicon.json``         if the model has word or character tables of its own: ``words`` and ``chars``, each null or
+                         a list with the entry of each row (null: no token has this row); ``max_chars``; and
+                         ``marks``, the entries that mean begin, end, padding and unknown
+=======================  ==============================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from elmokit.config import from_dict, read_json, to_dict
+from elmokit.engine.config import BiLMConfig, Shape, tensor_shapes
+from elmokit.engine.precision import Precision
+from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
+from elmokit.engine.state import Floats, State
+from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TensorMismatchError
+from elmokit.formats.int8_storage import StoredTensors, to_int8
+from elmokit.formats.model import PretrainedBiLM, Weights
+from elmokit.formats.sentence_pooling import SentencePooling, Whitening
+from elmokit.formats.table import FileArrays, read_through, same_rows
+from elmokit.formats.tensor_file import TensorFile, write_tensor_file
+from elmokit.text.vocabulary import MAX_BYTES, Vocabulary, row_vocabulary
+
+if TYPE_CHECKING:
+    from elmokit.engine.layer_alignment import LayerAlignment
+    from elmokit.text.lexicon import Lexicon
+
+# Modules of parts that most models lack, and of writing, are imported where they are used: a first vector does not wait
+# for them.
+FORMAT = "elmokit"
+FORMAT_VERSION = 1
+Storage = Literal["float32", "float16", "int8"]
+"""How tensors are stored: as floating-point numbers, or as integers with a scale for each row."""
+DEFAULT_MODEL = "en-mini"
+"""The small English model inside the package."""
+RUN_MODEL = "model"
+"""The subfolder in which a training run keeps its best model."""
+PARTS = (
+    "config.json",
+    "model.safetensors",
+    "softmax.safetensors",
+    "whitening.safetensors",
+    "alignment.safetensors",
+    "vocab.txt",
+    "lexicon.json",
+)
+"""The files of an elmokit directory."""
+_WARM = "warm_state."
+_WHITENING, _ALIGNMENT = "whitening.safetensors", "alignment.safetensors"
+
+
+def included_model() -> Path:
+    """Return the directory of the model inside the package."""
+    return Path(__file__).parents[1] / "models" / DEFAULT_MODEL
+
+
+def is_folder(path: Path) -> bool:
+    """Check for an elmokit directory."""
+    try:
+        return bool(read_json(path / "config.json").get("format") == FORMAT)
+    except ModelError:
+        return False
+
+
+def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "float32", overwrite: bool = False) -> None:
+    """Save a model as an elmokit directory, atomically.
+
+    Raises:
+        OutputError: The directory exists and may not be overwritten, or cannot be written.
+    """
+    from elmokit.storage.atomic import atomic_write
+
+    config = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "storage": storage,
+        **({} if model.precision is None else {"precision": model.precision}),
+        "bilm": to_dict(model.config),
+        "lexicon": model.lexicon is not None,
+        **({} if model.softmax is None else {"softmax": to_dict(model.softmax.config)}),
+        **({} if model.whitening is None else {"sentence_pooling": to_dict(model.whitening.pooling)}),
+        **({} if model.alignment is None else {"alignment": True}),
+        "card": model.card,
+    }
+    arrays = dict(model.arrays)
+    if model.initial_state is not None:
+        arrays |= {_WARM + name: part for name, part in model.initial_state._asdict().items()}
+    with atomic_write(path, overwrite, folder=True) as folder:
+        (folder / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        _save_stored(arrays, folder / "model.safetensors", storage)
+        if model.softmax is not None:
+            _save_stored(model.softmax.arrays, folder / "softmax.safetensors", storage)
+        if model.whitening is not None:
+            parts = {"mean": model.whitening.mean, "projection": model.whitening.projection}
+            # Always float32: a direction of small variance has a large factor, which float16 would round badly.
+            write_tensor_file(parts, folder / _WHITENING)
+        if model.alignment is not None:
+            # float32, too: vectors of float16 matrices would drift from those of the model that was aligned.
+            alignment = {"matrices": model.alignment.matrices, "offsets": model.alignment.offsets}
+            write_tensor_file(alignment, folder / _ALIGNMENT)
+        if model.vocabulary is not None:
+            (folder / "vocab.txt").write_text(model.vocabulary.to_text(), encoding="utf-8", newline="\n")
+        if model.lexicon is not None:
+            lexicon = json.dumps(to_dict(model.lexicon), indent=0, ensure_ascii=False)
+            (folder / "lexicon.json").write_text(lexicon + "\n", encoding="utf-8", newline="\n")
+
+
+def load_folder(path: str | Path) -> PretrainedBiLM:
+    """Load a model from an elmokit directory.
+
+    Raises:
+        ModelNotFoundError: A file is missing.
+        FormatError, TensorMismatchError, ConfigError: The directory is damaged or of another format.
+    """
+    folder = Path(path)
+    content = _read_config(folder)
+    storage = _choice(folder, content, "storage", get_args(Storage))
+    precision = _choice(folder, content, "precision", get_args(Precision)) if "precision" in content else None
+    config = from_dict(BiLMConfig, content.get("bilm"), f"{folder / 'config.json'}, bilm")
+    arrays, initial_state = _read_model(folder / "model.safetensors", config)
+    lexicon = _read_lexicon(folder / "lexicon.json", config) if content.get("lexicon") else None
+    vocabulary: Vocabulary | None = None
+    if (words := folder / "vocab.txt").exists():
+        # The word list of a published word-input model may lack <UNK>.
+        n_words = config.n_words
+        vocabulary = (
+            Vocabulary.from_file(words) if n_words is None else row_vocabulary(words, n_words, f"the table of {folder}")
+        )
+    softmax = None
+    if (folder / "softmax.safetensors").exists():
+        if vocabulary is None:
+            raise ModelNotFoundError(f"{folder} has a softmax but no vocab.txt that names its words.")
+        kind = from_dict(SoftmaxConfig, content.get("softmax"), f"{folder / 'config.json'}, softmax")
+        kind.check_sizes(len(vocabulary), config.projection_dim, config.n_words)
+        shapes = kind.tensor_shapes(len(vocabulary), config.projection_dim)
+        own_arrays = _read_stored(folder / "softmax.safetensors", shapes)
+        softmax = WordSoftmax(kind, own_arrays, len(vocabulary), arrays if kind.kind == "tied" else None)
+    return PretrainedBiLM(
+        Weights(config, arrays),
+        family=FORMAT,
+        source=folder,
+        softmax=softmax,
+        vocabulary=vocabulary,
+        initial_state=initial_state,
+        whitening=_read_whitening(folder, content, config),
+        alignment=_read_alignment(folder / _ALIGNMENT, config) if content.get("alignment") else None,
+        card=content["card"],
+        lexicon=lexicon,
+        storage=storage,
+        precision=precision,
+    )
+
+
+def read_card(path: str | Path) -> dict[str, Any]:
+    """Read the model card of an elmokit directory, without its tensors.
+
+    Raises:
+        ModelNotFoundError: There is no ``config.json``.
+        FormatError: It is damaged or of another format.
+    """
+    card: dict[str, Any] = _read_config(Path(path))["card"]
+    return card
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """Read ``config.json``. Its "card" is a table, which is empty if the file has none."""
+    path = folder / "config.json"
+    content = read_json(path, f"{folder} has no config.json, so it is not an elmokit model.")
+    known = {"format": FORMAT, "format_version": FORMAT_VERSION}
+    if {name: content.get(name) for name in known} != known:
+        raise FormatError(
+            f"{path} does not say format {FORMAT!r}, version {FORMAT_VERSION}, which is what this elmokit reads. If a "
+            "newer elmokit wrote it, upgrade."
+        )
+    card = content.get("card")
+    if not isinstance(card, dict | None):
+        raise FormatError(f"{path}: the card is not a table of named values. Remove it.")
+    return content | {"card": card or {}}
+
+
+def _choice(folder: Path, content: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> Any:
+    """Return a setting of ``config.json`` that has few possible values."""
+    value = content.get(name)
+    if value not in choices:
+        raise FormatError(
+            f"{folder / 'config.json'} says {name} {value!r}; expected one of {', '.join(choices)}. If a newer elmokit "
+            "wrote it, upgrade."
+        )
+    return value
+
+
+def _read_whitening(folder: Path, content: Mapping[str, Any], config: BiLMConfig) -> Whitening | None:
+    """Read the whitening of sentence vectors, if there is one, and check its sizes."""
+    path = folder / _WHITENING
+    if "sentence_pooling" not in content:
+        return None
+    pooling = from_dict(SentencePooling, content["sentence_pooling"], f"{folder / 'config.json'}, sentence_pooling")
+    file = TensorFile(path)
+    mean, projection = (file.shapes.get(name, ()) for name in ("mean", "projection"))
+    dim = pooling.dim(config.n_layers + 1, config.output_dim)
+    if mean != (dim,) or len(projection) != 2 or projection[0] != dim:
+        raise TensorMismatchError(
+            f"{path} has mean {mean} and projection {projection}; expected ({dim},) and ({dim}, n). Restore the "
+            "file that belongs to the model, or fit a whitening again."
+        )
+    return Whitening(pooling, *(file.read(name).astype(np.float32) for name in ("mean", "projection")))
+
+
+def _read_alignment(path: Path, config: BiLMConfig) -> LayerAlignment:
+    """Read the alignment and check its sizes."""
+    from elmokit.engine.layer_alignment import LayerAlignment
+
+    n_layers, dim = config.n_layers + 1, config.output_dim
+    arrays = _read_stored(path, {"matrices": (n_layers, dim, dim), "offsets": (n_layers, dim)})
+    return LayerAlignment(*(arrays[name].copy() for name in ("matrices", "offsets")))
+
+
+def _read_lexicon(path: Path, config: BiLMConfig) -> Lexicon:
+    """Read a lexicon and check it against the model's tables."""
+    from elmokit.text.lexicon import Lexicon
+
+    missing = f"{path} is missing; without it, the words of the rows are unknown."
+    content = read_json(path, missing, MAX_BYTES)  # it may be as large as a word list
+    try:
+        lexicon = from_dict(Lexicon, content, str(path))
+    except FormatError as error:
+        raise FormatError(f"{path} is not a readable lexicon: {error}") from None
+    words, cnn = config.word_features, config.char_cnn
+    given = (len(lexicon.words or ()), len(lexicon.chars or ()), lexicon.max_chars)
+    expected = (words.n_words if words else 0, cnn.n_chars if cnn else 0, cnn.max_chars if cnn else lexicon.max_chars)
+    if given != expected:
+        raise TensorMismatchError(
+            f"{path} holds {given[0]} words and {given[1]} characters, tokens cut to {given[2]}; config.json says "
+            f"{expected[0]}, {expected[1]} and {expected[2]}. Restore the lexicon that belongs to the model."
+        )
+    return lexicon
+
+
+def _save_stored(arrays: Mapping[str, Floats], path: Path, storage: Storage) -> None:
+    if storage == "int8":
+        write_tensor_file(to_int8(arrays, _WARM), path)
+        return
+    dtype = np.float16 if storage == "float16" else np.float32
+    with np.errstate(over="ignore"):  # the reader says which tensor has numbers that float16 cannot hold
+        write_tensor_file({name: array.astype(dtype, copy=False) for name, array in arrays.items()}, path)
+
+
+def _read_model(path: Path, config: BiLMConfig) -> tuple[FileArrays, State | None]:
+    """Read the biLM's tensors, and its initial state if there is one."""
+    tensors = StoredTensors(TensorFile(path), str(path))
+    shapes = {name: shape for name, shape in tensors.shapes.items() if not name.startswith(_WARM)}
+    wanted = tensor_shapes(config)
+    arrays = read_through(same_rows(wanted), wanted, shapes, tensors.read, str(path))
+    of_state = {name: shape for name, shape in tensors.shapes.items() if name not in shapes}
+    if not of_state:
+        return arrays, None
+    wanted = {name: part.shape for name, part in State.zero(config, 1)._asdict().items()}
+    state = read_through(same_rows(wanted, _WARM), wanted, of_state, tensors.read, str(path))
+    return arrays, State(state["hidden"].copy(), state["cell"].copy())
+
+
+def _read_stored(path: Path, wanted: Mapping[str, Shape]) -> FileArrays:
+    """Read tensors of these shapes, of which the file must have all and no others."""
+    tensors = StoredTensors(TensorFile(path), str(path))
+    return read_through(same_rows(wanted), wanted, tensors.shapes, tensors.read, str(path))

@@ -1,0 +1,358 @@
+"""A pretrained model: its weights with everything else that its files hold, whatever their format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+from threading import RLock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmokit.engine.config import BiLMConfig, tensor_shapes
+from elmokit.engine.network import Network
+from elmokit.engine.open import open_engine
+from elmokit.engine.precision import Precision, check_precision, requested_backend
+from elmokit.engine.softmax import Softmax, WordSoftmax
+from elmokit.engine.state import Floats, State
+from elmokit.engine.token_cache import TokenCache
+from elmokit.errors import FormatError, ModelNotFoundError, needs_torch
+from elmokit.text.characters import encode_tokens
+
+if TYPE_CHECKING:
+    import torch
+
+    from elmokit.engine.layer_alignment import LayerAlignment
+    from elmokit.formats.sentence_pooling import Whitening
+    from elmokit.network.bilm import BiLM
+    from elmokit.network.softmax import SoftmaxModule
+    from elmokit.text.lexicon import Lexicon
+    from elmokit.text.vocabulary import Vocabulary
+
+
+class Weights(NamedTuple):
+    """The architecture of a biLM, and its weights by the names of :func:`~elmokit.engine.config.tensor_shapes`."""
+
+    config: BiLMConfig
+    arrays: Mapping[str, Floats]
+
+
+class PretrainedBiLM:
+    """A biLM with its vocabulary, softmax and model card, as ``open_model`` reads and ``save_model`` writes them.
+
+    It computes NumPy arrays without PyTorch. For training, :attr:`bilm` and :attr:`softmax_module` are the same weights
+    as PyTorch modules. Once they exist, they own the weights: whatever trains or moves them changes the model.
+
+    Args:
+        weights: The weights, or a PyTorch module that holds them.
+        family: The format that it was read from: "elmokit", "bilm-tf", "tf-checkpoint", "tf-hub", "ELMoForManyLangs",
+            "fastNLP" or "paddle"; "allennlp" for one that ``_ElmoBiLm.to_model`` made.
+        source: Where it was read from.
+        softmax: The output layer, for perplexity and further training, or a PyTorch module that holds it. None if the
+            files have none: most exports dropped it.
+        vocabulary: The words of the softmax, and of a word-input model's table.
+        initial_state: The LSTM state, for one row, that every sentence starts from; None if none was calibrated.
+        card: The model card: corpus, tokens seen, perplexities, command; free in form.
+        whitening: The whitening of sentence vectors; None if none was fitted.
+        alignment: Maps the vectors of every layer into the space of another model; None if none was learned. ``Elmo``
+            applies it. The network itself, and so the softmax, works with the vectors before it.
+        lexicon: The rows of a model with word and character tables of its own; None if characters are UTF-8 bytes.
+        storage: How the files hold the weights; they are always computed from float32.
+        precision: The lowest precision in which it is computed; None means float32.
+    """
+
+    def __init__(
+        self,
+        weights: Weights | BiLM,
+        family: str,
+        source: Path | None = None,
+        *,
+        softmax: Softmax | SoftmaxModule | None = None,
+        vocabulary: Vocabulary | None = None,
+        initial_state: State | None = None,
+        card: dict[str, Any] | None = None,
+        whitening: Whitening | None = None,
+        alignment: LayerAlignment | None = None,
+        lexicon: Lexicon | None = None,
+        storage: str = "float32",
+        precision: Precision | None = None,
+    ) -> None:
+        self._weights = weights if isinstance(weights, Weights) else None
+        self._bilm = None if isinstance(weights, Weights) else weights
+        self.softmax = softmax
+        self.family, self.source = family, source
+        self.vocabulary = vocabulary
+        self.initial_state = initial_state
+        self.card: dict[str, Any] = {} if card is None else card
+        self.whitening, self.alignment, self.lexicon = whitening, alignment, lexicon
+        self.storage = storage
+        self._precision: Precision | None = None
+        if self._bilm is None or precision is not None:
+            self.precision = precision
+        self._engine: tuple[str, Network] | None = None
+        self._lock = RLock()
+
+    def replace(self, **changes: Any) -> PretrainedBiLM:
+        """Return a copy with other parts, named as in the constructor. Parts that stay are shared."""
+        return type(self)(**{**self._parts(), **changes})
+
+    def _parts(self) -> dict[str, Any]:
+        names = "family source vocabulary initial_state card whitening alignment lexicon storage precision"
+        parts = {name: getattr(self, name) for name in names.split()}
+        return parts | {"weights": self._bilm or self._weights, "softmax": self._softmax}
+
+    def __repr__(self) -> str:
+        """Say what it is in one line; its tensors would fill pages, also in the ``repr`` of everything that has one."""
+        size = f"{self.n_parameters / 1e6:.1f} M parameters"
+        source = "" if self.source is None else f", from {self.source.name}"  # notebooks are shared: not the whole path
+        return f"<{type(self).__name__}: {self.family}, {size}{source}>"
+
+    def _repr_html_(self) -> str:
+        from elmokit.text.html import table
+
+        facts = {name: fact for name, fact in describe(self).items() if name not in ("path", "card")}
+        # Not the whole path: notebooks are shared, and tell nobody else about the directories of a machine.
+        facts = {"name": "unknown" if self.source is None else self.source.name, **facts}
+        return table(facts.items(), caption="ELMo model")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("_engine", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _engine=None, _lock=RLock())
+
+    @property
+    def config(self) -> BiLMConfig:
+        """The architecture."""
+        return self._weights.config if self._weights is not None else self.bilm.config
+
+    @property
+    def arrays(self) -> Mapping[str, Floats]:
+        """The weights in float32, by the names of :func:`~elmokit.engine.config.tensor_shapes`.
+
+        Those of a file are read when they are asked for.
+        """
+        if self._weights is not None:
+            return self._weights.arrays
+        return {name: tensor.detach().float().cpu().numpy() for name, tensor in self.bilm.state_dict().items()}
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of trainable parameters of the biLM, without the zero rows that mean "no token"."""
+        shapes = tensor_shapes(self.config)
+        tables = [shape for name, shape in shapes.items() if name.endswith("embedding.weight")]
+        return sum(map(prod, shapes.values())) - sum(dim for _, dim in tables)
+
+    @property
+    def precision(self) -> Precision | None:
+        """The lowest precision in which it is computed; None means float32.
+
+        It is saved with the model. ``ELMOKIT_BACKEND`` overrides it.
+
+        Raises:
+            ConfigError: It is set to an unknown precision.
+        """
+        return self._precision if self._bilm is None else self._bilm.precision
+
+    @precision.setter
+    def precision(self, precision: Precision | None) -> None:
+        check_precision(precision)
+        self._precision = precision
+        if self._bilm is not None:
+            self._bilm.precision = precision
+
+    @property
+    def bilm(self) -> BiLM:
+        """The biLM as a PyTorch module, for gradients, training and GPUs.
+
+        It is made when it is first asked for, and owns the weights from then on.
+
+        Raises:
+            MissingExtraError: PyTorch is not installed.
+        """
+        with self._lock:
+            if self._bilm is None:
+                with needs_torch("PretrainedBiLM.bilm"):
+                    self._bilm = self._build_bilm()
+                self._weights = self._engine = None
+            return self._bilm
+
+    def _build_bilm(self) -> BiLM:
+        from elmokit.network.from_arrays import build_bilm
+
+        return build_bilm(self.config, self.arrays, self._precision)
+
+    @property
+    def softmax(self) -> Softmax | None:
+        """The output layer; None if there is none."""
+        softmax: Any = self._softmax
+        # A tied softmax shares the table of the biLM, which may be trained as soon as that is a module.
+        if isinstance(softmax, WordSoftmax) and softmax.config.kind == "tied" and self._bilm is not None:
+            softmax = self.softmax_module
+        if softmax is None or isinstance(softmax, WordSoftmax):
+            return softmax
+        from elmokit.network.torch_network import TorchSoftmax
+
+        return TorchSoftmax(softmax)
+
+    @softmax.setter
+    def softmax(self, softmax: Softmax | SoftmaxModule | None) -> None:
+        self._softmax: Any = softmax
+
+    @property
+    def softmax_module(self) -> SoftmaxModule | None:
+        """The output layer as a PyTorch module, made like :attr:`bilm`; None if there is none.
+
+        Raises:
+            MissingExtraError: PyTorch is not installed.
+        """
+        with self._lock:
+            if isinstance(self._softmax, WordSoftmax):
+                bilm = self.bilm  # first, because it says so if PyTorch is missing
+                from elmokit.network.from_arrays import build_softmax_module
+
+                self._softmax = build_softmax_module(self._softmax, bilm)
+            module: SoftmaxModule | None = self._softmax
+            return module
+
+    @property
+    def network(self) -> Network:
+        """What computes the layers: the engine, or PyTorch once :attr:`bilm` was asked for."""
+        with self._lock:
+            if self._bilm is not None:
+                from elmokit.network.torch_network import TorchNetwork
+
+                return TorchNetwork(self._bilm)
+            request = requested_backend(self._precision)
+            if self._engine is None or self._engine[0] != request:
+                self._engine = None  # free the old weights before the new ones take memory
+                self._engine = request, open_engine(self.config, self.arrays, request)
+            return self._engine[1]
+
+    def to(self, device: str | torch.device) -> None:
+        """Compute on a device, such as "cuda". Without PyTorch, the CPU is the only one.
+
+        Raises:
+            MissingExtraError: PyTorch is not installed.
+            ConfigError: The device is not available.
+        """
+        if str(device) == "cpu" and self._bilm is None:
+            return
+        check_device(device)
+        self.bilm.to(device)
+        if (softmax := self.softmax_module) is not None:
+            softmax.to(device)
+
+    def encode(self, tokens: Sequence[str]) -> NDArray[np.int64]:
+        """Convert tokens to the ids that the token layer reads.
+
+        Returns:
+            Char ids ``(tokens, chars)``; word ids ``(tokens,)`` for a word-input model; with a lexicon, a word id and
+            char ids ``(tokens, 1 + chars)``, or those of the two that the model has.
+
+        Raises:
+            ModelNotFoundError: A word-input model came without its vocabulary, or a word table without its lexicon.
+        """
+        config = self.config
+        if self.lexicon is not None:
+            return self.lexicon.encode(tokens)
+        if config.word_features is not None:
+            raise ModelNotFoundError(f"{self.source} has a word table but no lexicon that assigns words to its rows.")
+        if config.char_cnn is not None:
+            return encode_tokens(tokens, config.char_cnn.max_chars)
+        if self.vocabulary is None:
+            raise ModelNotFoundError(
+                f"{self.source} reads word ids and has no vocabulary. Put its vocab.txt next to the weights."
+            )
+        return self.vocabulary.word_ids(tokens) + 1  # 0 means "no token"
+
+    def check_finite(self, results: Floats) -> None:
+        """Check what the model computed for a batch.
+
+        Weights that are finite, which the readers check, can still be so large that sums overflow.
+
+        Args:
+            results: Vectors or nats, of any shape.
+
+        Raises:
+            FormatError: They contain NaN or infinity.
+        """
+        # NaN and infinity reach the sum, which is faster than a test of each number. The sum itself can overflow, so it
+        # only says where to look closer.
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = results.sum()
+        if not np.isfinite(total) and not bool(np.isfinite(results).all()):
+            raise FormatError(
+                f"{self.source or 'The model'} computes NaN or infinity: its weights are finite, but so large that "
+                "sums overflow. Training diverged, or the file is damaged: use another checkpoint, or copy the file."
+            )
+
+    def word_vectors(self, words: Sequence[str], cache: TokenCache | None = None) -> Floats:
+        """Compute context-free vectors of distinct tokens, ``(words, projection_dim)``, or take them from the cache."""
+        network = self.network
+
+        def compute(missing: Sequence[str]) -> Floats:
+            return network.token_vectors(self.encode(missing))
+
+        if cache is None or self.config.n_words is not None:  # a word-input model is a table already
+            return compute(words)
+        return cache.vectors(words, compute, network.token_layer_version)
+
+
+def check_device(device: str | torch.device | None) -> None:
+    """Check that a device can be used; None and "cpu" always can.
+
+    Raises:
+        MissingExtraError: The device needs PyTorch, which is not installed.
+        ConfigError: The device is not available.
+    """
+    if device is None or str(device) == "cpu":
+        return
+    with needs_torch(f"The device {str(device)!r}"):
+        from elmokit.network.devices import parse_device
+    parse_device(device)
+
+
+def describe(model: PretrainedBiLM) -> dict[str, Any]:
+    """Return the facts about a model by name, as ``elmokit info`` prints them.
+
+    Returns:
+        Text for each fact, and the model card under "card".
+    """
+    config = model.config
+    cnn = config.char_cnn
+    if cnn is not None:
+        filters = " ".join(f"{count}x{width}" for width, count in cnn.filters)
+        tokens = f"at most {cnn.max_chars} characters: filters {filters}, {cnn.activation}, {cnn.n_highway} highway"
+    else:
+        tokens = f"words: a table of {config.n_words:,}" if config.n_words is not None else ""
+    if config.word_features is not None:
+        words = f"words: a table of {config.word_features.n_words:,} x {config.word_features.word_dim}"
+        tokens = f"{words}; {tokens}" if tokens else words
+    entries = () if model.lexicon is None else (("words", model.lexicon.words), ("characters", model.lexicon.chars))
+    clips = " and ".join("none" if clip is None else f"{clip:g}" for clip in (config.cell_clip, config.projection_clip))
+    softmax, vocabulary = model.softmax, model.vocabulary
+    n_softmax = 0
+    if softmax is not None and vocabulary is not None:  # from the sizes, so that nothing is read
+        n_softmax = sum(map(prod, softmax.config.tensor_shapes(len(vocabulary), config.projection_dim).values()))
+    only = "backward only" if config.backward_only else "forward only"
+    return {
+        "path": str(model.source),
+        "format": model.family,
+        "storage": model.storage,
+        "precision": model.precision or "float32",
+        "tokens": tokens,
+        "layers": f"layer 0 and {config.n_layers} LSTM, {'two directions' if config.bidirectional else only}",
+        "sizes": f"hidden {config.hidden_dim}, projection {config.projection_dim}, vectors {config.output_dim}",
+        "clips": f"{clips} (cell, projection)",
+        "skip connections": "yes" if config.skip_connections else "no",
+        "parameters": f"{model.n_parameters:,}",
+        "lexicon": ", ".join(f"{len(rows):,} {name}" for name, rows in entries if rows is not None) or "none",
+        "vocabulary": "none" if vocabulary is None else f"{len(vocabulary):,} words",
+        "softmax": "none" if softmax is None else f"{n_softmax:,} parameters",
+        "initial state": "stored with the model" if model.initial_state is not None else "after an empty sentence",
+        "alignment": "none" if model.alignment is None else "stored with the model",
+        "card": model.card,
+    }

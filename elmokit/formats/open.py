@@ -1,0 +1,113 @@
+"""Open a model: ``open_model``.
+
+An elmokit directory, such as that of the included model, is opened here. Everything else takes two steps, whose modules
+are loaded only then: what the source names becomes a path (``sources.py``), and the path is opened by the module of its
+format (``formats.py``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elmokit.engine.precision import Precision, check_precision
+from elmokit.formats.folder import DEFAULT_MODEL, RUN_MODEL, included_model, is_folder, load_folder
+from elmokit.formats.model import PretrainedBiLM, check_device
+
+if TYPE_CHECKING:
+    import torch
+
+
+def open_model(
+    source: str | Path | None = None,
+    *,
+    options: str | Path | None = None,
+    token_embeddings: str | Path | None = None,
+    vocabulary: str | Path | None = None,
+    precision: Precision | None = None,
+    device: str | torch.device | None = None,
+) -> PretrainedBiLM:
+    """Open a model in any known format, from a path, a URL or a name.
+
+    Names, shapes and sizes are checked at once; weights are read when they are first needed. PyTorch is only needed for
+    training and GPUs.
+
+    The model has its softmax wherever there is one. In a directory with HDF5 weights and the bilm-tf checkpoint that
+    they were exported from, the weights are read from the HDF5 file, and the softmax from the checkpoint.
+
+    Args:
+        source: What to open. In this order:
+
+            - None or "en-mini": the small English model inside the package.
+            - A path to an elmokit directory or training run; a directory with an options file and HDF5 weights, or the
+              HDF5 file; a directory with a TensorFlow checkpoint, its ``.index`` file, or that file's name without
+              ``.index``; a TF-Hub module; a directory of ELMoForManyLangs, fastNLP or Baidu's PaddlePaddle ELMo; or an
+              archive (zip, tar, tar.gz) of one of these.
+            - An http, https or file URL of one of these files, or the address of a module on TF-Hub or Kaggle.
+            - The name of a published model, such as "original" or "many-langs:german".
+            - ``owner/name`` or ``hf:owner/name`` on the Hugging Face Hub.
+        options: Path or URL of the options file, if it is not next to the weights.
+        token_embeddings: Path or URL of an HDF5 file of token vectors that bilm-tf computed, one row per word. Tokens
+            that are not in it are computed from their characters.
+        vocabulary: Path or URL of the words of ``token_embeddings``, if given; otherwise of a word-input model, or of a
+            checkpoint's softmax. Needed if there is no ``vocab.txt`` or ``vocab.txt.gz`` next to them.
+        precision: The lowest precision in which it may be computed: "float32", "bfloat16", "int8" or "int7". None
+            leaves the model's own: float32, unless its files name another one.
+        device: Where to compute, such as "cuda", which needs PyTorch. None computes on the CPU.
+
+    Raises:
+        ModelNotFoundError: Nothing was found, it cannot be downloaded, or a file of the model is missing.
+        FormatError, TensorMismatchError: A file is damaged or of another format, or the files are not of one model.
+        ConfigError: The options cannot be used, or do not belong to the model; or the precision or the device cannot.
+        MissingExtraError: A model on the Hub needs ``huggingface_hub``, which is not installed.
+
+    Example:
+        >>> model = open_model("original")
+        >>> model.config.output_dim
+        1024
+    """
+    # Before anything is read or downloaded.
+    check_precision(precision)
+    check_device(device)
+    model = _open(source, options, token_embeddings, vocabulary)
+    if precision is not None:
+        model.precision = precision
+    if device is not None:
+        model.to(device)
+    return model
+
+
+def as_model(source: str | Path | PretrainedBiLM | None, *, options: str | Path | None = None) -> PretrainedBiLM:
+    """Return a model as it is, or open the one that a source names, for functions that accept either.
+
+    Args:
+        source, options: As in :func:`open_model`.
+
+    Raises:
+        ModelError, ConfigError, MissingExtraError: As in :func:`open_model`.
+    """
+    return source if isinstance(source, PretrainedBiLM) else open_model(source, options=options)
+
+
+def _open(
+    source: str | Path | None,
+    options: str | Path | None,
+    token_embeddings: str | Path | None,
+    vocabulary: str | Path | None,
+) -> PretrainedBiLM:
+    if source is None or str(source) == DEFAULT_MODEL:
+        source = included_model()
+    if options is token_embeddings is vocabulary is None and (folder := _own_folder(source)) is not None:
+        return load_folder(folder)
+    from elmokit.formats.sources import open_source
+
+    return open_source(source, options, token_embeddings, vocabulary)
+
+
+def _own_folder(source: str | Path) -> Path | None:
+    """Return the elmokit directory that a path names, itself or as a training run; None for everything else."""
+    try:
+        path = Path(source).expanduser()
+    except RuntimeError:  # the home directory of an unknown user
+        return None
+    return next((folder for folder in (path, path / RUN_MODEL) if is_folder(folder)), None)

@@ -1,0 +1,60 @@
+"""The files next to HDF5 weights: the options, and the words of a model that reads words.
+
+They are named after the weights, so that one directory can hold several models: ``X_weights.hdf5`` goes with
+``X_options.json`` and ``X_vocab.txt``, as bilm-tf and AllenNLP named the models that they published; ``X.hdf5`` goes
+with the same names, and ``weights.hdf5`` with ``options.json`` and ``vocab.txt``.
+
+Many published models have an ``options.json`` next to weights of another name. Those two plain names are therefore read
+if there is no file with the name of the weights; they are written for ``weights.hdf5`` only.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from elmokit.storage.hdf5 import HDF5_SUFFIXES
+
+OPTIONS = "options.json"
+VOCABULARY = "vocab.txt"
+VOCABULARY_NAMES = (VOCABULARY, f"{VOCABULARY}.gz")
+
+
+def hdf5_files(folder: Path) -> list[Path]:
+    """List the HDF5 files of a directory, by their names."""
+    return sorted(file for suffix in HDF5_SUFFIXES for file in folder.glob(f"*{suffix}"))
+
+
+def own_file(weights: Path, name: str) -> Path:
+    """Return the path of the file that belongs to these weights alone.
+
+    Args:
+        weights: The HDF5 file.
+        name: The plain name: ``options.json`` or ``vocab.txt``.
+    """
+    stem = weights.stem
+    return weights.with_name(name if stem == "weights" else f"{stem.removesuffix('_weights')}_{name}")
+
+
+def find_options(weights: Path) -> Path:
+    """Return the options file of a weight file: its own, or ``options.json``.
+
+    If there is neither, it is the only other file there with "options" in its name that is not another model's own.
+    """
+    own, plain = own_file(weights, OPTIONS), weights.with_name(OPTIONS)
+    if own.exists():
+        return own
+    if plain.exists():
+        return plain
+    owned = {own_file(file, OPTIONS) for file in hdf5_files(weights.parent)}
+    others = [path for path in sorted(weights.parent.glob("*options*.json")) if path not in owned]
+    if len(others) == 1:
+        return others[0]
+    # Nothing was found: name what a reader of the error most likely has elsewhere.
+    return own if weights.stem.endswith("_weights") else plain
+
+
+def find_vocabulary(weights: Path) -> Path | None:
+    """Return the word list of a weight file, if there is one: its own, or ``vocab.txt`` or ``vocab.txt.gz``."""
+    own = [own_file(weights, name) for name in VOCABULARY_NAMES]
+    plain = [weights.with_name(name) for name in VOCABULARY_NAMES]
+    return next((path for path in (*own, *plain) if path.is_file()), None)

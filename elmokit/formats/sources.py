@@ -1,0 +1,146 @@
+"""Find the model that a source names: a path, a URL, a published name, or an id on the Hugging Face Hub.
+
+Each becomes a path on this machine, which ``formats.py`` opens.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+
+from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelNotFoundError
+from elmokit.formats import published
+from elmokit.formats.fetch import (
+    HUB_PREFIX,
+    fetch,
+    hub_folder,
+    is_hub_id,
+    is_url,
+    link_into,
+    local_path,
+    normalize_url,
+    sibling_url,
+    url_file_name,
+)
+from elmokit.formats.folder import DEFAULT_MODEL
+from elmokit.formats.formats import open_path
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.sidecars import OPTIONS, own_file
+from elmokit.formats.tf_bundle import INDEX_SUFFIX
+from elmokit.formats.tf_hub_address import archive_url, cached_module, elmo_version, is_hub_address, module_folder
+from elmokit.formats.words import with_token_embeddings
+from elmokit.storage.hdf5 import HDF5_SUFFIXES
+from elmokit.storage.text_files import expand_user
+
+
+def open_source(
+    source: str | Path, options: str | Path | None, table: str | Path | None, vocabulary: str | Path | None
+) -> PretrainedBiLM:
+    """Open what a path, a URL, the name of a published model or an id on the Hub names.
+
+    Arguments and errors as in :func:`elmokit.open_model`; ``table`` is ``token_embeddings``.
+    """
+    name = normalize_url(source)
+    options, table, listed = (
+        None if file is None else local_path(normalize_url(file)) for file in (options, table, vocabulary)
+    )
+    words = listed if table is None else None
+    if is_url(name):
+        model = _open_url(name, options, words)
+    elif _exists(path := expand_user(source, ModelNotFoundError)):
+        model = open_path(path, options, words)
+    elif (known := published.find_published(name)) is not None:
+        if options is not None:
+            raise ConfigError(f"{name} is the name of a published model, which has its own options; leave them out.")
+        model = _open_published(known, words)
+    elif name.startswith(HUB_PREFIX) or (is_hub_id(name) and not name.endswith(HDF5_SUFFIXES)):
+        model = open_path(_download_from_hub(name), options, words)
+    else:
+        nearest = difflib.get_close_matches(name.lower(), [DEFAULT_MODEL, *published.names()], n=1)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        names = ", ".join([DEFAULT_MODEL, *(model.name for model in published.models())])
+        families = ", ".join(f"{family}:LANGUAGE" for family in published.families())
+        raise ModelNotFoundError(
+            f"No model found for {str(source)!r}: it is neither a file or directory nor the name of a model.{hint} "
+            f"The names are {names}, {families}. Run `elmokit models` for languages and sizes."
+        )
+    return model if table is None else with_token_embeddings(model, table, listed)
+
+
+def _exists(path: Path) -> bool:
+    """Check for a file, a directory, or a checkpoint that is named without its ``.index``.
+
+    ``os.path.exists`` is used because ``Path.exists`` raises if the name is too long, as any text may be.
+    """
+    return os.path.exists(path) or os.path.exists(f"{path}{INDEX_SUFFIX}")  # noqa: PTH110
+
+
+def _open_url(url: str, options: Path | None, words: Path | None) -> PretrainedBiLM:
+    """Download and open a model. The options of an HDF5 file are looked for next to it on the server."""
+    if is_hub_address(url):
+        return _open_tf_hub(url, options, words)
+    file_name = url_file_name(url)
+    if options is None and not url.startswith("file:") and file_name.endswith(HDF5_SUFFIXES):
+        own = own_file(Path(file_name), OPTIONS).name
+        try:
+            options = fetch(sibling_url(url, own))
+        except ModelNotFoundError:
+            if own == OPTIONS:
+                raise
+            options = fetch(sibling_url(url, OPTIONS))
+    return open_path(fetch(url), options, words)
+
+
+def _open_tf_hub(url: str, options: Path | None, words: Path | None) -> PretrainedBiLM:
+    """Open the module of an address on TF-Hub or Kaggle: from this machine if it is there, else download it."""
+    if (cached := cached_module(url)) is not None:
+        return open_path(cached, options, words)
+    version = elmo_version(url)
+    if version is None:
+        return open_path(fetch(archive_url(url)), options, words)
+    if (elmo := published.tf_hub_elmo(version)) is None:
+        raise ModelNotFoundError(f"{url}: google/elmo has the versions 1, 2 and 3. Give the address of one of them.")
+    by_hand = f", or unpack it into the directory {module_folder(url)}, where this address finds it"
+    return _open_published(elmo, words, options, by_hand)
+
+
+def _open_published(
+    model: published.PublishedModel, words: Path | None, options: Path | None = None, by_hand: str = ""
+) -> PretrainedBiLM:
+    """Open a published model from the first location that has it: one may be unreachable, or a parked domain."""
+    failures: list[str] = []
+    for location in model.locations:
+        try:
+            own_options = options if location.options is None else fetch(location.options)
+            path = fetch(location.weights)
+            for url in location.files:
+                link_into(path.parent, fetch(url))
+            listed = words if location.vocabulary is None or words is not None else fetch(location.vocabulary)
+        except ModelNotFoundError as error:
+            failures.append(str(error).split(". If the URL is dead")[0])
+            continue
+        try:
+            opened = open_path(path, own_options, listed)
+        except (FormatError, ModelNotFoundError) as error:
+            failures.append(f"{location.weights}: {error} (Delete {path.parent} to download it again.)")
+            continue
+        opened.card = {"name": model.name, "about": model.about, "from": location.weights, **opened.card}
+        return opened
+    raise ModelNotFoundError(
+        f"{model.name} ({model.about}) could not be downloaded from any known location. Tried: {'; '.join(failures)}. "
+        f"Download {model.files} by hand, from a mirror or from someone who has it, and give the path instead of the "
+        f"name (on the command line, --options names an options file that is elsewhere){by_hand}."
+    )
+
+
+def _download_from_hub(name: str) -> Path:
+    """Download a model from the Hub. A name without ``hf:`` may also have been meant as a path, so say both."""
+    try:
+        return hub_folder(name)
+    except (MissingExtraError, ModelNotFoundError) as error:
+        if name.startswith(HUB_PREFIX):
+            raise
+        raise ModelNotFoundError(
+            f"There is no file or directory {name}. If you mean a model on the Hugging Face Hub: {error}"
+        ) from None

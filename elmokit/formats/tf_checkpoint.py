@@ -1,0 +1,406 @@
+"""Read bilm-tf's training checkpoints without TensorFlow.
+
+A checkpoint is a directory with ``checkpoint`` (text that names the newest step), ``options.json``,
+``model.ckpt-N.index`` and ``model.ckpt-N.data-*``, often with ``vocab.txt``. DeepPavlov keeps ``options.json`` and
+``vocab.txt`` above ``saves/model.*`` and ``saves/epochs/N/model.*``; its file names and variables are those of bilm-tf.
+
+Unlike the exported HDF5 file, a checkpoint holds the softmax and the optimizer's Adagrad sums.
+
+Names: every variable is under ``lm/``. The LSTMs have TensorFlow 1.2's names, without ``multi_rnn_cell/cell_L`` if
+there is one layer and without ``RNN_D`` if there is one direction. bilm-tf's dump script translates them to the
+published names, and so does this module; the layouts are those of ``bilm_tf``. This was checked against a checkpoint
+that bilm-tf wrote and its own dump of it (one layer, two directions). Several layers, one direction and word input
+follow the description alone. ``weights`` and ``biases`` for ``kernel`` and ``bias``, which TensorFlow 1.0 and 1.1
+wrote, are inferred.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from glob import escape
+from pathlib import Path, PureWindowsPath
+
+import numpy as np
+
+from elmokit.engine.config import tensor_shapes
+from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
+from elmokit.engine.state import Floats
+from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TensorMismatchError
+from elmokit.formats import bilm_tf
+from elmokit.formats.model import PretrainedBiLM, Weights
+from elmokit.formats.sidecars import VOCABULARY_NAMES
+from elmokit.formats.table import TensorRow, read_through
+from elmokit.formats.tf_bundle import INDEX_SUFFIX, TensorBundle, is_index
+from elmokit.storage.bounded import read_bounded
+from elmokit.text.vocabulary import Vocabulary, row_vocabulary
+
+FAMILY = "tf-checkpoint"
+ADAGRAD_START = 1.0
+"""bilm-tf's initial value of every sum, also used for the table rows that bilm-tf does not have."""
+
+_MAX_STATE_SIZE = 1 << 20  # of the file `checkpoint`, which lists names
+_SCOPE = "lm/"
+_ADAGRAD = "/Adagrad"
+_SOFTMAX = "softmax/"
+# Variables that no model has; of the optimizer's state only the Adagrad sums can be read (`read(adagrad=True)`).
+_TRAINING = ("global_step", "train_perplexity", "beta1_power", "beta2_power")
+# Optimizers and moving averages keep their variables under the name of the trained one, with one of these endings.
+_SLOTS = (_ADAGRAD, "/Adam", "/Adam_1", "/ExponentialMovingAverage", "/Momentum")
+_INNER_FOLDER = re.compile(r"saves|epochs|tf_checkpoint|\d+")  # options and vocabulary may be above these
+
+# Both spellings in use: checkpoints put the layer in the scope multi_rnn_cell/cell_L, the module of TensorFlow Hub in
+# RNN/MultiRNNCell/CellL.
+_LSTM = re.compile(
+    r"(?:RNN_(?P<direction>\d+)/)?(?:RNN/MultiRNNCell/Cell(?P<hub_layer>\d+)/)?rnn/"
+    r"(?:multi_rnn_cell/cell_(?P<layer>\d+)/)?lstm_cell/(?P<part>.+)"
+)
+_LSTM_PARTS = {
+    "kernel": "W_0",
+    "weights": "W_0",
+    "bias": "B",
+    "biases": "B",
+    "projection/kernel": "W_P_0",
+    "projection/weights": "W_P_0",
+}
+
+
+@dataclass
+class Checkpoint:
+    """A model with the state of its training."""
+
+    model: PretrainedBiLM
+    step: int | None
+    """Training steps so far, if the checkpoint says."""
+    adagrad: dict[str, Floats] = field(default_factory=dict)
+    """If requested, the sums of squared gradients, by our parameter names and in our layout. Those of the softmax start
+    with ``softmax.``, as in the checkpoints of a training run."""
+
+
+class _Variables:
+    """The variables of a checkpoint under their published names; what only training needs is left out."""
+
+    def __init__(self, prefix: Path) -> None:
+        self.prefix = prefix
+        self.bundle = TensorBundle(prefix)
+        self.names: dict[str, str] = {}
+        """The variable of each published name."""
+        for variable in self.bundle.entries:
+            if variable not in _TRAINING and not variable.endswith(_SLOTS):
+                inner = variable.removeprefix(_SCOPE)
+                self.names[lstm_name(inner) or inner] = variable
+        if not any("/LSTMCell/" in name for name in self.names):
+            some = ", ".join(list(self.bundle.entries)[:3]) or "no variable"
+            raise FormatError(f"{prefix} is a TensorFlow checkpoint, but not of an ELMo: it holds {some} ...")
+        self.shapes = {name: self.bundle.entries[variable].shape for name, variable in self.names.items()}
+
+    def read(self, name: str) -> Floats:
+        return as_floats(self.bundle, self.names[name])
+
+    @property
+    def has_softmax(self) -> bool:
+        return f"{_SOFTMAX}b" in self.names
+
+    def name_of(self, row: TensorRow) -> str | None:
+        return next((name for name in (row.theirs, *row.also) if name in self.names), None)
+
+
+def load(
+    path: str | Path,
+    options: str | Path | None = None,
+    *,
+    step: int | None = None,
+    vocabulary: str | Path | None = None,
+) -> PretrainedBiLM:
+    """Open the biLM of a checkpoint, with its softmax if there is a vocabulary. Arguments as in ``read``."""
+    return read(path, options, step=step, vocabulary=vocabulary).model
+
+
+def read(
+    path: str | Path,
+    options: str | Path | None = None,
+    *,
+    step: int | None = None,
+    vocabulary: str | Path | None = None,
+    adagrad: bool = False,
+) -> Checkpoint:
+    """Open a checkpoint.
+
+    Args:
+        path: Its directory; its ``checkpoint`` or ``.index`` file; or that file's name without ``.index``.
+        options: The options file, if it is not ``options.json`` in the directory or above.
+        step: Which of several checkpoints; None for the newest.
+        vocabulary: The words of the softmax, if the file is not ``vocab*.txt`` or ``vocab*.txt.gz`` in the directory or
+            above. Without a vocabulary the softmax is left out, and the model card says so.
+        adagrad: Also read the optimizer's sums.
+
+    Raises:
+        ModelNotFoundError: A file or the step is missing.
+        FormatError, TensorMismatchError, ConfigError: A file is damaged or of another format, or the files do not
+            belong together; most often, the vocabulary has not as many words as the softmax has rows.
+    """
+    prefix = find_checkpoint(Path(path), step)
+    if prefix is None:
+        raise ModelNotFoundError(f"There is no TensorFlow checkpoint at {path}: it has no .index file of one.")
+    variables = _Variables(prefix)
+    options = options or _in_or_above(prefix, "options.json")
+    if options is None:
+        raise ModelNotFoundError(
+            f"{prefix} has no options.json next to it. Put the options of the training run there, or name them."
+        )
+    # The softmax is read by other rows below, so here its tensors would count as unexpected.
+    lm_shapes = {name: shape for name, shape in variables.shapes.items() if not name.startswith(_SOFTMAX)}
+    config = bilm_tf.config_from_options(bilm_tf.read_options(options), lm_shapes, str(options))
+    what = f"{prefix} (sizes from {options})"
+    arrays = read_through(bilm_tf.table(config), tensor_shapes(config), lm_shapes, variables.read, what)
+    n_steps = _step(variables.bundle, prefix)
+    card = {} if n_steps is None else {"training_steps": n_steps}
+    model = PretrainedBiLM(Weights(config, arrays), FAMILY, source=prefix, card=card)
+    # A softmax without its words is useless and may hold most of the bytes: without a vocabulary it is not read at all.
+    words_path = _vocabulary_path(prefix, vocabulary)
+    if words_path is None:
+        model.card["softmax"] = "left out: there is no vocabulary next to the checkpoint"
+    else:
+        model.vocabulary = _vocabulary(words_path)
+        if variables.has_softmax:
+            model.softmax = _softmax(variables, model, model.vocabulary, f"{prefix} (words from {words_path})")
+        else:
+            # A word-input model needs the words of its table even without a softmax.
+            if config.n_words is not None:
+                model.vocabulary = row_vocabulary(words_path, config.n_words, f"the table of {prefix}")
+            model.card["softmax"] = "left out: the checkpoint holds none"
+    return Checkpoint(model, n_steps, _all_adagrad(variables, model) if adagrad else {})
+
+
+def read_adagrad(prefix: Path, model: PretrainedBiLM) -> dict[str, Floats]:
+    """Read the optimizer's sums for a model that was opened before, as in ``Checkpoint.adagrad``.
+
+    Args:
+        prefix: The checkpoint, as ``find_checkpoint`` returns it.
+        model: The model of this checkpoint, or one that was exported from it.
+
+    Raises:
+        TensorMismatchError: The checkpoint holds no Adagrad sums, or the model is from another point of the training.
+        FormatError: The checkpoint is damaged.
+    """
+    variables = _Variables(prefix)
+    if not _is_export_of(model, variables):
+        raise TensorMismatchError(f"{model.source} is from another point of the training than the checkpoint {prefix}.")
+    return _all_adagrad(variables, model)
+
+
+def attach_softmax(model: PretrainedBiLM, path: Path, vocabulary: Path | None = None) -> None:
+    """Give a model the softmax of the checkpoint that it was exported from.
+
+    If it cannot be used, it is left out and the model card says why.
+
+    Args:
+        path, vocabulary: As in ``read``.
+    """
+    try:
+        prefix = find_checkpoint(path)
+        words_path = None if prefix is None else _vocabulary_path(prefix, vocabulary)
+        if prefix is None or words_path is None:
+            model.card["softmax"] = "left out: there is no vocabulary next to the checkpoint"
+            return
+        variables = _Variables(prefix)
+        if not variables.has_softmax:
+            return
+        if not _is_export_of(model, variables):
+            model.card["softmax"] = f"left out: {prefix} is from another point of the training. Open it by its own path"
+            return
+        words = _vocabulary(words_path)
+        softmax = _softmax(variables, model, words, f"{prefix} (words from {words_path})")
+    except ModelError as error:
+        model.card["softmax"] = f"left out: {error}"
+        return
+    model.vocabulary, model.softmax = words, softmax
+
+
+def _is_export_of(model: PretrainedBiLM, variables: _Variables) -> bool:
+    """Check whether a model was exported from this checkpoint, and not before or after further training.
+
+    A softmax is only right for the LSTMs that it was trained with. Comparing the biases is enough and quick: they are
+    small, and every training step changes them.
+    """
+    ours = model.arrays
+    for row in bilm_tf.table(model.config):
+        if row.ours.endswith("bias"):
+            name = variables.name_of(row)
+            if name is None or not np.array_equal(row.layout.to_ours(variables.read(name)), ours[row.ours]):
+                return False
+    return True
+
+
+def find_checkpoint(path: Path, step: int | None = None) -> Path | None:
+    """Find the checkpoint at a path: the path of its files without ``.index``, or None if there is none.
+
+    Raises:
+        ModelNotFoundError: There are checkpoints, but not of that step.
+    """
+    if path.name.endswith(INDEX_SUFFIX) and path.is_file():
+        return path.with_name(path.name.removesuffix(INDEX_SUFFIX))
+    if path.name and path.with_name(path.name + INDEX_SUFFIX).is_file():
+        return path
+    folder = path.parent if path.name == "checkpoint" and path.is_file() else path
+    # DeepPavlov's layout: the best model in saves/, and one per epoch; the latest epoch is tried first.
+    epochs = sorted((folder / "saves" / "epochs").glob("[0-9]*"), key=lambda epoch: _number(epoch.name) or 0)
+    for inner in (folder, folder / "saves", *reversed(epochs)):
+        prefixes = [file.with_name(file.name.removesuffix(INDEX_SUFFIX)) for file in inner.glob(f"*{INDEX_SUFFIX}")]
+        if checkpoints := [prefix for prefix in sorted(prefixes) if _is_bundle(prefix)]:
+            return _choose(inner, checkpoints, step)
+    return None
+
+
+def is_named_by(path: Path) -> bool:
+    """Check whether a path is a checkpoint's ``checkpoint`` or ``.index`` file, or the latter without ``.index``."""
+    if path.is_file():
+        return path.name == "checkpoint" or path.name.endswith(INDEX_SUFFIX)
+    return not path.exists() and path.with_name(path.name + INDEX_SUFFIX).is_file()
+
+
+def _is_bundle(prefix: Path) -> bool:
+    """Check for a bundle. A damaged one counts, so that the error can say that it is damaged."""
+    return is_index(prefix.with_name(prefix.name + INDEX_SUFFIX)) or any(
+        prefix.parent.glob(f"{escape(prefix.name)}.data-*")
+    )
+
+
+def as_floats(bundle: TensorBundle, name: str) -> Floats:
+    """Copy a variable into an array of float32."""
+    return np.array(bundle.read(name), np.float32)  # a copy: a variable may begin at any byte of its file
+
+
+def lstm_name(name: str) -> str | None:
+    """Translate an LSTM variable's name to the published one, or return None for another variable.
+
+    A single direction or layer, which has no number in TensorFlow's name, gets number 0.
+    """
+    match = _LSTM.fullmatch(name)
+    published = _LSTM_PARTS.get(match["part"]) if match else None
+    if match is None or published is None:
+        return None
+    layer = match["layer"] or match["hub_layer"] or 0
+    return f"RNN_{match['direction'] or 0}/RNN/MultiRNNCell/Cell{layer}/LSTMCell/{published}"
+
+
+def _choose(folder: Path, checkpoints: list[Path], step: int | None) -> Path:
+    """Choose the checkpoint of a step, or the one that ``checkpoint`` names, or the one with the highest number."""
+    by_name = {prefix.name: prefix for prefix in checkpoints}
+    if step is not None:
+        wanted = [prefix for prefix in checkpoints if _number(prefix.name) == step]
+        if not wanted:
+            raise ModelNotFoundError(f"{folder} has no checkpoint of step {step}; there are {', '.join(by_name)}.")
+        return wanted[0]
+    try:
+        text = read_bounded(folder / "checkpoint", _MAX_STATE_SIZE).decode("utf-8")
+    except (OSError, ValueError):
+        text = ""
+    # A text protocol buffer; the first field names the newest checkpoint, the others all that were kept.
+    match = re.search(r'^model_checkpoint_path:\s*"([^"]*)"', text, re.MULTILINE)
+    # It may be an absolute path of the machine it was trained on, with either kind of slash.
+    # PureWindowsPath splits at both.
+    newest = by_name.get(PureWindowsPath(match[1]).name) if match else None
+    # Without that file, the highest step; a name without a number only if there is no other.
+    return newest or max(checkpoints, key=lambda prefix: (_number(prefix.name) or -1, prefix.name))
+
+
+def _number(name: str) -> int | None:
+    match = re.search(r"(\d+)$", name)
+    return int(match[1]) if match else None
+
+
+def _in_or_above(prefix: Path, pattern: str) -> Path | None:
+    """Find the one file that matches a pattern in the checkpoint's directory, or above it in a directory of several."""
+    folder = prefix.absolute().parent
+    while True:
+        files = sorted(folder.glob(pattern))
+        # Several files that match are no answer: choosing one could pair the model with the wrong words.
+        if len(files) == 1:
+            return files[0]
+        # Go up only through directories with the names that training programs give, not through the user's own.
+        if not _INNER_FOLDER.fullmatch(folder.name):
+            return None
+        folder = folder.parent
+
+
+def _step(bundle: TensorBundle, prefix: Path) -> int | None:
+    entry = bundle.entries.get("global_step")
+    if entry is None or entry.shape != ():
+        return _number(prefix.name)
+    step = float(bundle.read("global_step"))
+    return int(step) if math.isfinite(step) else None
+
+
+def _vocabulary_path(prefix: Path, given: str | Path | None) -> Path | None:
+    if given is not None:
+        return Path(given)
+    candidates = (_in_or_above(prefix, pattern) for pattern in (*VOCABULARY_NAMES, "vocab*.txt", "vocab*.txt.gz"))
+    return next((path for path in candidates if path is not None), None)
+
+
+def _vocabulary(path: Path) -> Vocabulary:
+    try:
+        return Vocabulary.from_file(path)
+    except FormatError as error:
+        raise FormatError(f"{error} Or remove the file to open the model without its softmax.") from None
+
+
+def _softmax_rows(variables: _Variables) -> list[TensorRow]:
+    """List the softmax's own tensors: there is no weight if training tied it to the table of words."""
+    bias = TensorRow("bias", f"{_SOFTMAX}b")
+    return [TensorRow("weight", f"{_SOFTMAX}W"), bias] if f"{_SOFTMAX}W" in variables.names else [bias]
+
+
+def _check_softmax_rows(variables: _Variables, vocabulary: Vocabulary, where: str) -> None:
+    for row in _softmax_rows(variables):
+        n_rows = variables.shapes.get(row.theirs, (len(vocabulary),))[:1]
+        if n_rows != (len(vocabulary),):
+            raise TensorMismatchError(
+                f"{where}: the vocabulary has {len(vocabulary)} words and {row.theirs} {n_rows[0] if n_rows else 0} "
+                "rows. Replace it by the vocabulary that the model was trained with, or remove it to open the model "
+                "without its softmax."
+            )
+
+
+def _softmax(variables: _Variables, model: PretrainedBiLM, vocabulary: Vocabulary, where: str) -> WordSoftmax:
+    _check_softmax_rows(variables, vocabulary, where)
+    rows = _softmax_rows(variables)
+    # With tied weights bilm-tf stores only the bias of the softmax.
+    table_words = model.config.n_words if len(rows) == 1 else None
+    if table_words is None:
+        rows = [TensorRow("weight", f"{_SOFTMAX}W"), rows[-1]]  # a character model has no table to tie it to
+    shapes = {row.theirs: variables.shapes[row.theirs] for row in rows if row.theirs in variables.shapes}
+    config = SoftmaxConfig("full" if table_words is None else "tied")
+    wanted = config.tensor_shapes(table_words or len(vocabulary), model.config.projection_dim)
+    arrays = read_through(rows, wanted, shapes, variables.read, where)
+    return WordSoftmax(config, arrays, len(vocabulary), None if table_words is None else model.arrays)
+
+
+def _all_adagrad(variables: _Variables, model: PretrainedBiLM) -> dict[str, Floats]:
+    sums = _adagrad(variables, bilm_tf.table(model.config))
+    if model.softmax is not None:
+        softmax_sums = _adagrad(variables, _softmax_rows(variables))
+        sums |= {f"softmax.{name}": array for name, array in softmax_sums.items()}
+    return sums
+
+
+def _adagrad(variables: _Variables, rows: list[TensorRow]) -> dict[str, Floats]:
+    """Read the sums of squared gradients of some parameters."""
+    bundle = variables.bundle
+    sums: dict[str, Floats] = {}
+    for row in rows:
+        theirs = variables.name_of(row)
+        assert theirs is not None
+        variable = variables.names[theirs]
+        slot = variable + _ADAGRAD
+        # An Adagrad sum has the shape of its variable; other optimizers use other slot names.
+        if slot not in bundle.entries or bundle.entries[slot].shape != bundle.entries[variable].shape:
+            raise TensorMismatchError(f"{bundle.prefix} holds no Adagrad sums for {theirs}.")
+        # The sums are elementwise, so they take the same change of layout as their parameter.
+        array = np.array(row.layout.to_ours(as_floats(bundle, slot)), order="C")
+        if row.layout is bilm_tf.WITHOUT_ZERO_ROW:
+            array[0] = ADAGRAD_START  # not zero: Adagrad divides by the square root of it
+        sums[row.ours] = array
+    return sums

@@ -1,0 +1,165 @@
+"""Read TF-Hub modules of ELMo without TensorFlow: Google's ``elmo/1`` to ``elmo/3`` and DeepPavlov's exports.
+
+A module is a directory with ``saved_model.pb`` or ``tfhub_module.pb`` (the graph, which is not needed) and
+``variables/variables.index`` with its data files, a TensorBundle.
+
+This module was written without access to a real one. What it is based on:
+
+- A log of ``google/elmo`` being loaded (tensorflow/hub, issue 88) shows the variables ``bilm/CNN/...``,
+  ``bilm/RNN_D/RNN/MultiRNNCell/CellL/rnn/lstm_cell/{bias,kernel,projection/kernel}``, ``aggregation/weights`` and
+  ``aggregation/scaling``.
+- DeepPavlov's description of its exports gives the character table of 262 rows whose first row is zero, the mixing
+  scalars ``aggregation/elmo_output_ELMo_W`` and ``..._gamma``, and nameless variables that hold the state.
+- Inferred: Google's other names and all layouts are bilm-tf's, because both are exports of it. Google's weights go
+  through a softmax, as in the paper. Google's character table has 261 or 262 rows (both are read).
+- What no variable shows is taken from the original model unless there is an ``options.json``: relu, clips of 3, skip
+  connections and 50 characters per token.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from elmokit.engine.config import Shape, tensor_shapes
+from elmokit.engine.state import Floats
+from elmokit.errors import FormatError, TensorMismatchError
+from elmokit.formats import bilm_tf
+from elmokit.formats.model import PretrainedBiLM, Weights
+from elmokit.formats.table import read_through
+from elmokit.formats.tf_bundle import INDEX_SUFFIX, TensorBundle
+from elmokit.formats.tf_checkpoint import as_floats, lstm_name
+from elmokit.text.characters import N_CHARS
+
+FAMILY = "tf-hub"
+GRAPHS = ("saved_model.pb", "tfhub_module.pb")
+MIX = "mix"
+"""Key in the model card: ``{"weights": [...], "gamma": ...}``, the module's own scalar mix before its softmax."""
+
+_VARIABLES = Path("variables") / "variables"
+_SCOPE = re.compile(r"(.*/)?bilm/")
+_MIX_WEIGHTS = ("aggregation/weights", "_ELMo_W")
+_MIX_GAMMA = ("aggregation/scaling", "_ELMo_gamma")
+_CHAR_TABLE = "char_embed"
+
+
+def is_module(path: Path) -> bool:
+    """Check whether a directory is a TF-Hub module or another SavedModel."""
+    return (path / f"{_VARIABLES}{INDEX_SUFFIX}").is_file() and any((path / name).is_file() for name in GRAPHS)
+
+
+def load(path: str | Path, options: str | Path | None = None) -> PretrainedBiLM:
+    """Open a module.
+
+    The model card has its scalar mix under ``mix``, and the variables that are not part of the biLM under ``skipped``.
+
+    Args:
+        path: The module's directory.
+        options: An options file of the biLM. The default is ``options.json`` in the directory; if there is none, the
+            original model's values are used for what the variables do not show.
+
+    Raises:
+        ModelNotFoundError: A file is missing.
+        FormatError, TensorMismatchError, ConfigError: A file is damaged or of another format.
+    """
+    folder = Path(path)
+    bundle = TensorBundle(folder / _VARIABLES)
+    names = _published_names(bundle, folder)
+    shapes = {name: bundle.entries[variable].shape for name, variable in names.items()}
+    has_zero_row = shapes[_CHAR_TABLE][:1] == (N_CHARS + 1,)
+    if has_zero_row:
+        shapes[_CHAR_TABLE] = (N_CHARS, *shapes[_CHAR_TABLE][1:])
+        if as_floats(bundle, names[_CHAR_TABLE])[0].any():
+            raise FormatError(
+                f"{folder}: the character table has {N_CHARS + 1} rows and the first is not zero, so it is not the one "
+                "for no token. elmokit does not know the layout of this module."
+            )
+
+    def read(name: str) -> Floats:
+        array = as_floats(bundle, names[name])
+        return array[1:] if has_zero_row and name == _CHAR_TABLE else array
+
+    if options is None and (folder / "options.json").is_file():
+        options = folder / "options.json"
+    content = _options_from(shapes, folder) if options is None else bilm_tf.read_options(options)
+    config = bilm_tf.config_from_options(content, shapes, str(options or folder))
+    rows = bilm_tf.table(config)
+    known = {row.theirs for row in rows}
+    own_shapes = {name: shape for name, shape in shapes.items() if name in known}
+    what = f"{folder} (sizes from {options or 'its variables'})"
+    arrays = read_through(rows, tensor_shapes(config), own_shapes, read, what)
+    used = {names[name] for name in own_shapes}
+    mix = _mix(bundle, config.n_layers + 1, used)
+    card: dict[str, Any] = {} if mix is None else {MIX: mix}
+    if skipped := sorted(set(bundle.entries) - used):
+        card["skipped"] = skipped
+    return PretrainedBiLM(Weights(config, arrays), FAMILY, source=folder, card=card)
+
+
+def _published_names(bundle: TensorBundle, folder: Path) -> dict[str, str]:
+    """Return the variable of each published name, all of them in the scope ``bilm``."""
+    names: dict[str, str] = {}
+    for variable in bundle.entries:
+        if match := _SCOPE.match(variable):
+            inner = variable[match.end() :]
+            names[lstm_name(inner) or inner] = variable
+    if _CHAR_TABLE not in names:
+        some = ", ".join(list(bundle.entries)[:3]) or "no variable"
+        raise FormatError(f"{folder} is a TensorFlow SavedModel, but not of an ELMo: it holds {some} ...")
+    return names
+
+
+def _options_from(shapes: dict[str, Shape], folder: Path) -> dict[str, Any]:
+    """Make an options file's content: sizes from the shapes, the rest from the original model."""
+    filters: list[list[int]] = []
+    while (shape := shapes.get(f"CNN/W_cnn_{len(filters)}")) is not None:
+        if len(shape) != 4:
+            raise TensorMismatchError(f"{folder}: CNN/W_cnn_{len(filters)} is {shape}, expected four dimensions.")
+        filters.append([shape[1], shape[3]])
+    n_layers = sum(name.startswith("RNN_0/") and name.endswith("/W_0") for name in shapes)
+    cell = "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/"
+    kernel, table = shapes.get(cell + "W_0", ()), shapes[_CHAR_TABLE]
+    projection = shapes.get(cell + "W_P_0", kernel)
+    if not filters or len(kernel) != 2 or len(projection) != 2 or len(table) != 2:
+        raise TensorMismatchError(
+            f"{folder} holds no char CNN and LSTMs from which to infer the sizes. Give an options file."
+        )
+    hidden_dim = kernel[1] // 4
+    return {
+        "bidirectional": any(name.startswith("RNN_1/") for name in shapes),
+        "lstm": {
+            "dim": hidden_dim,
+            "projection_dim": projection[1] if cell + "W_P_0" in shapes else hidden_dim,
+            "n_layers": n_layers,
+            "cell_clip": 3,
+            "proj_clip": 3,
+            "use_skip_connections": True,
+        },
+        "char_cnn": {
+            "activation": "relu",
+            "embedding": {"dim": table[1]},
+            "filters": filters,
+            "max_characters_per_token": 50,
+            "n_highway": sum(name.startswith("CNN_high_") and name.endswith("/W_carry") for name in shapes),
+        },
+    }
+
+
+def _mix(bundle: TensorBundle, n_layers: int, used: set[str]) -> dict[str, Any] | None:
+    """Read the module's scalar mix: its weights before the softmax, and gamma."""
+    mix: list[list[float]] = []
+    for endings, size in ((_MIX_WEIGHTS, n_layers), (_MIX_GAMMA, 1)):
+        names = [name for name in bundle.entries if name.endswith(endings)]
+        if len(names) != 1:
+            return None
+        values = as_floats(bundle, names[0]).ravel().tolist()
+        if len(values) != size:
+            raise TensorMismatchError(
+                f"{bundle.prefix}: {names[0]} holds {len(values)} numbers, expected {size}: one for each layer, and "
+                "one for all."
+            )
+        mix.append(values)
+        used.add(names[0])
+    weights, gamma = mix
+    return {"weights": weights, "gamma": gamma[0]}

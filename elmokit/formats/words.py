@@ -1,0 +1,191 @@
+"""Published word lists, which assign words to the rows of a table, and tables of precomputed token vectors.
+
+bilm-tf's word lists have one word per line. Not every one is a valid ``Vocabulary``: words occur twice (the later row
+counts), or ``<UNK>`` is missing. A word-input model and a table of precomputed vectors are read with such a list all
+the same. A model that reads characters does not need one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import ChainMap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmokit.config import read_json
+from elmokit.engine.state import Floats
+from elmokit.engine.token_cache import TokenCache
+from elmokit.errors import ConfigError, FormatError, ModelError, ModelNotFoundError, TensorMismatchError
+from elmokit.formats.model import PretrainedBiLM, Weights
+from elmokit.formats.sidecars import VOCABULARY, find_vocabulary, own_file
+from elmokit.storage.hdf5 import HDF5_ERRORS, read_dataset
+from elmokit.text.vocabulary import Vocabulary, read_words, row_vocabulary
+
+if TYPE_CHECKING:
+    from elmokit.network.bilm import BiLM
+
+
+class CachedModel(PretrainedBiLM):
+    """A model that reads characters and has precomputed vectors of some tokens.
+
+    Args:
+        rows: The row of each listed token in the table.
+        table: The vectors, ``(rows, projection_dim)``.
+        parts: The parts of a ``PretrainedBiLM``.
+    """
+
+    def __init__(self, rows: dict[str, int], table: Floats, **parts: Any) -> None:
+        super().__init__(**parts)
+        self.rows, self.table = rows, table
+
+    @classmethod
+    def of(cls, model: PretrainedBiLM, rows: dict[str, int], table: Floats) -> CachedModel:
+        """Return a model with the parts of another one, and these vectors."""
+        return cls(rows, table, **{**model._parts(), "weights": Weights(model.config, model.arrays)})
+
+    def _parts(self) -> dict[str, Any]:
+        return super()._parts() | {"rows": self.rows, "table": self.table}
+
+    def _build_bilm(self) -> BiLM:
+        from elmokit.network.cached_char_cnn import CachedCharCNN
+        from elmokit.network.char_cnn import CharCNN
+        from elmokit.network.tensors import tensor_of
+
+        bilm = super()._build_bilm()
+        assert isinstance(bilm.token_layer, CharCNN)
+        bilm.token_layer = CachedCharCNN(bilm.token_layer, tensor_of(self.table))
+        return bilm
+
+    def encode(self, tokens: Sequence[str]) -> NDArray[np.int64]:
+        """Convert tokens to what ``CachedCharCNN`` reads: ``(tokens, 1 + chars)``."""
+        rows = np.array([self.rows.get(token, -1) + 1 for token in tokens], dtype=np.int64)
+        return np.concatenate([rows[:, None], super().encode(tokens)], axis=1)
+
+    def word_vectors(self, words: Sequence[str], cache: TokenCache | None = None) -> Floats:
+        """Look up distinct tokens in the table, and compute the others from their characters."""
+        if self._bilm is not None:
+            return super().word_vectors(words, cache)
+        network, encode = self.network, super().encode
+
+        def compute(missing: Sequence[str]) -> Floats:
+            return network.token_vectors(encode(missing))
+
+        rows = np.array([self.rows.get(word, -1) for word in words], np.int64)
+        vectors = self.table[rows]
+        if unlisted := np.flatnonzero(rows < 0).tolist():
+            missing = [words[position] for position in unlisted]
+            vectors[unlisted] = (
+                compute(missing) if cache is None else cache.vectors(missing, compute, network.token_layer_version)
+            )
+        return vectors
+
+
+def with_words(model: PretrainedBiLM, path: Path | None) -> PretrainedBiLM:
+    """Return a model with its word list, if there is one.
+
+    A model that reads words needs it, and it must fit. For a model that reads characters it is optional: an invalid
+    vocabulary is left out, and the model card says so. The words of a softmax are never replaced.
+
+    Raises:
+        ConfigError: The model has a softmax over other words.
+        ModelNotFoundError, FormatError, TensorMismatchError: As in ``row_vocabulary``.
+    """
+    if path is None:
+        return model
+    if model.softmax is not None:
+        if model.vocabulary is None or model.vocabulary.words != read_words(path):
+            raise ConfigError(
+                f"{model.source} has a softmax with words of its own, and {path} lists others. Leave it out."
+            )
+        return model
+    n_words = model.config.n_words
+    if n_words is not None:
+        vocabulary = row_vocabulary(path, n_words, f"the dataset 'embedding' of {model.source}")
+        return model.replace(vocabulary=vocabulary)
+    try:
+        return model.replace(vocabulary=Vocabulary(read_words(path)))
+    except FormatError as error:
+        note = f"{path.name} was left out; this model does not need it: {error}"
+        return model.replace(card={**model.card, "vocabulary": note})
+
+
+def with_meta(model: PretrainedBiLM, folder: Path) -> PretrainedBiLM:
+    """Return a model with the NLPL repository's ``meta.json`` as ``meta`` in its card, if there is a readable one."""
+    try:
+        content = read_json(folder / "meta.json", max_bytes=1 << 20)
+    except ModelError:
+        return model
+    return model.replace(card={**model.card, "meta": content})
+
+
+def with_token_embeddings(model: PretrainedBiLM, path: str | Path, vocabulary: str | Path | None) -> PretrainedBiLM:
+    """Return a model that looks tokens up in a table that bilm-tf computed: the dataset ``embedding``, one row per
+    word.
+
+    Tokens that are not in the table are computed from their characters if the model reads characters. A model that
+    reads words maps them to ``<UNK>``, or refuses them if its list has none.
+
+    Args:
+        vocabulary: The words of the rows; None for the word list next to the table, as
+            ``find_vocabulary`` finds it.
+
+    Raises:
+        ModelNotFoundError, FormatError, TensorMismatchError: The table or its words are missing, damaged, or of another
+            model.
+    """
+    path = Path(path)
+    config = model.config
+    table = read_embeddings(path, config.projection_dim)
+    words_path = find_vocabulary(path) if vocabulary is None else Path(vocabulary)
+    if words_path is None:
+        raise ModelNotFoundError(
+            f"There is no vocabulary next to {path} for its rows. Put {own_file(path, VOCABULARY).name} there, or "
+            "give it as vocabulary."
+        )
+    rows_of = f"the dataset 'embedding' of {path}"
+    if config.n_words is None and config.word_features is None:
+        words = read_words(words_path)
+        if len(words) != len(table):
+            row_vocabulary(words_path, len(table), rows_of)  # raises the error
+        return CachedModel.of(model, {word: row for row, word in enumerate(words)}, table)
+    listed = row_vocabulary(words_path, len(table), rows_of)
+    own_table = {"token_layer.embedding.weight": np.concatenate([np.zeros_like(table[:1]), table])}
+    # The types ask for a second mapping that can be written to, and a ChainMap writes to the first one only.
+    arrays = ChainMap(own_table, model.arrays)  # type: ignore[arg-type]
+    weights = Weights(dataclasses.replace(config, n_words=len(table)), arrays)
+    if model.softmax is not None and (model.vocabulary is None or model.vocabulary.words != listed.words):
+        card = {**model.card, "softmax": f"left out: its words are not those of {path.name}"}
+        return model.replace(weights=weights, vocabulary=listed, softmax=None, card=card)
+    return model.replace(weights=weights, vocabulary=listed)
+
+
+def read_embeddings(path: str | Path, dim: int) -> NDArray[np.float32]:
+    """Read the table that bilm-tf's ``dump_token_embeddings`` writes: the dataset ``embedding``, ``(words, dim)``.
+
+    Raises:
+        ModelNotFoundError: The file does not exist.
+        FormatError, TensorMismatchError: The file is damaged, holds no such table or one of another size, or only a
+            link to another file.
+    """
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            is_here = isinstance(file.get("embedding", getlink=True), h5py.HardLink)
+            dataset = file["embedding"] if is_here else None
+            if not isinstance(dataset, h5py.Dataset):
+                raise FormatError(f"{path} holds no dataset 'embedding', so it is not a file of token embeddings.")
+            if dataset.ndim != 2 or dataset.shape[1] != dim or not len(dataset):
+                raise TensorMismatchError(
+                    f"The dataset 'embedding' of {path} is {dataset.shape}; this model's token vectors have "
+                    f"{dim} numbers, so (words, {dim}) was expected, with at least one word."
+                )
+            return read_dataset(dataset, path)
+    except FileNotFoundError:
+        raise ModelNotFoundError(f"There is no file of token embeddings {path}.") from None
+    except HDF5_ERRORS as error:
+        raise FormatError(f"{path} is not a readable HDF5 file ({error}). Download or copy it again.") from None

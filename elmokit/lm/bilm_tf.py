@@ -1,0 +1,196 @@
+"""The perplexity that bilm-tf's ``run_test`` reports, to the digit.
+
+bilm-tf reads a text in B batch rows side by side, one position per step. Each row takes the next sentence of the text
+when it has finished one. The state starts at zero and is carried from sentence to sentence. The first row that finds
+no sentence left ends the test, and what the other rows still hold is never counted. So the number depends on B, and is
+NaN if B is larger than the number of sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmokit.engine.state import State
+from elmokit.errors import ConfigError, TextError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.lm.perplexity import by_direction, exp_or_inf
+from elmokit.lm.surprisal import softmax_and_vocabulary
+from elmokit.storage.text_files import read_lines
+from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
+
+STEPS_AT_ONCE = 64  # positions per row in one call of the network; the state is carried, so the result is the same
+
+
+@dataclass(frozen=True)
+class BilmTfPerplexity:
+    """The perplexity that bilm-tf reports for a text, and how much of the text it covers."""
+
+    mean_nats: tuple[float, ...]
+    """Mean surprisal per counted prediction: forward, then backward if there is one."""
+    n_predictions: int
+    """Counted predictions per direction."""
+    n_lost: int
+    """Predictions of the text that bilm-tf does not count, per direction."""
+    batch_size: int
+    """bilm-tf's batch size."""
+    unknown_ratio: float
+    """Fraction of the text's tokens that are not in the vocabulary and count as ``<UNK>``."""
+    backward_only: bool = False
+    """The model has one direction, the backward one."""
+
+    @property
+    def per_direction(self) -> tuple[float, ...]:
+        """The perplexity of each direction: forward, then backward."""
+        return tuple(exp_or_inf(nats) for nats in self.mean_nats)
+
+    @property
+    def mean(self) -> float:
+        """The number that bilm-tf prints: exp of the mean nats over both directions."""
+        return exp_or_inf(sum(self.mean_nats) / len(self.mean_nats))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all numbers by name, as ``elmokit evaluate perplexity --json`` prints them."""
+        return {
+            "as_bilm_tf": self.batch_size,
+            "n_predictions": self.n_predictions,
+            "n_lost": self.n_lost,
+            "unknown_ratio": self.unknown_ratio,
+            "perplexity": {**by_direction(self.per_direction, self.backward_only), "as_bilm_tf": self.mean},
+        }
+
+    def table(self) -> str:
+        """Format the numbers as a table, as ``elmokit evaluate perplexity`` prints it."""
+        n_all = self.n_predictions + self.n_lost
+        named = by_direction(self.per_direction, self.backward_only)
+        lost = f"; bilm-tf does not count the other {self.n_lost:,}" if self.n_lost else ""
+        return "\n".join(
+            [
+                f"as bilm-tf reports it with batch size {self.batch_size}: {self.mean:.5f}",
+                *(f"{name:<19} {value:.5f}" for name, value in named.items()),
+                f"predictions         {self.n_predictions:,} of {n_all:,} per direction{lost}",
+                f"unknown words       {self.unknown_ratio:.2%} of the tokens",
+            ]
+        )
+
+
+def read_like_bilm_tf(paths: Sequence[Path]) -> Iterator[list[str]]:
+    """Yield the sentences that bilm-tf would read.
+
+    It reads the last file first, takes blank lines as empty sentences, and splits at any Unicode white space.
+
+    Raises:
+        TextError, MissingExtraError: As in ``read_lines``; or a file is empty, at which bilm-tf stops.
+    """
+    for path in reversed(paths):
+        is_empty = True
+        for line in read_lines(path):
+            is_empty = False
+            yield line.split()
+        if is_empty:
+            raise TextError(f"{path} is empty, and bilm-tf stops at an empty file. Leave it out.")
+
+
+def bilm_tf_perplexity(model: PretrainedBiLM, sentences: Iterable[Sequence[str]], batch_size: int) -> BilmTfPerplexity:
+    """Compute bilm-tf's test perplexity for a batch size.
+
+    Raises:
+        ModelNotFoundError: The model has no softmax or no vocabulary.
+        ConfigError: The batch size is below 1.
+        TextError: There are fewer sentences than the batch size, for which bilm-tf prints NaN.
+    """
+    if batch_size < 1:
+        raise ConfigError(f"bilm-tf's batch size is {batch_size}; it must be at least 1.")
+    _, vocabulary = softmax_and_vocabulary(model)
+    n_text = n_sentences = n_unknown = 0
+
+    def counted() -> Iterator[Sequence[str]]:
+        nonlocal n_text, n_sentences, n_unknown
+        for sentence in sentences:
+            n_text += len(sentence) + 1
+            n_sentences += 1
+            n_unknown += vocabulary.count_unknown(sentence)
+            yield sentence
+
+    source = counted()
+    total, n_steps = _summed_nats(model, source, batch_size)
+    for _ in source:
+        pass
+    if not n_steps:
+        raise TextError(
+            f"{n_sentences} sentences do not fill a batch of {batch_size}, for which bilm-tf prints nan. "
+            f"Give a batch size of at most {n_sentences}, or leave out --as-bilm-tf: then every token is counted."
+        )
+    n_predictions = n_steps * batch_size
+    mean_nats = tuple((total / n_predictions).tolist())
+    n_lost, unknown_ratio = n_text - n_predictions, n_unknown / max(1, n_text - n_sentences)
+    return BilmTfPerplexity(mean_nats, n_predictions, n_lost, batch_size, unknown_ratio, model.config.backward_only)
+
+
+def _summed_nats(
+    model: PretrainedBiLM, sentences: Iterator[Sequence[str]], n_rows: int
+) -> tuple[NDArray[np.float64], int]:
+    """Sum the nats of each direction; return the sums and the number of steps."""
+    softmax, vocabulary = softmax_and_vocabulary(model)
+    config, network = model.config, model.network
+    state = State.zero(config, n_rows)
+    total, n_steps = np.zeros(config.n_directions), 0
+    for window in _windows(sentences, n_rows):
+        n_steps += len(window)
+        word_index: dict[str, int] = {}
+        # (directions, input and target, rows, steps): the backward direction reads each sentence from its end
+        pairs = [[[step[row][direction] for step in window] for row in range(n_rows)] for direction in range(2)]
+        for pair in (pair for direction in pairs for row in direction for pair in row):
+            for token in pair:
+                word_index.setdefault(token, len(word_index))
+        vectors = model.word_vectors(list(word_index))
+        word_ids = vocabulary.word_ids(word_index)
+        after = State.zero(config, n_rows)
+        for direction, backward in enumerate(config.read_backward):
+            index = np.array(
+                [[[word_index[token] for token in pair] for pair in row] for row in pairs[1 if backward else 0]]
+            )
+            # The network gets the positions in the order of the text, and reads them from the end.
+            inputs, targets = (index[:, ::-1] if backward else index).reshape(-1, 2).T
+            lengths = np.full(n_rows, len(window))
+            layers, end = network.direction(
+                direction, vectors, np.ascontiguousarray(inputs), lengths, state, [config.n_layers]
+            )
+            nats = softmax.nats(np.concatenate([top for (top,) in layers]), word_ids[targets])
+            model.check_finite(nats)
+            total[direction] += nats.sum(dtype=np.float64)
+            after = after.with_direction(direction, end)
+        state = after
+    return total, n_steps
+
+
+Pair = tuple[str, str]  # the token that is read, and the token that is predicted from it
+Step = list[tuple[Pair, Pair]]  # for each row: forward, backward
+
+
+def _windows(sentences: Iterator[Sequence[str]], n_rows: int) -> Iterator[list[Step]]:
+    """Yield all steps up to the first that some row cannot fill, ``STEPS_AT_ONCE`` at a time."""
+    rows: list[tuple[list[str], int]] = [([], 1)] * n_rows  # tokens with boundaries, and how many have been predicted
+    window: list[Step] = []
+    while True:
+        step: Step = []
+        for row in range(n_rows):
+            tokens, n_done = rows[row]
+            if n_done >= len(tokens):
+                sentence = next(sentences, None)
+                if sentence is None:
+                    if window:
+                        yield window
+                    return
+                tokens, n_done = [BEGIN_SENTENCE, *sentence, END_SENTENCE], 1
+            step.append(((tokens[n_done - 1], tokens[n_done]), (tokens[-n_done], tokens[-n_done - 1])))
+            rows[row] = tokens, n_done + 1
+        window.append(step)
+        if len(window) == STEPS_AT_ONCE:
+            yield window
+            window = []

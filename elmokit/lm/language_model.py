@@ -1,0 +1,267 @@
+"""``LanguageModel``: surprisal, perplexity and substitutes from one object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from elmokit.embedding.start_state import FixedStart
+from elmokit.engine.precision import Precision
+from elmokit.engine.state import State
+from elmokit.errors import TextError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.lm.bilm_tf import BilmTfPerplexity, bilm_tf_perplexity, read_like_bilm_tf
+from elmokit.lm.pairs import MinimalPairScores, score_minimal_pairs
+from elmokit.lm.perplexity import Perplexity, perplexity, spelling_of
+from elmokit.lm.spelling import Spelling
+from elmokit.lm.substitutes import Direction, Substitute, all_substitutes, substitutes
+from elmokit.lm.surprisal import BATCH_TOKENS, Surprisal, softmax_and_vocabulary, start_state, surprisals
+from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, read_sentences
+from elmokit.text.tokenize import TextSplitter, text_splitter
+
+if TYPE_CHECKING:
+    import torch
+
+Sentence = Sequence[str]
+Texts = TextPaths | Iterable[Sentence]
+"""Files of tokenized sentences, or the sentences themselves."""
+
+
+class LanguageModel:
+    """A biLM as a language model, for surprisal, perplexity and substitutes.
+
+    Args:
+        model: A model with its softmax and vocabulary, from ``open_model``.
+        start: Initial LSTM state of each sentence: "warm", the model's fixed initial state; "zero", from which
+            the perplexity of some models is many times too high; or a state of one batch row.
+
+    Raises:
+        ModelNotFoundError: The model has no softmax or no vocabulary. Most exported models dropped them; a TensorFlow
+            checkpoint of bilm-tf and an elmokit training run have them.
+
+    Example:
+        >>> lm = LanguageModel.from_pretrained()
+        >>> (found,) = lm.surprisal([["The", "cat", "sat", "."]])
+        >>> dict(zip(found.tokens[1:], found.nats[0, 1:].round(2)))
+        >>> lm.perplexity("held-out.txt").per_direction
+        >>> [word for word, *_ in lm.substitutes(["The", "cat", "sat", "."], 1, n=3)]
+    """
+
+    def __init__(self, model: PretrainedBiLM, *, start: FixedStart | State = "warm") -> None:
+        softmax_and_vocabulary(model)
+        start_state(model, start)
+        self.model = model
+        self.start = start
+
+    def _repr_html_(self) -> str:
+        return self.model._repr_html_()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        source: str | Path | None = None,
+        *,
+        options: str | Path | None = None,
+        vocabulary: str | Path | None = None,
+        start: FixedStart = "warm",
+        device: str | torch.device | None = None,
+        precision: Precision | None = None,
+    ) -> LanguageModel:
+        """Open a model as a language model.
+
+        Args:
+            source, options, vocabulary: As in ``open_model``; without a source, the small English model inside the
+                package.
+            start: As in the class.
+            device: Where to compute, such as "cuda", which needs PyTorch; None for the CPU.
+            precision: The lowest precision of the LSTM weights: "float32", "bfloat16", "int8" or "int7"; None for
+                the model's own, which is int8 for the included model: surprisals are then 0.05 nats from their exact
+                values on average, and up to 0.5. Pass "float32" to rely on single words (docs/how-to/surprisal.md).
+
+        Raises:
+            ModelError: The model was not found, cannot be opened, or has no softmax or vocabulary.
+            ConfigError: The device cannot be used, or the precision is unknown.
+            MissingExtraError: The device needs PyTorch, which is not installed.
+        """
+        model = open_model(source, options=options, vocabulary=vocabulary, precision=precision, device=device)
+        return cls(model, start=start)
+
+    def to(self, device: str | torch.device) -> LanguageModel:
+        """Move the model to a device and return this object; errors as in :meth:`from_pretrained`."""
+        self.model.to(device)
+        return self
+
+    def surprisal(self, sentences: Iterable[Sentence], *, batch_tokens: int = BATCH_TOKENS) -> list[Surprisal]:
+        """Compute the surprisal of each token of each sentence.
+
+        For a text that does not fit in memory, use ``elmokit.lm.surprisal.surprisals``, which yields the same
+        results one by one.
+
+        Args:
+            sentences: Tokenized sentences, without boundaries.
+            batch_tokens: Positions per batch. The results do not depend on it.
+
+        Returns:
+            For each sentence its tokens with boundaries and the nats of each direction.
+
+        Raises:
+            TextError: A sentence is a string instead of a list of tokens.
+        """
+        return list(surprisals(self.model, sentences, self.start, batch_tokens))
+
+    def perplexity(
+        self,
+        texts: Texts,
+        *,
+        start: FixedStart | Literal["stateful"] | State | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+        on_sentence: Callable[[Surprisal], object] | None = None,
+        progress: ProgressCallback | None = None,
+        raw_language: str | None = None,
+    ) -> Perplexity:
+        """Compute the perplexity of a text.
+
+        Args:
+            texts: Tokenized sentences; or paths to files, directories or glob patterns of text with one tokenized
+                sentence per line. Several files are scored as one text.
+            start: "stateful" reads each sentence from the state after the sentence before; None for the model's start.
+            batch_tokens: Positions per batch. The result does not depend on it.
+            on_sentence: Called with the surprisal of each sentence, in order.
+            progress: Called with the number of predictions so far.
+            raw_language: The language of files of raw text, such as "en": each line is split into sentences and
+                tokens, as by :func:`elmokit.tokenize`.
+
+        Raises:
+            TextError: There is no sentence, or a file cannot be read.
+            MissingExtraError, ConfigError: As in :func:`elmokit.tokenize`.
+        """
+        split = None if raw_language is None else text_splitter(raw_language)
+        sentences, total = self._sentences(texts, count=progress is not None, split=split)
+        n_done = 0
+
+        def after(sentence: Surprisal) -> None:
+            nonlocal n_done
+            n_done += len(sentence.tokens) - 1
+            if on_sentence is not None:
+                on_sentence(sentence)
+            if progress is not None:
+                progress("perplexity", n_done, total)
+
+        return perplexity(
+            self.model,
+            sentences,
+            self.start if start is None else start,
+            batch_tokens=batch_tokens,
+            spelling=self._spelling,
+            on_sentence=after,
+        )
+
+    def bilm_tf_perplexity(
+        self, texts: Texts, batch_size: int, *, progress: ProgressCallback | None = None
+    ) -> BilmTfPerplexity:
+        """Compute the perplexity that bilm-tf's ``run_test`` prints. Arguments as in ``perplexity``.
+
+        Args:
+            batch_size: The batch size of ``run_test``, on which its number depends.
+        """
+        sentences, total = self._sentences(texts, count=progress is not None, like_bilm_tf=True)
+
+        def counted() -> Iterator[Sentence]:
+            n_done = 0
+            for sentence in sentences:
+                n_done += len(sentence) + 1
+                if progress is not None:
+                    progress("perplexity", n_done, total)
+                yield sentence
+
+        return bilm_tf_perplexity(self.model, counted(), batch_size)
+
+    @overload
+    def substitutes(
+        self,
+        sentence: Sentence,
+        position: int,
+        direction: Direction = "both",
+        n: int = 10,
+        *,
+        special_words: bool = False,
+    ) -> list[Substitute]: ...
+
+    @overload
+    def substitutes(
+        self,
+        sentence: Sentence,
+        position: None = None,
+        direction: Direction = "both",
+        n: int = 10,
+        *,
+        special_words: bool = False,
+    ) -> list[list[Substitute]]: ...
+
+    def substitutes(
+        self,
+        sentence: Sentence,
+        position: int | None = None,
+        direction: Direction = "both",
+        n: int = 10,
+        *,
+        special_words: bool = False,
+    ) -> list[Substitute] | list[list[Substitute]]:
+        """Find the words that the model expects at a position, most probable first. The model does not
+        see the token at that position.
+
+        Args:
+            sentence: Tokens, without boundaries.
+            position: Index of a token, from 0; negative indices count from the end. Without it, the result is a list
+                with the words for each token.
+            direction: "forward", from the tokens before; "backward", from the tokens after; or "both", the product of
+                the two probabilities, normalized.
+            n: How many words.
+            special_words: Include ``<S>``, ``</S>`` and ``<UNK>``. Otherwise the probabilities are normalized over the
+                other words.
+
+        Raises:
+            ConfigError: The position is outside the sentence, or the model does not read in this direction.
+        """
+        if position is None:
+            (found,) = all_substitutes(self.model, [sentence], direction, n, self.start, special_words=special_words)
+            return found
+        return substitutes(self.model, sentence, position, direction, n, self.start, special_words)
+
+    def minimal_pairs(self, pairs: Iterable[tuple[Sentence, Sentence]]) -> MinimalPairScores:
+        """Score pairs of sentences, the acceptable one first, as BLiMP does.
+
+        Returns:
+            The surprisal of each sentence, and the fraction of pairs whose first sentence is more probable.
+        """
+        return score_minimal_pairs(self.model, pairs, self.start)
+
+    @cached_property
+    def _spelling(self) -> Spelling:
+        return spelling_of(self.model)
+
+    def _sentences(
+        self, texts: Texts, count: bool, like_bilm_tf: bool = False, split: TextSplitter | None = None
+    ) -> tuple[Iterable[Sentence], int | None]:
+        """Return the sentences of a text, and how many predictions they are if they can be counted beforehand."""
+        items: Iterator[Any] = iter([texts] if isinstance(texts, str | Path) else texts)
+        first = next(items, None)
+        items = items if first is None else chain([first], items)
+        if not isinstance(first, str | Path):
+            return items, None
+        try:
+            paths = find_text_files(items)
+        except TextError as error:
+            if not isinstance(texts, str):
+                raise
+            raise TextError(f"{error} To pass a sentence instead of a file, write [{texts[:40]!r}.split()].") from None
+        read = partial(read_sentences, split=split)
+        total = None
+        if count and all(map(can_reread, paths)):
+            total = sum(len(tokens) + 1 for path in paths for tokens in read(path))
+        return read_like_bilm_tf(paths) if like_bilm_tf else chain.from_iterable(map(read, paths)), total

@@ -1,0 +1,77 @@
+"""Which of two sentences a model finds more probable: what minimal pairs are judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmokit.embedding.start_state import FixedStart
+from elmokit.engine.state import State
+from elmokit.errors import TextError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.lm.surprisal import BATCH_TOKENS, Surprisal, surprisals
+
+
+@dataclass(frozen=True)
+class MinimalPairScores:
+    """The surprisal of pairs of sentences."""
+
+    nats: NDArray[np.float64]
+    """``(pairs, 2, directions)``: surprisal of each whole sentence, minus its log probability."""
+    n_tokens: int
+    """Tokens of all sentences, without boundaries."""
+    n_unknown: int
+    """Those that are not in the vocabulary and count as ``<UNK>``."""
+
+    @property
+    def prefers_first(self) -> NDArray[np.bool_]:
+        """``(pairs,)``: True if the first sentence is more probable, by the sum over both directions."""
+        total = self.nats.sum(axis=2)
+        preferred: NDArray[np.bool_] = total[:, 0] < total[:, 1]
+        return preferred
+
+    @property
+    def accuracy(self) -> float:
+        """Fraction of pairs whose first sentence is more probable, by the sum over both directions."""
+        return float(self.prefers_first.mean())
+
+    @property
+    def accuracy_per_direction(self) -> tuple[float, ...]:
+        """The same for each direction alone: forward, then backward."""
+        return tuple((self.nats[:, 0] < self.nats[:, 1]).mean(axis=0).tolist())
+
+
+def score_minimal_pairs(
+    model: PretrainedBiLM,
+    pairs: Iterable[tuple[Sequence[str], Sequence[str]]],
+    start: FixedStart | State = "warm",
+    batch_tokens: int = BATCH_TOKENS,
+    on_sentence: Callable[[Surprisal], object] | None = None,
+) -> MinimalPairScores:
+    """Score pairs of sentences that differ in one point, the acceptable sentence first (Warstadt et al. 2020, BLiMP).
+
+    Sentences are compared by their whole probability, which favors the shorter one: use pairs of equal length.
+
+    Args:
+        pairs: Tokenized sentences, two by two.
+        start, batch_tokens: As in ``surprisals``.
+        on_sentence: Called with each sentence, in order.
+
+    Raises:
+        ModelNotFoundError: The model has no softmax or no vocabulary.
+        TextError: There is no pair, or a sentence is not a list of tokens.
+    """
+    sentences = (sentence for good, bad in pairs for sentence in (good, bad))
+    nats, n_tokens, n_unknown = [], 0, 0
+    for sentence in surprisals(model, sentences, start, batch_tokens):
+        nats.append(sentence.total_nats)
+        n_tokens += len(sentence.tokens) - 2
+        n_unknown += int(sentence.is_unknown[1:-1].sum())
+        if on_sentence is not None:
+            on_sentence(sentence)
+    if not nats:
+        raise TextError("No pair of sentences to score.")
+    return MinimalPairScores(np.array(nats).reshape(-1, 2, len(nats[0])), n_tokens, n_unknown)

@@ -1,0 +1,248 @@
+"""Perplexity: full softmax, every token counted once, each direction reported separately."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+
+from elmokit.embedding.start_state import FixedStart
+from elmokit.engine.state import State
+from elmokit.engine.token_cache import TokenCache
+from elmokit.errors import TextError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.lm.spelling import Spelling
+from elmokit.lm.surprisal import (
+    BATCH_TOKENS,
+    DIRECTIONS,
+    Surprisal,
+    score_batch,
+    softmax_and_vocabulary,
+    surprisals,
+)
+from elmokit.text.characters import UNKNOWN
+
+MANY_UNKNOWN = 0.2
+"""A perplexity is questionable if more than this fraction of the words is unknown."""
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """How well a model predicts a text, for each direction.
+
+    A sentence of n tokens counts n + 1 predictions per direction: the forward LSTM predicts its tokens and ``</S>``,
+    the backward LSTM its tokens and ``<S>``.
+    """
+
+    mean_nats: tuple[float, ...]
+    """Mean surprisal per prediction: forward, then backward if there is one."""
+    n_predictions: int
+    """Predictions per direction."""
+    unknown_ratio: float
+    """Fraction of tokens (without boundaries) that are not in the vocabulary and count as ``<UNK>``."""
+    n_sentences: int
+    n_characters: int
+    """Unicode code points of the text, with one space or line end after each token."""
+    spelling_bits: float | None = None
+    """Bits that the letters of the unknown words cost, by ``Spelling``; None if no spelling model was given."""
+    backward_only: bool = False
+    """The model has one direction, the backward one."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of tokens, without boundaries."""
+        return self.n_predictions - self.n_sentences
+
+    @property
+    def per_direction(self) -> tuple[float, ...]:
+        """The perplexity of each direction, exp of its mean nats: forward, then backward."""
+        return tuple(exp_or_inf(nats) for nats in self.mean_nats)
+
+    @property
+    def mean(self) -> float:
+        """The geometric mean over directions, as bilm-tf reports it."""
+        return exp_or_inf(sum(self.mean_nats) / len(self.mean_nats))
+
+    @property
+    def arithmetic_mean(self) -> float:
+        """The arithmetic mean over directions, which many papers quote."""
+        return sum(self.per_direction) / len(self.mean_nats)
+
+    @property
+    def bits_per_character_unspelled(self) -> tuple[float, ...]:
+        """Bits per character of each direction if the letters of unknown words cost nothing: a lower bound."""
+        return tuple(nats * self.n_predictions / math.log(2) / self.n_characters for nats in self.mean_nats)
+
+    @property
+    def bits_per_character(self) -> tuple[float, ...]:
+        """Bits per character of each direction, unknown words spelled out. Comparable between vocabularies.
+
+        It is the length of a code for the whole text: each word coded by the model, each unknown word as ``<UNK>`` and
+        then letter by letter by ``Spelling``, and line ends as ``</S>`` (``<S>`` for the backward direction).
+        """
+        if self.spelling_bits is None:
+            raise ValueError("Pass the spelling model of the vocabulary to perplexity() to get bits per character.")
+        spelled = self.spelling_bits / self.n_characters
+        return tuple(bits + spelled for bits in self.bits_per_character_unspelled)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all numbers by name, as ``elmokit evaluate perplexity --json`` prints them."""
+        return {
+            "n_sentences": self.n_sentences,
+            "n_tokens": self.n_tokens,
+            "n_predictions": self.n_predictions,
+            "n_characters": self.n_characters,
+            "unknown_ratio": self.unknown_ratio,
+            "mean_nats": by_direction(self.mean_nats, self.backward_only),
+            "perplexity": {
+                **by_direction(self.per_direction, self.backward_only),
+                "geometric_mean": self.mean,
+                "arithmetic_mean": self.arithmetic_mean,
+            },
+            "bits_per_character": by_direction(self.bits_per_character, self.backward_only),
+            "bits_per_character_unspelled": by_direction(self.bits_per_character_unspelled, self.backward_only),
+        }
+
+    def table(self) -> str:
+        """Format the numbers as a table, as ``elmokit evaluate perplexity`` prints it."""
+        named = by_direction(self.per_direction, self.backward_only)
+        lines = [
+            f"sentences           {self.n_sentences:,}",
+            f"tokens              {self.n_tokens:,}, {self.unknown_ratio:.2%} unknown",
+            f"predictions         {self.n_predictions:,} per direction: one per token, plus one per sentence end",
+            *(f"{name:<19} {value:.4f}" for name, value in named.items()),
+        ]
+        if len(self.mean_nats) > 1:
+            lines.append(f"geometric mean      {self.mean:.4f}")
+            lines.append(f"arithmetic mean     {self.arithmetic_mean:.4f}")
+        bits, bound = (
+            " / ".join(f"{value:.4f}" for value in values)
+            for values in (self.bits_per_character, self.bits_per_character_unspelled)
+        )
+        note = f", unknown words spelled out; at least {bound}" if self.unknown_ratio else ""
+        return "\n".join([*lines, f"bits per character  {bits}{note}"])
+
+
+def perplexity(
+    model: PretrainedBiLM,
+    sentences: Iterable[Sequence[str]],
+    start: FixedStart | Literal["stateful"] | State = "warm",
+    *,
+    n_rows: int = 1,
+    batch_tokens: int = BATCH_TOKENS,
+    spelling: Spelling | None = None,
+    on_sentence: Callable[[Surprisal], object] | None = None,
+) -> Perplexity:
+    """Compute the perplexity of a text, without dropout.
+
+    Args:
+        sentences: Tokenized sentences, without boundaries.
+        start: Initial LSTM state of each sentence: "warm", the model's fixed initial state; "zero"; a state of one
+            batch row; or "stateful", the state after the sentence before, as in training.
+        n_rows: For "stateful", the number of consecutive pieces of the text that are read side by side, each from zero.
+            With more than one, the whole text is held in memory.
+        batch_tokens: As in ``surprisals``. The result does not depend on it.
+        spelling: The spelling model of the vocabulary (``spelling_of``), for bits per character.
+        on_sentence: Called with the surprisal of each sentence, in order unless ``n_rows`` is more than 1.
+
+    Raises:
+        ModelNotFoundError: The model has no softmax or no vocabulary.
+        TextError: There is no sentence.
+    """
+    softmax_and_vocabulary(model)
+    if start == "stateful":
+        scored = _stateful(model, sentences, State.zero(model.config, n_rows))
+    else:
+        scored = surprisals(model, sentences, start, batch_tokens)
+    total = np.zeros(model.config.n_directions)
+    n_sentences = n_tokens = n_unknown = n_characters = 0
+    spelling_bits = 0.0
+    for sentence in scored:
+        total += np.nansum(sentence.nats, axis=1, dtype=np.float64)
+        words = sentence.tokens[1:-1]
+        n_sentences += 1
+        n_tokens += len(words)
+        n_characters += sum(map(len, words)) + max(1, len(words))
+        unknown = sentence.is_unknown[1:-1]
+        n_unknown += int(unknown.sum())
+        if spelling is not None:
+            spelling_bits += sum(spelling.bits(words[position]) for position in unknown.nonzero()[0])
+        if on_sentence is not None:
+            on_sentence(sentence)
+    if not n_sentences:
+        raise TextError("No sentence to score. Give a text of one tokenized sentence per line.")
+    n_predictions = n_tokens + n_sentences
+    return Perplexity(
+        mean_nats=tuple((total / n_predictions).tolist()),
+        n_predictions=n_predictions,
+        unknown_ratio=n_unknown / max(1, n_tokens),
+        n_sentences=n_sentences,
+        n_characters=n_characters,
+        spelling_bits=None if spelling is None else spelling_bits,
+        backward_only=model.config.backward_only,
+    )
+
+
+def spelling_of(model: PretrainedBiLM) -> Spelling:
+    """Build the spelling model of a model's vocabulary, which prices the letters of unknown words.
+
+    Raises:
+        ModelNotFoundError: The model has no softmax or no vocabulary.
+    """
+    _, vocabulary = softmax_and_vocabulary(model)
+    specials = {vocabulary.begin_id, vocabulary.end_id, vocabulary.ids.get(UNKNOWN)}
+    return Spelling(word for word_id, word in enumerate(vocabulary.words) if word_id not in specials)
+
+
+def unknown_words_warning(unknown_ratio: float) -> str | None:
+    """Return a warning if more than a fifth of the words of a text are unknown.
+
+    To predict ``<UNK>`` again and again is easy, so that such a perplexity can be low although the model knows nothing
+    about the text.
+
+    Args:
+        unknown_ratio: The fraction of the tokens that are not in the vocabulary.
+    """
+    if unknown_ratio <= MANY_UNKNOWN:
+        return None
+    return (
+        f"{unknown_ratio:.1%} of the words are not in the model's vocabulary and count as <UNK>, which is easy to "
+        "predict: the perplexity says little about how well the model knows this text."
+    )
+
+
+def exp_or_inf(nats: float) -> float:
+    """Compute exp, or infinity where a float overflows."""
+    return math.exp(nats) if nats < 709 else math.inf
+
+
+def by_direction(values: tuple[float, ...], backward_only: bool = False) -> dict[str, float]:
+    """Name the values of one or two directions."""
+    return dict(zip(DIRECTIONS[1:] if backward_only else DIRECTIONS, values, strict=False))
+
+
+def _stateful(model: PretrainedBiLM, sentences: Iterable[Sequence[str]], state: State) -> Iterator[Surprisal]:
+    cache = TokenCache()
+    for batch in _in_rows(sentences, state.n_rows):
+        scored, after = score_batch(model, batch, state.first_rows(len(batch)), cache)
+        state = state.with_first_rows(after)
+        yield from scored
+
+
+def _in_rows(sentences: Iterable[Sequence[str]], n_rows: int) -> Iterator[Sequence[Sequence[str]]]:
+    """Cut a text into consecutive pieces, one per row, and yield the rows' next sentences together.
+
+    Longer pieces come first: so the rows that end early are the last ones, and the state of the others can be sliced.
+    """
+    if n_rows == 1:
+        yield from ([sentence] for sentence in sentences)  # a stream: nothing needs to be kept
+        return
+    text = list(sentences)
+    size, n_longer = divmod(len(text), n_rows)
+    starts = [row * size + min(row, n_longer) for row in range(n_rows + 1)]
+    for offset in range(size + bool(n_longer)):
+        yield [text[start + offset] for start, stop in pairwise(starts) if start + offset < stop]

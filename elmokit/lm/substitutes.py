@@ -1,0 +1,193 @@
+"""Substitutes: the words that a language model expects at a position, without seeing the word there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from elmokit.embedding.start_state import FixedStart
+from elmokit.engine.softmax import ROWS_AT_ONCE, Ids
+from elmokit.engine.state import Floats, State
+from elmokit.errors import ConfigError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.lm.surprisal import BATCH_TOKENS, softmax_and_vocabulary, start_state
+from elmokit.text.batching import check_sentence, check_sentences, map_in_batches, number_tokens
+from elmokit.text.vocabulary import SPECIALS
+
+Direction = Literal["forward", "backward", "both"]
+Query = tuple[Sequence[str], Sequence[int]]
+"""A sentence, and the indices of its tokens."""
+
+
+class Substitute(NamedTuple):
+    """A word that could be at a position."""
+
+    word: str
+    probability: float
+    """Over the words that were asked for: the vocabulary with or without its special words."""
+    score: float
+    """The score before the softmax, whose probabilities are ``probability``."""
+    word_id: int
+
+
+def substitutes(
+    model: PretrainedBiLM,
+    sentence: Sequence[str],
+    position: int,
+    direction: Direction = "both",
+    n: int = 10,
+    start: FixedStart | State = "warm",
+    special_words: bool = False,
+) -> list[Substitute]:
+    """Find the words that a model expects at a position, most probable first. The model does not see the
+    token at that position.
+
+    Args:
+        sentence: Tokens, without boundaries.
+        position: Index of a token, from 0; negative indices count from the end.
+        direction: "forward", from the tokens before the position; "backward", from the tokens after it; or "both",
+            whose probabilities are proportional to the product of the two (each direction must find the word likely).
+        n: How many words, at most the whole vocabulary.
+        start: As in ``surprisals``.
+        special_words: Include ``<S>``, ``</S>`` and ``<UNK>``. Otherwise the probabilities are normalized over the
+            other words. ``<UNK>`` takes the probability of all rare words together, so it would often come first.
+
+    Raises:
+        ModelNotFoundError: The model has no softmax or no vocabulary.
+        ConfigError: The position is outside the sentence, the model does not read in this direction, or ``n`` is below
+        1.
+        TextError: The sentence is a string instead of a list of tokens.
+    """
+    n_tokens = len(check_sentence(sentence))
+    if not -n_tokens <= position < n_tokens:
+        raise ConfigError(
+            f"position is {position}; the sentence has {n_tokens} tokens, so it is from 0 to {n_tokens - 1}."
+        )
+    query = (sentence, [position % n_tokens])
+    ((found,),) = expected_words(model, [query], [direction], n, start, special_words=special_words)
+    return found[direction]
+
+
+def all_substitutes(
+    model: PretrainedBiLM,
+    sentences: Iterable[Sequence[str]],
+    direction: Direction = "both",
+    n: int = 10,
+    start: FixedStart | State = "warm",
+    batch_tokens: int = BATCH_TOKENS,
+    special_words: bool = False,
+) -> Iterator[list[list[Substitute]]]:
+    """Yield for each sentence, in order, the substitutes of each of its tokens. Arguments as in ``substitutes``.
+
+    Args:
+        batch_tokens: Positions per batch, padding included. The results do not depend on it.
+    """
+    queries = ((sentence, range(len(sentence))) for sentence in check_sentences(sentences))
+    for found in expected_words(model, queries, [direction], n, start, batch_tokens, special_words):
+        yield [words[direction] for words in found]
+
+
+def expected_words(
+    model: PretrainedBiLM,
+    queries: Iterable[Query],
+    directions: Sequence[Direction],
+    n: int = 10,
+    start: FixedStart | State = "warm",
+    batch_tokens: int = BATCH_TOKENS,
+    special_words: bool = False,
+) -> Iterator[list[dict[Direction, list[Substitute]]]]:
+    """Yield for each query, in order, the words that each direction expects at each of its positions.
+
+    Every sentence is read once, however many positions and directions there are.
+
+    Args:
+        queries: Sentences, each with the indices of its tokens to find words for.
+        directions: As in ``substitutes``, any number of them.
+        n, start, special_words: As in ``substitutes``.
+        batch_tokens: Positions per batch, padding included. The results do not depend on it.
+    """
+    for direction in directions:
+        _check(model, direction, n)
+    state = start_state(model, start)
+
+    def compute(batch: list[Query]) -> list[list[dict[Direction, list[Substitute]]]]:
+        hidden = _hidden(model, [sentence for sentence, _ in batch], state)
+        return [
+            _best(model, [side[list(positions)] for side in sides], directions, n, special_words)
+            for (_, positions), sides in zip(batch, hidden, strict=True)
+        ]
+
+    yield from map_in_batches(queries, compute, batch_tokens=batch_tokens, length=lambda query: len(query[0]))
+
+
+def _check(model: PretrainedBiLM, direction: str, n: int) -> None:
+    softmax_and_vocabulary(model)
+    if direction not in ("forward", "backward", "both"):
+        raise ConfigError(f"direction is {direction!r}; expected 'forward', 'backward' or 'both'.")
+    config = model.config
+    only = "backward" if config.backward_only else "forward"
+    if direction != only and not config.bidirectional:
+        raise ConfigError(f"direction is {direction!r}, and {model.source} reads {only} only: ask for {only!r}.")
+    if n < 1:
+        raise ConfigError(f"n is {n}; ask for at least 1 word.")
+
+
+def _hidden(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: State) -> list[list[Floats]]:
+    """Compute what predicts each token: per sentence and direction ``(tokens, projection_dim)``."""
+    batch, read_backward = number_tokens(sentences), model.config.read_backward
+    vectors = model.word_vectors(batch.words)
+    layers, _ = model.network.layers(vectors, batch.index, batch.lengths, state, [model.config.n_layers])
+    # With <S> at 0, token i is at i + 1: the forward LSTM predicts it at i, the backward LSTM at i + 2.
+    offsets = [2 if backward else 0 for backward in read_backward]
+    sides = []
+    for sentence, (top,) in zip(sentences, layers, strict=True):
+        model.check_finite(top)
+        halves = np.split(top, len(read_backward), axis=-1)
+        sides.append([half[first : first + len(sentence)] for first, half in zip(offsets, halves, strict=True)])
+    return sides
+
+
+def _best(
+    model: PretrainedBiLM, sides: Sequence[Floats], directions: Sequence[Direction], n: int, special_words: bool
+) -> list[dict[Direction, list[Substitute]]]:
+    """Find the best words of each row of ``sides``: ``(rows, projection_dim)`` for each direction of the model."""
+    softmax, vocabulary = softmax_and_vocabulary(model)
+    omitted = [] if special_words else [i for word in SPECIALS if (i := vocabulary.ids.get(word)) is not None]
+    # Only the sides that a direction needs: forward is the first, backward the last.
+    needed: dict[Direction, list[int]] = {"forward": [0], "backward": [len(sides) - 1], "both": [0, 1]}
+    found: list[dict[Direction, list[Substitute]]] = []
+    for first in range(0, len(sides[0]), ROWS_AT_ONCE):  # the scores of all words take much memory
+        numbers = {number for direction in directions for number in needed[direction]}
+        scores = {number: softmax.scores(sides[number][first : first + ROWS_AT_ONCE]) for number in numbers}
+        rows: list[dict[Direction, list[Substitute]]] = [{} for _ in sides[0][first : first + ROWS_AT_ONCE]]
+        for direction in directions:
+            own = [scores[number] for number in needed[direction]]
+            total = own[0].copy() if len(own) == 1 else sum(score - _log_sum_exp(score) for score in own)
+            assert isinstance(total, np.ndarray)
+            total[:, omitted] = -np.inf
+            ids = _largest(total, min(n, len(vocabulary) - len(omitted)))
+            best = np.take_along_axis(total, ids, axis=1)
+            probabilities = np.exp(best - _log_sum_exp(total))
+            columns = zip(rows, ids.tolist(), probabilities.tolist(), best.tolist(), strict=True)
+            for row, *parts in columns:
+                row[direction] = [Substitute(vocabulary.words[i], p, q, i) for i, p, q in zip(*parts, strict=True)]
+        found += rows
+    return found
+
+
+def _log_sum_exp(scores: Floats) -> Floats:
+    """Return the logarithm of the sum of the exponentials of each row, ``(rows, 1)``."""
+    top = scores.max(axis=1, keepdims=True)  # subtracted, so that exp does not overflow
+    return np.asarray(top + np.log(np.exp(scores - top).sum(axis=1, keepdims=True)), np.float32)
+
+
+def _largest(scores: Floats, n: int) -> Ids:
+    """Return the positions of the ``n`` largest scores of each row, the largest first; of equal ones the earlier."""
+    # Sorting whole rows would take far longer than their products with the weights.
+    bounds = np.partition(scores, -n, axis=1)[:, -n]
+    candidates = [np.flatnonzero(row >= bound) for row, bound in zip(scores, bounds, strict=True)]
+    return np.array(
+        [numbers[np.argsort(-row[numbers], kind="stable")[:n]] for row, numbers in zip(scores, candidates, strict=True)]
+    )

@@ -1,0 +1,171 @@
+"""Surprisal: how unexpected each token of a text is to a language model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmokit.embedding.start_state import FixedStart, check_fixed_start, initial_state
+from elmokit.engine.softmax import Softmax
+from elmokit.engine.state import State
+from elmokit.engine.token_cache import TokenCache
+from elmokit.errors import ModelNotFoundError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.text.batching import check_sentences, map_in_batches, number_tokens
+from elmokit.text.html import colored_tokens
+from elmokit.text.vocabulary import Vocabulary
+
+BATCH_TOKENS = 2048
+DIRECTIONS: tuple[Literal["forward"], Literal["backward"]] = ("forward", "backward")
+STRONGEST_NATS = 12.0
+"""From this surprisal on, the color in a notebook is at its strongest."""
+TSV_HEADER = "sentence_index\ttoken\tforward_nats\tbackward_nats\n"
+
+
+@dataclass(frozen=True)
+class Surprisal:
+    """The surprisal of one sentence."""
+
+    tokens: list[str]
+    """The sentence with its boundaries, ``(n + 2,)``."""
+    nats: NDArray[np.float32]
+    """``(directions, n + 2)``: -ln p(token | all tokens before it), and for the backward direction all tokens after it.
+
+    NaN where a direction predicts nothing: forward at ``<S>``, backward at ``</S>``.
+    """
+    is_unknown: NDArray[np.bool_]
+    """``(n + 2,)``: True if the token is not in the vocabulary; its nats are then those of ``<UNK>``."""
+
+    @property
+    def total_nats(self) -> tuple[float, ...]:
+        """The surprisal of the whole sentence for each direction: minus its log probability."""
+        return tuple(float(np.nansum(nats, dtype=np.float64)) for nats in self.nats)
+
+    def to_tsv(self, index: int) -> str:
+        """Format one line per token, boundaries included, under ``TSV_HEADER``.
+
+        A field is empty where a direction predicts nothing, or does not exist.
+
+        Args:
+            index: The index of the sentence, from 0.
+        """
+        columns = [["" if math.isnan(nats) else f"{nats:.6f}" for nats in row] for row in self.nats.tolist()]
+        if len(columns) < len(DIRECTIONS):
+            # Only the backward direction predicts the first token, <S>.
+            columns.insert(0 if columns[0][0] else 1, [""] * len(self.tokens))
+        cells = zip(self.tokens, *columns, strict=True)
+        return "".join(f"{index}\t{token}\t{forward}\t{backward}\n" for token, forward, backward in cells)
+
+    def to_html(self, notes: Sequence[Sequence[str]] | None = None) -> str:
+        """Return a line of tokens per direction, colored by surprisal, without boundaries.
+
+        Args:
+            notes: ``(directions, n)``: what is shown when the mouse points at a token, after its surprisal.
+        """
+        lines = []
+        for number, row in enumerate(self.nats):
+            side = "from the left" if math.isnan(row[0]) else "from the right"  # forward predicts no <S>
+            added = [""] * (len(row) - 2) if notes is None else notes[number]
+            boxes = [
+                (token, f"{nats:.1f}", nats / STRONGEST_NATS, f"{nats:.2f} nats. {note}".rstrip())
+                for token, nats, note in zip(self.tokens[1:-1], row[1:-1].tolist(), added, strict=True)
+            ]
+            lines.append(colored_tokens(boxes, f"Surprisal in nats, {side}"))
+        return "".join(lines)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+
+def surprisals(
+    model: PretrainedBiLM,
+    sentences: Iterable[Sequence[str]],
+    start: FixedStart | State = "warm",
+    batch_tokens: int = BATCH_TOKENS,
+) -> Iterator[Surprisal]:
+    """Yield the surprisal of each sentence, in order, with the full softmax and without dropout.
+
+    A sentence's surprisal does not depend on the other sentences or on the batches. Only a few batches of sentences
+    are in memory at a time.
+
+    Args:
+        sentences: Tokenized sentences, without boundaries.
+        start: Initial LSTM state of each sentence: "warm", the model's fixed initial state; "zero"; or a state
+            of one batch row.
+        batch_tokens: Positions per batch, padding included.
+
+    Raises:
+        ModelNotFoundError: The model has no softmax or no vocabulary.
+        TextError: A sentence is a string instead of a list, or a token is not a string.
+    """
+    softmax_and_vocabulary(model)
+    state = start_state(model, start)
+
+    cache = TokenCache()
+
+    def compute(batch: list[Sequence[str]]) -> list[Surprisal]:
+        return score_batch(model, batch, state, cache)[0]
+
+    yield from map_in_batches(check_sentences(sentences), compute, batch_tokens=batch_tokens)
+
+
+def start_state(model: PretrainedBiLM, start: FixedStart | State) -> State:
+    """Return the state of one row that a start names.
+
+    Raises:
+        ConfigError: The start is unknown.
+    """
+    if isinstance(start, State):
+        return start
+    check_fixed_start(start)
+    return State.zero(model.config, 1) if start == "zero" else initial_state(model)
+
+
+def softmax_and_vocabulary(model: PretrainedBiLM) -> tuple[Softmax, Vocabulary]:
+    """Return what a model needs to predict words.
+
+    Raises:
+        ModelNotFoundError: The model has no softmax or no vocabulary.
+    """
+    if model.softmax is None or model.vocabulary is None:
+        reason = model.card.get("softmax", "most exported models dropped them")
+        raise ModelNotFoundError(f"{model.source} has no softmax and vocabulary, so it cannot predict words: {reason}.")
+    return model.softmax, model.vocabulary
+
+
+def score_batch(
+    model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: State, cache: TokenCache | None = None
+) -> tuple[list[Surprisal], State]:
+    """Compute the surprisal of one batch, and the state after it.
+
+    Args:
+        state: The state from which each sentence is read, or one for all.
+        cache: Token vectors of earlier batches.
+    """
+    softmax, vocabulary = softmax_and_vocabulary(model)
+    config, network = model.config, model.network
+    batch = number_tokens(sentences)
+    vectors = model.word_vectors(batch.words, cache)
+    word_ids = vocabulary.word_ids(batch.words)
+    nats = np.full((config.n_directions, len(batch.index)), np.nan, np.float32)
+    after = State.zero(config, len(sentences))
+    for direction, backward in enumerate(config.read_backward):
+        # The forward LSTM predicts position t + 1 from position t, the backward LSTM position t from position t + 1.
+        words, lengths = batch.inputs(backward)
+        layers, end = network.direction(direction, vectors, words, lengths, state, [config.n_layers])
+        hidden = np.concatenate([top for (top,) in layers])
+        predicted = softmax.nats(hidden, word_ids[batch.targets(backward)], model.precision)
+        model.check_finite(predicted)
+        nats[direction, batch.is_target(backward)] = predicted
+        after = after.with_direction(direction, end)
+    edges = np.cumsum(batch.lengths)[:-1]
+    scored = [
+        Surprisal([batch.words[word] for word in index], own, word_ids[index] == vocabulary.unknown_id)
+        for index, own in zip(np.split(batch.index, edges), np.split(nats, edges, axis=1), strict=True)
+    ]
+    return scored, after

@@ -1,0 +1,342 @@
+"""The biLM: a bidirectional LSTM language model, the one network behind training, embedding and the compat modules.
+
+Characters (or word ids, or both) become token vectors, and token vectors go through the LSTM layers of each
+direction. This module does no file I/O and works on ids only: sentence boundaries are tokens like any other, added by
+``text/batching``. The LSTM state is an argument and a result, never hidden in the module.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from elmokit.engine.computation import NATIVE, Backend, Computation, LayerKernel, computation_of
+from elmokit.engine.config import BiLMConfig
+from elmokit.engine.lstm import LSTM
+from elmokit.engine.precision import Precision, check_precision, requested_backend
+from elmokit.engine.state import State
+from elmokit.network.char_cnn import CharCNN, WordCharLayer, WordEmbedding
+from elmokit.network.kernels.packed_lstm import run_lstm
+from elmokit.network.kernels.packed_weights import PackedWeights
+from elmokit.network.lstm import LSTMStack, LSTMState, pack_stacks, stack_layers, unstack_layers
+from elmokit.network.tensors import tensor_of
+
+
+class BiLMState(NamedTuple):
+    """The LSTM state of a biLM, passed from one window or batch to the next. Row r belongs to batch row r.
+
+    Attributes:
+        hidden: ``(directions, layers, batch, projection_dim)``
+        cell: ``(directions, layers, batch, hidden_dim)``
+    """
+
+    hidden: Tensor
+    cell: Tensor
+
+    @property
+    def n_rows(self) -> int:
+        """Number of batch rows."""
+        return self.hidden.shape[2]
+
+    @classmethod
+    def from_numpy(cls, state: State) -> BiLMState:
+        """Return the state of NumPy arrays as tensors, which share their memory unless it is read-only."""
+        return cls(*map(tensor_of, state))
+
+    def numpy(self) -> State:
+        """Return the same state as NumPy arrays."""
+        return State(*(part.detach().float().cpu().numpy() for part in self))
+
+    def of_direction(self, direction: int) -> list[LSTMState]:
+        """Return the states of one direction's layers."""
+        return [LSTMState(h, c) for h, c in zip(self.hidden[direction], self.cell[direction], strict=True)]
+
+    def detach(self) -> BiLMState:
+        """Return the same state without a gradient history."""
+        return BiLMState(self.hidden.detach(), self.cell.detach())
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> BiLMState:
+        """Return the same state on another device or in another dtype."""
+        return BiLMState(self.hidden.to(device, dtype), self.cell.to(device, dtype))
+
+    def repeat_row(self, n_rows: int) -> BiLMState:
+        """Repeat a state of one row for ``n_rows`` rows, without copying it."""
+        return BiLMState(self.hidden.expand(-1, -1, n_rows, -1), self.cell.expand(-1, -1, n_rows, -1))
+
+    def with_zero_rows(self, rows: Tensor) -> BiLMState:
+        """Return this state with some rows set to zero.
+
+        Args:
+            rows: ``(directions, batch)``, bool: the rows of each direction.
+        """
+        where = rows[:, None, :, None]
+        return BiLMState(self.hidden.masked_fill(where, 0), self.cell.masked_fill(where, 0))
+
+    def mean_row(self) -> BiLMState:
+        """Return the mean over rows, a state of one row."""
+        return BiLMState(self.hidden.mean(dim=2, keepdim=True), self.cell.mean(dim=2, keepdim=True))
+
+    def first_rows(self, n_rows: int) -> BiLMState:
+        """Return the first ``n_rows`` rows; rows that do not exist are zero."""
+        missing = max(0, n_rows - self.n_rows)
+        return BiLMState(*(nn.functional.pad(part, (0, 0, 0, missing))[:, :, :n_rows] for part in self))
+
+    def with_first_rows(self, rows: BiLMState) -> BiLMState:
+        """Return this state with its first rows replaced; the result grows if ``rows`` has more."""
+        hidden, cell = (torch.cat([new, old[:, :, rows.n_rows :]], 2) for new, old in zip(rows, self, strict=True))
+        return BiLMState(hidden, cell)
+
+
+class BiLMOutput(NamedTuple):
+    """The vectors of all layers for a batch, and the state after it.
+
+    Attributes:
+        layers: ``(n_layers + 1, batch, time, output_dim)``; zero where the mask is False.
+        state: The state to pass to the next batch.
+    """
+
+    layers: Tensor
+    state: BiLMState
+
+
+class BiLM(nn.Module):
+    """A bidirectional language model without its softmax (Peters et al. 2018, section 3).
+
+    Layer 0 is the context-free token vector, repeated once per direction; layer k is the output of LSTM layer k,
+    forward and backward concatenated.
+
+    The constructor does not initialize the weights; call :meth:`reset_parameters`, or load them. That way a model can
+    be created without allocating memory, under ``torch.device("meta")``, and then filled with memory-mapped weights.
+
+    Args:
+        config: The architecture.
+        precision: The lowest precision accepted when no gradient is needed: "float32", "bfloat16", "int8" or
+            "int7"; None means
+            float32. It can be changed later. The environment variable ``ELMOKIT_BACKEND`` overrides it.
+
+    Example:
+        >>> bilm = BiLM(PRESETS["tiny"])
+        >>> bilm.reset_parameters(seed=0)
+        >>> output = bilm(char_ids, mask, bilm.zero_state(len(char_ids)))
+        >>> output.layers.shape  # (n_layers + 1, batch, time, output_dim)
+    """
+
+    def __init__(self, config: BiLMConfig, precision: Precision | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.token_layer = _token_layer(config)
+        self.directions = nn.ModuleList(
+            LSTMStack(
+                config.n_layers,
+                config.hidden_dim,
+                config.projection_dim,
+                config.cell_clip,
+                config.projection_clip,
+                config.skip_connections,
+                config.dropout,
+            )
+            for _ in range(config.n_directions)
+        )
+        self._packed: PackedWeights[LSTM] = PackedWeights()
+        self._token_layer_version: PackedWeights[object] = PackedWeights()
+        self.precision = precision
+
+    @property
+    def precision(self) -> Precision | None:
+        """The lowest precision accepted when no gradient is needed; None means float32."""
+        first = self.directions[0]
+        assert isinstance(first, LSTMStack)
+        return first.precision
+
+    @precision.setter
+    def precision(self, precision: Precision | None) -> None:
+        check_precision(precision)
+        for direction in self.directions:
+            assert isinstance(direction, LSTMStack)
+            direction.precision = precision
+        for module in self.token_layer.modules():
+            if isinstance(module, CharCNN):
+                module.precision = precision
+
+    def kernels(self) -> list[LayerKernel]:
+        """Return what computes each LSTM layer when no gradient is needed: the forward layers, then the backward ones.
+
+        A layer is computed in a higher precision than ``precision`` where that is faster.
+
+        Example:
+            >>> BiLM(PRESETS["original"], precision="int8").kernels()[0]
+            LayerKernel(backend='native-int8', precision='int8', instructions='amx')
+        """
+        directions = (direction for direction in self.directions if isinstance(direction, LSTMStack))
+        return [kernel for direction in directions for kernel in direction.kernels()]
+
+    def computation(self) -> Computation:
+        """Return what computes all layers when no gradient is needed.
+
+        Example:
+            >>> print(BiLM(PRESETS["original"], precision="int8").computation())
+            int8 (native-int8, avx512-vnni, cpu)
+        """
+        pytorch = f"PyTorch's {torch.backends.cpu.get_cpu_capability()}"
+        return computation_of(self.token_layer.kernel(), self.kernels(), self.device.type, pytorch)
+
+    def token_layer_version(self) -> object:
+        """Return an object that stays the same for as long as the token layer computes the same vectors."""
+        layer = self.token_layer
+        return self._token_layer_version.get(
+            requested_backend(self.precision), [*layer.parameters(), *layer.buffers()], object
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the parameters."""
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the parameters."""
+        return next(self.parameters()).dtype
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of trainable parameters, without the zero rows that mean "no token"."""
+        tables = [module for module in self.token_layer.modules() if isinstance(module, nn.Embedding)]
+        return sum(parameter.numel() for parameter in self.parameters()) - sum(table.embedding_dim for table in tables)
+
+    def reset_parameters(self, seed: int | None = None) -> None:
+        """Initialize all weights as bilm-tf does, from a seed or from PyTorch's default generator."""
+        generator = None if seed is None else torch.Generator(self.device).manual_seed(seed)
+        self.token_layer.reset_parameters(generator)
+        for direction in self.directions:
+            assert isinstance(direction, LSTMStack)
+            direction.reset_parameters(generator)
+
+    def modules_of_layer(self, layer: int) -> list[nn.Module]:
+        """Return the modules that compute one layer: the token layer for 0, else the LSTM layer of each direction."""
+        if layer == 0:
+            return [self.token_layer]
+        return [direction.get_submodule(f"layers.{layer - 1}") for direction in self.directions]
+
+    def zero_state(self, n_rows: int) -> BiLMState:
+        """Return the state of a model that has not read anything yet."""
+        config = self.config
+        shape = (config.n_directions, config.n_layers, n_rows)
+        return BiLMState(
+            torch.zeros(*shape, config.projection_dim, device=self.device, dtype=self.dtype),
+            torch.zeros(*shape, config.hidden_dim, device=self.device, dtype=self.dtype),
+        )
+
+    def token_vectors(self, ids: Tensor) -> Tensor:
+        """Return context-free token vectors (layer 0), computing each distinct token once.
+
+        Args:
+            ids: Char ids ``(..., chars)``; a word id and char ids ``(..., 1 + chars)`` for a model with word
+                features; or word ids ``(...)`` for a word-input model. 0 where there is no token.
+
+        Returns:
+            ``(..., projection_dim)``
+        """
+        if isinstance(self.token_layer, WordEmbedding):
+            return self.token_layer.forward(ids)
+        distinct, index = torch.unique(ids.flatten(0, -2), dim=0, return_inverse=True)
+        vectors: Tensor = self.token_layer(distinct)
+        return vectors[index].view(*ids.shape[:-1], -1)
+
+    def forward(self, ids: Tensor, mask: Tensor, state: BiLMState) -> BiLMOutput:
+        """Compute all layers for a batch.
+
+        Args:
+            ids: ``(batch, time, chars)`` or ``(batch, time)``, as in ``token_vectors``.
+            mask: ``(batch, time)`` bool, True on a real token.
+            state: The state that each direction starts from.
+        """
+        return self.contextualize(self.token_vectors(ids), mask, state)
+
+    def contextualize(self, vectors: Tensor, mask: Tensor, state: BiLMState) -> BiLMOutput:
+        """Compute all layers for token vectors ``(batch, time, projection_dim)``; see ``forward`` for the rest."""
+        read_backward = self.config.read_backward
+        lstm = self._packed_lstm(vectors, state, mask)
+        if lstm is not None:
+            directions = range(self.config.n_directions)
+            layers, after = run_lstm(lstm, vectors, state, mask, directions, read_backward)
+            return BiLMOutput(layers, BiLMState(*after))
+        vectors = vectors * mask[..., None]
+        every_layer = [[vectors] * len(read_backward)]
+        per_direction: list[list[Tensor]] = []
+        new_states: list[list[LSTMState]] = []
+        for index, reverse in enumerate(read_backward):
+            outputs, states = self.directions[index](vectors, state.of_direction(index), mask, reverse)
+            per_direction.append(outputs)
+            new_states.append(states)
+        every_layer += [list(halves) for halves in zip(*per_direction, strict=True)]
+        layers = torch.stack([torch.cat(halves, dim=-1) for halves in every_layer])
+        return BiLMOutput(layers, stack_states(new_states))
+
+    def run_direction(
+        self,
+        direction: int,
+        vectors: Tensor,
+        states: list[LSTMState],
+        mask: Tensor | None = None,
+        reverse: bool = False,
+    ) -> tuple[list[Tensor], list[LSTMState]]:
+        """Run the LSTM layers of one direction.
+
+        Training uses it directly, because each direction has its own text stream during training.
+
+        Args:
+            direction: Which LSTM: 0 for the forward one and 1 for the backward one, or 0 if there is only one.
+            vectors: Token vectors, ``(batch, time, projection_dim)``.
+            states: The state of each layer before the first step.
+            mask: ``(batch, time)`` bool, True on a real token; None if every position is real.
+            reverse: Read from the last position to the first.
+
+        Returns:
+            Each layer's outputs ``(batch, time, projection_dim)``, and each layer's new state.
+        """
+        stack = self.directions[direction]
+        assert isinstance(stack, LSTMStack)
+        # The packed layers of both directions: those of one alone would take as much memory again.
+        if (backend := stack.select_backend(vectors, states, mask)) in NATIVE:
+            lstm = self._pack(backend)
+            layers, after = run_lstm(lstm, vectors, stack_layers(states), mask, [direction], [reverse])
+            return list(layers[1:]), unstack_layers(after)
+        outputs, new_states = stack(vectors, states, mask, reverse)
+        return outputs, new_states
+
+    def _packed_lstm(self, vectors: Tensor, state: BiLMState, mask: Tensor) -> LSTM | None:
+        """Return the packed layers of all directions if the engine computes this call."""
+        stacks = [stack for stack in self.directions if isinstance(stack, LSTMStack)]
+        backends = {
+            stack.select_backend(vectors, state.of_direction(number), mask) for number, stack in enumerate(stacks)
+        }
+        (backend, *others) = backends
+        return None if others or backend not in NATIVE else self._pack(backend)
+
+    def _pack(self, backend: Backend) -> LSTM:
+        return pack_stacks([stack for stack in self.directions if isinstance(stack, LSTMStack)], backend, self._packed)
+
+
+def _token_layer(config: BiLMConfig) -> CharCNN | WordEmbedding | WordCharLayer:
+    cnn, words = config.char_cnn, config.word_features
+    chars = None
+    if cnn is not None:
+        # Without its own projection if a projection of words and characters follows.
+        output_dim = config.projection_dim if words is None else cnn.n_features
+        chars = CharCNN(cnn.n_chars, cnn.char_dim, cnn.filters, cnn.activation, cnn.n_highway, output_dim)
+    if words is not None:
+        return WordCharLayer(words.n_words, words.word_dim, chars, config.projection_dim)
+    if chars is not None:
+        return chars
+    assert config.n_words is not None
+    return WordEmbedding(config.n_words, config.projection_dim)
+
+
+def stack_states(states: list[list[LSTMState]]) -> BiLMState:
+    """Combine the states of each direction's layers into one ``BiLMState``."""
+    return BiLMState(
+        torch.stack([torch.stack([layer.hidden for layer in direction]) for direction in states]),
+        torch.stack([torch.stack([layer.cell for layer in direction]) for direction in states]),
+    )

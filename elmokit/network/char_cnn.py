@@ -1,0 +1,343 @@
+"""Token layers: from the characters of a token, its word id, or both, to a context-free vector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from elmokit.engine.computation import NATIVE, LayerKernel, native_kernel
+from elmokit.engine.config import MIN_CHARS, Activation, BiLMConfig, CharCNNConfig
+from elmokit.engine.library import Library
+from elmokit.engine.packing import choose_kernels
+from elmokit.engine.precision import Precision, requested_backend
+from elmokit.engine.threads import n_threads
+from elmokit.engine.token_layer import TokenLayer
+from elmokit.errors import ConfigError
+from elmokit.network.char_convolution import pooled_convolutions
+from elmokit.network.elementwise import apply_by_row
+from elmokit.network.kernels.backends import native_library, select_backend, tile_library_for
+from elmokit.network.kernels.packed_weights import PackedWeights
+from elmokit.network.kernels.tile_layers import TileLinear, fits_tiles
+from elmokit.network.kernels.tile_products import tile_highway
+
+
+class TokenLayerWeights(NamedTuple):
+    """The weights of a char CNN."""
+
+    char_embedding: Tensor  # (rows, char_dim)
+    convolutions: Sequence[tuple[Tensor, Tensor | None]]  # (filters, char_dim, width), (filters,)
+    uses_tanh: bool  # else relu
+    # (2 * features, features), (2 * features,): the transform, then the gate of the transformed branch
+    highways: Sequence[tuple[Tensor, Tensor]]
+    projection: tuple[Tensor, Tensor] | None  # (output_dim, features), (output_dim,)
+
+
+def zero_padded_embedding(n_rows: int, dim: int) -> nn.Embedding:
+    """Create a trainable ``nn.Embedding`` whose row 0 means "no token" and gets no gradient.
+
+    ``nn.Embedding`` itself would draw the weights with ``normal_``. On the meta device, where a model is built before
+    its weights are loaded, that call imports sympy and ``torch._dynamo``: two seconds for numbers that are never
+    used. On other devices the draw stays, so that a seed keeps giving the same model.
+    """
+    weight = torch.empty(n_rows, dim)
+    if not weight.is_meta:
+        nn.init.normal_(weight)
+    return nn.Embedding(n_rows, dim, padding_idx=0, _weight=weight)
+
+
+@runtime_checkable
+class Highways(Protocol):
+    """One or more highway layers."""
+
+    def matrices(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the weights as ``TokenLayerWeights`` holds them."""
+
+
+class Highway(nn.Module):
+    """A gated layer: ``g * relu(transform(x)) + (1 - g) * x`` with ``g = sigmoid(gate(x))`` (Srivastava et al. 2015).
+
+    An open gate passes the *transformed* branch on; published files call this gate "carry" all the same. Its bias
+    starts at -2, so that a new layer is close to the identity. The inner activation is relu whatever the char CNN
+    uses, as in bilm-tf.
+
+    Args:
+        dim: Size of inputs and outputs.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.transform = TileLinear(dim, dim)
+        self.gate = TileLinear(dim, dim)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights as bilm-tf does: N(0, 1/dim); biases 0 and -2."""
+        for linear, bias in ((self.transform, 0.0), (self.gate, -2.0)):
+            nn.init.normal_(linear.weight, std=linear.in_features**-0.5, generator=generator)
+            nn.init.constant_(linear.bias, bias)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map ``(..., dim)`` to ``(..., dim)``."""
+        library = tile_library_for(inputs) if torch.is_grad_enabled() else None
+        if library is not None and fits_tiles(inputs, self.transform, self.gate):
+            return tile_highway(
+                library, inputs, (self.transform.weight, self.transform.bias), (self.gate.weight, self.gate.bias)
+            )
+        gate = apply_by_row(torch.sigmoid, self.gate(inputs))
+        return gate * F.relu(self.transform(inputs)) + (1 - gate) * inputs
+
+    def matrices(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the weights as ``TokenLayerWeights`` holds them."""
+        parts = [(linear.weight, linear.bias) for linear in (self.transform, self.gate)]
+        return [(torch.cat([weight for weight, _ in parts]), torch.cat([bias for _, bias in parts]))]
+
+
+class CharCNN(nn.Module):
+    """Compute a token's vector from its characters alone (Kim et al. 2016; Peters et al. 2018, section 3.4).
+
+    Convolutions over the characters, the maximum of each filter over positions, highway layers, a projection. Row 0
+    of the character table is zero and means "no token". Padding within a token is an ordinary character that takes
+    part in the convolutions, as in bilm-tf: without it the published models would give other vectors.
+
+    Args:
+        n_chars: Rows of the character table without row 0 (261 in every published model).
+        char_dim: Size of a character's vector.
+        filters: ``(width, count)`` of each convolution, in the order of concatenation.
+        activation: Applied to the maxima.
+        n_highway: Number of highway layers.
+        output_dim: Size of the token vector. There is no projection if the filters already sum to it.
+
+    Attributes:
+        precision: As in :class:`~elmokit.network.bilm.BiLM`, which sets it.
+    """
+
+    precision: Precision | None = None
+
+    def __init__(
+        self,
+        n_chars: int,
+        char_dim: int,
+        filters: Sequence[tuple[int, int]],
+        activation: Activation,
+        n_highway: int,
+        output_dim: int,
+    ) -> None:
+        super().__init__()
+        self.char_embedding = zero_padded_embedding(n_chars + 1, char_dim)
+        self.convolutions = nn.ModuleList(nn.Conv1d(char_dim, count, width) for width, count in filters)
+        self.activation: Activation = activation
+        n_features = sum(count for _, count in filters)
+        self.highways = nn.ModuleList(Highway(n_features) for _ in range(n_highway))
+        self.projection = TileLinear(n_features, output_dim) if n_features != output_dim else None
+        self.output_dim = output_dim
+        self._packed: PackedWeights[TokenLayer | None] = PackedWeights()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights as bilm-tf does."""
+        nn.init.uniform_(self.char_embedding.weight, -1.0, 1.0, generator=generator)
+        with torch.no_grad():
+            self.char_embedding.weight[0] = 0.0
+        for convolution in self.convolutions:
+            assert isinstance(convolution, nn.Conv1d)
+            if self.activation == "relu":
+                nn.init.uniform_(convolution.weight, -0.05, 0.05, generator=generator)
+            else:
+                fan_in = convolution.in_channels * convolution.kernel_size[0]
+                nn.init.normal_(convolution.weight, std=fan_in**-0.5, generator=generator)
+            assert convolution.bias is not None
+            nn.init.zeros_(convolution.bias)
+        for highway in self.highways:
+            assert isinstance(highway, Highway)
+            highway.reset_parameters(generator)
+        if self.projection is not None:
+            nn.init.normal_(self.projection.weight, std=self.projection.in_features**-0.5, generator=generator)
+            nn.init.zeros_(self.projection.bias)
+
+    def forward(self, char_ids: Tensor) -> Tensor:
+        """Encode tokens.
+
+        Args:
+            char_ids: ``(tokens, chars)``; all 0 in a row without a token.
+
+        Returns:
+            ``(tokens, output_dim)``
+        """
+        vectors = self._run_native(char_ids)
+        if vectors is not None:
+            return vectors
+        features = pooled_convolutions(char_ids, self.char_embedding, self.convolutions)
+        # The bias was added inside the maximum; the activation comes after it.
+        features = F.relu(features) if self.activation == "relu" else apply_by_row(torch.tanh, features)
+        for highway in self.highways:
+            features = highway(features)
+        return features if self.projection is None else self.projection(features)
+
+    def _run_native(self, char_ids: Tensor) -> Tensor | None:
+        """Encode tokens with the C functions, in the precision of the model; None if they cannot.
+
+        C code would read foreign memory for tensors of wrong sizes and for ids outside the table. PyTorch's operations
+        raise their usual errors for these.
+        """
+        parameters = list(self.parameters())
+        if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
+            return None
+        if any(parameter.dtype != torch.float32 or parameter.device.type != "cpu" for parameter in parameters):
+            return None
+        if char_ids.device.type != "cpu" or char_ids.dtype != torch.int64 or char_ids.ndim != 2 or not len(char_ids):
+            return None
+        library, kernel = native_library(), self.kernel()
+        if kernel.backend not in NATIVE or library is None or torch.is_autocast_enabled("cpu"):
+            return None
+        precision = kernel.precision
+        layer = self._packed.get(precision, parameters, lambda: pack_char_cnn(library, precision, self.weights()))
+        if layer is None:
+            return None
+        try:
+            return torch.from_numpy(layer(char_ids.numpy(), n_threads()))
+        except ValueError:  # an id that is not in the table, or too few characters for a filter
+            return None
+
+    def kernel(self) -> LayerKernel:
+        """Return what computes token vectors when no gradient is needed."""
+        weight = self.char_embedding.weight
+        if weight.dtype != torch.float32:
+            return LayerKernel("reference", "float32", None)
+        request = requested_backend(self.precision)
+        backend = select_backend(weight.device, request)
+        if backend in NATIVE:
+            library = native_library()
+            assert library is not None
+            return native_kernel(library.instructions, choose_kernels(library, NATIVE[backend], 0).token_layer)
+        # Only the C functions round weights of this layer; without them, `TileLinear` computes it.
+        products = select_backend(weight.device, "reference" if request == "reference" else "float32")
+        return LayerKernel(products, "float32", None)
+
+    def weights(self) -> TokenLayerWeights:
+        """Return the weights as the C functions take them."""
+        convolutions = [(layer.weight, layer.bias) for layer in self.convolutions if isinstance(layer, nn.Conv1d)]
+        return TokenLayerWeights(
+            self.char_embedding.weight,
+            convolutions,
+            self.activation == "tanh",
+            [matrix for highway in self.highways if isinstance(highway, Highways) for matrix in highway.matrices()],
+            None if self.projection is None else (self.projection.weight, self.projection.bias),
+        )
+
+
+@torch.no_grad()
+def pack_char_cnn(library: Library, precision: Precision, weights: TokenLayerWeights) -> TokenLayer | None:
+    """Pack the weights of a char CNN for the engine; return None if their sizes do not fit together."""
+    n_features = sum(len(weight) for weight, _ in weights.convolutions)
+    widths = [weight.shape[2] for weight, _ in weights.convolutions]
+    n_rows, char_dim = weights.char_embedding.shape
+    dim = n_features if weights.projection is None else len(weights.projection[0])
+    tensors = {"char_embedding.weight": weights.char_embedding}
+    for number, (weight, bias) in enumerate(weights.convolutions):
+        if bias is None:
+            return None
+        tensors |= {f"convolutions.{number}.weight": weight, f"convolutions.{number}.bias": bias}
+    for number, (weight, bias) in enumerate(weights.highways):
+        for name, rows in (("transform", slice(n_features)), ("gate", slice(n_features, None))):
+            tensors[f"highways.{number}.{name}.weight"] = weight[rows]
+            tensors[f"highways.{number}.{name}.bias"] = bias[rows]
+    if weights.projection is not None:
+        tensors["projection.weight"], tensors["projection.bias"] = weights.projection
+    try:
+        cnn = CharCNNConfig(
+            filters=tuple(
+                (width, len(weight)) for width, (weight, _) in zip(widths, weights.convolutions, strict=True)
+            ),
+            char_dim=char_dim,
+            n_highway=len(weights.highways),
+            activation="tanh" if weights.uses_tanh else "relu",
+            max_chars=max(MIN_CHARS, *widths),
+            n_chars=n_rows - 1,
+        )
+        config = BiLMConfig(cnn, projection_dim=dim, hidden_dim=dim)
+        arrays = {f"token_layer.{name}": tensor.detach().numpy() for name, tensor in tensors.items()}
+        return TokenLayer(config, arrays, precision, library)
+    except (ConfigError, ValueError):
+        return None
+
+
+class WordEmbedding(nn.Module):
+    """Look up a token's vector by its word id.
+
+    Args:
+        n_words: Size of the vocabulary. The table has one row more: row 0 is zero and means "no token".
+        output_dim: Size of the token vector.
+    """
+
+    def __init__(self, n_words: int, output_dim: int) -> None:
+        super().__init__()
+        self.embedding = zero_padded_embedding(n_words + 1, output_dim)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights as bilm-tf does: Glorot uniform over the published rows."""
+        n_words, output_dim = self.embedding.num_embeddings - 1, self.embedding.embedding_dim
+        bound = (6.0 / (n_words + output_dim)) ** 0.5
+        nn.init.uniform_(self.embedding.weight, -bound, bound, generator=generator)
+        with torch.no_grad():
+            self.embedding.weight[0] = 0.0
+
+    def kernel(self) -> LayerKernel:
+        """Return what computes token vectors: a lookup."""
+        return LayerKernel("reference", "float32", None)
+
+    def forward(self, word_ids: Tensor) -> Tensor:
+        """Map word ids ``(...)``, counted from 1 so that 0 means "no token", to ``(..., output_dim)``."""
+        vectors: Tensor = self.embedding(word_ids)
+        return vectors
+
+
+class WordCharLayer(nn.Module):
+    """Compute a token's vector from its word id and its characters: both are concatenated and projected.
+
+    The token layer of ELMoForManyLangs (Che et al. 2018).
+
+    Args:
+        n_words: Size of the vocabulary. The table has one row more: row 0 is zero and means "no token".
+        word_dim: Size of a word's vector in the table.
+        chars: A char CNN without its own projection, or None to use words alone.
+        output_dim: Size of the token vector.
+    """
+
+    def __init__(self, n_words: int, word_dim: int, chars: CharCNN | None, output_dim: int) -> None:
+        super().__init__()
+        self.word_embedding = zero_padded_embedding(n_words + 1, word_dim)
+        self.chars = chars
+        self.projection = nn.Linear(word_dim + (0 if chars is None else chars.output_dim), output_dim)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights: word vectors of length about 1, as ELMoForManyLangs does; the rest as in the char CNN."""
+        for weight in (self.word_embedding.weight, self.projection.weight):
+            nn.init.normal_(weight, std=weight.shape[1] ** -0.5, generator=generator)
+        nn.init.zeros_(self.projection.bias)
+        with torch.no_grad():
+            self.word_embedding.weight[0] = 0.0
+        if self.chars is not None:
+            self.chars.reset_parameters(generator)
+
+    def kernel(self) -> LayerKernel:
+        """Return what computes token vectors when no gradient is needed, but for the last projection, a PyTorch
+        operation."""
+        return LayerKernel("reference", "float32", None) if self.chars is None else self.chars.kernel()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Encode tokens.
+
+        Args:
+            ids: ``(tokens, 1 + chars)``: a word id, then the char ids; all 0 in a row without a token. Without a char
+                CNN, ``(tokens, 1)``.
+
+        Returns:
+            ``(tokens, output_dim)``
+        """
+        features = [self.word_embedding(ids[:, 0])]  # (tokens, word_dim)
+        if self.chars is not None:
+            features.append(self.chars(ids[:, 1:]))  # (tokens, n_features)
+        vectors: Tensor = self.projection(torch.cat(features, dim=1))
+        return vectors

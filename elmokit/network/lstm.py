@@ -1,0 +1,419 @@
+"""LSTM layers with a projected and clipped recurrent state, in one direction.
+
+The formulas are those of TensorFlow 1's ``LSTMCell`` as bilm-tf used it (Sak et al. 2014, without peepholes). One step
+from input ``x`` and state ``(m, c)``::
+
+    i, g, f, o = weight @ [x, m] + bias
+    c' = clip(sigmoid(f + 1) * c + sigmoid(i) * tanh(g), cell_clip)
+    m' = clip(projection @ (sigmoid(o) * tanh(c')), projection_clip)
+
+The blocks of ``weight`` have the order i, g, f, o, and the 1 is not part of the stored bias, as in every published
+file. If ``hidden_dim`` equals ``projection_dim``, there is neither a projection nor its clip.
+
+This file holds the reference formulas and decides which code runs them: ``kernels/lstm_training.py`` for a window or a
+padded batch in training, the engine (``kernels/packed_lstm.py``) for a batch without gradients on a CPU,
+``kernels/lstm_inference.py`` for one on a GPU, and the reference for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from elmokit.engine.computation import NATIVE, Backend, LayerKernel, native_kernel
+from elmokit.engine.config import FORGET_OFFSET
+from elmokit.engine.lstm import LSTM
+from elmokit.engine.packing import choose_kernels
+from elmokit.engine.precision import Precision, requested_backend
+from elmokit.network.dropout import Dropout
+from elmokit.network.kernels.backends import native_library, select_backend
+from elmokit.network.kernels.lstm_inference import LayerWeights, TorchLayer, pack_layer, run_stack
+from elmokit.network.kernels.packed_lstm import pack_lstm, run_lstm
+from elmokit.network.kernels.packed_weights import PackedWeights
+from elmokit.network.reversal import reorder, reversed_positions
+
+STEPS_AT_ONCE = 64  # steps whose input products are computed together; the bound keeps memory bounded on a long text
+
+
+class LSTMState(NamedTuple):
+    """The state of one layer after a step."""
+
+    hidden: Tensor  # (batch, projection_dim): projected and clipped, without the residual
+    cell: Tensor  # (batch, hidden_dim)
+
+
+class ProjectedLSTM(nn.Module):
+    """One LSTM layer in one direction. The module's docstring has the formulas.
+
+    Args:
+        input_dim: Size of the inputs.
+        hidden_dim: Size of the cell.
+        projection_dim: Size of the outputs and of the recurrent input.
+        cell_clip: Bound on the magnitude of the cell, or None.
+        projection_clip: Bound on the magnitude of the projected output, or None.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        hidden_dim: int,
+        projection_dim: int,
+        cell_clip: float | None,
+        projection_clip: float | None,
+    ) -> None:
+        super().__init__()
+        self.input_dim = input_dim
+        self.hidden_dim = hidden_dim
+        self.projection_dim = projection_dim
+        self.cell_clip = cell_clip
+        self.projection_clip = projection_clip
+        # One matrix for inputs and state, as in TensorFlow's kernel (transposed), so that published files are copied in
+        # whole.
+        self.weight = nn.Parameter(torch.empty(4 * hidden_dim, input_dim + projection_dim))
+        self.bias = nn.Parameter(torch.empty(4 * hidden_dim))
+        projected = hidden_dim != projection_dim
+        self.projection = nn.Parameter(torch.empty(projection_dim, hidden_dim)) if projected else None
+        self._packed: PackedWeights[TorchLayer] = PackedWeights()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights as bilm-tf does: Glorot uniform; biases 0."""
+        nn.init.xavier_uniform_(self.weight, generator=generator)
+        nn.init.zeros_(self.bias)
+        if self.projection is not None:
+            nn.init.xavier_uniform_(self.projection, generator=generator)
+
+    def forward(
+        self, inputs: Tensor, state: LSTMState, mask: Tensor | None = None, reverse: bool = False
+    ) -> tuple[Tensor, LSTMState]:
+        """Run the layer over a batch.
+
+        Args:
+            inputs: ``(batch, time, input_dim)``.
+            state: The state before the first step.
+            mask: ``(batch, time)`` bool, True on a real token; elsewhere the output is zero and the state is kept. None
+                if every position is real.
+            reverse: Read from the last step to the first.
+
+        Returns:
+            The outputs ``(batch, time, projection_dim)`` and the state after the last step.
+        """
+        # Training windows have no padding, and the stream delivers the backward direction's text already reversed
+        # (`text/windows.py`), so the hand-written gradient supports neither a mask nor `reverse`. `LSTMStack` reorders
+        # padded batches for it.
+        is_window = torch.is_grad_enabled() and mask is None and not reverse and inputs.shape[1] > 0
+        if is_window and not (state.hidden.requires_grad or state.cell.requires_grad):
+            return self.run_window(inputs, state)
+        return self._run_reference(inputs, self._bias_with_offset(), state, mask, reverse)
+
+    def run_window(self, inputs: Tensor, state: LSTMState, lengths: Tensor | None = None) -> tuple[Tensor, LSTMState]:
+        """Run the layer from the first step to the last, with the hand-written gradient (``kernels/lstm_training``).
+
+        No gradient flows into or out of the states.
+
+        Args:
+            inputs: ``(batch, time, input_dim)``, at least one step.
+            state: The state before the first step.
+            lengths: ``(batch,)``, the number of steps of each row of a batch that is padded on the right; None if there
+                is no padding.
+
+        Returns:
+            The outputs ``(batch, time, projection_dim)``, arbitrary on padding, and the state after each row's last
+            step.
+        """
+        # Imported here, because only training needs it.
+        from elmokit.network.kernels.lstm_training import run_window
+
+        outputs, hidden, cell = run_window(
+            inputs,
+            self.weight,
+            self._bias_with_offset(),
+            self.projection,
+            *state,
+            self.cell_clip,
+            self.projection_clip,
+            lengths,
+        )
+        return outputs, LSTMState(hidden, cell)
+
+    def packed(self, backend: Backend) -> TorchLayer:
+        """Return the weights prepared for PyTorch's loop. They are prepared again only after they change."""
+
+        def pack() -> TorchLayer:
+            clips = (float("inf") if clip is None else clip for clip in (self.cell_clip, self.projection_clip))
+            weights = LayerWeights(self.weight, self._bias_with_offset(), self.projection, *clips)
+            return pack_layer(backend, weights, self.input_dim)
+
+        return self._packed.get(backend, list(self.parameters()), pack)
+
+    def _bias_with_offset(self) -> Tensor:
+        # A new tensor, not an in-place addition: the parameter keeps the value of the file, and its gradient is
+        # unchanged.
+        offset = torch.zeros_like(self.bias)
+        offset[2 * self.hidden_dim : 3 * self.hidden_dim] = FORGET_OFFSET
+        return self.bias + offset
+
+    def _run_reference(
+        self, inputs: Tensor, bias: Tensor, state: LSTMState, mask: Tensor | None, reverse: bool
+    ) -> tuple[Tensor, LSTMState]:
+        """Compute the formulas step by step. Every other implementation is tested against this one."""
+        n_steps = inputs.shape[1]
+        input_weight, recurrent_weight = self.weight[:, : self.input_dim], self.weight[:, self.input_dim :]
+        hidden, cell = state
+        outputs: list[Tensor] = []
+        starts = range(0, n_steps, STEPS_AT_ONCE)
+        for start in reversed(starts) if reverse else starts:
+            stop = min(start + STEPS_AT_ONCE, n_steps)
+            # Inputs do not depend on the state, so their products need no loop: one large product instead of many small
+            # ones.
+            from_input = F.linear(inputs[:, start:stop], input_weight, bias).unbind(1)
+            for step in reversed(range(start, stop)) if reverse else range(start, stop):
+                gates = from_input[step - start] + F.linear(hidden, recurrent_weight)
+                new_hidden, new_cell = self._step(gates, cell)
+                if mask is None:
+                    hidden, cell = new_hidden, new_cell
+                    outputs.append(hidden)
+                else:
+                    # A padded position keeps the state. So in either reading direction, a row's state after the last
+                    # step is the one after its last real token, however long the others are.
+                    real = mask[:, step, None]
+                    hidden = torch.where(real, new_hidden, hidden)
+                    cell = torch.where(real, new_cell, cell)
+                    outputs.append(torch.where(real, new_hidden, torch.zeros_like(new_hidden)))
+        if reverse:
+            outputs.reverse()
+        stacked = torch.stack(outputs, dim=1) if outputs else inputs.new_zeros(len(inputs), 0, self.projection_dim)
+        return stacked, LSTMState(hidden, cell)
+
+    def _step(self, gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the new hidden state and cell for gate sums ``(batch, 4 * hidden_dim)`` and the old cell."""
+        i, g, f, o = gates.chunk(4, dim=-1)
+        # Clipping comes before the output gate reads the cell, as in TensorFlow's `LSTMCell`; the clipped value is also
+        # the one that is passed to the next step.
+        cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+        if self.cell_clip is not None:
+            cell = cell.clamp(-self.cell_clip, self.cell_clip)
+        hidden = torch.sigmoid(o) * torch.tanh(cell)
+        if self.projection is not None:
+            hidden = F.linear(hidden, self.projection)
+            if self.projection_clip is not None:
+                hidden = hidden.clamp(-self.projection_clip, self.projection_clip)
+        return hidden, cell
+
+
+class LSTMStack(nn.Module):
+    """The LSTM layers of one direction, with a skip connection around every layer but the first.
+
+    Dropout acts on the input of every layer, with a new mask at every step. The skip connection adds the input after
+    dropout, as in bilm-tf.
+
+    Args:
+        n_layers: Number of layers.
+        hidden_dim: Size of the cells.
+        projection_dim: Size of inputs and outputs.
+        cell_clip: Bound on the magnitude of the cells, or None.
+        projection_clip: Bound on the magnitude of the projected outputs, or None.
+        skip_connections: Add a layer's input to its output, from the second layer on.
+        dropout: Dropout probability in training.
+
+    Attributes:
+        precision: The lowest precision accepted when no gradient is needed; None means float32.
+    """
+
+    precision: Precision | None = None
+
+    def __init__(
+        self,
+        n_layers: int,
+        hidden_dim: int,
+        projection_dim: int,
+        cell_clip: float | None,
+        projection_clip: float | None,
+        skip_connections: bool,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            ProjectedLSTM(projection_dim, hidden_dim, projection_dim, cell_clip, projection_clip)
+            # Input and output size are equal in every layer, which skip connections need.
+            for _ in range(n_layers)
+        )
+        self.skip_connections = skip_connections
+        self.dropout = Dropout(dropout)
+        self._packed: PackedWeights[LSTM] = PackedWeights()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights of every layer."""
+        for layer in self.layers:
+            assert isinstance(layer, ProjectedLSTM)
+            layer.reset_parameters(generator)
+
+    def forward(
+        self,
+        inputs: Tensor,
+        states: list[LSTMState],
+        mask: Tensor | None = None,
+        reverse: bool = False,
+    ) -> tuple[list[Tensor], list[LSTMState]]:
+        """Run all layers over a batch.
+
+        Args:
+            inputs: ``(batch, time, projection_dim)``.
+            states: The state of each layer before the first step.
+            mask: ``(batch, time)`` bool, True on a real token; None if every position is real.
+            reverse: Read from the last step to the first.
+
+        Returns:
+            Each layer's outputs ``(batch, time, projection_dim)``, and each layer's new state.
+        """
+        backend = self.select_backend(inputs, states, mask)
+        if backend in NATIVE:
+            lstm = pack_stacks([self], backend, self._packed)
+            layers, after = run_lstm(lstm, inputs, stack_layers(states), mask, [0], [reverse])
+            return list(layers[1:]), unstack_layers(after)
+        if backend != "reference":
+            with torch.no_grad():
+                packed = [layer.packed(backend) for layer in self.layers]  # type: ignore[operator]
+                mask = inputs.new_ones(inputs.shape[:2], dtype=torch.bool) if mask is None else mask
+                hidden, cell = zip(*states, strict=True)
+                results = run_stack(packed, inputs, hidden, cell, mask, reverse, self.skip_connections)
+            return results[0], [LSTMState(*state) for state in zip(*results[1:], strict=True)]
+        if mask is not None and self._fits_windows(inputs, states, mask):
+            return self._run_padded_windows(inputs, states, mask, reverse)
+        outputs: list[Tensor] = []
+        new_states: list[LSTMState] = []
+        for index, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
+            # bilm-tf wraps the cell in ResidualWrapper first and in DropoutWrapper after it, so the residual is the
+            # dropped input.
+            layer_inputs = self.dropout(inputs)
+            inputs, new_state = layer(layer_inputs, state, mask, reverse)
+            # Not around the first layer: bilm-tf adds the wrapper for layers after the first only.
+            if self.skip_connections and index > 0:
+                inputs = inputs + layer_inputs
+                if mask is not None:
+                    inputs = torch.where(mask[..., None], inputs, torch.zeros_like(inputs))
+            outputs.append(inputs)
+            new_states.append(new_state)
+        return outputs, new_states
+
+    def kernels(self) -> list[LayerKernel]:
+        """Return what computes each layer when no gradient is needed and dropout is off."""
+        weights = [layer.weight for layer in self.layers if isinstance(layer, ProjectedLSTM)]
+        backend: Backend = "reference"
+        if all(weight.dtype == torch.float32 for weight in weights):
+            backend = select_backend(weights[0].device, requested_backend(self.precision))
+        return [_layer_kernel(backend, weight.numel()) for weight in weights]
+
+    def _fits_windows(self, inputs: Tensor, states: list[LSTMState], mask: Tensor) -> bool:
+        """Return whether the hand-written gradient can read this padded batch.
+
+        A batch without gradient, with dropout, with gaps between tokens, or whose initial state needs a gradient is
+        left to the reference.
+        """
+        needs_gradient = torch.is_grad_enabled() and (
+            inputs.requires_grad or any(weight.requires_grad for weight in self.parameters())
+        )
+        return (
+            needs_gradient
+            and requested_backend(self.precision) != "reference"
+            and not (self.training and self.dropout.p > 0)
+            and not any(part.requires_grad for state in states for part in state)
+            and inputs.shape[1] > 0
+            and self._sizes_match(inputs, states, mask)
+            and not bool((mask[:, 1:] & ~mask[:, :-1]).any())
+        )
+
+    def _run_padded_windows(
+        self, inputs: Tensor, states: list[LSTMState], mask: Tensor, reverse: bool
+    ) -> tuple[list[Tensor], list[LSTMState]]:
+        """Run all layers over a batch that is padded on the right, with the hand-written gradient.
+
+        Every row is read from its first step on: forward as it is, backward reversed at its own length. Padding then
+        comes after all real tokens, so it can change neither their outputs nor, since its own outputs are zeroed below,
+        any gradient.
+        """
+        positions = reversed_positions(mask) if reverse else None
+        lengths = mask.sum(dim=1)
+        inputs = inputs if positions is None else reorder(inputs, positions)
+        outputs: list[Tensor] = []
+        new_states: list[LSTMState] = []
+        for index, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
+            assert isinstance(layer, ProjectedLSTM)
+            layer_outputs, new_state = layer.run_window(inputs, state, lengths)
+            inputs = layer_outputs + inputs if self.skip_connections and index > 0 else layer_outputs
+            in_order = inputs if positions is None else reorder(inputs, positions)
+            outputs.append(torch.where(mask[..., None], in_order, torch.zeros_like(in_order)))
+            new_states.append(new_state)
+        return outputs, new_states
+
+    def select_backend(self, inputs: Tensor, states: list[LSTMState], mask: Tensor | None) -> Backend:
+        """Return the backend for this call.
+
+        Packed backends compute in float32, without gradients and without dropout; everything else is left to the
+        reference. So are tensors of wrong sizes or on different devices: it raises PyTorch's usual error for them,
+        while C code would read foreign memory.
+        """
+        tensors = [inputs, *self.parameters(), *(part for state in states for part in state)]
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            return "reference"
+        if (self.training and self.dropout.p > 0) or any(tensor.dtype != torch.float32 for tensor in tensors):
+            return "reference"
+        if any(tensor.device != inputs.device for tensor in tensors) or not self._sizes_match(inputs, states, mask):
+            return "reference"
+        backend = select_backend(inputs.device, requested_backend(self.precision))
+        # The engine's layers all have one size; only AllenNLP's first layer may read another one.
+        has_one_size = all(layer.input_dim == layer.projection_dim for layer in self.layers)
+        return "torch" if backend in NATIVE and not (has_one_size and len(self.layers)) else backend
+
+    def _sizes_match(self, inputs: Tensor, states: list[LSTMState], mask: Tensor | None) -> bool:
+        batch_size = len(inputs)
+        sizes = [(layer.input_dim, layer.hidden_dim, layer.projection_dim) for layer in self.layers]
+        return (
+            inputs.ndim == 3
+            and all(input_dim == inputs.shape[2] for input_dim, _, _ in sizes)
+            and (mask is None or mask.shape == inputs.shape[:2])
+            and [(state.hidden.shape, state.cell.shape) for state in states]
+            == [((batch_size, projection_dim), (batch_size, hidden_dim)) for _, hidden_dim, projection_dim in sizes]
+        )
+
+
+def stack_layers(states: list[LSTMState]) -> tuple[Tensor, Tensor]:
+    """Return the states of one direction's layers as the engine takes them: ``(1, layers, batch, dim)`` each."""
+    hidden, cell = (torch.stack(part)[None] for part in zip(*states, strict=True))
+    return hidden, cell
+
+
+def unstack_layers(state: tuple[Tensor, Tensor]) -> list[LSTMState]:
+    """Return the states of the layers of one direction."""
+    return [LSTMState(hidden, cell) for hidden, cell in zip(state[0][0], state[1][0], strict=True)]
+
+
+def pack_stacks(stacks: Sequence[LSTMStack], backend: Backend, kept: PackedWeights[LSTM]) -> LSTM:
+    """Return the layers of one or two directions, packed for a native backend.
+
+    Args:
+        stacks: The forward direction, and the backward one if there are two.
+        backend: The backend.
+        kept: Keeps them until a weight changes.
+    """
+    library = native_library()
+    assert library is not None
+    precision: Precision = NATIVE[backend]
+    directions = [list(stack.layers) for stack in stacks]
+    return kept.get(
+        precision,
+        [parameter for stack in stacks for parameter in stack.parameters()],
+        lambda: pack_lstm(library, precision, directions, stacks[0].skip_connections),  # type: ignore[arg-type]
+    )
+
+
+def _layer_kernel(backend: Backend, n_weights: int) -> LayerKernel:
+    """Return what computes a layer of ``n_weights`` where a backend was selected."""
+    if backend in NATIVE:
+        library = native_library()
+        assert library is not None
+        return native_kernel(library.instructions, choose_kernels(library, NATIVE[backend], n_weights).lstm)
+    return LayerKernel(backend, "bfloat16" if backend == "torch-bfloat16" else "float32", None)

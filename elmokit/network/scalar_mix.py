@@ -1,0 +1,119 @@
+"""A learned weighted sum of layers, as tasks use it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from elmokit.engine.layer_selection import LayerSelection
+from elmokit.errors import ConfigError
+
+MixedLayers = Literal["all", "top", "average"] | int | Sequence[int]
+LAYER_NORM_EPSILON = 1e-12  # as in bilm-tf
+
+
+class ScalarMix(nn.Module):
+    """A learned weighted sum of layers: ``gamma * sum_k softmax(weight)_k * layer_k``.
+
+    Peters et al. 2018, equation 1.
+
+    Args:
+        n_layers: Number of layers, layer 0 included.
+        layer_norm: Normalize each layer first, with one mean and one variance over all real positions of the batch and
+            all features, as bilm-tf does. The sentences of a batch then depend on each other.
+        chosen: The layers to mix; None for all. With a single layer, only gamma is learned.
+        learn_weights: If False, the weights stay equal (the plain mean), and only gamma is learned.
+
+    Example:
+        >>> mix = ScalarMix(n_layers=3)
+        >>> mixed = mix(layers)  # (3, batch, time, dim) to (batch, time, dim)
+    """
+
+    def __init__(
+        self,
+        n_layers: int,
+        layer_norm: bool = False,
+        chosen: Sequence[int] | None = None,
+        learn_weights: bool = True,
+    ) -> None:
+        super().__init__()
+        self.n_layers = n_layers
+        self.chosen = list(range(n_layers)) if chosen is None else list(chosen)
+        if not self.chosen or not set(self.chosen) <= set(range(n_layers)):
+            raise ValueError(f"chosen is {self.chosen}, but there are layers 0 to {n_layers - 1}.")
+        is_learned = learn_weights and len(self.chosen) > 1
+        self.weight = nn.Parameter(torch.zeros(len(self.chosen)), requires_grad=is_learned)
+        self.gamma = nn.Parameter(torch.ones(()))
+        self.layer_norm = layer_norm
+
+    def penalty(self) -> Tensor:
+        """Return the sum of squares of the raw weights, without gamma. Add it to the loss, multiplied by lambda.
+
+        It pulls the mix towards the plain mean (Peters et al. 2018, section 3.4). It is zero if no weight is learned.
+        """
+        return (self.weight**2).sum() if self.weight.requires_grad else self.weight.new_zeros(())
+
+    def forward(self, layers: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Mix the layers of one batch.
+
+        Args:
+            layers: ``(layers, batch, time, dim)``, layer 0 first.
+            mask: ``(batch, time)`` bool, True on a real token; used by layer normalization only.
+
+        Returns:
+            ``(batch, time, dim)``
+        """
+        if len(layers) != self.n_layers:
+            raise ValueError(
+                f"ScalarMix mixes {self.n_layers} layers and was given {len(layers)}. "
+                "Build it with n_layers + 1 of the biLM it follows: layer 0 counts."
+            )
+        if len(self.chosen) < self.n_layers:
+            layers = layers[self.chosen]
+        if self.layer_norm:
+            layers = self._normalize(layers, mask)
+        return torch.einsum("l,lbtd->btd", self.gamma * self.weight.softmax(0), layers)
+
+    @staticmethod
+    def _normalize(layers: Tensor, mask: Tensor | None) -> Tensor:
+        real = torch.ones_like(layers[0, ..., :1]) if mask is None else mask[..., None].to(layers.dtype)
+        n_values = (real.sum() * layers.shape[-1]).clamp(min=1)  # a batch may have no token
+        mean = (layers * real).sum(dim=(1, 2, 3), keepdim=True) / n_values
+        variance = (((layers - mean) * real) ** 2).sum(dim=(1, 2, 3), keepdim=True) / n_values
+        return (layers - mean) * (variance + LAYER_NORM_EPSILON).rsqrt()
+
+
+def selected_layers(layers: Tensor, selection: LayerSelection) -> Tensor:
+    """Return what was requested of all layers ``(layers, ...)``; anything but a mix."""
+    computed, returned = layers[list(selection.computed)], selection.returned
+    if returned == "average":
+        return computed.mean(dim=0)
+    assert isinstance(returned, int | tuple)
+    return computed[returned if isinstance(returned, int) else list(returned)]
+
+
+def make_scalar_mix(layers: MixedLayers, n_layers: int, layer_norm: bool = False) -> ScalarMix:
+    """Return a new mix of the given layers.
+
+    Args:
+        layers: "all", "top", "average" (equal weights), a layer's number, or several numbers.
+        n_layers: Number of layers, layer 0 included.
+        layer_norm: As in ``ScalarMix``.
+
+    Raises:
+        ConfigError: A layer does not exist.
+    """
+    if layers == "average":
+        return ScalarMix(n_layers, layer_norm, learn_weights=False)
+    if layers == "all" or layers == "top":
+        return ScalarMix(n_layers, layer_norm, [n_layers - 1] if layers == "top" else None)
+    chosen = [layers] if isinstance(layers, int) else list(layers)
+    if not chosen or isinstance(chosen[0], bool) or not set(chosen) <= set(range(n_layers)):
+        raise ConfigError(
+            f"layers is {layers!r}, but this model has layers 0 to {n_layers - 1}. Use some of them, or 'all', 'top' "
+            "or 'average'."
+        )
+    return ScalarMix(n_layers, layer_norm, chosen)

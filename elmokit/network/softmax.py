@@ -1,0 +1,239 @@
+"""Output layers of the language model: a score for every word of the vocabulary, and the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from elmokit.engine.precision import Precision, requested_backend
+from elmokit.engine.softmax import ROWS_AT_ONCE, softmax_nats
+from elmokit.network.kernels.backends import native_library_for, tile_library_for
+from elmokit.network.kernels.tile_products import tile_cross_entropy
+
+
+class FullSoftmax(nn.Module):
+    """A softmax over every word of the vocabulary, shared by both directions.
+
+    Args:
+        n_words: Size of the vocabulary.
+        input_dim: Size of the LSTM's outputs.
+    """
+
+    def __init__(self, n_words: int, input_dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n_words, input_dim))
+        self.bias = nn.Parameter(torch.empty(n_words))
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights as bilm-tf does: N(0, 1/input_dim); biases 0."""
+        nn.init.normal_(self.weight, std=self.weight.shape[1] ** -0.5, generator=generator)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
+        """Return the training loss: the mean cross-entropy per position, in nats.
+
+        Args:
+            hidden: ``(positions, input_dim)``.
+            word_ids: ``(positions,)``, the words to predict.
+
+        Returns:
+            A scalar.
+        """
+        return _mean_nats(hidden, self.weight, self.bias, word_ids)
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """Return the logits, ``(positions, words)``."""
+        return F.linear(hidden, self.weight, self.bias)
+
+    @torch.no_grad()
+    def nats(self, hidden: Tensor, word_ids: Tensor, precision: Precision | None = None) -> Tensor:
+        """Return the surprisal of each position's word in nats, ``(positions,)``.
+
+        Args:
+            hidden, word_ids: As in ``forward``.
+            precision: The lowest precision accepted for the sum over all words; None means float32. A lower one is
+                used where the processor multiplies bfloat16 numbers (AMX, AVX-512 BF16). The environment variable
+                ``ELMOKIT_BACKEND`` overrides it.
+        """
+        return _nats(hidden, self.weight, self.bias, word_ids, precision)
+
+
+class TiedSoftmax(nn.Module):
+    """A softmax that shares its weights with the word embedding of a word-input model; only the bias is its own.
+
+    Args:
+        embedding: The table of the token layer. Its row 0, "no token", is not a word and is left out.
+    """
+
+    def __init__(self, embedding: nn.Embedding) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.empty(embedding.num_embeddings - 1, device=embedding.weight.device))
+        self._embedding = (embedding,)  # in a tuple, so that its parameters are not registered a second time
+
+    @property
+    def weight(self) -> Tensor:
+        """The weights ``(words, input_dim)``, a view of the embedding."""
+        # Row 0 is what padding reads. A slice is a view: gradients of the softmax reach the embedding.
+        return self._embedding[0].weight[1:]
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Set the biases to 0; the embedding is drawn with the biLM."""
+        nn.init.zeros_(self.bias)
+
+    def forward(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
+        """Return the training loss; see ``FullSoftmax.forward``."""
+        return _mean_nats(hidden, self.weight, self.bias, word_ids)
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """Return the logits; see ``FullSoftmax.scores``."""
+        return F.linear(hidden, self.weight, self.bias)
+
+    @torch.no_grad()
+    def nats(self, hidden: Tensor, word_ids: Tensor, precision: Precision | None = None) -> Tensor:
+        """Return the surprisal of each position's word; see ``FullSoftmax.nats``."""
+        return _nats(hidden, self.weight, self.bias, word_ids, precision)
+
+
+class AdaptiveSoftmax(nn.Module):
+    """A softmax in two stages: a head for frequent words and clusters, and narrower tails for rarer words.
+
+    Grave et al. 2017, "Efficient softmax approximation for GPUs", in PyTorch's implementation. The vocabulary must be
+    sorted by descending frequency.
+
+    Args:
+        n_words: Size of the vocabulary.
+        input_dim: Size of the LSTM's outputs.
+        cutoffs: The first word of each tail, ascending, below ``n_words``.
+        shrink: Each tail's projection is narrower than the one before by this factor.
+    """
+
+    def __init__(self, n_words: int, input_dim: int, cutoffs: Sequence[int], shrink: float) -> None:
+        super().__init__()
+        # PyTorch's class has no bias in the head by default; a bias is where unigram frequencies go.
+        self.stages = nn.AdaptiveLogSoftmaxWithLoss(input_dim, n_words, list(cutoffs), shrink, head_bias=True)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights of each product from N(0, 1/its input size); biases 0."""
+        for parameter in self.stages.parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5, generator=generator)
+            else:
+                nn.init.zeros_(parameter)
+
+    def forward(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
+        """Return the training loss; see ``FullSoftmax.forward``."""
+        # Under autocast PyTorch's module would assign scores of one dtype into a tensor of another, which is an error.
+        with torch.autocast(hidden.device.type, enabled=False):
+            loss: Tensor = self.stages(hidden.to(self.stages.head.weight.dtype), word_ids).loss
+        return loss
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """Return each word's log-probability ``(positions, words)``, which a softmax leaves unchanged."""
+        scores: Tensor = self.stages.log_prob(hidden)
+        return scores
+
+    @torch.no_grad()
+    def nats(self, hidden: Tensor, word_ids: Tensor, precision: Precision | None = None) -> Tensor:
+        """Return the surprisal of each position's word, always in float32; see ``FullSoftmax.nats``."""
+        nats = torch.empty_like(hidden[:, 0])
+        for start in range(0, len(hidden), ROWS_AT_ONCE):
+            here = slice(start, start + ROWS_AT_ONCE)
+            nats[here] = -self.stages(hidden[here], word_ids[here]).output
+        return nats
+
+
+SoftmaxModule = FullSoftmax | TiedSoftmax | AdaptiveSoftmax
+
+
+def _mean_nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -> Tensor:
+    device = hidden.device.type
+    hidden = hidden.to(weight.dtype)
+    library = tile_library_for(hidden)
+    if library is not None and torch.is_grad_enabled() and len(hidden) == len(word_ids) > 0:
+        # The right word has a score of its own, and does not compete with itself.
+        own = (hidden * F.embedding(word_ids, weight)).sum(dim=1) + bias[word_ids]
+        return tile_cross_entropy(library, hidden, weight, bias, own, word_ids) / len(word_ids)
+    # The function below casts product by product, so autocast is switched off inside it.
+    low_dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    with torch.autocast(device, enabled=False):
+        total: Tensor = _SummedNats.apply(  # type: ignore[no-untyped-call]
+            hidden, weight, bias, word_ids, low_dtype
+        )
+        return total / len(word_ids)
+
+
+def _nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor, precision: Precision | None) -> Tensor:
+    library = native_library_for(hidden)
+    if library is None or any(
+        tensor.dtype != hidden.dtype or tensor.is_cpu != hidden.is_cpu for tensor in (weight, bias)
+    ):
+        nats = torch.empty_like(hidden[:, 0])
+        for start in range(0, len(hidden), ROWS_AT_ONCE):
+            here = slice(start, start + ROWS_AT_ONCE)
+            nats[here] = F.cross_entropy(F.linear(hidden[here], weight, bias), word_ids[here], reduction="none")
+        return nats
+    backend = requested_backend(precision)
+    assert backend != "reference"  # no library is returned for it
+    rows, matrix, offsets, words = (tensor.detach().contiguous().numpy() for tensor in (hidden, weight, bias, word_ids))
+    return torch.from_numpy(softmax_nats(library, rows, matrix, offsets, words, backend))
+
+
+class _SummedNats(torch.autograd.Function):
+    """The summed cross-entropy of a softmax layer, computed in blocks of positions.
+
+    With a large vocabulary the scores of all positions do not fit in memory, and computing them again in the backward
+    pass would double the cost. So the forward pass computes the gradients too, while each block of scores exists, and
+    the backward pass only scales them. Matrix products use ``low_dtype`` if it is given.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor, low_dtype: torch.dtype | None
+    ) -> Tensor:
+        total = hidden.new_zeros(())
+        wants_gradient = any(ctx.needs_input_grad[:3])
+        if wants_gradient:
+            hidden_gradient, weight_gradient = torch.empty_like(hidden), torch.zeros_like(weight)
+            bias_gradient = torch.zeros_like(bias)
+        # Converted once, not once per block.
+        low_weight = weight if low_dtype is None else weight.to(low_dtype)
+        for start in range(0, len(hidden), ROWS_AT_ONCE):
+            rows = hidden[start : start + ROWS_AT_ONCE]
+            words = word_ids[start : start + ROWS_AT_ONCE, None]
+            if low_dtype is None:
+                scores = F.linear(rows, weight, bias)
+            else:
+                scores = F.linear(rows.to(low_dtype), low_weight).to(rows.dtype).add_(bias)
+            top = scores.amax(dim=1, keepdim=True)  # subtracted, so that exp does not overflow
+            right = scores.gather(1, words)
+            # In place: a block of scores is the largest tensor here, and no second one is allocated.
+            scores.sub_(top).exp_()
+            norm = scores.sum(dim=1, keepdim=True)
+            total += (norm.log() + top - right).sum()
+            if wants_gradient:
+                # The gradient of the cross-entropy by the scores: the softmax, minus 1 at the right word.
+                scores.div_(norm)
+                scores.scatter_add_(1, words, scores.new_full((1, 1), -1.0).expand(len(words), 1))
+                if low_dtype is None:
+                    torch.mm(scores, weight, out=hidden_gradient[start : start + ROWS_AT_ONCE])
+                    weight_gradient.addmm_(scores.t(), rows)
+                else:
+                    # Sums over blocks accumulate in the weight's own dtype; only each product is in the lower one.
+                    low_scores = scores.to(low_dtype)
+                    hidden_gradient[start : start + ROWS_AT_ONCE] = low_scores @ low_weight
+                    weight_gradient += low_scores.t() @ rows.to(low_dtype)
+                bias_gradient += scores.sum(dim=0)
+        if wants_gradient:
+            ctx.save_for_backward(hidden_gradient, weight_gradient, bias_gradient)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        hidden, weight, bias = ctx.saved_tensors
+        # The loss is a scalar, so the chain rule is one multiplication. Its gradient is 1 / (positions), times any loss
+        # scale.
+        return hidden * upstream[0], weight * upstream[0], bias * upstream[0], None, None

@@ -1,0 +1,146 @@
+"""PyTorch modules behind the interfaces of the engine: for a GPU, and for weights that are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elmokit.engine.computation import Computation
+from elmokit.engine.config import BiLMConfig
+from elmokit.engine.precision import Precision
+from elmokit.engine.softmax import SoftmaxConfig
+from elmokit.engine.state import Floats, Ids, State
+from elmokit.network.bilm import BiLM, BiLMState
+from elmokit.network.softmax import AdaptiveSoftmax, SoftmaxModule
+from elmokit.network.softmax_config import softmax_config
+from elmokit.text.batching import pad_rows
+
+
+class TorchNetwork:
+    """A biLM without gradients, with NumPy arrays; see :class:`~elmokit.engine.network.Network`.
+
+    Args:
+        bilm: The module. Its weights may change, and move to another device.
+    """
+
+    def __init__(self, bilm: BiLM) -> None:
+        self._bilm = bilm.eval()
+
+    @property
+    def config(self) -> BiLMConfig:
+        return self._bilm.config
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(tensor.numel() * tensor.element_size() for tensor in self._bilm.state_dict().values())
+
+    @property
+    def token_layer_version(self) -> object:
+        return self._bilm.token_layer_version()
+
+    def computation(self) -> Computation:
+        return self._bilm.computation()
+
+    @torch.no_grad()
+    def token_vectors(self, ids: Ids) -> Floats:
+        try:
+            vectors: Tensor = self._bilm.token_layer(torch.from_numpy(ids).to(self._bilm.device))
+        except IndexError:
+            raise ValueError("ids contains numbers that the model has no character or word for.") from None
+        return _numpy(vectors)
+
+    @torch.no_grad()
+    def layers(
+        self,
+        vectors: Floats,
+        words: Ids,
+        lengths: Ids,
+        start: State,
+        wanted: Sequence[int],
+        *,
+        n_edges: int = 0,
+        returns_state: bool = False,
+    ) -> tuple[list[Floats], State | None]:
+        padded, mask = self._padded(vectors, words, lengths)
+        layers, after = self._bilm.contextualize(padded, mask, self._start(start, len(lengths)))
+        found = _numpy(layers[list(wanted)])
+        results = [
+            found[:, row, n_edges : max(n_edges, length - n_edges)].copy()
+            for row, length in enumerate(lengths.tolist())
+        ]
+        return results, after.numpy() if returns_state else None
+
+    @torch.no_grad()
+    def direction(
+        self, number: int, vectors: Floats, words: Ids, lengths: Ids, start: State, wanted: Sequence[int]
+    ) -> tuple[list[Floats], State]:
+        padded, mask = self._padded(vectors, words, lengths)
+        state = self._start(start, len(lengths))
+        reverse = self.config.read_backward[number]
+        outputs, after = self._bilm.run_direction(number, padded, state.of_direction(number), mask, reverse)
+        layers = [_numpy([padded, *outputs][layer]) for layer in wanted]
+        results = [
+            np.stack([layer[row, :length] for layer in layers])
+            if layers
+            else np.empty((0, length, padded.shape[-1]), np.float32)
+            for row, length in enumerate(lengths.tolist())
+        ]
+        end = State.zero(self.config, len(lengths))
+        for layer, (hidden, cell) in enumerate(after):
+            end.hidden[number, layer], end.cell[number, layer] = _numpy(hidden), _numpy(cell)
+        return results, end
+
+    def _padded(self, vectors: Floats, words: Ids, lengths: Ids) -> tuple[Tensor, Tensor]:
+        """Return the token vectors of a batch, padded on the right, and its mask."""
+        device = self._bilm.device
+        index, mask = pad_rows(words, lengths)
+        padded = torch.from_numpy(vectors[index]).to(device, self._bilm.dtype)
+        return padded, torch.from_numpy(mask).to(device)
+
+    def _start(self, start: State, n_rows: int) -> BiLMState:
+        state = BiLMState.from_numpy(start).to(self._bilm.device, self._bilm.dtype)
+        return state if start.n_rows == n_rows else state.repeat_row(n_rows)
+
+
+class TorchSoftmax:
+    """A softmax module with NumPy arrays; see :class:`~elmokit.engine.softmax.Softmax`.
+
+    Args:
+        module: The module. Its weights may change, and move to another device.
+    """
+
+    def __init__(self, module: SoftmaxModule) -> None:
+        self._module = module
+
+    @property
+    def config(self) -> SoftmaxConfig:
+        return softmax_config(self._module)
+
+    @property
+    def arrays(self) -> Mapping[str, Floats]:
+        return {name: _numpy(tensor) for name, tensor in self._module.state_dict().items()}
+
+    @property
+    def weight(self) -> Floats:
+        if isinstance(self._module, AdaptiveSoftmax):
+            raise TypeError("An adaptive softmax has no single weight for a word.")
+        return _numpy(self._module.weight)
+
+    @torch.no_grad()
+    def scores(self, hidden: Floats) -> Floats:
+        return _numpy(self._module.scores(self._here(hidden)))
+
+    def nats(self, hidden: Floats, word_ids: Ids, precision: Precision | None = None) -> Floats:
+        device = next(self._module.parameters()).device
+        return _numpy(self._module.nats(self._here(hidden), torch.from_numpy(word_ids).to(device), precision))
+
+    def _here(self, hidden: Floats) -> Tensor:
+        return torch.from_numpy(hidden).to(next(self._module.parameters()).device)
+
+
+def _numpy(tensor: Tensor) -> Floats:
+    array: Floats = tensor.detach().float().cpu().numpy()
+    return array

@@ -1,0 +1,214 @@
+"""Files and directories that are written completely or not at all, and then survive a power loss.
+
+Output goes to a temporary directory ``.NAME.xxxxxxxx`` next to its destination, so that the final rename stays on one
+file system and is atomic. A process that is killed leaves that directory behind; :func:`recover_interrupted` cleans up.
+
+A rename alone is not enough for power losses: a file system may store the new name before the content, and what is left
+is then an empty file under the final name. So the content is flushed to disk first (``fsync``), and the directory after
+the rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from elmokit.errors import OutputError
+from elmokit.storage.lock import LOCK
+
+SUFFIX_LENGTH = 8  # random characters at the end of a temporary directory's name, as tempfile.mkdtemp makes them
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False) -> Iterator[Path]:
+    """Yield a temporary path to write to. It is renamed to ``path`` when the block ends, or removed if the block
+    raises.
+
+    Once this returns, the output survives a power loss: it has been flushed to disk.
+
+    Args:
+        path: The destination. Its parent directories are created if missing.
+        overwrite: Replace an existing destination.
+        folder: Write a directory, which is created at the temporary path; otherwise a file.
+
+    Raises:
+        OutputError: The destination exists and ``overwrite`` is False, or it cannot be written.
+
+    Example:
+        >>> with atomic_write("vectors.npy") as temporary:
+        ...     numpy.save(temporary, vectors)
+    """
+    path = Path(path)
+    check_output_path(path, overwrite, folder)
+    try:
+        _make_folder(path.parent)
+        # A directory with a file of the final name, not a temporary file: libraries choose the format by the suffix,
+        # and `mkstemp` would make the file readable by its owner only.
+        workspace = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    except OSError as error:
+        raise OutputError(
+            f"Cannot write to {path}: {error.strerror}. Choose a location that you can write to."
+        ) from None
+    try:
+        temporary = workspace / path.name
+        if folder:
+            temporary.mkdir()
+        yield temporary
+        for written in [*temporary.rglob("*"), temporary] if folder else [temporary]:
+            sync(written)
+        _move_into_place(temporary, path, workspace / "old")
+        sync(path.parent)
+    except OSError as error:
+        raise OutputError(f"Writing {path} failed: {error.strerror or error}. Its old content is unchanged.") from error
+    finally:
+        shutil.rmtree(workspace, ignore_errors=True)
+
+
+def _move_into_place(temporary: Path, path: Path, old: Path) -> None:
+    # A directory cannot be renamed over one that is not empty, so the existing one is moved out of the way first.
+    if not path.is_dir():
+        temporary.replace(path)
+        return
+    path.rename(old)
+    try:
+        temporary.replace(path)
+    # Also on Ctrl-C: the existing directory must come back.
+    except BaseException:
+        old.rename(path)
+        raise
+
+
+def _make_folder(folder: Path) -> None:
+    """Create a directory and those above it that are missing, all of which then survive a power loss."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Flush a file or directory to disk, so that it survives a power loss. A directory is the list of its names.
+
+    Where directories cannot be flushed (Windows, some network file systems), their part is skipped.
+
+    Raises:
+        OSError: The disk is full or fails.
+    """
+    if path.is_dir():
+        with contextlib.suppress(OSError):
+            _sync(os.open(path, os.O_RDONLY))
+    else:
+        _sync(os.open(path, os.O_RDWR))  # Windows flushes only what is open for writing
+
+
+def _sync(descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def recover_interrupted(folder: Path) -> None:
+    """Remove what killed processes left in a directory, and restore what one had moved out of the way.
+
+    Call this only for a directory that no other process is writing to.
+    """
+    for workspace in _workspaces(folder):
+        name = workspace.name[1:].rpartition(".")[0]
+        # The process died between the two renames of `_move_into_place`: put the old directory back.
+        if (workspace / "old").exists() and not (folder / name).exists():
+            (workspace / "old").rename(folder / name)
+        shutil.rmtree(workspace)
+
+
+def is_unused(path: Path) -> bool:
+    """Return whether nothing is at a path, or a directory that a process left that was killed before it wrote anything:
+    one with nothing but a lock and temporary directories.
+    """
+    if not path.exists():
+        return True
+    return path.is_dir() and all(inside.name == LOCK for inside in set(path.iterdir()).difference(_workspaces(path)))
+
+
+def _workspaces(folder: Path) -> list[Path]:
+    """Return the temporary directories that ``atomic_write`` made in a directory."""
+    # The name pattern `.NAME.xxxxxxxx`; other hidden files of the directory are left alone.
+    names = ((path, *path.name[1:].rpartition(".")) for path in folder.glob(".*"))
+    return [path for path, name, _, suffix in names if name and len(suffix) == SUFFIX_LENGTH and path.is_dir()]
+
+
+def check_parent(path: str | Path) -> None:
+    """Check that the directory of an output exists.
+
+    Raises:
+        OutputError: It does not exist, or is a file.
+    """
+    parent = Path(path).parent
+    if not parent.is_dir():
+        problem = f"{parent} is not a directory" if parent.exists() else f"the directory {parent} does not exist"
+        raise OutputError(f"Cannot write to {path}: {problem}. Create it first, or choose another location.")
+
+
+def check_extension(path: str | Path, extensions: Sequence[str], otherwise: str = "") -> None:
+    """Check that the name of an output does not ask for a format that will not be written.
+
+    What follows the last dot counts as an extension if it starts with two letters, or is one of ``extensions``: names
+    such as ``elmo-v1.5`` and ``corpus.2019`` have none.
+
+    Args:
+        path: The output path.
+        extensions: The extensions that are allowed, with their dots.
+        otherwise: The end of the error message: what else could be passed.
+
+    Raises:
+        OutputError: The extension is another one.
+    """
+    suffix = Path(path).suffix
+    if suffix not in extensions and re.match(r"\.[A-Za-z]{2}", suffix):
+        known = " or ".join(filter(None, [", ".join(extensions[:-1]), extensions[-1]]))
+        raise OutputError(
+            f"{path} ends in {suffix}, but files of that format are not written here. Use {known}"
+            f"{', ' + otherwise if otherwise else ''}."
+        )
+
+
+def check_output_path(
+    path: str | Path, overwrite: bool, folder: bool = False, parts: Sequence[str] | None = None
+) -> None:
+    """Check before any work is done that an output can be written to a path.
+
+    Args:
+        path: The output path.
+        overwrite: Whether an existing output can be replaced.
+        folder: Whether the output is a directory.
+        parts: Name patterns of the files in such a directory. A directory that contains anything else is not
+            overwritten, because that would be lost. None allows anything.
+
+    Raises:
+        OutputError: Something exists there that cannot be overwritten, or the path has no name, such as ``.``.
+    """
+    path = Path(path)
+    if not path.name:
+        raise OutputError(f"The output path {str(path)!r} has no name. Give it one.")
+    if not path.exists():
+        return
+    if not overwrite:
+        raise OutputError(
+            f"{path} already exists. Choose another name, or pass --overwrite (overwrite=True) to replace it."
+        )
+    if path.is_dir() != folder:
+        kinds = ("directory", "file") if path.is_dir() else ("file", "directory")
+        raise OutputError(f"{path} is a {kinds[0]}, but the output is a {kinds[1]}. Choose another name.")
+    if folder and parts is not None:
+        for name in sorted(inside.name for inside in path.iterdir()):
+            if not any(fnmatch.fnmatchcase(name, part) for part in parts):
+                raise OutputError(
+                    f"{path} contains {name}, which overwriting would delete. Move it elsewhere, or choose another "
+                    "name."
+                )

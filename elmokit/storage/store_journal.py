@@ -1,0 +1,220 @@
+"""What is committed in a resumable store: its journal, and access to the data that the journal describes."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from elmokit.errors import OutputError
+from elmokit.storage.atomic import sync
+from elmokit.storage.bounded import read_bounded
+from elmokit.storage.checksums import extents_of, find_damage, json_crc32
+
+JOURNAL = "journal.json"
+NEW_JOURNAL = "journal.new"
+CHECKSUMS = "checksums"
+_Progress = TypeVar("_Progress")
+
+
+@dataclass(frozen=True)
+class _Journal:
+    settings: dict[str, Any]
+    progress: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    finished: bool = False
+    checksums_size: int = 0
+    checksums_crc32: int = 0
+    state_file: str | None = None
+    state_crc32: int = 0
+    published: str | None = None
+
+
+@dataclass(frozen=True)
+class StoreContents(_Journal):
+    """The committed contents of a store, for reading.
+
+    Get them from :func:`read_store` or from :attr:`ResumableStore.committed`. They stay valid while another process
+    appends to the store, because committed data never changes.
+
+    Attributes:
+        settings: The settings that identify the contents.
+        progress: The record of the last commit; empty if nothing was committed.
+        sizes: The committed length of each file in bytes.
+        finished: Whether the owner declared the store complete.
+        folder: The directory of the store.
+    """
+
+    folder: Path = Path()
+
+    def memory_map(self, name: str, dtype: DTypeLike, width: int | None = None) -> NDArray[Any]:
+        """Map a file of numbers into memory, read-only.
+
+        Args:
+            name: Name of the file. A file that was never written counts as empty.
+            dtype: Type of the numbers.
+            width: Numbers per row; None for a one-dimensional array.
+
+        Returns:
+            ``(rows, width)`` or ``(rows,)``.
+
+        Raises:
+            OutputError: The file is missing or shorter than recorded.
+        """
+        n_bytes = self.sizes.get(name, 0)
+        shape: tuple[int, ...] = (n_bytes // np.dtype(dtype).itemsize,)
+        if width is not None:
+            shape = (shape[0] // width, width)
+        if not n_bytes:
+            return np.zeros(shape, dtype)
+        try:
+            # An empty file cannot be mapped, hence the case above. With an explicit shape only the committed prefix is
+            # mapped, so a reader never sees what a writer is appending.
+            return np.memmap(self.folder / name, dtype=dtype, mode="r", shape=shape)
+        except (OSError, ValueError):
+            raise OutputError(
+                f"{self.folder / name} is missing or cut short. Delete the directory {self.folder} and create it again."
+            ) from None
+
+    def read_bytes(self, name: str) -> bytes:
+        """Return the committed contents of a file; empty if it was never written.
+
+        Raises:
+            OutputError: The file is missing or shorter than recorded.
+        """
+        return self.memory_map(name, np.uint8).tobytes()
+
+    def read_state(self) -> bytes | None:
+        """Return the bytes that the last commit was given as ``state``.
+
+        Raises:
+            OutputError: The file is missing or damaged.
+        """
+        return None if self.state_file is None else self._read_checked(self.state_file, None, self.state_crc32)
+
+    def verify(self, files: Collection[str] | None = None, remedy: str | None = None) -> None:
+        """Compare files with the checksums of what was written to them.
+
+        Args:
+            files: The names of the files; None for all.
+            remedy: What the user should do about a damaged file, for the error message.
+
+        Raises:
+            OutputError: A file has changed, is cut short or is missing.
+        """
+        remedy = remedy or f"Delete the directory {self.folder} and create it again."
+        checksums = self._read_checked(CHECKSUMS, self.checksums_size, self.checksums_crc32, remedy)
+        for number, name in enumerate(self.sizes):
+            if files is not None and name not in files:
+                continue
+            try:
+                damage = find_damage(self.folder / name, extents_of(checksums, number))
+            except OSError as error:
+                raise OutputError(f"{self.folder / name} cannot be read ({error.strerror}). {remedy}") from None
+            if damage is not None:
+                raise OutputError(
+                    f"{self.folder / name} is damaged: bytes {damage[0]:,} to {damage[1]:,} are not those that were "
+                    f"written. {remedy}"
+                )
+
+    def _read_checked(self, name: str, size: int | None, crc32: int, remedy: str | None = None) -> bytes:
+        """Read the first bytes of a file, or all of it, if they have a checksum."""
+        try:
+            if size is None:
+                content = read_bounded(self.folder / name)
+            else:
+                with (self.folder / name).open("rb") as file:
+                    content = file.read(size)
+        except FileNotFoundError:
+            content = b""  # as if cut short; what was never written has the checksum of nothing
+        except (OSError, ValueError) as error:
+            raise _damaged(self.folder / name, error) from None
+        if zlib.crc32(content) != crc32:
+            remedy = remedy or f"Delete the directory {self.folder} and create it again."
+            raise OutputError(f"{self.folder / name} is damaged: it is not what was written. {remedy}")
+        return content
+
+    def progress_as(self, kind: type[_Progress]) -> _Progress:
+        """Return the progress as a dataclass whose fields all have defaults.
+
+        Raises:
+            OutputError: The record does not fit the dataclass.
+        """
+        try:
+            return msgspec.convert(self.progress, kind)
+        except msgspec.ValidationError as error:
+            raise _damaged(self.folder / JOURNAL, error) from None
+
+
+def read_store(folder: str | Path) -> StoreContents:
+    """Return what is committed in a store, without locking it.
+
+    Raises:
+        OutputError: There is no store, or its journal is damaged.
+    """
+    contents = read_journal(Path(folder))
+    if contents is None:
+        raise OutputError(f"{folder} has no {JOURNAL}: it was not created by elmokit, or its creation never started.")
+    return contents
+
+
+def read_journal(folder: Path) -> StoreContents | None:
+    """Return what a journal records; None if there is none.
+
+    Raises:
+        OutputError: It is damaged, or was written by an incompatible version.
+    """
+    try:
+        content = read_bounded(folder / JOURNAL)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise _damaged(folder / JOURNAL, error) from None
+    try:
+        table = msgspec.json.decode(content, type=dict[str, Any])
+        if table.pop("crc32", None) != json_crc32(table):
+            raise _damaged(folder / JOURNAL, "its checksum is wrong")
+        journal = msgspec.convert(table, _Journal)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _damaged(folder / JOURNAL, error) from None
+    for name, size in journal.sizes.items():
+        # The journal may have been edited; a name with a slash would lead out of the directory.
+        if size < 0 or Path(name).name != name:
+            raise _damaged(folder / JOURNAL, f"{name!r} has size {size!r}")
+    return StoreContents(**vars(journal), folder=folder)
+
+
+def write_journal(contents: StoreContents) -> None:
+    """Replace the journal of a store, so that it survives a power loss.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    table = asdict(contents)
+    del table["folder"]
+    table = json.loads(json.dumps(table))  # tuples become lists, so that it has the checksum it will be read with
+    table["crc32"] = json_crc32(table)
+    # Without the `fsync` before the rename, a file system may store the new name before the new content, and a power
+    # loss leaves an empty journal.
+    temporary = contents.folder / NEW_JOURNAL
+    with temporary.open("w", encoding="utf-8") as text:
+        json.dump(table, text, indent=1)
+        text.flush()
+        os.fsync(text.fileno())
+    temporary.replace(contents.folder / JOURNAL)
+    sync(contents.folder)
+
+
+def _damaged(path: Path, reason: object) -> OutputError:
+    return OutputError(
+        f"{path} is damaged, or was written by another version of elmokit ({reason}). "
+        f"Delete the directory {path.parent} and start from scratch."
+    )

@@ -1,0 +1,389 @@
+"""Text files: find them by name, directory or pattern, decompress them, and read them line by line."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import glob
+import gzip
+import lzma
+import os
+import shlex
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, cast
+
+from elmokit.errors import ConfigError, ElmoError, MissingExtraError, OutputError, TextError
+from elmokit.storage.segmentation import SegmentationCheck
+
+TextPaths = str | Path | Iterable[str | Path]
+"""A text file, a directory or a glob pattern, or several of them."""
+STDIN = "-"
+TEXT_SUFFIXES = tuple(f".txt{packed}" for packed in ("", ".gz", ".xz", ".zst"))
+"""The files that are taken from a directory. A file given by name, or matched by a pattern, can have any name."""
+
+MAX_LINE_BYTES = 1 << 24
+"""The default limit on the length of a line. A small compressed file can hold a line that fills all memory."""
+MAX_LINE_VARIABLE = "ELMOKIT_MAX_LINE_BYTES"
+"""The environment variable that changes the limit."""
+MAX_TEXT_BYTES = 1 << 30
+"""The limit on a file that is read as a whole."""
+LINES_BETWEEN_PROGRESS = 1000
+HEAD_BYTES = 4096
+"""How much of a file shows its encoding."""
+
+
+def expand_user(path: str | Path, error: type[ElmoError] = TextError) -> Path:
+    """Return a path with ``~`` and ``~user`` replaced by the home directory.
+
+    Raises:
+        ElmoError: The user does not exist. ``error`` is its class.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise error(f"{path}: this user has no home directory. Give the full path.") from None
+
+
+def check_input_file(source: str | Path, output: str | Path) -> None:
+    """Check before any work is done that a text exists, and that the output does not replace it.
+
+    Raises:
+        TextError: The text does not exist or is a directory.
+        OutputError: The text and the output are the same file.
+    """
+    if str(source) == STDIN:
+        return
+    if not Path(source).exists():
+        raise TextError(f"Cannot read {source}: the file does not exist.")
+    if Path(source).is_dir():
+        raise TextError(f"Cannot read {source}: it is a directory. Give a file in it.")
+    if Path(output).exists() and Path(source).samefile(output):
+        raise OutputError(f"{output} is both the input and the output, so the text would be lost. Choose another name.")
+
+
+def path_list(paths: TextPaths) -> list[str | Path]:
+    """Return one path or several as a list."""
+    return [paths] if isinstance(paths, str | Path) else list(paths)
+
+
+def find_text_files(names: TextPaths, reread: bool = False, pattern: str | None = None) -> list[Path]:
+    """Find the text files given by paths, directories and glob patterns, each once.
+
+    Args:
+        names: One path or several: files; directories, which are searched at any depth for files named ``*.txt``,
+            ``*.txt.gz``, ``*.txt.xz`` and ``*.txt.zst``, except hidden ones; glob patterns (``**`` matches any depth);
+            ``-`` for standard input. The files of a directory or pattern are sorted.
+        reread: Whether the text is read more than once, which standard input and pipes do not allow.
+        pattern: The names of the files to take from a directory, instead of ``*.txt`` and its compressed forms.
+
+    Raises:
+        TextError: A file does not exist, a directory contains no text, a pattern matches nothing, or a text can be read
+            only once.
+    """
+    by_real_path: dict[Path, Path] = {}
+    for name in path_list(names):
+        for path in _files_of(name, pattern):
+            if reread:
+                check_can_reread(path)
+            # `Path.resolve` would raise an error for symbolic links that form a loop; here, opening the file does.
+            by_real_path.setdefault(path if str(path) == STDIN else Path(os.path.realpath(path)), path)
+    return list(by_real_path.values())
+
+
+def _files_of(name: str | Path, pattern: str | None) -> list[Path]:
+    path = expand_user(name)
+    if str(path) == STDIN:
+        return [path]
+    if path.is_dir():
+        if not (inside := _files_inside(path, pattern)):
+            wanted = pattern or ", ".join(f"*{suffix}" for suffix in TEXT_SUFFIXES)
+            raise TextError(
+                f"The directory {path} contains no file named {wanted}. "
+                f"Select files with other names by a pattern: '{path}/**/*'"
+            )
+        return inside
+    if path.exists():
+        return [path]
+    matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
+    # A directory that matches is searched, as if the shell had expanded the pattern.
+    files = [file for match in matches for file in (_files_inside(match, pattern) if match.is_dir() else [match])]
+    if not files:
+        raise TextError(f"No file matches {str(path)!r}.")
+    return files
+
+
+def _files_inside(folder: Path, pattern: str | None) -> list[Path]:
+    return sorted(
+        path
+        for path in folder.rglob(pattern or "*.txt*")
+        if (pattern or path.name.endswith(TEXT_SUFFIXES))
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+
+
+def can_reread(path: str | Path) -> bool:
+    """Return whether a text can be read more than once: a file can, but standard input and pipes cannot.
+
+    ``-`` is standard input even where a file has that name.
+    """
+    return str(path) != STDIN and Path(path).is_file()
+
+
+def check_can_reread(path: str | Path) -> None:
+    """Check before any work is done that a text which is read more than once allows that.
+
+    Raises:
+        TextError: It is standard input or a pipe. (A missing file is an error when it is opened.)
+    """
+    is_stdin = str(path) == STDIN
+    if is_stdin or (Path(path).exists() and not can_reread(path)):
+        what = "Standard input" if is_stdin else f"{path} is a pipe, which"
+        raise TextError(f"{what} can be read only once, but this text is read again. Write it to a file first.")
+
+
+def total_bytes(paths: Iterable[Path]) -> int | None:
+    """Return the size of all files on disk, or None if one is a pipe, whose size is unknown."""
+    paths = list(paths)
+    return sum(path.stat().st_size for path in paths) if all(map(can_reread, paths)) else None
+
+
+def _open(path: str | Path) -> tuple[IO[bytes], IO[bytes] | None, tuple[type[Exception], ...]]:
+    """Return the decompressed content, the file on disk (None for standard input), and what a damaged file raises."""
+    if str(path) == STDIN:
+        # What reads a text closes it.
+        if sys.stdin is None or sys.stdin.closed or sys.stdin.buffer.closed:
+            raise TextError("Standard input is closed, or was read already. It can be used for only one text.")
+        return sys.stdin.buffer, None, (OSError,)
+    suffix = Path(path).suffix
+    zstd = _zstandard(path) if suffix == ".zst" else None
+    try:
+        raw = Path(path).open("rb")  # noqa: SIM115 (the caller closes it)
+    except OSError as error:
+        raise TextError(f"Cannot read {path}: {error.strerror}.") from None
+    if suffix == ".gz":
+        return cast(IO[bytes], gzip.GzipFile(fileobj=raw)), raw, (OSError, EOFError, zlib.error)
+    if suffix == ".xz":
+        return cast(IO[bytes], lzma.LZMAFile(raw)), raw, (OSError, EOFError, lzma.LZMAError)
+    if zstd is not None:
+        return zstd.ZstdFile(raw), raw, (OSError, EOFError, zstd.ZstdError)
+    return raw, raw, (OSError,)
+
+
+@contextlib.contextmanager
+def open_binary(path: str | Path) -> Iterator[IO[bytes]]:
+    """Open a file for reading bytes, decompressed as in ``read_lines``.
+
+    Raises:
+        TextError, MissingExtraError: As in ``read_lines``.
+    """
+    content, raw, damage = _open(path)
+    with content, raw or contextlib.nullcontext():
+        try:
+            yield content
+        except damage as error:
+            raise TextError(f"{path} cannot be read to its end: {error}") from None
+
+
+def _zstandard(path: str | Path) -> Any:
+    """Return Python's module for Zstandard: in the standard library since 3.14, before that an optional package."""
+    try:
+        if sys.version_info >= (3, 14):
+            from compression import zstd
+        else:
+            from backports import zstd
+    except ImportError:
+        raise MissingExtraError(f"Reading {path}", "zstd") from None
+    return zstd
+
+
+def read_lines(path: str | Path, on_bytes: Callable[[int], object] | None = None) -> Iterator[str]:
+    """Yield the lines of a UTF-8 text file, without line ends and without a byte order mark.
+
+    Files ending in ``.gz``, ``.xz`` and ``.zst`` are decompressed. ``-`` is standard input.
+
+    Args:
+        path: The file.
+        on_bytes: Called now and then with the number of bytes read since the last call, as they are on disk.
+
+    Raises:
+        TextError: The file does not exist, is damaged, or a line is not UTF-8 or longer than ``max_line_bytes()``.
+        MissingExtraError: The name ends in ``.zst`` and no package that can read it is installed.
+    """
+    number, n_reported, n_bytes = 1, 0, 0
+    lines, raw, damage = _open(path)
+    with lines, raw or contextlib.nullcontext():
+        try:
+            for line in bounded_lines(lines, path):
+                if number == 1:
+                    line = line.removeprefix(codecs.BOM_UTF8)
+                # Bytes 0 are rare in UTF-8 and half of all bytes of English in UTF-16, which would decode without an
+                # error. Searching for one is fast.
+                if b"\0" in line and (encoding := _wide_encoding(line, number == 1)):
+                    raise _wrong_encoding(path, encoding)
+                yield line.decode("utf-8").rstrip("\r\n")
+                number += 1
+                if on_bytes is not None:
+                    n_bytes += len(line)
+                    if number % LINES_BETWEEN_PROGRESS == 0:
+                        n_read = _position(raw, n_bytes)
+                        on_bytes(n_read - n_reported)
+                        n_reported = n_read
+        except UnicodeDecodeError as error:
+            if encoding := _wide_encoding(line, number == 1):
+                raise _wrong_encoding(path, encoding) from None
+            raise TextError(
+                f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start}). Convert the file to UTF-8. "
+                f"If it is Western European text, use: iconv -f {_western_encoding(line)} -t UTF-8 {_named(path)}"
+            ) from None
+        except damage as error:
+            raise TextError(f"{path}: reading stopped at line {number}: {error}") from None
+        if on_bytes is not None:
+            on_bytes(_position(raw, n_bytes) - n_reported)
+
+
+def read_text(
+    path: str | Path, max_bytes: int = MAX_TEXT_BYTES, if_too_large: str = "Split it into several files"
+) -> str:
+    """Read a text file as a whole, decompressed as in ``read_lines`` and without a byte order mark.
+
+    Args:
+        path: The file.
+        max_bytes: Limit on the size of the text.
+        if_too_large: The end of the error message about a larger file.
+
+    Raises:
+        TextError, MissingExtraError: As in ``read_lines``, or the text is larger than ``max_bytes``.
+    """
+    with open_binary(path) as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise TextError(f"{path} is larger than {max_bytes:,} bytes. {if_too_large}.")
+    if encoding := _wide_encoding(data[:HEAD_BYTES]):
+        raise _wrong_encoding(path, encoding)
+    try:
+        return data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise TextError(
+            f"{path}: not UTF-8 ({error.reason} at byte {error.start}). Convert the file to UTF-8."
+        ) from None
+
+
+def _wide_encoding(data: bytes, is_start: bool = True) -> str | None:
+    """Return the encoding of text in UTF-16 or UTF-32, by its byte order mark or else by its bytes 0.
+
+    In UTF-16LE, lines after the start begin with the second byte of the line break before, so that their bytes 0 are
+    where those of UTF-16BE are.
+    """
+    # UTF-32 first: its little-endian mark begins with that of UTF-16.
+    for mark, name in (
+        (codecs.BOM_UTF32_LE, "UTF-32"),
+        (codecs.BOM_UTF32_BE, "UTF-32"),
+        (codecs.BOM_UTF16_LE, "UTF-16"),
+        (codecs.BOM_UTF16_BE, "UTF-16"),
+    ):
+        if data.startswith(mark):
+            return name
+    even, odd = data[::2].count(0), data[1::2].count(0)
+    if min(even, odd) * 3 > len(data):
+        return "UTF-32"
+    if max(even, odd) * 4 <= len(data) or not data.strip(b"\0\r\n"):  # a stray byte 0 is not an encoding
+        return None
+    if odd >= even:
+        return "UTF-16LE"
+    return "UTF-16BE" if is_start else "UTF-16"
+
+
+def _wrong_encoding(path: str | Path, encoding: str) -> TextError:
+    return TextError(
+        f"{path} is in {encoding}, but text is read in UTF-8. Convert it: iconv -f {encoding} -t UTF-8 {_named(path)}"
+    )
+
+
+def _western_encoding(line: bytes) -> str:
+    """Return the more likely of two encodings: Latin-1 has no printable characters at bytes 0x80 to 0x9f."""
+    return "WINDOWS-1252" if any(0x80 <= byte <= 0x9F for byte in line) else "ISO-8859-1"
+
+
+def _named(path: str | Path) -> str:
+    """Return the end of a command that converts a file."""
+    if str(path) == STDIN:
+        return ""
+    path = Path(path)
+    if path.suffix in (".gz", ".xz", ".zst"):
+        path = path.with_suffix("")
+    return f"{shlex.quote(str(path))} > {shlex.quote(f'{path.stem}-utf8{path.suffix}')}"
+
+
+def bounded_lines(file: IO[bytes], path: str | Path, first: int = 1) -> Iterator[bytes]:
+    """Yield the lines of a file with their ends.
+
+    Args:
+        file: The file.
+        path: Its name, for the error message.
+        first: The number of its next line, for the error message.
+
+    Raises:
+        TextError: A line is longer than ``max_line_bytes()``.
+    """
+    limit, number = max_line_bytes(), first
+    while line := file.readline(limit + 1):
+        if len(line) > limit and not line.endswith(b"\n"):
+            raise TextError(
+                f"{path}, line {number} is longer than {limit:,} bytes. Break it into lines; or, if it is meant to be "
+                f"that long, raise the limit with {MAX_LINE_VARIABLE} or elmokit --max-line-bytes."
+            )
+        yield line
+        number += 1
+
+
+def max_line_bytes() -> int:
+    """Return the limit on the length of a line: ``ELMOKIT_MAX_LINE_BYTES`` if set, else ``MAX_LINE_BYTES``.
+
+    Raises:
+        ConfigError: The variable is not a positive whole number.
+    """
+    chosen = os.environ.get(MAX_LINE_VARIABLE) or str(MAX_LINE_BYTES)
+    if not chosen.isdecimal() or not int(chosen):
+        raise ConfigError(f"{MAX_LINE_VARIABLE} is {chosen!r}; it must be a whole number of bytes above 0.")
+    return int(chosen)
+
+
+def _position(raw: IO[bytes] | None, n_bytes: int) -> int:
+    """Return how many bytes of a file were read; for a stream without a position, how many bytes came out of it."""
+    return raw.tell() if raw is not None and raw.seekable() else n_bytes
+
+
+def read_sentences(
+    path: str | Path,
+    on_bytes: Callable[[int], object] | None = None,
+    split: Callable[[str], list[list[str]]] | None = None,
+) -> Iterator[list[str]]:
+    """Yield the sentences of a text. Blank lines are skipped.
+
+    Args:
+        path: The file, as in ``read_lines``.
+        on_bytes: As in ``read_lines``.
+        split: Splits a line of raw text into sentences and tokens. None: a line is a tokenized sentence.
+
+    Raises:
+        TextError: As in ``read_lines``, or the file contains no sentence.
+    """
+    is_empty, check = True, SegmentationCheck(str(path))
+    for line in read_lines(path, on_bytes):
+        for tokens in [split_tokens(line)] if split is None else split(line):
+            if tokens:
+                is_empty = False
+                check(tokens)
+                yield tokens
+    if is_empty:
+        name = "Standard input" if str(path) == STDIN else str(path)
+        raise TextError(f"{name} contains no sentence: it is empty or blank. Leave it out, or add text to it.")
+
+
+def split_tokens(line: str) -> list[str]:
+    """Split a tokenized line at spaces and tabs. Other Unicode spaces are part of their token."""
+    return [part for part in line.replace("\t", " ").split(" ") if part]

@@ -1,0 +1,428 @@
+"""The shell: each command does its work; bad input is one line and exit code 2."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from elmokit import Elmo
+from elmokit.formats.open import open_model
+from elmokit.formats.save import save_model
+from tests.conftest import random_model
+
+
+def test_embed_writes_all_layers_of_each_line(shell) -> None:  # type: ignore[no-untyped-def]
+    ran = shell("embed", "text.txt", "out.hdf5", "--model", "model")
+    assert ran.code == 0
+    assert "3 sentences (1 blank), 8 tokens" in ran.err
+    assert ran.out == ""
+    with h5py.File("out.hdf5") as file:
+        assert set(file) == {"0", "1", "2", "sentence_to_index"}
+        (expected,) = Elmo.from_pretrained("model").embed([["the", "cat", "sat", "."]])
+        np.testing.assert_allclose(file["0"][...], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "shape"),
+    [(["--top"], (4, 64)), (["--average"], (4, 64)), (["--all"], (3, 4, 64)), (["--layers", "0,2"], (2, 4, 64))],
+)
+def test_embed_writes_the_layers_asked_for(shell, flags: list[str], shape: tuple[int, ...]) -> None:  # type: ignore[no-untyped-def]
+    assert shell("embed", "text.txt", "out.hdf5", "--model", "model", "--dtype", "float16", *flags).code == 0
+    with h5py.File("out.hdf5") as file:
+        assert (file["0"].shape, file["0"].dtype) == (shape, np.float16)
+
+
+def test_embed_takes_allennlps_flags(shell) -> None:  # type: ignore[no-untyped-def]
+    assert shell("embed", "text.txt", "a.hdf5", "--model", "model", "--forget-sentences").code == 0
+    assert shell("embed", "text.txt", "b.hdf5", "--model", "model", "--use-sentence-keys").code == 0
+    assert shell("embed", "text.txt", "c.hdf5", "--model", "model", "--include-sentence-indices").code == 0
+    with h5py.File("a.hdf5") as a, h5py.File("b.hdf5") as b, h5py.File("c.hdf5") as c:
+        assert set(a) == {"0", "1", "2"}
+        assert set(b) == {"the cat sat .", "%#1", "the dog 's mat"}
+        assert set(c) == {"0", "1", "2", "sentence_to_index", "sentence_indices"}
+
+
+def test_embed_reads_standard_input_and_raw_text(shell, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"The dog's mat (isn't \"red\").\n")))
+    assert shell("embed", "-", "out.hdf5", "--model", "model", "--tokenize", "--use-sentence-keys").code == 0
+    with h5py.File("out.hdf5") as file:
+        (vectors,) = file.values()
+        tokens = ["The", "dog", "'s", "mat", "(", "is", "n't", '"', "red", '"', ")", "."]
+        (expected,) = Elmo.from_pretrained("model").embed([tokens])
+        np.testing.assert_allclose(vectors[...], expected, atol=1e-5)
+
+
+def test_carried_state_depends_on_the_batch_size_and_warm_does_not(shell) -> None:  # type: ignore[no-untyped-def]
+    Path("text.txt").write_text("the cat\n" * 4)
+    for state in ("stateful", "warm"):
+        for size in ("1", "2"):
+            flags = ("--state", state, "--batch-size", size, "--batch-tokens", str(8 * int(size)))
+            assert shell("embed", "text.txt", f"{state}{size}.hdf5", "--model", "model", *flags).code == 0
+        with h5py.File(f"{state}1.hdf5") as one, h5py.File(f"{state}2.hdf5") as two:
+            apart = np.abs(one["3"][...] - two["3"][...]).max()
+        assert (apart > 1e-3) == (state == "stateful")
+
+
+def test_convert_goes_to_hdf5_and_back(shell) -> None:  # type: ignore[no-untyped-def]
+    Path("there").mkdir()
+    assert shell("convert", "model", "there/weights.hdf5").code == 0
+    ran = shell("convert", "there", "again", "--storage", "float16")
+    assert (ran.code, ran.err) == (0, "wrote again\n")
+    assert open_model("again").config == open_model("model").config
+
+
+def test_convert_stores_a_calibrated_initial_state(shell) -> None:  # type: ignore[no-untyped-def]
+    assert shell("convert", "model", "warm", "--calibrate", "text.txt").code == 0
+    assert open_model("warm").initial_state is not None
+    assert "stored with the model" in shell("info", "--model", "warm").out
+
+
+def test_info_says_what_a_model_is(shell) -> None:  # type: ignore[no-untyped-def]
+    shell("convert", "model", "weights.hdf5")
+    ours, theirs = shell("info", "--model", "model").out, shell("info", "--model", "weights.hdf5").out
+    assert "format            elmokit" in ours
+    assert "format            bilm-tf" in theirs
+    for line in ("hidden 64, projection 32, vectors 64", "filters 8x1 16x2 32x3, relu, 1 highway"):
+        assert line in ours
+        assert line in theirs
+    facts = json.loads(shell("info", "--model", "model", "--json").out)
+    assert facts["parameters"] == f"{random_model().n_parameters:,}"
+    assert facts["card"] == {"note": "random"}
+
+
+def test_info_shows_nested_facts_as_text(shell) -> None:  # type: ignore[no-untyped-def]
+    model = random_model()
+    model.card = {
+        "perplexity": {"held-out": {"before": [103.9012, 100.5], "after": [69.25, 65.4]}},
+        "train": {f"setting_{number}": number for number in range(20)},
+        "tokens": 1234567,
+        "text": "word " * 30,
+    }
+    save_model(model, Path("described"))
+    lines = shell("info", "--model", "described").out.partition("Model card\n")[2].splitlines()
+    assert lines == [
+        "perplexity  held-out (before 103.9 / 100.5, after 69.25 / 65.4)",
+        "train       20 values, which --json shows",
+        "tokens      1,234,567",
+        "text        " + " ".join(["word"] * 17),
+        "            " + " ".join(["word"] * 13),
+    ]
+
+
+def test_vocab_counts_and_reports(shell, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    Path("texts").mkdir()
+    Path("new").mkdir()
+    Path("texts/a.txt").write_text("the cat sat .\nthe dog </S>\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the cat ran .\n")))
+    ran = shell("vocab", "texts", "-", "new/vocab.txt", "--max-words", "5")
+    expected = "3 sentences, 11 tokens, 7 types; 45.45% of the tokens are outside the vocabulary of 5\n"
+    assert (ran.code, ran.out) == (0, expected)
+    assert "The text contains <S> or </S> 1 times" in ran.err
+    assert Path("new/vocab.txt").read_text() == "<S>\n</S>\n<UNK>\nthe\n.\n"
+    assert Path("new/vocab.counts.tsv").read_text().splitlines()[2:] == ["<UNK>\t5", "the\t3", ".\t2"]
+
+
+def test_vocab_repairs_and_says_so(shell) -> None:  # type: ignore[no-untyped-def]
+    Path("old.txt").write_text("<s>\n</s>\n<unk>\nthe\nthe\n")
+    ran = shell("vocab", "--repair", "old.txt", "new.txt")
+    assert ran.code == 0
+    assert ran.out.splitlines()[-2] == "line 5: removed the, which is on line 4 already"
+    assert Path("new.txt").read_text() == "<S>\n</S>\n<UNK>\nthe\n"
+    assert shell("vocab", "--repair", "new.txt", "again.txt").out == "nothing to repair\n"
+
+
+def test_perplexity_says_every_mean_and_the_unknown(shell) -> None:  # type: ignore[no-untyped-def]
+    ran = shell("evaluate", "perplexity", "text.txt", "--model", "model")
+    assert ran.code == 0
+    assert "tokens              8, 12.50% unknown" in ran.out
+    facts = json.loads(
+        shell("evaluate", "perplexity", "text.txt", "--model", "model", "--json", "--batch-tokens", "1").out
+    )
+    assert (facts["n_sentences"], facts["n_tokens"], facts["n_predictions"], facts["state"]) == (2, 8, 10, "warm")
+    values = facts["perplexity"]
+    for name in ("forward", "backward"):
+        assert f"{name:<19} {values[name]:.4f}\n" in ran.out
+        assert facts["bits_per_character"][name] > facts["bits_per_character_unspelled"][name] > 0
+    assert f"geometric mean      {values['geometric_mean']:.4f}\n" in ran.out
+    assert values["arithmetic_mean"] == pytest.approx((values["forward"] + values["backward"]) / 2)
+
+
+def test_perplexity_warns_of_a_text_with_many_unknown_words(shell) -> None:  # type: ignore[no-untyped-def]
+    warning = "of the words are not in the model's vocabulary"
+    assert warning not in shell("evaluate", "perplexity", "text.txt", "--model", "model").err
+    Path("other.txt").write_text("le chat dort .\n")
+    for options in ((), ("--json",), ("--as-bilm-tf", "1")):
+        ran = shell("evaluate", "perplexity", "other.txt", "--model", "model", *options)
+        assert f"75.0% {warning}" in ran.err
+    assert "unknown words       75.00% of the tokens\n" in ran.out
+
+
+def test_perplexity_of_a_run_and_of_several_texts(shell) -> None:  # type: ignore[no-untyped-def]
+    Path("run").mkdir()
+    Path("model").rename("run/model")
+    Path("texts").mkdir()
+    for number, line in enumerate(("the cat sat .", "the dog 's mat")):
+        Path(f"texts/{number}.txt").write_text(f"{line}\n")
+    one, several = (
+        json.loads(shell("evaluate", "perplexity", text, "--model", "run", "--json").out)
+        for text in ("text.txt", "texts")
+    )
+    assert several["mean_nats"] == pytest.approx(one["mean_nats"])
+    assert len(several["texts"]) == 2
+
+
+def test_perplexity_writes_a_table_of_tokens(shell) -> None:  # type: ignore[no-untyped-def]
+    ran = shell("evaluate", "perplexity", "text.txt", "--model", "model", "--per-token", "table.tsv", "--json")
+    rows = [line.split("\t") for line in Path("table.tsv").read_text().splitlines()]
+    assert rows[0] == ["sentence_index", "token", "forward_nats", "backward_nats"]
+    assert [row[:2] for row in rows[1:7]] == [["0", word] for word in ("<S>", "the", "cat", "sat", ".", "</S>")]
+    facts = json.loads(ran.out)
+    for column, name in ((2, "forward"), (3, "backward")):
+        nats = [float(row[column]) for row in rows[1:] if row[column]]
+        assert len(nats) == facts["n_predictions"]
+        assert sum(nats) / len(nats) == pytest.approx(facts["mean_nats"][name], abs=1e-5)
+    ran = shell("evaluate", "perplexity", "text.txt", "--model", "model", "--per-token", "-")
+    assert [line.split("\t") for line in ran.out.splitlines()] == rows
+    assert "geometric mean" in ran.err
+    assert (
+        "table.tsv already exists"
+        in shell("evaluate", "perplexity", "text.txt", "--model", "model", "--per-token", "table.tsv").err
+    )
+
+
+def test_perplexity_as_bilm_tf_says_what_is_lost(shell) -> None:  # type: ignore[no-untyped-def]
+    Path("text.txt").write_text("the cat sat .\n\nthe dog\n")
+    ran = shell("evaluate", "perplexity", "text.txt", "--model", "model", "--as-bilm-tf", "2")
+    assert "predictions         8 of 9 per direction; bilm-tf does not count the other 1\n" in ran.out
+    facts = json.loads(
+        shell("evaluate", "perplexity", "text.txt", "--model", "model", "--as-bilm-tf", "1", "--json").out
+    )
+    assert (facts["as_bilm_tf"], facts["n_predictions"], facts["n_lost"]) == (1, 9, 0)
+    assert facts["perplexity"]["as_bilm_tf"] > 1
+    assert (
+        "do not fill a batch of 4, for which bilm-tf prints nan"
+        in shell("evaluate", "perplexity", "text.txt", "--model", "model", "--as-bilm-tf", "4").err
+    )
+
+
+def test_perplexity_reads_standard_input_and_any_state(shell, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    found = []
+    for state in ("warm", "zero", "stateful"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path("text.txt").read_bytes())))
+        ran = shell("evaluate", "perplexity", "-", "--model", "model", "--json", "--state", state)
+        found.append(json.loads(ran.out)["perplexity"]["forward"])
+    assert len(set(found)) == 3
+
+
+BAD_CALLS = {
+    "neither a file or directory nor the name of a model": ["embed", "text.txt", "out.hdf5", "--model", "nowhere"],
+    "Cannot read nowhere.txt": ["embed", "nowhere.txt", "out.hdf5", "--model", "model"],
+    "already exists": ["embed", "text.txt", "text.txt", "--model", "model"],
+    "line 2 is blank": ["embed", "text.txt", "out.hdf5", "--model", "model", "--strict"],
+    "--all and --top both choose layers": ["embed", "text.txt", "out.hdf5", "--model", "model", "--top", "--all"],
+    "--layers and --average both": ["embed", "text.txt", "out.hdf5", "--average", "--layers", "1"],
+    "both choose layers": ["embed", "text.txt", "out.hdf5", "--model", "model", "--layers", "0", "--top"],
+    "omits the map": [
+        *("embed", "text.txt", "out.hdf5", "--model", "model"),
+        *("--forget-sentences", "--include-sentence-indices"),
+    ],
+    "--layers is 'x'": ["embed", "text.txt", "out.hdf5", "--model", "model", "--layers", "x"],
+    "Layer 5 does not exist": ["embed", "text.txt", "out.hdf5", "--model", "model", "--layers", "5"],
+    "line 1: not UTF-8": ["embed", "latin.txt", "out.hdf5", "--model", "model"],
+    "Cannot write to text.txt/out.hdf5": ["embed", "text.txt", "text.txt/out.hdf5", "--model", "model"],
+    "is not a model that elmokit can open": ["info", "--model", "text.txt"],
+    "not a readable HDF5 file": ["info", "--model", "broken.hdf5"],
+    "There is no options file": ["info", "--model", "lonely.hdf5"],
+    "No such option '--modle'": ["embed", "text.txt", "out.hdf5", "--modle", "model"],
+    "Missing argument 'TEXT'": ["embed"],
+    "No such command 'embde'. Did you mean 'embed'?": ["embde"],
+    "No such command 'emb'. Did you mean 'embed'?": ["emb"],
+    "No file matches 'no*.txt'.": ["vocab", "no*.txt", "vocab.txt"],
+    "latin.txt, line 1: not UTF-8": ["vocab", "latin.txt", "vocab.txt"],
+    "empty.txt contains no sentence": ["vocab", "text.txt", "empty.txt", "vocab.txt"],
+    "max_words is 2": ["vocab", "text.txt", "vocab.txt", "--max-words", "2"],
+    "--repair takes one vocabulary file": ["vocab", "text.txt", "vocab.txt", "--repair", "--max-words", "10"],
+    "text.txt is both the output and one of": ["vocab", ".", "text.txt", "--overwrite"],
+    "text.txt already exists": ["vocab", "latin.txt", "text.txt"],
+    "weights.hdf5 has no softmax and vocabulary": [
+        "evaluate",
+        "perplexity",
+        "text.txt",
+        "--model",
+        "lone/weights.hdf5",
+    ],
+    "prints one number": [
+        "evaluate",
+        "perplexity",
+        "text.txt",
+        "--model",
+        "model",
+        "--as-bilm-tf",
+        "2",
+        "--per-token",
+        "table.tsv",
+    ],
+    "latin.txt, line 1: not": ["evaluate", "perplexity", "text.txt", "--model", "model", "latin.txt"],
+    "both write to standard output": [
+        "evaluate",
+        "perplexity",
+        "text.txt",
+        "--model",
+        "model",
+        "--per-token",
+        "-",
+        "--json",
+    ],
+    "device 'abacus'": ["evaluate", "perplexity", "text.txt", "--model", "model", "--device", "abacus"],
+    "--batch-tokens is 0": ["evaluate", "perplexity", "text.txt", "--model", "model", "--batch-tokens", "0"],
+    "device": ["embed", "text.txt", "out.hdf5", "--model", "model", "--device", "abacus"],
+}
+
+
+WRITING_CALLS = [
+    ["embed", "text.txt", "OUT.hdf5", "--model", "model"],
+    ["convert", "model", "OUT"],
+    ["convert", "model", "OUT.hdf5"],
+    ["vocab", "text.txt", "OUT.txt"],
+    ["train", "text.txt", "--held-out", "text.txt", "--preset", "tiny", "--out", "OUT"],
+    ["finetune", "text.txt", "--model", "model", "--held-out", "text.txt", "--out", "OUT"],
+    ["evaluate", "perplexity", "text.txt", "--model", "model", "--per-token", "OUT.tsv"],
+    ["neighbors", "index", "text.txt", "OUT", "--model", "model"],
+    ["evaluate", "pos", "text.txt", "text.txt", "--figure", "OUT.png"],
+    ["task", "train", "config.toml", "--run", "OUT"],
+    ["task", "sweep", "config.toml", "--over", "layers", "--run", "OUT"],
+    ["task", "open", "model.tar.gz", "--run", "OUT"],
+    ["bilm-tf", "train_elmo", "--save_dir", "OUT", "--vocab_file", "vocab.txt", "--train_prefix", "text.txt"],
+    ["bilm-tf", "dump_weights", "--save_dir", "run", "--outfile", "OUT.hdf5"],
+]
+
+
+@pytest.mark.parametrize("call", WRITING_CALLS, ids=lambda call: " ".join(call[:2]))
+def test_no_command_creates_the_directory_of_its_output(shell, call: list[str]) -> None:  # type: ignore[no-untyped-def]
+    ran = shell(*(part.replace("OUT", "nowhere/out") for part in call))
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "the directory nowhere does not exist. Create it first" in ran.err
+    assert not Path("nowhere").exists()
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.txt", "x.HDF5", "x.hdf5.gz"])
+def test_vectors_are_not_written_under_the_extension_of_another_format(shell, name: str) -> None:  # type: ignore[no-untyped-def]
+    ran = shell("embed", "text.txt", name, "--model", "model")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "Use .hdf5, .h5, .parquet, .arrow or .npz." in ran.err
+    assert {path.name for path in Path().iterdir()} == {"model", "text.txt"}
+
+
+@pytest.mark.parametrize("message", BAD_CALLS)
+def test_bad_input_is_one_line_and_exit_code_2(shell, message: str) -> None:  # type: ignore[no-untyped-def]
+    Path("latin.txt").write_bytes(b"caf\xe9\n")
+    Path("empty.txt").write_text("")
+    Path("broken.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n" + b"\0" * 20)
+    Path("options.json").write_text("{}")
+    save_model(random_model(), Path("lonely/weights.hdf5"))
+    Path("lonely/weights.hdf5").rename("lonely.hdf5")
+    Path("options.json").unlink()
+    if "broken" in str(BAD_CALLS[message]):
+        Path("options.json").write_text(Path("lonely/options.json").read_text())
+    if "lone/" in str(BAD_CALLS[message]):
+        save_model(random_model(), Path("lone/weights.hdf5"))
+    ran = shell(*BAD_CALLS[message])
+    assert ran.code == 2
+    assert message in ran.err
+    assert ran.err.startswith("elmokit: ")
+    assert ran.err.count("\n") == 1
+    assert not Path("out.hdf5").exists()
+    assert not Path("vocab.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MemoryError(), "Out of memory."),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate"), "Out of memory."),
+    ],
+)
+def test_too_little_memory_is_one_line(shell, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str) -> None:  # type: ignore[no-untyped-def]
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("elmokit.storage.text_files.bounded_lines", fail)
+    ran = shell("vocab", "text.txt", "vocab.txt")
+    assert ran.code == 2
+    assert message in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_the_longest_line_of_a_text_can_be_set(shell, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("ELMOKIT_MAX_LINE_BYTES", "100")  # restored after the test
+    Path("wide.txt").write_text("word " * 30)
+    assert "line 1 is longer than 100 bytes" in shell("vocab", "wide.txt", "vocab.txt").err
+    assert shell("--max-line-bytes", "150", "vocab", "wide.txt", "vocab.txt").code == 0
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_one_line_and_leaves_nothing(folder: Path) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))  # a write beyond it fails as on a full disk
+
+    Path("long.txt").write_text("the cat sat on the mat\n" * 500)
+    command = [sys.executable, "-m", "elmokit", "embed", "long.txt", "out.hdf5", "--model", "model"]
+    ran = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, check=False)
+    assert ran.returncode == 2, ran.stderr
+    plan, error = ran.stderr.splitlines()
+    assert plan.startswith("500 sentences, 3,000 tokens; out.hdf5 will take 2.4 MB; computed in float32 (")
+    assert error.startswith("elmokit: Writing to out.hdf5.partial failed: File too large.")
+    assert {path.name for path in folder.iterdir()} == {"model", "text.txt", "long.txt"}
+
+
+def test_help_and_import_do_not_wait_for_torch(folder: Path) -> None:
+    code = "import sys; sys.argv = ['elmokit', '--help']\ntry:\n    from elmokit.cli.main import main; main()\n"
+    code += "finally:\n    print(sorted({'torch', 'numpy', 'h5py'} & set(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Training:" in ran.stdout
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_lines(folder: Path) -> None:
+    code = "import resource, sys\nfrom elmokit.cli.main import main\ntry:\n    main()\nfinally:\n"
+    code += "    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    peaks = []
+    for n_lines in (500, 5000):
+        Path("long.txt").write_text("".join(f"{n} {'the cat sat on the mat ' * 3}\n" for n in range(n_lines)))
+        arguments = ["embed", "long.txt", f"{n_lines}.hdf5", "--model", "model", "--batch-tokens", "512"]
+        command = [sys.executable, "-c", code, *arguments]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True)
+        peaks.append(int(ran.stdout) * 1024)
+    written = Path("5000.hdf5").stat().st_size - Path("500.hdf5").stat().st_size
+    assert written > 60_000_000
+    assert peaks[1] - peaks[0] < written / 2  # HDF5 fills a cache of some 25 MB, then no more
+
+
+def test_a_pipe_is_read_once_and_whole(shell) -> None:  # type: ignore[no-untyped-def]
+    read_end, write_end = os.pipe()
+    os.write(write_end, b"the cat\nthe dog sat\n")
+    os.close(write_end)
+    ran = shell("embed", f"/dev/fd/{read_end}", "out.hdf5", "--model", "model")
+    os.close(read_end)
+    assert (ran.code, "2 sentences, 5 tokens" in ran.err) == (0, True)
+
+
+def test_cached_token_embeddings_are_used(shell) -> None:  # type: ignore[no-untyped-def]
+    with h5py.File("table.hdf5", "w") as file:
+        file["embedding"] = np.full((3, 32), 0.5, dtype=np.float32)
+    Path("words.txt").write_text("<S>\n</S>\ncat\n")
+    flags = ("--token-embeddings", "table.hdf5", "--vocabulary", "words.txt", "--layers", "0")
+    assert shell("embed", "text.txt", "out.hdf5", "--model", "model", *flags).code == 0
+    with h5py.File("out.hdf5") as file:
+        assert (file["0"][0, 1] == 0.5).all()
+        assert not (file["0"][0, 2] == 0.5).any()

@@ -1,0 +1,172 @@
+"""The shell's conversion of a training run: all that was trained is kept, or said to be left out."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from elmokit import SentenceEmbedder
+from elmokit.engine.config import PRESETS
+from elmokit.engine.state import State
+from elmokit.formats.open import open_model
+from elmokit.formats.save import save_model
+from elmokit.text.vocabulary import Vocabulary
+from tests.conftest import WORDS, random_model
+from tests.helpers.shell import Shell
+
+TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 10
+TRAIN = ("text.txt", "--held-out", "text.txt", "--preset", "tiny", "--max-words", "9", "--tokens", "60")
+SMALL = ("--batch-size", "2", "--window-length", "5", "--eval-every", "3", "--save-every", "2", "--threads", "1")
+KINDS = {
+    "full": (),
+    "adaptive": ("--softmax", "adaptive", "--cutoffs", "5"),
+    "tied": ("--softmax", "tied", "--input", "words"),
+    "one layer, forward": ("--n-layers", "1", "--forward-only"),
+}
+
+
+def test_half_precision_in_a_file_that_others_read_is_refused(shell) -> None:  # type: ignore[no-untyped-def]
+    ran = shell("convert", "model", "out.hdf5", "--storage", "float16")
+    assert (ran.code, Path("out.hdf5").exists()) == (2, False)
+    assert "AllenNLP and bilm-tf read float32 from .hdf5 files" in ran.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_converts_to_a_folder_with_all_that_was_trained(shell, kind: str) -> None:  # type: ignore[no-untyped-def]
+    Path("text.txt").write_text(TEXT)
+    assert shell("train", *TRAIN, *SMALL, *KINDS[kind], "--run", "run").code == 0
+    ran = shell("convert", "run", "ours", "--storage", "float16")
+    assert (ran.code, ran.err) == (0, "wrote ours\n")
+    assert {tensor.dtype for tensor in load_file("ours/softmax.safetensors").values()} == {torch.float16}
+    before, after = open_model("run/model"), open_model("ours")
+    assert before.card == after.card
+    for name in ("corpus", "command", "elmokit", "train", "n_steps", "n_predictions", "held_out_perplexity"):
+        assert name in after.card
+    assert after.card["n_predictions"] == 60
+    assert after.vocabulary is not None
+    assert before.vocabulary is not None
+    assert after.vocabulary.words == before.vocabulary.words
+    facts = [
+        json.loads(shell("evaluate", "perplexity", "text.txt", "--model", name, "--json").out)
+        for name in ("run", "ours")
+    ]
+    assert facts[0]["perplexity"]["forward"] == pytest.approx(facts[1]["perplexity"]["forward"], rel=1e-2)
+    ran = shell(
+        "finetune", "text.txt", "--model", "ours", "--held-out", "text.txt", "--run", "more", "--tokens", "20", *SMALL
+    )
+    assert ran.code == 0, ran.err
+    assert open_model("more").card["initial"]["card"] == after.card
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_converts_to_hdf5_and_reports_what_is_left_out(shell, kind: str) -> None:  # type: ignore[no-untyped-def]
+    Path("text.txt").write_text(TEXT)
+    assert shell("train", *TRAIN, *SMALL, *KINDS[kind], "--run", "run").code == 0
+    Path("there").mkdir()
+    ran = shell("convert", "run", "there/out.hdf5")
+    assert ran.code == 0
+    assert ran.err.endswith("Not saved (the HDF5 format does not support it): softmax, vocabulary, initial state\n")
+    before, after = open_model("run/model"), open_model("there/out.hdf5")
+    assert after.config == before.config
+    assert after.card == {name: fact for name, fact in before.card.items() if name != "warm_state"}
+    for name, tensor in before.bilm.state_dict().items():
+        assert torch.equal(after.bilm.state_dict()[name], tensor), name
+    options = json.loads(Path("there/out_options.json").read_text())
+    if kind == "tied":
+        assert "wrote there/out_vocab.txt\n" in ran.err
+        assert Path("there/out_vocab.txt").read_text() == Path("run/model/vocab.txt").read_text()
+    else:
+        assert options["char_cnn"]["n_characters"] == 262
+        assert not Path("there/out_vocab.txt").exists()
+    with h5py.File("there/out.hdf5") as file:  # two directions, which the old loaders ask for
+        assert set(file["RNN_1/RNN/MultiRNNCell"]) == {f"Cell{k}" for k in range(options["lstm"]["n_layers"])}
+        assert np.any(file["RNN_1/RNN/MultiRNNCell/Cell0/LSTMCell/W_0"][...]) == options["bidirectional"]
+
+
+def test_a_word_input_model_keeps_its_list_of_words(shell) -> None:  # type: ignore[no-untyped-def]
+    words = [word for word in WORDS if word != "<UNK>"]
+    model = random_model(dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=len(words)))
+    save_model(model.replace(softmax=None, vocabulary=Vocabulary(words, strict=False)), Path("old"))
+    Path("new").mkdir()
+    ran = shell("convert", "old", "new/weights.hdf5")
+    assert "left out" not in ran.err
+    again = open_model("new")
+    assert again.vocabulary is not None
+    assert again.vocabulary.words == words
+    ran = shell("convert", "old", "new/other.hdf5")
+    assert ran.err == "wrote new/other.hdf5\nwrote new/other_options.json\nwrote new/other_vocab.txt\n"
+    ran = shell("convert", "old", "new/other.hdf5")
+    assert (ran.code, "already exists" in ran.err) == (2, True)
+
+
+def test_the_initial_state_is_reported_as_left_out(shell) -> None:  # type: ignore[no-untyped-def]
+    model = random_model()
+    save_model(model.replace(softmax=None, initial_state=State.zero(model.config, 1)), Path("warm"))
+    assert shell("convert", "warm", "w.hdf5").err.endswith("not support it): initial state\n")
+    assert "left out" not in shell("convert", "w.hdf5", "again.hdf5", "--overwrite").err
+
+
+def test_a_run_without_a_saved_model_names_its_checkpoint(shell) -> None:  # type: ignore[no-untyped-def]
+    Path("run/checkpoints/step-00000004").mkdir(parents=True)
+    Path("run/settings.json").write_text("{}")
+    Path("model").rename("run/checkpoints/step-00000004/model")
+    ran = shell("convert", "run", "out.hdf5")
+    assert ran.code == 2
+    assert "a training run that has not saved a model yet; its newest checkpoint is run/checkpoints/step-0" in ran.err
+    assert shell("convert", "run/checkpoints/step-00000004/model", "out.hdf5").code == 0
+
+
+def test_a_folder_with_other_files_is_not_overwritten(shell) -> None:  # type: ignore[no-untyped-def]
+    Path("models/other").mkdir(parents=True)
+    Path("models/notes.md").write_text("mine")
+    ran = shell("convert", "en-mini", "models", "--overwrite")
+    assert (ran.code, "models contains notes.md, which overwriting would delete" in ran.err) == (2, True)
+    assert {path.name for path in Path("models").iterdir()} == {"other", "notes.md"}
+    assert shell("convert", "en-mini", ".", "--overwrite").code == 2
+
+
+def test_a_blank_calibration_text_is_named(shell) -> None:  # type: ignore[no-untyped-def]
+    Path("blank.txt").write_text("\n")
+    ran = shell("convert", "en-mini", "calibrated", "--calibrate", "blank.txt")
+    assert (ran.code, "blank.txt contains no sentence" in ran.err) == (2, True)
+
+
+def test_the_precision_of_a_converted_model_is_kept_until_another_is_given(shell: Shell, folder: Path) -> None:
+    assert shell("convert", str(folder), "quick", "--precision", "int8").code == 0
+    assert shell("convert", "quick", "again").code == 0
+    assert open_model("again").precision == "int8"
+    assert shell("convert", "quick", "exact", "--precision", "float32").code == 0
+    assert open_model("exact").precision == "float32"
+    ran = shell("convert", "quick", "weights.hdf5")
+    assert "Not saved (the HDF5 format does not support it): " in ran.err
+    assert "precision" in ran.err
+
+
+def test_whiten_stores_a_whitening_of_sentence_vectors(shell: Shell, folder: Path) -> None:
+    Path("text.txt").write_text("the cat sat .\nthe dog ran .\na mat\n", encoding="utf-8")
+    ran = shell("convert", "en-mini", "whitened", "--whiten", "text.txt")
+    assert ran.code == 0, ran.err
+    assert SentenceEmbedder.from_pretrained("whitened").whitening is not None
+    ran = shell("convert", "whitened", "plain.hdf5")
+    assert "Not saved (the HDF5 format does not support it): softmax, vocabulary, initial state, whitening" in ran.err
+
+
+def test_onnx_is_written_as_such(shell: Shell) -> None:
+    if importlib.util.find_spec("onnx") is None:
+        ran = shell("convert", "model", "model.onnx")
+        assert (ran.code, "pip install 'elmokit[onnx]'" in ran.err) == (2, True)
+        return
+    ran = shell("convert", "model", "model.onnx")
+    assert (ran.code, ran.err) == (0, "wrote model.onnx\n")
+    assert Path("model.onnx").is_file()
+    assert "already exists" in shell("convert", "model", "model.onnx").err
+    assert "are for an elmokit directory" in shell("convert", "model", "half.onnx", "--storage", "float16").err

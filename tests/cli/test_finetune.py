@@ -1,0 +1,413 @@
+"""The shell's fine-tuning: from every format, frozen or not, guarded, resumed; bad input is one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.state import State
+from elmokit.formats.folder import load_folder, save_folder
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.formats.save import save_model
+from tests.conftest import random_model
+from tests.helpers import trace_b
+from tests.helpers.many_langs_files import toy_model
+from tests.helpers.shell import CommandResult
+
+NEW_TEXT = "a zebra ran .\nthe yak sat on a zebra .\nthe zebra and the yak ran on .\n" * 8
+OLD_TEXT = "the cat sat on the mat .\nthe dog ran .\n"
+SMALL = ("--batch-size", "4", "--window-length", "5", "--eval-every", "10", "--save-every", "10", "--threads", "1")
+QUICK = (*SMALL, "--tokens", "400", "--learning-rate", "0.02")  # 20 steps
+LONGER = (*SMALL, "--tokens", "2000", "--learning-rate", "0.02")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with two texts."""
+    monkeypatch.chdir(tmp_path)
+    Path("new.txt").write_text(NEW_TEXT, encoding="utf-8")
+    Path("held.txt").write_text(NEW_TEXT[: len(NEW_TEXT) // 8], encoding="utf-8")
+    Path("old.txt").write_text(OLD_TEXT, encoding="utf-8")
+    return tmp_path
+
+
+def perplexities(run: str) -> dict[str, dict[str, list[float]]]:
+    found: dict[str, dict[str, list[float]]] = open_model(run).card["perplexity"]
+    return found
+
+
+def fell(run: str, text: str = "held-out", times: float = 0.8) -> bool:
+    values = perplexities(run)[text]
+    return all(after < before * times for before, after in zip(values["before"], values["after"], strict=True))
+
+
+def weights(model: PretrainedBiLM) -> dict[str, torch.Tensor]:
+    assert model.softmax_module is not None
+    own = {f"softmax.{name}": tensor for name, tensor in model.softmax_module.state_dict().items()}
+    return {**model.bilm.state_dict(), **own}
+
+
+def changed(run: str) -> set[str]:
+    """The tensors that training changed."""
+    before, after = weights(load_folder(Path(run) / "initial")), weights(open_model(run))
+    return {name for name, tensor in after.items() if not torch.equal(tensor, before[name])}
+
+
+def test_from_a_folder_of_ours_with_the_old_domain_beside(shell) -> None:  # type: ignore[no-untyped-def]
+    model = random_model()
+    model.initial_state = State.zero(model.config, 1)
+    save_model(model, Path("model"))
+    texts = ("new.txt", "--held-out", "held.txt", "--old-text", "old.txt")
+    ran = shell("finetune", *texts, "--model", "model", "--run", "run", *QUICK)
+    assert ran.code == 0, ran.err
+    assert fell("run")
+    tuned = open_model("run")
+    assert tuned.vocabulary is not None
+    assert tuned.vocabulary.words == open_model("model").vocabulary.words  # type: ignore[union-attr]
+    assert tuned.initial_state is not None
+    assert np.abs(tuned.initial_state.cell).sum() > 0  # not the old weights' own
+    found = perplexities("run")
+    assert set(found) == {"held-out", "old text"}
+    before, after, old_before, old_after = (
+        " / ".join(f"{value:.2f}" for value in values)
+        for values in (
+            tuned.card["held_out_perplexity_before"],
+            tuned.card["held_out_perplexity"],
+            found["old text"]["before"],
+            found["old text"]["after"],
+        )
+    )
+    last = ran.out.splitlines()[-4:]
+    # The words a, zebra and yak of the new text are unknown to the model.
+    assert last[0] == f"Held-out perplexity (forward / backward): {before} before, {after} after (42.1% unknown words)."
+    assert last[1] == f"Old text: {old_before} before, {old_after} after (0.0% unknown words)."
+    assert last[2] == f"The model, the best one (of step {tuned.card['n_steps']}), is in run/model."
+    # One measure: the evaluation in the log is the one that is shown as the result.
+    assert f"held-out perplexity {after} (42.1% unknown words)\n" in ran.out
+    assert ran.out.count("Held-out perplexity") == 1
+    for model, when in (("model", "before"), ("run", "after")):
+        for text, name in (("held.txt", "held-out"), ("old.txt", "old text")):
+            facts = json.loads(shell("evaluate", "perplexity", text, "--model", model, "--json").out)
+            assert list(facts["perplexity"].values())[:2] == pytest.approx(found[name][when], rel=1e-4)
+    card = tuned.card
+    assert card["initial"] == {"source": "model", "card": {"note": "random"}}
+    assert card["train"]["learning_rate"] == 0.02
+    assert card["corpus"]["n_tokens"] == len(NEW_TEXT.split())
+    assert card["command"].startswith("elmokit finetune new.txt")
+
+
+def test_a_runs_model_over_the_words_of_the_new_text(shell) -> None:  # type: ignore[no-untyped-def]
+    save_model(random_model(), Path("earlier/model"))
+    ran = shell(
+        "finetune",
+        "new.txt",
+        "--model",
+        "earlier",
+        "--held-out",
+        "held.txt",
+        "--run",
+        "run",
+        "--max-words",
+        "9",
+        *QUICK,
+    )
+    assert ran.code == 0, ran.err
+    assert fell("run")
+    vocabulary = open_model("run").vocabulary
+    assert vocabulary is not None
+    assert vocabulary.words == ["<S>", "</S>", "<UNK>", ".", "the", "zebra", "a", "on", "ran"]
+    Path("again.txt").write_text("\n".join(vocabulary.words) + "\n")
+    ran = shell(
+        "finetune",
+        "new.txt",
+        "--model",
+        "run",
+        "--held-out",
+        "held.txt",
+        "--run",
+        "b",
+        "--vocabulary",
+        "again.txt",
+        *QUICK,
+    )
+    assert ran.code == 0, ran.err
+    np.testing.assert_allclose(perplexities("b")["held-out"]["before"], perplexities("run")["held-out"]["after"])
+
+
+@pytest.mark.parametrize(
+    ("config", "tied"),
+    [(trace_b.CHARS, False), (trace_b.TIED_WORDS, True), (trace_b.FORWARD_WORDS, False)],
+    ids=["characters", "words, tied", "words, forward"],
+)
+def test_from_a_checkpoint_of_bilm_tf(shell, config: BiLMConfig, tied: bool) -> None:  # type: ignore[no-untyped-def]
+    trace_b.write_checkpoint(Path("ckpt"), config, tied)
+    ran = shell(
+        "finetune", "new.txt", "--model", "ckpt", "--held-out", "held.txt", "--run", "run", "--max-words", "12", *QUICK
+    )
+    assert ran.code == 0, ran.err
+    assert fell("run")
+    tuned = open_model("run")
+    assert tuned.bilm.config == dataclasses.replace(config, n_words=config.n_words and 12)
+    assert json.loads(Path("run/settings.json").read_text())["config"]["softmax"]["kind"] == (
+        "tied" if tied else "full"
+    )
+
+
+def test_beside_its_own_dump_the_checkpoint_with_its_softmax_is_taken(shell) -> None:  # type: ignore[no-untyped-def]
+    trace_b.write_checkpoint(Path("ckpt"), trace_b.CHARS)
+    checkpoint = open_model("ckpt")
+    save_model(checkpoint, Path("ckpt/dump_weights.hdf5"))
+    ran = shell("finetune", "new.txt", "--model", "ckpt", "--held-out", "held.txt", "--run", "run", *QUICK)
+    assert ran.code == 0, ran.err
+    assert "The softmax over 11 words is the model's own" in ran.err
+    assert shell("convert", "ckpt", "ours").code == 0
+    assert shell("convert", "ckpt", "again.hdf5").code == 0  # has no place for a softmax
+    assert checkpoint.softmax_module is not None
+    for softmax in (open_model("run/initial").softmax_module, open_model("ours").softmax_module):
+        assert softmax is not None
+        torch.testing.assert_close(softmax.state_dict(), checkpoint.softmax_module.state_dict())
+
+
+def test_a_softmax_drawn_at_random_is_not_frozen(shell) -> None:  # type: ignore[no-untyped-def]
+    save_model(random_model(), Path("their_weights.hdf5"))
+    arguments = ("new.txt", "--held-out", "held.txt", "--run", "run", "--freeze-softmax", *QUICK)
+    ran = shell("finetune", *arguments, "--model", "their_weights.hdf5")
+    assert (ran.code, Path("run").exists()) == (2, False)
+    assert "has no softmax, and freeze_softmax would freeze random weights" in ran.err
+    assert "Counting" not in ran.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["two layers", "one layer, forward", "beside a vocabulary"])
+def test_from_a_published_file_that_has_no_softmax(shell, kind: str) -> None:  # type: ignore[no-untyped-def]
+    one = kind == "one layer, forward"
+    config = dataclasses.replace(PRESETS["tiny"], n_layers=1 if one else 2, bidirectional=not one)
+    save_model(random_model(config), Path("their_weights.hdf5"))
+    if kind == "beside a vocabulary":  # a list for another purpose: one need not predict all of its words
+        Path("vocab.txt").write_text("<S>\n</S>\n<UNK>\nunseen\n")
+    ran = shell(
+        "finetune", "new.txt", "--model", "their_weights.hdf5", "--held-out", "held.txt", "--run", "run", *LONGER
+    )
+    assert ran.code == 0, ran.err
+    assert fell("run")
+    tuned = open_model("run")
+    assert tuned.bilm.config == config
+    assert tuned.vocabulary is not None
+    assert set(tuned.vocabulary.words) == {"<S>", "</S>", "<UNK>", *NEW_TEXT.split()}
+
+
+@pytest.mark.slow
+def test_from_the_published_files_of_bilm_tfs_own_tests(shell, bilm_tf_fixture: Path, bilm_tf_run: Path) -> None:  # type: ignore[no-untyped-def]
+    golden = bilm_tf_fixture
+    arguments = ("new.txt", "--model", str(golden / "lm_weights.hdf5"), "--held-out", "held.txt")
+    ran = shell("finetune", *arguments, "--run", "run", *QUICK)
+    assert ran.code == 0, ran.err
+    assert fell("run", times=0.9)
+    run = bilm_tf_run
+    ran = shell("finetune", "new.txt", "--model", str(run), "--held-out", "held.txt", "--run", "run2", *LONGER)
+    assert ran.code == 0, ran.err
+    assert "is the model's own" in ran.err  # the checkpoint's: the HDF5 file beside it has none
+    assert fell("run2", times=0.9)
+
+
+@pytest.mark.slow
+def test_from_elmo_for_many_langs(shell) -> None:  # type: ignore[no-untyped-def]
+    toy_model().write(Path("zh"))
+    ran = shell("finetune", "new.txt", "--model", "zh", "--held-out", "held.txt", "--run", "run", *LONGER)
+    assert ran.code == 0, ran.err
+    assert fell("run", times=0.97), perplexities("run")  # 4 numbers a word, clipped at 0.5
+    assert open_model("run").lexicon == open_model("zh").lexicon
+
+
+@pytest.mark.slow
+def test_frozen_layers_keep_their_weights_and_the_others_do_not(shell) -> None:  # type: ignore[no-untyped-def]
+    save_model(random_model(), Path("model"))
+    arguments = ("finetune", "new.txt", "--model", "model", "--held-out", "held.txt", *QUICK)
+    assert shell(*arguments, "--run", "all").code == 0
+    assert changed("all") == set(weights(open_model("all"))) - {"nothing"}
+    assert shell(*arguments, "--run", "top", "--frozen-layers", "0,1").code == 0
+    top = {f"directions.{d}.layers.1.{name}" for d in range(2) for name in ("weight", "bias", "projection")}
+    assert changed("top") == top | {"softmax.weight", "softmax.bias"}
+    assert fell("top")
+    assert shell(*arguments, "--run", "inner", "--frozen-layers", "2", "--freeze-softmax").code == 0
+    assert not {name for name in changed("inner") if name.startswith(("softmax", *top))}
+    assert "token_layer.char_embedding.weight" in changed("inner")
+
+
+@pytest.mark.slow
+def test_training_that_only_harms_stops_early_and_leaves_the_model_as_it_was(shell) -> None:  # type: ignore[no-untyped-def]
+    save_model(random_model(), Path("model"))
+    texts = ("new.txt", "--held-out", "old.txt", "--learning-rate", "3")
+    settings = (*SMALL, "--epochs", "100", "--eval-every", "2", "--patience", "3", "--warmup-ratio", "0")
+    ran = shell("finetune", *texts, "--model", "model", "--run", "run", *settings)
+    assert ran.code == 0, ran.err
+    assert "Training did not improve the model; the original weights were kept." in ran.out
+    assert changed("run") == set()
+    last = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[-1])
+    assert last["n_steps"] == 6  # three looks at the held-out text
+    values = perplexities("run")["held-out"]
+    assert values["before"] == values["after"]
+
+
+@pytest.mark.slow
+def test_a_config_file_goes_under_the_flags(shell) -> None:  # type: ignore[no-untyped-def]
+    save_model(random_model(), Path("model"))
+    Path("f.toml").write_text(
+        "learning_rate = 0.5\ntokens = 100\nfrozen_layers = [0, 1]\n"
+        '[model]\ndropout = 0.25\n[softmax]\nkind = "adaptive"\ncutoffs = [6]\n'
+    )
+    arguments = ("finetune", "new.txt", "--model", "model", "--held-out", "held.txt", "--config", "f.toml")
+    ran = shell(*arguments, "--run", "run", *SMALL, "--learning-rate", "0.01")
+    assert ran.code == 0, ran.err
+    config = json.loads(Path("run/settings.json").read_text())["config"]
+    assert (config["learning_rate"], config["tokens"], config["epochs"]) == (0.01, 100, None)
+    assert config["softmax"] == {"kind": "adaptive", "cutoffs": [6], "shrink": 4.0}
+    assert open_model("run").bilm.config.dropout == 0.25
+    Path("f.toml").write_text("[model]\nhidden_dim = 128\n")
+    ran = shell(*arguments, "--run", "other", *SMALL)
+    assert (ran.code, "the sizes of a trained model cannot change" in ran.err, Path("other").exists()) == (
+        2,
+        True,
+        False,
+    )
+
+
+KILLED = "import sys; sys.argv[0] = 'elmokit'; from elmokit.cli.main import main; main()"
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_before_its_first_checkpoint_ends_like_a_straight_one(shell, folder: Path) -> None:  # type: ignore[no-untyped-def]
+    save_folder(random_model(), "model")
+    settings = (
+        *SMALL,
+        "--tokens",
+        "2000",
+        "--save-every",
+        "1000",
+        "--eval-every",
+        "20",
+        "--log-every",
+        "1",
+    )
+    arguments = [
+        "finetune",
+        "new.txt",
+        "--model",
+        "model",
+        "--held-out",
+        "held.txt",
+        "--old-text",
+        "old.txt",
+        *settings,
+    ]
+    assert shell(*arguments, "--run", "straight").code == 0
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", KILLED, *arguments, "--run", "killed"], env=environment) as process:
+        deadline = time.monotonic() + 120
+        while not Path("killed/metrics.jsonl").exists() and time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    assert not list(Path("killed").glob("checkpoints/step-*"))
+    ran = shell("train", "--resume", "killed")
+    assert ran.code == 0, ran.err
+    for name, tensor in weights(open_model("straight")).items():
+        assert torch.equal(weights(open_model("killed"))[name], tensor), name
+    assert perplexities("killed") == perplexities("straight")
+    cards = [open_model(run).card for run in ("killed", "straight")]
+    assert cards[0]["held_out_perplexity_before"] == cards[1]["held_out_perplexity_before"]
+    assert "Old text: " in ran.out
+
+
+def _no_words(folder: Path) -> None:
+    config = dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=11)
+    save_model(random_model(config), folder / "words.hdf5")
+    (folder / "words_vocab.txt").unlink()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("model", "new.txt", "--frozen-layers", "0,7"), "frozen_layers contains 7; the model has layers 0 to 2."),
+        (("model", "new.txt", "--frozen-layers", "top"), "'top' is not a list of whole numbers such as 0,1."),
+        (("model", "new.txt", "--vocabulary", "words.txt"), "words.txt: A vocabulary needs the words <S>, </S>, <UNK>"),
+        (("model", "new.txt", "--vocabulary", "words.txt", "--max-words", "5"), "give one of them"),
+        (("model", "new.txt", "--max-words", "3"), "max_words is 3"),
+        (("model", "empty.txt"), "empty.txt contains no sentence"),
+        (("model", "none.txt"), "No file matches 'none.txt'."),
+        (("model", "new.txt", "--old-text", "empty.txt"), "empty.txt contains no sentence"),
+        (("model",), "There is no text to train on"),
+        (("model", "model"), "model is a model, but the arguments are texts. Pass the model with --model model."),
+        (("model", "en-mini"), "en-mini is a model, but the arguments are texts."),
+        (("model", "short.txt"), "The corpus has 1 sentences, but a batch reads 4 in parallel. Lower batch_size"),
+        (("words.hdf5", "new.txt"), "reads words and has no vocabulary. Put its vocab.txt next to the weights."),
+        (("nowhere", "new.txt"), "No model found for 'nowhere'"),
+        (("old.txt", "new.txt"), "old.txt is not a model that elmokit can open"),
+        (("model", "new.txt", "--dropout", "1.5"), "dropout is 1.5"),
+        (("model", "new.txt", "--learning-rate", "-1"), "--learning-rate is -1.0; it must be above 0."),
+        (("model", "new.txt", "--freeze-softmax", "--frozen-layers", "0,1,2"), "there is nothing to train"),
+        (("model", "new.txt", "--config", "bad.toml"), "unknown key 'learning_rat'. Did you mean 'learning_rate'?"),
+        (("model", "new.txt", "--run", "old.txt"), "old.txt already exists."),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_no_run(
+    shell,  # type: ignore[no-untyped-def]
+    folder: Path,
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    save_model(random_model(), Path("model"))
+    Path("words.txt").write_text("the\ncat\n")
+    Path("empty.txt").write_text("\n\n")
+    Path("short.txt").write_text("a cat\n")
+    Path("bad.toml").write_text("learning_rat = 0.1\n")
+    if arguments[0] == "words.hdf5":
+        _no_words(folder)
+    ran: CommandResult = shell("finetune", "--held-out", "held.txt", "--run", "run", *SMALL, "--model", *arguments)
+    assert ran.code == 2
+    assert message in ran.err
+    assert ran.err.splitlines()[-1].startswith("elmokit: ")
+    assert "Traceback" not in ran.err
+    assert not Path("run").exists()
+
+
+def test_an_existing_run_is_left_alone(shell) -> None:  # type: ignore[no-untyped-def]
+    save_model(random_model(), Path("model"))
+    Path("run").mkdir()
+    ran = shell("finetune", "new.txt", "--model", "model", "--held-out", "held.txt", "--run", "run", *SMALL)
+    assert (ran.code, list(Path("run").iterdir())) == (2, [])
+    assert "run already exists. Resume the run there (elmokit train --resume run)" in ran.err
+
+
+def test_words_without_unk_are_no_vocabulary_to_predict(shell) -> None:  # type: ignore[no-untyped-def]
+    words = ["<S>", "</S>", "the", "zebra", "a"]
+    config = dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=len(words))
+    save_model(random_model(config), Path("words.hdf5"))
+    Path("words_vocab.txt").write_text("\n".join(words) + "\n")
+    arguments = ("finetune", "new.txt", "--model", "words.hdf5", "--held-out", "held.txt", "--run", "run", *QUICK)
+    ran = shell(*arguments)
+    assert ran.code == 2
+    assert "not a valid vocabulary" in ran.err
+    assert "Or give other words with vocabulary or max_words" in ran.err
+    ran = shell(*arguments, "--max-words", "9")
+    assert ran.code == 0, ran.err
+    assert fell("run")
+    initial = load_folder("run/initial")
+    assert initial.vocabulary is not None
+    table = initial.bilm.state_dict()["token_layer.embedding.weight"]
+    with h5py.File("words.hdf5") as file:
+        for row, word in enumerate(words):
+            np.testing.assert_array_equal(table[1 + initial.vocabulary.ids[word]], file["embedding"][row])

@@ -1,0 +1,103 @@
+"""``--help``: commands by purpose, and examples that are real command lines."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from elmokit.cli.main import COMMANDS, elmokit
+from elmokit.cli.options import CommandGroup, GroupedCommand
+from tests.helpers.paths import ROOT
+from tests.helpers.shell import Shell
+
+
+def _all_commands(group: click.Group, names: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    yield " ".join(names), group
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from _all_commands(command, (*names, name))
+        else:
+            yield " ".join((*names, name)), command
+
+
+ALL = dict(_all_commands(elmokit))
+
+
+def _parse(line: str) -> None:
+    """Parse a command line without running it."""
+    words = shlex.split(re.sub(r" > \S+$", "", line))
+    while words[0] != "elmokit":  # environment variables, `torchrun -m`
+        words = words[1:]
+    command: click.Command = elmokit
+    arguments = words[1:]
+    while isinstance(command, click.Group):
+        found = command.get_command(click.Context(command), arguments[0])
+        assert found is not None, line
+        command, arguments = found, arguments[1:]
+    command.make_context(command.name, arguments)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_help_of_every_command_ends_with_two_examples_that_it_accepts(name: str, folder: Path) -> None:
+    command = ALL[name]
+    assert isinstance(command, GroupedCommand | CommandGroup)
+    examples = command.examples()
+    assert len(examples) >= 2
+    shown = command.get_help(click.Context(command, info_name="elmokit")).splitlines()
+    assert [line.strip() for line in shown[-len(examples) - 1 :]] == ["Examples:", *examples]
+    assert any(f"elmokit {name}".rstrip() in line for line in examples)
+    for line in examples:
+        _parse(line)
+
+
+def test_the_help_lists_every_command_once_under_its_purpose(shell: Shell) -> None:
+    out = shell("--help").out
+    for purpose, commands in COMMANDS.items():
+        assert f"\n{purpose}:\n" in out
+        for name in commands:
+            assert len(re.findall(rf"^  {name} ", out, re.MULTILINE)) == 1
+    assert "one sentence per line, with spaces between tokens" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("name", [name for name, command in ALL.items() if not isinstance(command, click.Group)])
+def test_a_model_is_an_option_in_every_command(name: str) -> None:
+    arguments = {parameter.name for parameter in ALL[name].params if isinstance(parameter, click.Argument)}
+    assert "model" not in arguments
+
+
+def test_a_model_as_an_argument_is_answered_with_the_option(shell: Shell) -> None:
+    for command in (["info"], ["bench"], ["serve"], ["evaluate", "all", "--data", "d", "--report", "r.md"]):
+        ran = shell(*command, "original")
+        assert (ran.code, ran.err) == (2, "elmokit: Unexpected argument 'original'. Pass a model with --model.\n")
+    ran = shell("embed", "a.txt", "b.hdf5", "c.txt", "--device", "cpu")
+    assert ran.err == "elmokit: Unexpected argument 'c.txt'. Pass a model with --model.\n"
+
+
+def test_a_group_without_a_command_shows_its_help(shell: Shell) -> None:
+    for group in ((), ("evaluate",), ("task",)):
+        ran = shell(*group)
+        assert (ran.code, ran.err) == (0, "")
+        assert ran.out == shell(*group, "--help").out
+
+
+def test_pages_that_messages_and_help_name_exist() -> None:
+    for path in (ROOT / "elmokit").rglob("*.py"):
+        for page in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text(encoding="utf-8")):
+            assert (ROOT / page).exists(), f"{path.name}: {page}"
+
+
+def test_an_error_of_ours_is_not_reported_as_a_nested_file(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def recurse(*_: object) -> None:
+        raise RecursionError("maximum recursion depth exceeded")
+
+    monkeypatch.setattr("elmokit.storage.text_files.bounded_lines", recurse)
+    Path("text.txt").write_text("a b\n")
+    with pytest.raises(RecursionError):
+        shell("vocab", "text.txt", "vocab.txt")

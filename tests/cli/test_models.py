@@ -1,0 +1,54 @@
+"""``elmokit models``: the names, and what is known about each."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from elmokit.formats import listing
+from elmokit.formats.fetch import fetch
+from elmokit.formats.folder import DEFAULT_MODEL
+from elmokit.formats.listing import named_models
+from elmokit.formats.open import open_model
+from elmokit.formats.published import ModelLocation, PublishedModel, find_published
+from tests.helpers.http_server import Handler, Server
+from tests.helpers.shell import Shell
+
+
+def test_models_lists_every_name_with_its_language_and_size(shell: Shell) -> None:
+    lines = shell("models").out.splitlines()
+    assert lines[0].split()[:5] == ["name", "language", "size", "available", "address"]
+    assert lines[1].split()[:2] == ["en-mini", "English"]
+    assert " included " in lines[1]
+    original = next(line for line in lines if line.startswith("original "))
+    assert " English  " in original
+    assert " 374 MB  download   untried " in original
+    assert " download   untried " in next(line for line in lines if line.startswith("embeddia:slovenian "))
+    assert " download   inferred " in next(line for line in lines if line.startswith("indian:tamil "))
+    assert any(line.startswith("many-langs:german ") for line in lines)
+    facts = json.loads(shell("models", "--json").out)
+    assert [fact["name"] for fact in facts] == [line.split()[0] for line in lines[1:]]
+    assert {"name", "language", "about", "megabytes", "available", "url", "address", "other_names"} == facts[0].keys()
+    assert all(find_published(fact["name"]) for fact in facts[1:])
+
+
+def test_a_model_whose_files_were_downloaded_is_cached(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.answers |= {"/w.hdf5": Handler.give, "/o.json": Handler.give}
+    location = ModelLocation(server.address("/w.hdf5"), server.address("/o.json"))
+    monkeypatch.setattr(listing, "all_models", lambda: [PublishedModel("tiny", "none", "nothing", (location,), "here")])
+    for url in (location.weights, location.options):
+        assert named_models()[1].available == "download"
+        assert url is not None
+        fetch(url)
+    assert named_models()[1].available == "cached"
+
+
+def test_an_unknown_name_is_answered_with_the_names(shell: Shell) -> None:
+    ran = shell("info", "--model", "orignal")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "Did you mean 'original'? The names are en-mini, small, medium, original, " in ran.err
+    assert ran.err.endswith(
+        "many-langs:LANGUAGE, embeddia:LANGUAGE, indian:LANGUAGE. Run `elmokit models` for languages and sizes.\n"
+    )
+    assert open_model(DEFAULT_MODEL).source == listing.included_model()

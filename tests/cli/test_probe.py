@@ -1,0 +1,164 @@
+"""``elmokit evaluate pos``, ``evaluate wsd`` and ``elmokit neighbors`` in the shell."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from elmokit.formats.save import save_model
+from tests.conftest import random_model
+from tests.helpers.sense_files import INVENTORY, TEST, TRAIN, write_set
+from tests.helpers.shell import Shell
+
+pytestmark = pytest.mark.usefixtures("short_probes")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a small model and small data."""
+    monkeypatch.chdir(tmp_path)
+    save_model(random_model(), Path("model"))
+    rows = [("the", "DET", "DT"), ("cat", "NOUN", "NN"), ("ran", "VERB", "VBD"), (".", "PUNCT", ".")]
+    lines = [f"{n}\t{word}\t_\t{tag}\t{fine}" + "\t_" * 5 for n, (word, tag, fine) in enumerate(rows, start=1)]
+    Path("tags.conllu").write_text("\n".join([*lines, "", *lines]) + "\n")
+    Path("tags.txt").write_text("".join(f"{word} {tag} {fine}\n" for word, tag, fine in rows))
+    Path("bad.conllu").write_text("1\tthe\n")
+    write_set(tmp_path, "train", TRAIN)
+    write_set(tmp_path, "one", TEST)
+    write_set(tmp_path, "two", TEST[1:])
+    content = "".join(f"{lemma}\t{pos}\t{' '.join(keys)}\n" for (lemma, pos), keys in INVENTORY.items())
+    Path("inventory.tsv").write_text(content)
+    Path("text.txt").write_text("the cat sat on the mat .\nthe dog ran .\n\nthe dog sat .\n")
+    return tmp_path
+
+
+POS = ("evaluate", "pos", "tags.conllu", "tags.conllu", "--model", "model", "--epochs", "1")
+WSD = ("evaluate", "wsd", "train.data.xml", "one.data.xml", "two.data.xml", "--model", "model")
+
+
+def test_pos_prints_an_accuracy_for_each_layer(shell: Shell) -> None:
+    ran = shell(*POS)
+    lines = ran.out.splitlines()
+    assert lines[0].split() == ["part", "of", "speech", "accuracy", "weights"]
+    assert lines[1].split() == ["most", "frequent", "tag", "100.00%"]
+    assert [line.split()[:2] for line in lines[2:5]] == [["layer", str(layer)] for layer in range(3)]
+    assert all("100.00%" in line for line in lines[2:7])
+    assert lines[6].split()[:2] == ["mix", "100.00%"]
+    assert len(lines[6].split()) == 5
+    assert lines[-1] == "4 tags, 8 training words, 8 test words."
+
+
+@pytest.mark.parametrize("command", [POS, WSD])
+def test_without_matplotlib_a_figure_is_refused_before_any_work(
+    shell: Shell, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    ran = shell(*command, "--figure", "layers")
+    assert (ran.code, ran.out) == (2, "")
+    assert "Drawing a figure needs an optional dependency" in ran.err
+
+
+@pytest.mark.slow
+def test_pos_reads_columns_and_writes_json_and_a_figure(shell: Shell) -> None:
+    pytest.importorskip("matplotlib")
+    tags = ("--tags", "3", "--layers", "0,2", "--seeds", "2", "--control")
+    ran = shell(*POS[:2], "tags.txt", "tags.txt", *POS[4:], *tags, "--json", "--figure", "pos.png", "--vectors", "kept")
+    facts = json.loads(ran.out)
+    assert [row["name"] for row in facts["rows"]] == ["0", "2", "average", "mix"]
+    assert [len(row["accuracies"]) for row in facts["rows"]] == [2] * 4
+    assert facts["rows"][0]["selectivity"] == 0
+    assert len(facts["rows"][3]["weights"]) == 2
+    assert Path("pos.png").exists()
+    assert Path("pos.svg").exists()
+    assert Path("kept/test/layer-2.f16").exists()
+    table = shell(*POS[:2], "tags.txt", "tags.txt", *POS[4:], *tags, "--vectors", "kept").out
+    assert table.splitlines()[2].split() == ["layer", "0", "100.00%", "0.00%", "100.00%", "0.00%"]
+
+
+def test_wsd_prints_f1_by_layer_set_and_part_of_speech(shell: Shell) -> None:
+    lines = shell(*WSD, "--inventory", "inventory.tsv").out.splitlines()
+    assert lines[0].split() == ["F1", "in", "percent", "one", "two", "all", "NOUN", "VERB"]
+    assert lines[4].split() == ["layer", "1", "75.0", "100.0", "83.3", "75.0", "100.0"]
+    assert lines[-1] == "6 senses in training; 3 of 6 instances have none of theirs in it."
+    assert "give an --inventory" in shell(*WSD).out
+
+
+def test_wsd_writes_json_answers_means_and_a_figure(shell: Shell) -> None:
+    pytest.importorskip("matplotlib")
+    flags = ("--inventory", "inventory.tsv", "--json", "--answers", "answers", "--senses", "means", "--figure", "wsd")
+    facts = json.loads(shell(*WSD, *flags).out)
+    assert facts["instances"] == {"one": 4, "two": 2}
+    assert facts["rows"][0]["scores"]["one"].keys() == {"precision", "recall", "f1"}
+    assert facts["rows"][0]["parts_of_speech"].keys() == {"NOUN", "VERB"}
+    assert Path("answers/one.layer-0.key.txt").exists()
+    assert Path("means").exists()
+    assert Path("wsd.svg").exists()
+    assert "already exists" in shell(*WSD, *flags).err
+
+
+def test_neighbors_are_found_in_an_index(shell: Shell) -> None:
+    ran = shell("neighbors", "index", "text.txt", "tags.conllu", "index", "--model", "model")
+    assert ran.code == 0
+    assert ran.err.endswith("index: 5 sentences, 23 tokens, 8 distinct words\n")
+    lines = shell("neighbors", "find", "index", "dog", "a dog sat .", "-n", "2").out.splitlines()
+    assert lines[0].split() == ["a", "[dog]", "sat", "."]
+    assert lines[1].startswith("without context: ")
+    assert [line.split()[:2] for line in lines[2:]] == [["layer", "1"]] * 2 + [["layer", "2"]] * 2
+    same = ("--among", "same", "--layers", "2", "--json", "--min-count", "4")
+    facts = json.loads(shell("neighbors", "find", "index", "dog", "dog or dog", "--occurrence", "2", *same).out)
+    assert facts["token"] == 2
+    assert [one["words"][one["token"]] for one in facts["layers"]["2"]] == ["dog", "dog"]
+    assert facts["layers"].keys() == {"2"}
+    assert [one["word"] for one in facts["context_free"]] in (["the", "."], [".", "the"])
+    assert "layer 1  none" in shell("neighbors", "find", "index", "zebra", "zebra", "--among", "same").out
+
+
+BAD_CALLS = {
+    "bad.conllu, line 1: 2 columns, expected 10": ["evaluate", "pos", "bad.conllu", "tags.conllu"],
+    "Cannot read nowhere.conllu": ["evaluate", "pos", "tags.conllu", "nowhere.conllu"],
+    "no column 'xpso'": [*POS, "--tags", "xpso"],
+    "--seeds is 0": [*POS, "--seeds", "0"],
+    "--sentences is 0": [*POS, "--sentences", "0"],
+    "epochs is 0": [*POS, "--epochs", "0"],
+    "Layer 7 does not exist": [*POS, "--layers", "7"],
+    "--layers is 'x'": [*POS, "--layers", "x"],
+    "tags.txt": [*POS, "--vectors", "tags.txt"],
+    "text.txt is not a *.data.xml file": ["evaluate", "wsd", "text.txt", "one.data.xml"],
+    "Missing argument 'TEST...'": ["evaluate", "wsd", "train.data.xml"],
+    "tags.txt, line 1: expected lemma": [*WSD, "--inventory", "tags.txt"],
+    "model already exists": [*WSD, "--answers", "model"],
+    "text.txt is not a file of sense means": [*WSD, "--senses", "text.txt"],
+    "model already exists and is not an elmokit output": [
+        "neighbors",
+        "index",
+        "text.txt",
+        "model",
+        "--model",
+        "model",
+    ],
+    "No file matches 'nowhere'": ["neighbors", "index", "nowhere", "index"],
+    "model has no journal.json": ["neighbors", "find", "model", "dog", "a dog"],
+    "occurs 0 times in 'a dog' (tokens: a | dog)": ["neighbors", "find", "index", "cat", "a dog"],
+    "--occurrence asks for number 2": ["neighbors", "find", "index", "dog", "a dog", "--occurrence", "2"],
+    "No such command 'wsdd'": ["evaluate", "wsdd"],
+}
+
+
+@pytest.mark.parametrize("message", BAD_CALLS)
+def test_bad_input_is_one_line_and_exit_code_2(shell: Shell, message: str) -> None:
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    ran = shell(*BAD_CALLS[message])
+    assert (ran.code, ran.out) == (2, "")
+    assert message in ran.err
+    assert ran.err.startswith("elmokit: ")
+    assert ran.err.count("\n") == 1
+    assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
+
+
+def test_help_says_what_each_command_takes(shell: Shell) -> None:
+    assert "pos" in shell("evaluate", "--help").out
+    for command in (("evaluate", "pos"), ("evaluate", "wsd"), ("neighbors", "index"), ("neighbors", "find")):
+        assert "Usage: elmokit " + " ".join(command) in shell(*command, "--help").out

@@ -1,0 +1,158 @@
+"""``-`` in place of a path: standard input where a text is read once, and one line of error elsewhere.
+
+A file of the name ``-``, which an earlier command may have left, changes nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from elmokit.cli.main import elmokit
+from elmokit.cli.options import OutputPath
+from elmokit.storage.text_files import TextError, read_lines
+from tests.helpers.shell import CommandResult, Shell
+
+TEXT = "the cat sat .\nthe dog ran on the mat .\n" * 5
+PAIRS = "the cat\tthe dog\t0.5\nthe mat\tthe cat\t0.1\nthe dog\tthe mat\t0.3\n"
+MODEL = ("--model", "model")
+
+
+@pytest.fixture(params=[False, True], ids=["", "with a file of that name"])
+def has_file(request: pytest.FixtureRequest, folder: Path) -> bool:
+    """Whether a file in the working directory has the name ``-``."""
+    (folder / "dictionary.txt").write_text("the the\ncat cat\ndog dog\n", encoding="utf-8")
+    (folder / "pairs.txt").write_text(PAIRS, encoding="utf-8")
+    if request.param:
+        (folder / "-").write_text("", encoding="utf-8")
+    return bool(request.param)
+
+
+def run_with_input(shell: Shell, monkeypatch: pytest.MonkeyPatch, text: str, *arguments: str) -> CommandResult:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    return shell(*arguments)
+
+
+@pytest.mark.usefixtures("has_file")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("embed", "-", "vectors.hdf5", *MODEL),
+        ("allennlp-elmo", "-", "vectors.hdf5", "--top", "--weight-file", "model"),
+        ("vocab", "-", "vocabulary.txt"),
+        ("evaluate", "perplexity", "-", *MODEL),
+        ("evaluate", "perplexity", "-", *MODEL, "--state", "stateful"),
+        ("evaluate", "perplexity", "-", *MODEL, "--as-bilm-tf", "2"),
+        ("convert", "model", "converted", "--calibrate", "-"),
+        ("align", "model", "model", "text.txt", "-", "dictionary.txt", "--out", "aligned"),
+    ],
+    ids=" ".join,
+)
+def test_a_text_is_read_from_standard_input(
+    arguments: tuple[str, ...], shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = run_with_input(shell, monkeypatch, TEXT, *arguments)
+    assert ran.code == 0, ran.err
+
+
+@pytest.mark.usefixtures("has_file")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("train", "-", "--held-out", "text.txt", "--out", "run"),
+        ("finetune", "-", "--held-out", "text.txt", "--out", "run", *MODEL),
+        ("distill", "model", "-", "--held-out", "text.txt", "--out", "run"),
+        ("neighbors", "index", "-", "index", *MODEL),
+        ("evaluate", "minimal-pairs", "-", *MODEL),
+        ("evaluate", "similarity", "-", *MODEL),
+        ("evaluate", "similarity", "pairs.txt", "--whiten", "-", *MODEL),
+        ("align", "model", "model", "-", "-", "dictionary.txt", "--out", "aligned"),
+        ("convert", "model", "converted", "--calibrate", "-", "--whiten", "-"),
+    ],
+    ids=" ".join,
+)
+def test_standard_input_is_refused_where_a_text_is_read_twice(
+    arguments: tuple[str, ...], shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = run_with_input(shell, monkeypatch, PAIRS if "similarity" in arguments else TEXT, *arguments)
+    assert ran.code == 2
+    assert ran.err.splitlines()[-1].startswith("elmokit: ")
+    assert any(words in ran.err for words in ("can be read only once", "can be used for only one text"))
+
+
+def all_commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Command, click.Context]]:
+    context = click.Context(command, info_name=name)
+    if isinstance(command, click.Group):
+        for inner in command.list_commands(context):
+            if (found := command.get_command(context, inner)) is not None:
+                yield from all_commands(found, f"{name} {inner}")
+    else:
+        yield name, command, context
+
+
+def test_only_the_table_of_surprisals_is_written_to_standard_output() -> None:
+    allowed, n_refused = [], 0
+    for name, command, context in all_commands(elmokit, "elmokit"):
+        for parameter in command.get_params(context):
+            if not isinstance(parameter.type, OutputPath):
+                continue
+            if parameter.type.allow_dash:
+                allowed.append(f"{name} {parameter.name}")
+                continue
+            with pytest.raises(click.BadParameter, match=r"standard output \(-\) is not supported"):
+                parameter.type.convert("-", parameter, context)
+            n_refused += 1
+    assert allowed == ["elmokit evaluate perplexity per_token"]
+    assert n_refused > 20
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("embed", "text.txt", "-", *MODEL),
+        ("allennlp-elmo", "text.txt", "-", "--top", "--weight-file", "model"),
+        ("vocab", "text.txt", "-"),
+    ],
+    ids=" ".join,
+)
+def test_no_file_of_the_name_is_written(arguments: tuple[str, ...], shell: Shell, folder: Path) -> None:
+    ran = shell(*arguments)
+    assert ran.code == 2
+    assert "standard output (-) is not supported. Give the name of a file or directory." in ran.err
+    assert ran.err.count("\n") == 1
+    assert not (folder / "-").exists()
+
+
+def test_a_second_reading_of_standard_input_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n")))
+    assert list(read_lines("-")) == ["a"]
+    with pytest.raises(TextError, match="was read already"):
+        list(read_lines("-"))
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "20000", "2147483648", str(10**20), "two"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("embed", "text.txt", "vectors.hdf5", *MODEL),
+        ("bench", *MODEL),
+        ("serve", *MODEL),
+        ("train", "text.txt", "--held-out", "text.txt", "--out", "run"),
+        ("finetune", "text.txt", "--held-out", "text.txt", "--out", "run", *MODEL),
+        ("distill", "model", "text.txt", "--held-out", "text.txt", "--out", "run"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_number_of_threads_that_cannot_be_started_is_refused(
+    arguments: tuple[str, ...], number: str, shell: Shell
+) -> None:
+    ran = shell(*arguments, "--threads", number)
+    assert ran.code == 2
+    assert ran.err.count("\n") == 1
+    assert "Invalid value for '--threads'" in ran.err
+    assert number == "two" or "is not between 1 and" in ran.err

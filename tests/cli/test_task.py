@@ -1,0 +1,97 @@
+"""``elmokit task``: train, evaluate, predict; resume after SIGKILL; errors in one line."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from elmokit.cli.task import format_evaluation
+from elmokit.formats.save import save_model
+from elmokit.tasks.loop import TaskEvaluation
+from tests.conftest import random_model
+from tests.helpers.shell import Shell
+from tests.helpers.task_examples import write_config
+
+
+@pytest.mark.slow
+def test_train_evaluate_and_predict(task_shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_config()
+    ran = task_shell("train", "config.toml", "--run", "run", "--seeds", "1,2", "--set", "train.epochs=30")
+    assert ran.code == 0
+    assert ran.out.splitlines()[0] == "f1         100.00 ± 0.00 (2 seeds)"
+    assert "seed 2  epoch 30/30  loss" in ran.err
+    assert "--seeds 1,2" in json.loads(Path("run/run.json").read_text())["command"]
+    assert task_shell("evaluate", "run", "data").out == ran.out
+    one = json.loads(task_shell("evaluate", "run", "data", "--seed", "2", "--json").out)
+    assert one["n_examples"] == 3
+    assert one["scores"]["f1"] == {"mean": 100.0, "deviation": 0.0}
+    Path("text.txt").write_text("Mira visits Oslo\n", encoding="utf-8")
+    assert task_shell("predict", "run", "text.txt").out == "[PER Mira] visits [LOC Oslo]\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Mira visits New York.\n")))
+    record = json.loads(task_shell("predict", "run", "-", "--json", "--tokenize", "--seed", "1").out)
+    assert record["tokens"] == ["Mira", "visits", "New", "York", "."]
+    assert set(record) == {"tokens", "tags", "entities"}
+
+
+def test_evaluate_counts_unknown_labels_as_missed_on_request(task_shell: Shell) -> None:
+    write_config(train={"epochs": 1})
+    assert task_shell("train", "config.toml", "--run", "run").code == 0
+    Path("other").write_text(Path("data").read_text().replace("I-LOC", "I-ORG"))
+    ran = task_shell("evaluate", "run", "other")
+    assert ran.code == 2
+    assert "count it as missed: --count-unknown-labels." in ran.err
+    ran = task_shell("evaluate", "run", "other", "--count-unknown-labels")
+    assert ran.code == 0
+    assert "f1-ORG       0.00" in ran.out
+
+
+@pytest.mark.slow
+def test_with_and_without_elmo_differ_by_one_table(task_shell: Shell) -> None:
+    write_config()
+    save_model(random_model(), Path("bilm"))
+    assert task_shell("train", "config.toml", "--run", "without").code == 0
+    text = Path("config.toml").read_text().replace("elmo = false", "")
+    Path("config.toml").write_text(text + '\n[elmo]\nmodel = "bilm"\n')
+    ran = task_shell("train", "config.toml", "--run", "with")
+    assert ran.code == 0
+    assert set(json.loads(Path("with/results.json").read_text())["seeds"][0]["mixes"]) == {"input"}
+
+
+def test_the_fraction_of_words_without_a_vector_is_printed(task_shell: Shell) -> None:
+    write_config(words={"vectors": "v.txt", "dim": False, "lowercase": False}, train={"epochs": 1})
+    Path("v.txt").write_text("Mira 1 2\nOslo 2 1\n")
+    ran = task_shell("train", "config.toml", "--run", "run")
+    # before training, so that the wrong file costs nothing
+    assert ran.err.startswith("words: no pretrained vector for 81.8% of the training words, 75.0% of the tokens\n")
+    assert "epoch 1/1" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train", "none.toml", "--run", "run"), "Cannot read the config none.toml"),
+        (("train", "config.toml", "--run", "run", "--seeds", "1,x"), "--seeds is '1,x'"),
+        (("train", "config.toml", "--run", "run", "--set", "train.epoch=1"), "Did you mean 'epochs'"),
+        (("train", "config.toml", "--run", "run", "--device", "abc"), "There is no device 'abc'"),
+        (("train", "config.toml", "--run", "data"), "data already exists"),
+        (("evaluate", "none", "data"), "none is not a task's run"),
+        (("predict", "none", "data"), "none is not a task's run"),
+    ],
+)
+def test_what_cannot_be_is_one_line(task_shell: Shell, arguments: tuple[str, ...], message: str) -> None:
+    write_config()
+    ran = task_shell(*arguments)
+    assert ran.code == 2
+    assert message in ran.err
+    assert ran.err.count("\n") == 1
+    assert not Path("run").exists()
+
+
+def test_a_line_about_an_evaluation_shows_loss_and_scores_and_marks_the_best() -> None:
+    scores = {"f1": 50.0, "precision": 40.0}
+    best = TaskEvaluation(1, 2, 3, 40, 0.5, 0.01, scores, True)
+    assert format_evaluation(best) == "seed 1  epoch 2/3  loss 0.5000  dev f1 50.00  precision 40.00  *"

@@ -1,0 +1,287 @@
+"""``elmokit train``: files and flags of one set of names, resuming, and one line for bad input."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from elmokit.cli.train import train
+from elmokit.embedding.start_state import mean_state
+from elmokit.formats.open import open_model
+from elmokit.network.bilm import BiLMState
+from elmokit.training.config import TrainingConfig
+from elmokit.training.run import RunSettings
+
+TEXT = "the cat sat on the mat .\nthe dog ran .\n"
+SMALL = ("--preset", "tiny", "--batch-size", "2", "--window-length", "5")
+START = ("train", "corpus.txt", "--held-out", "corpus.txt", "--out", "run", *SMALL)
+
+
+@pytest.fixture
+def corpus(folder: Path) -> Path:
+    Path("corpus.txt").write_text(TEXT * 20)
+    return folder
+
+
+@pytest.mark.slow
+def test_a_run_says_what_it_takes_what_it_does_and_what_it_made(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+    ran = shell(*START, "--max-words", "8", "--tokens", "200", "--log-every", "10")
+    assert ran.code == 0, ran.err
+    assert "40 sentences, 220 tokens, 8 types; " in ran.out
+    assert re.search(r"200 predictions per direction in 20 steps of 10 per process; about \d+ s\n", ran.out)
+    assert re.search(r"\n86,200 parameters in the biLM and [\d,]{3,5} in the softmax; about ", ran.out)
+    (line,) = [line for line in ran.out.splitlines() if line.startswith("step     10 ")]
+    for part in (" 50.0%  epoch 0.38 ", " tokens/s ", " left  training loss "):
+        assert part in line
+    assert "held-out perplexity" in ran.out
+    assert Path("run/curves.png").exists()
+    assert Path("run/curves.svg").exists()
+    card = open_model("run/model").card
+    assert card["corpus"]["n_tokens"] == 220
+    assert card["n_predictions"] == 200
+    assert card["command"].startswith("elmokit train corpus.txt")
+    assert len(card["held_out_perplexity"]) == 2
+    assert card["elmokit"]
+
+
+def test_a_trained_model_starts_from_the_mean_state_after_sentences_of_its_text(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+    Path("documents.txt").write_text("the cat sat . " * 100 + "\n" + "the dog ran .\n" * 2000)
+    ran = shell(*START[:2], "documents.txt", *START[2:], "--max-words", "8", "--tokens", "100")
+    assert ran.code == 0, ran.err
+    model = open_model("run/model")
+    assert model.card["warm_state"] == "mean state after a sentence, over 32 sentences of the training text"
+    # The first 40 and 500 lines of both files; the long one is cut to 200 tokens.
+    sentences = [line.split() for line in TEXT.splitlines()] * 20
+    sentences.append(["the", "cat", "sat", "."] * 50)
+    sentences += [["the", "dog", "ran", "."]] * 499
+    chosen = [sentences[number * len(sentences) // 32] for number in range(32)]
+    (checkpoint,) = Path("run/checkpoints").iterdir()
+    end = load_file(checkpoint / "state.safetensors")  # the calibration starts from the LSTM state of the training
+    model.initial_state = BiLMState(end["hidden"], end["cell"]).mean_row().numpy()
+    for ours, other in zip(open_model("run/model").initial_state or (), mean_state(model, chosen), strict=True):
+        np.testing.assert_allclose(ours, other, rtol=1.3e-6, atol=1e-5)
+
+
+def test_every_setting_of_a_training_has_a_flag(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+    ran = shell("train", "--help")
+    for name, field in TrainingConfig.__dataclass_fields__.items():
+        if "help" in field.metadata:
+            assert f"--{name.replace('_', '-')}" in ran.out
+    assert train.name == "train"
+
+
+def test_a_file_and_flags_say_the_same_and_flags_go_first(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+    Path("run.toml").write_text(
+        """
+        preset = "tiny"
+        tokens = 60
+        batch_size = 2
+        window_length = 5
+        learning_rate = 0.01
+        frozen_layers = [0]
+        [data]
+        texts = ["corpus.txt"]
+        held_out = ["corpus.txt"]
+        max_words = 8
+        [model]
+        n_layers = 1
+        [softmax]
+        kind = "adaptive"
+        cutoffs = [4]
+        """
+    )
+    assert shell("train", "--config", "run.toml", "--out", "a", "--learning-rate", "0.02").code == 0
+    flags = ("--n-layers", "1", "--softmax", "adaptive", "--cutoffs", "4", "--frozen-layers", "0")
+    ran = shell(
+        *START[:4], "--out", "b", *SMALL, *flags, "--max-words", "8", "--tokens", "60", "--learning-rate", "0.02"
+    )
+    assert ran.code == 0, ran.err
+    assert RunSettings.open(Path("a")) == RunSettings.open(Path("b"))
+    assert RunSettings.open(Path("a")).config.learning_rate == 0.02
+
+
+def test_words_may_be_the_input_and_share_their_table_with_the_softmax(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+    ran = shell(*START, "--input", "words", "--softmax", "tied", "--max-words", "8", "--tokens", "100")
+    assert ran.code == 0, ran.err
+    model = open_model("run/model")
+    assert model.bilm.config.n_words == 8
+    assert shell("evaluate", "perplexity", "corpus.txt", "--model", "run").code == 0
+    assert shell("convert", "run/model", "small", "--storage", "float16").code == 0
+    assert shell("evaluate", "perplexity", "corpus.txt", "--model", "small").code == 0
+
+
+def test_the_recipe_of_bilm_tf_trains(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+    ran = shell(*START, "--recipe", "bilm-tf", "--tokens", "50", "--max-words", "8")
+    assert ran.code == 0, ran.err
+    assert "n_samples is 8,192, but the vocabulary has only 8 words: all are used." in ran.err
+    config = RunSettings.open(Path("run")).config
+    assert (config.optimizer, config.learning_rate, config.same_order, config.scale_loss_by_steps) == (
+        "adagrad",
+        0.2,
+        False,
+        True,
+    )
+
+
+def test_hours_become_predictions_at_the_speed_measured(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+    ran = shell(*START, "--hours", "0.0001", "--max-words", "8")
+    assert ran.code == 0, ran.err
+    settings = RunSettings.open(Path("run"))
+    assert settings.n_predictions % 10 == 0
+    assert settings.n_predictions >= 10
+
+
+def test_training_stops_early_when_the_held_out_text_gets_no_better(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+    Path("other.txt").write_text("mat the . dog on cat\n" * 10)
+    flags = ("--tokens", "100000", "--eval-every", "20", "--patience", "2", "--max-words", "9")
+    ran = shell("train", "corpus.txt", "--held-out", "other.txt", "--out", "run", *SMALL, *flags)
+    assert ran.code == 0, ran.err
+    lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    looks = [line for line in lines if line["held_out"]]
+    assert lines[-1]["fraction"] < 0.5
+    best = min(range(len(looks)), key=lambda place: looks[place]["held_out"][0] * looks[place]["held_out"][1])
+    assert best == len(looks) - 3
+    assert open_model("run/model").card["n_steps"] == looks[best]["n_steps"]
+
+
+@pytest.mark.slow
+def test_resuming_needs_the_folder_alone(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+    assert shell(*START, "--tokens", "50", "--max-words", "6").code == 0
+    ran = shell("train", "--resume", "run", "--tokens", "100")
+    assert ran.code == 0, ran.err
+    assert RunSettings.open(Path("run")).n_predictions == 100
+    Path("moved").mkdir()
+    Path("corpus.txt").rename("moved/corpus.txt")
+    assert "corpus.txt, which the run reads, is missing" in shell("train", "--resume", "run").err
+    assert shell("train", "--resume", "run", "moved", "--tokens", "150").code == 0
+    Path("moved/corpus.txt").write_text(TEXT * 21)
+    assert "shards was" in shell("train", "--resume", "run").err
+    Path("moved/corpus.txt").write_text(TEXT * 20)
+    assert "--batch-size cannot be changed when resuming" in shell("train", "--resume", "run", "--batch-size", "3").err
+    assert "--config cannot be changed when resuming" in shell("train", "--resume", "run", "--config", "other.toml").err
+    Path("run/settings.json").write_text("{")
+    assert "settings.json is damaged" in shell("train", "--resume", "run").err
+
+
+BAD_CALLS = {
+    "--preset is 'huge'; it must be one of tiny, mini": (*START, "--preset", "huge"),
+    "--recipe is 'old'; it must be one of modern, bilm-tf.": (*START, "--recipe", "old"),
+    "No file matches 'no*.txt'": ("train", "no*.txt", "--held-out", "text.txt", "--out", "run"),
+    "No file matches 'held.txt'": ("train", "text.txt", "--held-out", "held.txt", "--out", "run"),
+    "Standard input can be read only once": ("train", "-", "--held-out", "text.txt", "--out", "run"),
+    "blank.txt contains no sentence": ("train", "blank.txt", "--held-out", "text.txt", "--out", "run"),
+    "empty.txt contains no sentence": ("train", "text.txt", "empty.txt", "--held-out", "text.txt", "--out", "run"),
+    "latin.txt, line 1: not UTF-8": ("train", "latin.txt", "--held-out", "text.txt", "--out", "run"),
+    "Lower batch_size (--batch-size) to at most 13, lower window_length": (
+        *("train", "corpus.txt", "--held-out", "text.txt", "--out", "run", "--preset", "tiny"),
+        *("--batch-size", "30", "--window-length", "20"),
+    ),
+    "has 1 sentences, but a batch reads 48": ("train", "one.txt", "--held-out", "text.txt", "--out", "run"),
+    "fewer than one window of 1 rows x 20 positions. Lower window_length (--window-length) to at most": (
+        *("train", "one.txt", "--held-out", "text.txt", "--out", "run", "--preset", "tiny"),
+        *("--batch-size", "1"),
+    ),
+    "A vocabulary needs the words <S>, </S>, <UNK>": (*START, "--vocabulary", "one.txt"),
+    "give one of them": (*START, "--vocabulary", "text.txt", "--max-words", "9"),
+    "Give only one of epochs, tokens or hours": (*START, "--epochs", "1", "--hours", "1"),
+    "Give a new directory with --out, or a run": START[:4],
+    "There is no held-out text. Pass text that is not trained on": ("train", "corpus.txt", "--out", "run"),
+    "There is no text to train on": ("train", "--held-out", "text.txt", "--out", "run"),
+    "model already exists": (*START[:4], "--out", "model"),
+    "nothing does not exist": ("train", "--resume", "nothing"),
+    "unknown key 'batchsize'. Did you mean 'batch_size'?": (*START, "--config", "typo.toml"),
+    "data: unknown key 'text'": (*START, "--config", "data.toml"),
+    "broken.toml is not a valid TOML file": (*START, "--config", "broken.toml"),
+    "Cannot read the config none.toml": (*START, "--config", "none.toml"),
+    "frozen_layers contains 9": (*START, "--frozen-layers", "9"),
+    "An adaptive softmax cannot be sampled": (*START, "--softmax", "adaptive", "--cutoffs", "3", "--n-samples", "2"),
+    "The last cutoff is 99": (*START, "--softmax", "adaptive", "--cutoffs", "99"),
+    "A tied softmax shares the embedding": (*START, "--softmax", "tied"),
+    "There is no device 'abacus'": (*START, "--device", "abacus"),
+    "Training runs on cpu and cuda, not on 'meta'": (*START, "--device", "meta"),
+    "seed is 99999999999; it must be at most": (*START, "--seed", "99999999999"),
+    "--held-out-sentences is -1; it must be a whole number of at least 1": (*START, "--held-out-sentences", "-1"),
+    "max_words is 0, but the special words alone need 3": (*START, "--max-words", "0"),
+    "texts is 'corpus.txt'. Expected type: list of text.": (*START, "--config", "one-text.toml"),
+    "max_words is '8'. Expected type: integer.": (*START, "--config", "wrong-type.toml"),
+    "data: expected a table": (*START, "--config", "no-data.toml"),
+    "model: expected a table of named values, found 3": (*START[:-6], "--config", "no-model.toml"),
+    "preset is ['tiny']; it must be one of": (*START[:-6], "--config", "no-preset.toml"),
+}
+
+
+@pytest.mark.parametrize("message", BAD_CALLS)
+def test_bad_input_is_one_line_and_leaves_no_run_behind(shell, corpus: Path, message: str) -> None:  # type: ignore[no-untyped-def]
+    Path("blank.txt").write_text("\n \n")
+    Path("empty.txt").write_text("")
+    Path("one.txt").write_text("word\n")
+    Path("latin.txt").write_bytes(b"caf\xe9\n")
+    Path("typo.toml").write_text("batchsize = 3\n")
+    Path("data.toml").write_text("[data]\ntext = ['a']\n")
+    Path("broken.toml").write_text("a = \n")
+    Path("one-text.toml").write_text("[data]\ntexts = 'corpus.txt'\n")
+    Path("wrong-type.toml").write_text("[data]\nmax_words = '8'\n")
+    Path("no-data.toml").write_text("data = 3\n")
+    Path("no-model.toml").write_text("model = 3\n")
+    Path("no-preset.toml").write_text("preset = ['tiny']\n")
+    ran = shell(*BAD_CALLS[message])
+    assert ran.code == 2
+    assert message in ran.err
+    complaint = [line for line in ran.err.splitlines() if line.startswith("elmokit: ")]
+    assert len(complaint) == 1
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize("flags", [("--frozen-layers", "9"), ("--epochs", "1", "--hours", "1"), ("--config", "typo")])
+def test_settings_are_checked_before_the_text_is_counted(shell, corpus: Path, flags: list[str]) -> None:  # type: ignore[no-untyped-def]
+    Path("typo").write_text("batchsize = 3\n")
+    for command in (
+        START,
+        ("finetune", "corpus.txt", "--model", "en-mini", "--held-out", "corpus.txt", "--out", "run"),
+    ):
+        ran = shell(*command, *flags)
+        assert ran.code == 2
+        assert "Counting" not in ran.err
+
+
+@pytest.mark.slow
+def test_words_that_do_not_descend_in_frequency_are_told_where_that_matters(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+    Path("sorted.txt").write_text("<S>\n</S>\n<UNK>\nmat\non\nthe\n")
+    Path("ranked.txt").write_text("<S>\n</S>\n<UNK>\nthe\n.\nmat\n")
+    told = "The first tenth of the vocabulary does not contain the most frequent words of this text"
+    for vocab, flags, expected in (
+        ("sorted.txt", ("--n-samples", "2"), True),
+        ("ranked.txt", ("--n-samples", "2"), False),
+        ("sorted.txt", (), False),
+    ):
+        ran = shell(
+            *START[:4], "--out", f"run-{vocab}{len(flags)}", *SMALL, "--vocabulary", vocab, "--tokens", "20", *flags
+        )
+        assert ran.code == 0, ran.err
+        assert (told in ran.err) == expected
+
+
+@pytest.mark.slow
+def test_the_last_lines_tell_the_end_from_the_best(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+    Path("other.txt").write_text("mat the . dog on cat\n" * 10)
+    flags = ("--tokens", "100000", "--eval-every", "20", "--patience", "2", "--max-words", "9")
+    ran = shell("train", "corpus.txt", "--held-out", "other.txt", "--out", "run", *SMALL, *flags)
+    card = open_model("run/model").card
+    best = " / ".join(f"{value:.2f}" for value in card["held_out_perplexity"])
+    assert f"The best model, {best} at step {card['n_steps']}, is in run/model." in ran.out
+    (last,) = (line for line in ran.out.splitlines() if line.startswith("Held-out perplexity"))
+    assert best not in last
+    assert "at the end" in last
+
+
+def test_a_loss_that_is_no_number_is_one_line_with_the_step_and_what_to_change(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+    flags = ("--learning-rate", "1e30", "--warmup-ratio", "0", "--max-grad-norm", "1e30", "--tokens", "500")
+    ran = shell(*START, *flags, "--max-words", "8", "--save-every", "1")
+    assert ran.code == 2
+    assert "At step 2 the loss is" in ran.err or "At step 3 the loss is" in ran.err
+    assert "lower learning_rate" in ran.err

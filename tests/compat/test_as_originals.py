@@ -1,0 +1,121 @@
+"""Scripts that import older ELMo programs run unchanged with ``python -m elmokit.compat.as_originals``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from elmokit.compat.allennlp import ConfigurationError, Token, cached_path
+from elmokit.errors import ModelNotFoundError
+from elmokit.formats.save import save_model
+from tests.conftest import WORDS, random_model
+
+SCRIPT = """
+import sys
+import helper
+import numpy as np
+import tensorflow_hub as hub
+from allennlp.commands.elmo import ElmoEmbedder
+from allennlp.data.tokenizers import Token
+from bilm import Batcher, BidirectionalLanguageModel, weight_layers
+from bilm.data import BidirectionalLMDataset
+from bilm.training import load_vocab
+from elmoformanylangs import Embedder
+from simple_elmo import ElmoModel
+
+if __name__ == "__main__":
+    folder, flag = sys.argv[1:]
+    print(helper.NAME, sys.argv[0].endswith("script.py"), flag)
+    sentences = [["the", "cat", "sat"], ["the"]]
+    print(Embedder(folder).sents2elmo(sentences)[0].shape)
+    model = ElmoModel()
+    model.load(folder)
+    print(model.get_elmo_vectors(sentences).shape)
+    print(hub.load(folder).signatures["default"](["the cat sat", "the"])["sequence_len"].tolist())
+    print(ElmoEmbedder(None, folder).embed_sentence([str(Token("the"))]).shape)
+    ids = Batcher(folder + "/vocab.txt", 50).batch_sentences(sentences)
+    ops = BidirectionalLanguageModel(folder + "/options.json", folder + "/model.hdf5")(ids)
+    print(tuple(weight_layers("input", ops)["weighted_op"].shape))
+    print(load_vocab(folder + "/vocab.txt", 50).size, BidirectionalLMDataset.__name__)
+    try:
+        hub.KerasLayer
+    except AttributeError as error:
+        print(error)
+"""
+
+
+def run(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m elmokit.compat.as_originals`` in a process of its own."""
+    paths = [str(path)] if path else []
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, *sys.path])}
+    command = [sys.executable, "-m", "elmokit.compat.as_originals", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+@pytest.mark.slow
+def test_a_script_that_imports_the_old_programs_runs_unchanged(tmp_path: Path) -> None:
+    save_model(random_model(), tmp_path / "model" / "model.hdf5")
+    (tmp_path / "model" / "model_options.json").rename(tmp_path / "model" / "options.json")
+    (tmp_path / "model" / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
+    (tmp_path / "helper.py").write_text("NAME = 'next to the script'\n", encoding="utf-8")
+    finished = run(str(tmp_path / "script.py"), str(tmp_path / "model"), "--flag")
+    assert finished.stderr == ""
+    assert finished.stdout.splitlines() == [
+        "next to the script True --flag",
+        "(3, 64)",
+        "(2, 3, 64)",
+        "[3, 1]",
+        "(3, 1, 64)",
+        "(2, 3, 64)",
+        f"{len(WORDS)} BidirectionalLMDataset",
+        "module 'tensorflow_hub' has no attribute 'KerasLayer'",
+    ]
+
+
+@pytest.mark.slow
+def test_a_program_that_is_installed_itself_is_used_and_one_line_says_so(tmp_path: Path) -> None:
+    (tmp_path / "simple_elmo.py").write_text("ElmoModel = 'the old one'\n", encoding="utf-8")
+    (tmp_path / "script.py").write_text(
+        "from simple_elmo import ElmoModel\nimport elmoformanylangs\nprint(ElmoModel, elmoformanylangs.__name__)\n",
+        encoding="utf-8",
+    )
+    finished = run(str(tmp_path / "script.py"), path=tmp_path)
+    assert finished.stdout == "the old one elmoformanylangs\n"
+    assert finished.stderr == (
+        f"elmokit: simple_elmo itself is installed ({tmp_path / 'simple_elmo.py'}) and is used. "
+        "Uninstall it to use elmokit's.\n"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "message"), [((), "No script was given."), (("no/such.py",), "There is no file no/such.py.")]
+)
+def test_without_a_script_one_line_says_how_to_call_it(arguments: tuple[str, ...], message: str) -> None:
+    finished = run(*arguments)
+    assert finished.returncode == 2
+    assert finished.stderr.startswith(f"elmokit: {message} Usage: python -m elmokit.compat.as_originals SCRIPT.py")
+    assert finished.stderr.count("\n") == 1
+
+
+def test_cached_path_returns_files_of_this_machine_and_refuses_to_unpack(tmp_path: Path) -> None:
+    (tmp_path / "options.json").write_text("{}")
+    assert cached_path(tmp_path / "options.json") == str(tmp_path / "options.json")
+    assert cached_path((tmp_path / "options.json").as_uri()) == str(tmp_path / "options.json")
+    with pytest.raises(ModelNotFoundError, match="There is no file"):
+        cached_path(tmp_path / "none.json")
+    with pytest.raises(ConfigurationError, match="cannot unpack"):
+        cached_path(tmp_path / "model.tar.gz", extract_archive=True)
+
+
+def test_a_token_is_shown_as_its_text_and_knows_whether_it_has_one() -> None:
+    token = Token("cat", idx=4, pos_="NOUN")
+    assert (str(token), repr(token), token.ensure_text(), token.idx) == ("cat", "cat", "cat", 4)
+    assert token == Token("cat", 4, pos_="NOUN")
+    with pytest.raises(ValueError, match="no text"):
+        Token().ensure_text()

@@ -1,0 +1,200 @@
+"""bilm-tf's training functions and scripts, on a directory that bilm-tf wrote and on new ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from elmokit.compat import bilm_training
+from elmokit.compat.bilm import (
+    BidirectionalLMDataset,
+    LMDataset,
+    dump_weights,
+    load_options_latest_checkpoint,
+    load_vocab,
+    test,
+    train,
+)
+from elmokit.embedding.elmo import Elmo
+from elmokit.errors import ConfigError, ModelNotFoundError
+from elmokit.formats.folder import load_folder
+from elmokit.formats.open import open_model
+from elmokit.training import evaluation
+from elmokit.training.interruption import TrainingInterrupted
+from elmokit.training.run import SETTINGS, RunSettings
+from tests.helpers.shell import Shell
+
+test.__test__ = False  # type: ignore[attr-defined]  # bilm-tf's name, and not a test
+
+
+@pytest.fixture(autouse=True)
+def _short_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "CALIBRATION_SENTENCES", 2)
+
+
+@pytest.fixture
+def folder(bilm_tf_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a copy of bilm-tf's run, and the first lines of its text."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(bilm_tf_run, "old")
+    for name in ("vocab.txt", "train.txt"):
+        (tmp_path / "old" / name).rename(name)  # bilm-tf keeps both elsewhere
+    lines = Path("train.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    Path("short.txt").write_text("".join(lines[:20]), encoding="utf-8")
+    return tmp_path
+
+
+def options_of(path: str = "old") -> dict[str, Any]:
+    return {**load_options_latest_checkpoint(path)[0], "n_epochs": 1, "n_train_tokens": 330, "batch_size": 4}
+
+
+def test_the_newest_checkpoint_and_its_options_are_found(folder: Path) -> None:
+    options, checkpoint = load_options_latest_checkpoint("old")
+    assert options == json.loads(Path("old/options.json").read_text())
+    assert checkpoint == str(Path("old/model.ckpt-207"))
+    with pytest.raises(ModelNotFoundError, match="no checkpoint in"):
+        load_options_latest_checkpoint(folder)
+
+
+@pytest.mark.slow
+def test_a_test_prints_what_bilm_tf_prints(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options, checkpoint = load_options_latest_checkpoint("old")
+    vocab = load_vocab("vocab.txt", 20)
+    found = test(options, checkpoint, BidirectionalLMDataset("train.txt", vocab, test=True), batch_size=7)
+    assert found == pytest.approx(100.67164, abs=2e-5)
+    assert capsys.readouterr().out == f"FINSIHED!  AVERAGE PERPLEXITY = {np.float32(found)}\n"
+
+
+@pytest.mark.slow
+def test_a_script_of_bilm_tf_trains_and_restarts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # As in bin/train_elmo.py and bin/restart.py, after a change of the imports.
+    vocab = load_vocab("vocab.txt", 20)
+    data = BidirectionalLMDataset("short.txt", vocab, test=False, shuffle_on_load=True)
+    Path("new").mkdir()
+    train(options_of(), data, 2, "new", "new")
+    config = RunSettings.open(Path("new")).config
+    assert (config.batch_size, config.window_length, config.tokens) == (8, 10, 320)  # 2 GPUs; 4 whole batches
+    assert (config.optimizer, config.same_order, config.n_samples) == ("adagrad", False, 128)
+    assert "perplexities are computed on up to 200 sentences of the training text" in capsys.readouterr().err
+    options, checkpoint = load_options_latest_checkpoint("new")
+    assert Path(checkpoint) == Path("new/checkpoints/step-00000004")
+    before = sorted(str(path) for path in Path("new").rglob("*"))
+    train(options, data, 1, "new", "new", restart_ckpt_file=checkpoint)
+    assert "The optimizer continues with the state of" in capsys.readouterr().err
+    assert set(before) < {str(path) for path in Path("new").rglob("*")}
+    _, checkpoint = load_options_latest_checkpoint("new")
+    assert Path(checkpoint) == Path("new/restart-1/checkpoints/step-00000004")
+    dump_weights("new", "w.hdf5")
+    expected = load_folder(f"{checkpoint}/model").bilm.state_dict()
+    dumped = open_model("w.hdf5").bilm.state_dict()
+    assert all(torch.equal(dumped[name], expected[name]) for name in expected)
+
+
+def test_dumped_weights_are_those_of_bilm_tf(folder: Path) -> None:
+    dump_weights("old", "new_weights.hdf5")
+    with h5py.File("new_weights.hdf5") as ours, h5py.File("old/weights.hdf5") as theirs:
+        names: list[str] = []
+        theirs.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+        for name in names:
+            regular = name.replace("/RNN/LSTMCell/", "/RNN/MultiRNNCell/Cell0/LSTMCell/")
+            np.testing.assert_array_equal(ours[regular], theirs[name])
+    assert json.loads(Path("new_options.json").read_text())["char_cnn"]["n_characters"] == 262
+
+
+def test_options_and_data_that_do_not_fit_are_errors(folder: Path) -> None:
+    vocab = load_vocab("vocab.txt", 20)
+    both = BidirectionalLMDataset("short.txt", vocab)
+    for options, data, message in (
+        (options_of(), LMDataset("short.txt", vocab), "have one direction"),
+        (options_of(), BidirectionalLMDataset("short.txt", vocab, test=True), "test=True"),
+        (options_of(), BidirectionalLMDataset("short.txt", load_vocab("vocab.txt", 50)), "20 characters per word"),
+        ({**options_of(), "unrol_steps": 1}, both, "no option 'unrol_steps'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            train(options, data, 1, "new", "new")
+    assert not Path("new").exists()
+
+
+@pytest.mark.slow
+def test_a_backward_model_is_trained_tested_and_embeds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    vocab = load_vocab("vocab.txt", 20)
+    options = {**options_of(), "bidirectional": False}
+    data = LMDataset("short.txt", vocab, reverse=True, shuffle_on_load=True)
+    result = train(options, data, 1, "back", "back")
+    config = result.model.bilm.config
+    assert config == dataclasses.replace(config, bidirectional=False, backward_only=True)
+    options, checkpoint = load_options_latest_checkpoint("back")
+    assert options["reverse"] is True
+    test(options, checkpoint, LMDataset("short.txt", vocab, reverse=True, test=True), 4)
+    with pytest.raises(ConfigError, match="reads backward, and the data forward"):
+        test(options, checkpoint, LMDataset("short.txt", vocab, test=True), 4)
+    elmo = Elmo.from_pretrained("back", start="zero")
+    one, other = (elmo.embed([sentence])[0] for sentence in (["the", "cat"], ["a", "cat"]))
+    # The last token knows nothing of the first one, and the first one knows the last.
+    assert np.array_equal(one[:, 1], other[:, 1])
+    assert not np.array_equal(one[1, 0], elmo.embed([["the", "dog"]])[0][1, 0])
+    # Through HDF5, where it is the backward direction of a model whose forward one is zero.
+    dump_weights("back", "back_weights.hdf5")
+    again = open_model("back_weights.hdf5")
+    assert again.bilm.config.backward_only
+    with h5py.File("back_weights.hdf5") as file:
+        assert not np.any(file["RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0"])
+        assert np.any(file["RNN_1/RNN/MultiRNNCell/Cell0/LSTMCell/W_0"])
+
+
+@pytest.mark.parametrize(("script", "run"), [("train_elmo", "new"), ("restart", "old/restart-1")])
+def test_a_stopped_script_says_how_to_resume(
+    shell: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, run: str
+) -> None:
+    def stopped(*_: Any, **__: Any) -> None:
+        Path(run).mkdir()
+        Path(run, SETTINGS).touch()
+        raise TrainingInterrupted("Stopped after step 2, and saved a checkpoint.")
+
+    monkeypatch.setattr(bilm_training, "train", stopped)
+    files = ("--vocab_file", "vocab.txt", "--train_prefix", "short.txt")
+    ran = shell("bilm-tf", script, "--save_dir", run.split("/")[0], *files)
+    assert ran.code == 130
+    assert ran.err.splitlines()[-1] == (
+        f"elmokit: Stopped after step 2, and saved a checkpoint. To resume: elmokit train --resume {run}"
+    )
+
+
+@pytest.mark.slow
+def test_the_four_scripts_run_in_the_shell(shell: Shell, folder: Path) -> None:
+    common = ("--vocab_file", "vocab.txt", "--train_prefix", "short.t?t")
+    Path("options.json").write_text(json.dumps(options_of()))
+    ran = shell(
+        "bilm-tf", "train_elmo", "--save_dir", "new", *common, "--options_file", "options.json", "--n_gpus", "2"
+    )
+    assert ran.code == 0, ran.err
+    assert "The best model" in ran.out
+    ran = shell("bilm-tf", "train_elmo", "--save_dir", "new", *common, "--options_file", "options.json")
+    assert (ran.code, "Resume the run there (elmokit train --resume new)" in ran.err) == (2, True)
+    ran = shell(
+        *("bilm-tf", "restart", "--save_dir", "old", *common, "--n_epochs", "1", "--n_train_tokens", "80"),
+        *("--batch_size", "4", "--heldout_prefix", "short.txt"),
+    )
+    assert ran.code == 0, ran.err
+    assert "The optimizer continues with the state of" in ran.err
+    assert RunSettings.open(Path("old/restart-1")).config.tokens == 80
+    test_of = ("bilm-tf", "run_test", "--vocab_file", "vocab.txt", "--test_prefix", "short.txt")
+    for save_dir in ("old", "new"):
+        ran = shell(*test_of, "--save_dir", save_dir, "--batch_size", "4")
+        assert ran.code == 0, ran.err
+        assert ran.out.startswith("FINSIHED!  AVERAGE PERPLEXITY = ")
+    ran = shell(*test_of, "--save_dir", "new")
+    assert (ran.code, "Give a batch size of at most 20" in ran.err) == (2, True)
+    ran = shell("bilm-tf", "dump_weights", "--save_dir", "new", "--outfile", "w.hdf5")
+    assert ran.code == 0, ran.err
+    assert open_model("w.hdf5").bilm.config.hidden_dim == 40
+    ran = shell("bilm-tf", "dump_weights", "--save_dir", "nowhere", "--outfile", "x.hdf5")
+    assert (ran.code, "There is no checkpoint in nowhere" in ran.err) == (2, True)

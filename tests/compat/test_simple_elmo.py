@@ -1,0 +1,212 @@
+"""simple_elmo's calls, with its published shapes and without its bugs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from elmokit.compat.simple_elmo import ElmoModel
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.start_state import boundary_state
+from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.errors import ConfigError, ModelNotFoundError, TextError
+from elmokit.formats import bilm_tf
+from elmokit.formats.folder import save_folder
+from elmokit.formats.open import open_model
+from elmokit.network.bilm import BiLMState
+from tests.conftest import WORDS, random_model
+
+TEXTS = [["the", "cat", "sat", "."], ["zebras"], [], ["the", "dog", "ran"]]
+
+
+def published(folder: Path, name: str = "model.hdf5", seed: int = 0) -> Path:
+    """A folder as in the NLPL repository: options.json and model.hdf5, no softmax; of plain weights.
+
+    Weights made larger enlarge what rounding does in batches of other shapes, above all while a warm state is made.
+    """
+    folder.mkdir(exist_ok=True)
+    bilm_tf.save(random_model(seed=seed, scale=1.0), folder / "options.json", folder / name, overwrite=True)
+    return folder
+
+
+@pytest.fixture
+def elmo(tmp_path: Path) -> ElmoModel:
+    elmo = ElmoModel()
+    elmo.load(published(tmp_path / "published"))
+    return elmo
+
+
+def full_model(tmp_path: Path, config: BiLMConfig = PRESETS["tiny"], max_batch_size: int = 32) -> ElmoModel:
+    """A loaded model with a softmax, and a warm state that is stored: made anew it would differ in the fifth digit."""
+    model = random_model(config, scale=1.0)
+    model.initial_state = boundary_state(model)
+    save_folder(model, tmp_path / "full")
+    elmo = ElmoModel()
+    elmo.load(tmp_path / "full", full=True, max_batch_size=max_batch_size)
+    return elmo
+
+
+def test_vectors_are_one_dense_array_padded_with_zeros(elmo: ElmoModel) -> None:
+    for layers, shape in (("average", (4, 4, 64)), ("top", (4, 4, 64)), ("all", (4, 3, 4, 64))):
+        vectors = elmo.get_elmo_vectors(TEXTS, layers=layers)
+        assert vectors.shape == shape
+        assert vectors.dtype == np.float32
+        for place, text in enumerate(TEXTS):
+            assert vectors[place, ..., : len(text), :].all()
+            assert not vectors[place, ..., len(text) :, :].any()
+        averages = elmo.get_elmo_vector_average(TEXTS, layers=layers)
+        assert averages.shape == (*shape[:-2], shape[-1])
+
+
+def test_vectors_are_those_of_the_embedder_layer_by_layer(tmp_path: Path, elmo: ElmoModel) -> None:
+    expected = Elmo.from_pretrained(tmp_path / "published").embed(TEXTS)
+    stacked = elmo.get_elmo_vectors(TEXTS, layers="all")
+    for layers in ("all", "average", "top"):
+        vectors = elmo.get_elmo_vectors(TEXTS, layers=layers)
+        for place, array in enumerate(expected):
+            wanted = {"all": array, "average": array.mean(axis=0), "top": array[-1]}[layers]
+            np.testing.assert_allclose(vectors[place, ..., : array.shape[1], :], wanted, atol=1e-5)
+    np.testing.assert_allclose(stacked.mean(axis=1), elmo.get_elmo_vectors(TEXTS), atol=1e-5)
+
+
+def test_a_sentence_average_is_the_plain_mean_of_its_real_tokens(elmo: ElmoModel) -> None:
+    for layers in ("average", "top", "all"):
+        vectors = elmo.get_elmo_vectors(TEXTS, layers=layers)
+        averages = elmo.get_elmo_vector_average(TEXTS, layers=layers)
+        for place, text in enumerate(TEXTS):
+            expected = vectors[place, ..., : len(text), :].mean(axis=-2) if text else np.zeros_like(averages[place])
+            np.testing.assert_allclose(averages[place], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("warmup", [True, False])
+def test_a_sentence_has_the_same_vectors_in_any_company(elmo: ElmoModel, warmup: bool) -> None:
+    alone = elmo.get_elmo_vectors([TEXTS[0]], warmup=warmup, layers="all")
+    for texts in (TEXTS, TEXTS[::-1], [TEXTS[3]] * 70 + [TEXTS[0]]):
+        place = texts.index(TEXTS[0])
+        np.testing.assert_allclose(elmo.get_elmo_vectors(texts, warmup, "all")[place], alone[0], atol=1e-5)
+
+
+def test_warmup_is_the_warm_start_and_without_it_state_is_zero(tmp_path: Path, elmo: ElmoModel) -> None:
+    folder = tmp_path / "published"
+    for warmup, start in ((True, "warm"), (False, "zero")):
+        expected = Elmo.from_pretrained(folder, start=start).embed(TEXTS[:1], layers="top")[0]
+        np.testing.assert_allclose(elmo.get_elmo_vectors(TEXTS[:1], warmup, "top")[0], expected, atol=1e-5)
+    difference = elmo.get_elmo_vectors(TEXTS[:1], True, "top") - elmo.get_elmo_vectors(TEXTS[:1], False, "top")
+    assert np.abs(difference).max() > 1e-3
+
+
+def test_no_sentence_is_an_empty_array(elmo: ElmoModel) -> None:
+    assert elmo.get_elmo_vectors([]).shape == (0, 0, 64)
+    assert elmo.get_elmo_vector_average([], layers="all").shape == (0, 3, 64)
+
+
+def test_of_several_weight_files_model_hdf5_opens_else_the_first(tmp_path: Path) -> None:
+    folder = tmp_path / "two"
+    for name, seed in (("b.hdf5", 1), ("a.hdf5", 2)):
+        published(folder, name, seed)
+    expected = {seed: Elmo(random_model(seed=seed, scale=1.0)).embed(TEXTS[:1], layers="average")[0] for seed in (0, 2)}
+    elmo = ElmoModel()
+    elmo.load(folder)
+    np.testing.assert_allclose(elmo.get_elmo_vectors(TEXTS[:1])[0], expected[2], atol=1e-5)
+    published(folder)
+    elmo.load(str(folder), max_batch_size=1, limit=1000)
+    np.testing.assert_allclose(elmo.get_elmo_vectors(TEXTS[:1])[0], expected[0], atol=1e-5)
+
+
+@torch.no_grad()
+def test_substitutes_are_what_each_direction_predicts_without_the_token(tmp_path: Path) -> None:
+    elmo = full_model(tmp_path)
+    model = open_model(tmp_path / "full")
+    model.bilm.eval()
+    assert model.initial_state is not None
+    start = BiLMState.from_numpy(model.initial_state)
+    sentence = ["the", "cat", "sat"]
+    (found,) = elmo.get_elmo_substitutes(["the cat sat"], topn=len(WORDS), nodelimiters=False)
+    assert [entry["word"] for entry in found] == sentence
+    assert model.softmax_module is not None
+    tokens = ["<S>", *sentence, "</S>"]
+    vectors = model.bilm.token_vectors(torch.from_numpy(model.encode(tokens)))[None]
+    for place, entry in enumerate(found, start=1):
+        sides = (entry["forward"], vectors[:, :place]), (entry["backward"], vectors[:, place + 1 :])
+        for direction, (predictions, context) in enumerate(sides):
+            real = torch.ones(context.shape[:2], dtype=torch.bool)
+            outputs, _ = model.bilm.run_direction(
+                direction, context, start.of_direction(direction), real, direction == 1
+            )
+            nearest = outputs[-1][0, -1 if direction == 0 else 0]
+            scores = F.linear(nearest, model.softmax_module.weight, model.softmax_module.bias)
+            best = scores.argsort(descending=True).tolist()
+            assert predictions is not None
+            assert predictions["candidates"] == best
+            assert predictions["candidate_words"] == [WORDS[index] for index in best]
+            np.testing.assert_allclose(predictions["logp"], scores[best], atol=1e-5)
+
+
+def test_substitutes_come_for_any_number_of_sentences_in_their_order(tmp_path: Path) -> None:
+    raw = ["the cat sat .", "", "dog\tran\n", "the mat"]
+    elmo = full_model(tmp_path, max_batch_size=2)
+    found = elmo.get_elmo_substitutes(raw)
+    assert [[entry["word"] for entry in sentence] for sentence in found] == [
+        ["the", "cat", "sat", "."],
+        [],
+        ["dog", "ran"],
+        ["the", "mat"],
+    ]
+    assert all(len(entry["forward"]["candidates"]) == 3 for sentence in found for entry in sentence)
+    (alone,) = elmo.get_elmo_substitutes([["dog", "ran"]])
+    for entry, other in zip(found[2], alone, strict=True):
+        assert entry["forward"]["candidate_words"] == other["forward"]["candidate_words"]
+        np.testing.assert_allclose(entry["forward"]["logp"], other["forward"]["logp"], atol=1e-5)
+
+
+def test_the_boundaries_are_no_substitutes_unless_asked_for(tmp_path: Path) -> None:
+    elmo = full_model(tmp_path)
+    every, words = (
+        elmo.get_elmo_substitutes(["the cat sat"], topn=len(WORDS), nodelimiters=nodelimiters)[0]
+        for nodelimiters in (False, True)
+    )
+    for entry, kept in zip(every, words, strict=True):
+        expected = [word for word in entry["forward"]["candidate_words"] if word not in ("<S>", "</S>")]
+        assert len(expected) == len(WORDS) - 2
+        assert kept["forward"]["candidate_words"] == expected
+    few = elmo.get_elmo_substitutes(["the cat sat"], topn=4)[0]
+    assert [entry["forward"]["candidate_words"] for entry in few] == [
+        entry["forward"]["candidate_words"][:4] for entry in words
+    ]
+
+
+def test_a_model_of_one_direction_has_no_backward_substitutes(tmp_path: Path) -> None:
+    elmo = full_model(tmp_path, dataclasses.replace(PRESETS["tiny"], bidirectional=False))
+    ((entry, _),) = elmo.get_elmo_substitutes(["the cat"], topn=1)
+    assert entry["backward"] is None
+    assert len(entry["forward"]["candidate_words"]) == 1
+
+
+def test_without_a_softmax_full_and_substitutes_say_what_is_missing(tmp_path: Path, elmo: ElmoModel) -> None:
+    with pytest.raises(ModelNotFoundError, match="no softmax"):
+        ElmoModel().load(tmp_path / "published", full=True)
+    with pytest.raises(ModelNotFoundError, match="full=True"):
+        elmo.get_elmo_substitutes(["the cat"])
+
+
+def test_wrong_calls_say_what_to_do(tmp_path: Path, elmo: ElmoModel) -> None:
+    with pytest.raises(ModelNotFoundError, match="call load"):
+        ElmoModel().get_elmo_vectors(TEXTS)
+    with pytest.raises(ConfigError, match="'average', 'top' or 'all'"):
+        elmo.get_elmo_vectors(TEXTS, layers="mix")
+    with pytest.raises(ConfigError, match="no TensorFlow session"):
+        elmo.get_elmo_vector_average(TEXTS, session="a session")
+    with pytest.raises(ConfigError, match="max_batch_size is 0"):
+        elmo.load(tmp_path / "published", max_batch_size=0)
+    with pytest.raises(TextError, match="list of tokens"):
+        elmo.get_elmo_vectors(["the cat"])
+    full = full_model(tmp_path)
+    with pytest.raises(TextError, match="into a list"):
+        full.get_elmo_substitutes("the cat")
+    with pytest.raises(ConfigError, match="topn is 0"):
+        full.get_elmo_substitutes(["the cat"], topn=0)

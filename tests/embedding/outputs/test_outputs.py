@@ -1,0 +1,323 @@
+"""Outputs in every format hold the vectors that the model computes, whole or resumed."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from elmokit import SentenceEmbedder, SentencePooling
+from elmokit.embedding.corpus import embed_file
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.fingerprint import fingerprint
+from elmokit.embedding.outputs.about import read_about
+from elmokit.embedding.outputs.hdf5 import read_sentence_map
+from elmokit.embedding.outputs.layout import VectorFileLayout
+from elmokit.embedding.outputs.table import FORMATS
+from elmokit.embedding.reading import count_sentences
+from elmokit.errors import ConfigError, FormatError, MissingExtraError, OutputError
+from elmokit.storage import resumable
+from tests.conftest import random_model
+from tests.helpers.shell import Shell
+
+TEXT = "the cat sat .\n\nthe dog ran on\u00a0the mat\n the cat  sat .\u00a0\n"
+SENTENCES = [
+    ["the", "cat", "sat", "."],
+    [],
+    ["the", "dog", "ran", "on\u00a0the", "mat"],
+    ["the", "cat", "sat", ".\u00a0"],
+]
+without_pyarrow = pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow is not installed")
+SUFFIXES = [*(pytest.param(suffix, marks=without_pyarrow) for suffix in (".parquet", ".arrow")), ".npz"]
+
+
+@pytest.fixture(scope="module")
+def elmo() -> Elmo:
+    return Elmo(random_model())
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+def read(path: Path) -> dict[str, list[Any]]:
+    """Return the columns of an output, one value per sentence."""
+    if path.suffix == ".npz":
+        with np.load(path) as archive:
+            offsets = archive["offsets"]
+            lines = archive["tokens"].tobytes().decode().split("\n")[:-1] if "tokens" in archive else []
+            vectors = archive["vectors"]
+            columns = {"id": list(range(len(offsets) - 1))}
+            if "ids" in archive:
+                columns["id"] = archive["ids"].tobytes().decode().split("\n")[:-1]
+            if "tokens" in archive:
+                columns["tokens"] = [lines[a:b] for a, b in pairwise(offsets)]
+        if len(vectors) != offsets[-1]:
+            return {**columns, "vector": list(vectors)}
+        split = [vectors[a:b] for a, b in pairwise(offsets)]
+        if vectors.ndim == 2:
+            return {**columns, "vectors": split}
+        return {**columns, **{f"layer_{n}": [array[:, n] for array in split] for n in range(vectors.shape[1])}}
+    from pyarrow import ipc, parquet
+
+    table = parquet.read_table(path) if path.suffix == ".parquet" else ipc.open_file(path).read_all()
+    return table.to_pydict()
+
+
+def assert_equal(rows: list[Any], expected: list[Any], atol: float = 1e-5) -> None:
+    assert len(rows) == len(expected)
+    for row, array in zip(rows, expected, strict=True):
+        np.testing.assert_allclose(np.asarray(row, np.float64).reshape(array.shape), array, atol=atol)
+
+
+@pytest.mark.parametrize("suffix", [".hdf5", "", *SUFFIXES])
+@pytest.mark.parametrize("pool", [False, True])
+def test_a_file_says_what_computed_it(elmo: Elmo, text: Path, tmp_path: Path, suffix: str, pool: bool) -> None:
+    output = tmp_path / f"out{suffix}"
+    embed_file(SentenceEmbedder(elmo) if pool else elmo, text, output, layers="all" if pool else [0, 2])
+    about = read_about(output)
+    assert about.items() >= elmo.model.network.computation().settings().items()
+    assert about["fingerprint"].startswith(fingerprint(elmo.model, "warm"))
+    assert (about["elmokit"], about["start"]) == (version("elmokit"), "warm")
+    assert (about["layers"] == [0, 2], "pooling" in about) == (not pool, pool)
+    assert about["model"] is None  # a model of random weights has no source
+    with pytest.raises(FormatError, match="does not say what computed its vectors"):
+        read_about(text)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_each_line_becomes_a_row_with_its_tokens_and_layers(
+    elmo: Elmo, text: Path, tmp_path: Path, suffix: str, dtype: Any
+) -> None:
+    embed_file(elmo, text, tmp_path / f"out{suffix}", dtype=dtype)
+    columns = read(tmp_path / f"out{suffix}")
+    assert list(columns) == ["id", "tokens", "layer_0", "layer_1", "layer_2"]
+    assert columns["id"] == [0, 1, 2, 3]
+    assert columns["tokens"] == SENTENCES
+    for layer in range(3):
+        expected = elmo.embed(SENTENCES, layers=layer)
+        assert_equal(columns[f"layer_{layer}"], expected, 1e-5 if dtype == "float32" else 2e-3)
+    assert {path.name for path in tmp_path.iterdir()} == {"text.txt", f"out{suffix}"}
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_one_layer_is_one_column_and_the_tokens_can_be_left_out(
+    elmo: Elmo, text: Path, tmp_path: Path, suffix: str
+) -> None:
+    embed_file(elmo, text, tmp_path / f"out{suffix}", layers="top", with_map=False)
+    columns = read(tmp_path / f"out{suffix}")
+    assert list(columns) == ["id", "vectors"]
+    assert_equal(columns["vectors"], elmo.embed(SENTENCES, layers="top"))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_row_groups_are_of_bounded_size(
+    elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"{'the cat ' * (number % 5)}\n" for number in range(60)))
+    embed_file(elmo, text, tmp_path / f"whole{suffix}")
+    monkeypatch.setattr("elmokit.embedding.outputs.rows.GROUP_BYTES", 10 * 3 * 64 * 4)
+    monkeypatch.setattr("elmokit.embedding.outputs.rows.GROUP_SENTENCES", 7)
+    embed_file(elmo, text, tmp_path / f"parts{suffix}")
+    whole, parts = read(tmp_path / f"whole{suffix}"), read(tmp_path / f"parts{suffix}")
+    assert whole["tokens"] == parts["tokens"]
+    assert_equal(parts["layer_1"], [np.array(row).reshape(-1, 64) for row in whole["layer_1"]])
+    if suffix == ".parquet":
+        from pyarrow import parquet
+
+        assert parquet.ParquetFile(tmp_path / "parts.parquet").num_row_groups > 9
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_an_empty_text_gives_an_empty_table(elmo: Elmo, tmp_path: Path, suffix: str) -> None:
+    (tmp_path / "empty.txt").write_text("")
+    embed_file(elmo, tmp_path / "empty.txt", tmp_path / f"out{suffix}", layers="top")
+    columns = read(tmp_path / f"out{suffix}")
+    assert [len(column) for column in columns.values()] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_proteins_have_their_identifiers(elmo: Elmo, tmp_path: Path, suffix: str) -> None:
+    (tmp_path / "proteins.fasta").write_text(">one first\nMK\nV\n>two\nA\n")
+    embed_file(elmo, tmp_path / "proteins.fasta", tmp_path / f"out{suffix}", fasta=True)
+    columns = read(tmp_path / f"out{suffix}")
+    assert (columns["id"], columns["tokens"]) == (["one", "two"], [["M", "K", "V"], ["A"]])
+
+
+class Stopped(BaseException):
+    """Ends a run in the middle."""
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("is_pooled", [False, True])
+def test_a_run_interrupted_several_times_writes_the_same_file(
+    elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, is_pooled: bool
+) -> None:
+    monkeypatch.setattr(resumable, "COMMIT_SECONDS", 0.0)
+    text, whole, parts = tmp_path / "text.txt", tmp_path / f"whole{suffix}", tmp_path / f"parts{suffix}"
+    text.write_text("".join(f"{'the cat ' * (number % 5)}sat .\n" for number in range(60)))
+    model = SentenceEmbedder(elmo, SentencePooling("mean", layers=(0, 2))) if is_pooled else elmo
+    embed_file(model, text, whole, batch_tokens=24)
+    n_stops = 0
+    for n_calls in (9, 9, 9, 10**9):
+        n_left = n_calls
+
+        def stop(stage: str, done: int, total: int | None) -> None:
+            nonlocal n_left
+            n_left -= 1
+            if n_left == 0:
+                raise Stopped
+
+        try:
+            embed_file(model, text, parts, batch_tokens=24, resume=True, progress=stop)
+        except Stopped:
+            n_stops += 1
+    assert n_stops == 3
+    assert read(parts).keys() == read(whole).keys()
+    if suffix != ".npz":  # a zip stores the time of writing
+        assert parts.read_bytes() == whole.read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {text.name, whole.name, parts.name}
+
+
+def test_a_crash_while_the_final_file_is_written_costs_no_vectors(
+    elmo: Elmo, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    output = tmp_path / "out.npz"
+    with monkeypatch.context() as full:
+        full.setattr("elmokit.embedding.outputs.npz._by_row", fail)
+        with pytest.raises(OutputError, match="Completed work is kept there"):
+            embed_file(elmo, text, output)
+    assert not output.exists()
+    assert embed_file(elmo, text, output, resume=True).n_resumed_tokens == 13
+    assert read(output)["tokens"] == SENTENCES
+    assert {path.name for path in tmp_path.iterdir()} == {"text.txt", "out.npz"}
+
+
+POOLINGS = [SentencePooling("mean", layers="all"), SentencePooling("sif"), SentencePooling("sif", layers=(0, 2))]
+
+
+@pytest.mark.parametrize("suffix", [".hdf5", *SUFFIXES])
+@pytest.mark.parametrize("pooling", POOLINGS, ids=str)
+def test_a_sentence_embedder_writes_one_vector_per_line(
+    elmo: Elmo, text: Path, tmp_path: Path, suffix: str, pooling: SentencePooling
+) -> None:
+    embedder, output = SentenceEmbedder(elmo, pooling), tmp_path / f"out{suffix}"
+    assert embed_file(embedder, text, output).n_tokens == 13
+    expected = list(embedder.embed(SENTENCES))
+    assert not expected[1].any()
+    if suffix == ".hdf5":
+        with h5py.File(output) as file:
+            assert sorted(file) == ["sentence_to_index", "vectors"]
+            assert_equal(list(file["vectors"][...]), expected)
+            assert read_sentence_map(file)["the dog ran on\u00a0the mat"] == 2
+        return
+    columns = read(output)
+    assert list(columns) == ["id", "tokens", "vector"]
+    assert columns["tokens"] == SENTENCES
+    assert_equal(columns["vector"], expected)
+
+
+def test_sentence_vectors_of_chunks_are_those_of_the_whole_sentence(
+    elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = SentenceEmbedder(elmo, SentencePooling("sif", layers="all"))
+    long = "the cat sat on the mat . " * 3
+    (tmp_path / "text.txt").write_text(f"the dog .\n{long}\n")
+    expected = list(embedder.embed([["the", "dog", "."], long.split()]))
+    monkeypatch.setattr("elmokit.text.batching.LONG_SENTENCE_TOKENS", 9)
+    monkeypatch.setattr("elmokit.embedding.elmo.CHUNK_TOKENS", 4)
+    embed_file(embedder, tmp_path / "text.txt", tmp_path / "out.npz")
+    assert_equal(read(tmp_path / "out.npz")["vector"], expected)
+
+
+def test_a_whitening_of_another_text_is_not_resumed(elmo: Elmo) -> None:
+    pooling = SentencePooling("mean")
+    plain, fitted, again = (SentenceEmbedder(Elmo(random_model()), pooling) for _ in range(3))
+    fitted.fit(SENTENCES)
+    again.fit(SENTENCES[:3])
+    assert len({embedder.fingerprint() for embedder in (plain, fitted, again)}) == 3
+    counts = [SentenceEmbedder(elmo, SentencePooling(), {"the": n}).fingerprint() for n in (1, 2, 2)]
+    assert counts[0] != counts[1] == counts[2]
+
+
+@pytest.mark.parametrize("suffix", [".hdf5", *SUFFIXES])
+@pytest.mark.parametrize("is_pooled", [False, True])
+def test_the_estimated_size_is_about_the_size_written(elmo: Elmo, tmp_path: Path, suffix: str, is_pooled: bool) -> None:
+    text, output = tmp_path / "text.txt", tmp_path / f"out{suffix}"
+    text.write_text("".join(f"the cat {'sat ' * (number % 7)}{number} .\n" for number in range(300)))
+    embedder = SentenceEmbedder(elmo, SentencePooling())
+    embed_file(embedder if is_pooled else elmo, text, output)
+    layout = VectorFileLayout(None, embedder.dim, pooled=True) if is_pooled else VectorFileLayout((0, 1, 2), 64)
+    estimate = FORMATS[suffix].file_bytes(layout, count_sentences(text))
+    assert estimate == pytest.approx(output.stat().st_size, rel=0.2 if is_pooled else 0.03)
+
+
+def test_the_space_of_both_files_is_checked(
+    elmo: Elmo, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_bytes = 13 * 3 * 64 * 4
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=int(1.7 * n_bytes)))
+    embed_file(elmo, text, tmp_path / "out.hdf5", with_map=False)
+    with pytest.raises(OutputError, match=r"and 10\.5 kB more until it is complete\), but its disk has 17\.0 kB"):
+        embed_file(elmo, text, tmp_path / "out.npz")
+
+
+def test_names_that_a_format_does_not_have_are_refused(elmo: Elmo, text: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="A NumPy output has no datasets"):
+        embed_file(elmo, text, tmp_path / "out.npz", keys="sentences")
+    with pytest.raises(ConfigError, match="A NumPy output has no map"):
+        embed_file(elmo, text, tmp_path / "out.npz", with_old_map=True)
+    with pytest.raises(ConfigError, match="Sentence vectors are rows of one table"):
+        embed_file(SentenceEmbedder(elmo, SentencePooling()), text, tmp_path / "out.hdf5", keys="sentences")
+    with pytest.raises(ConfigError, match="a SentenceEmbedder has its own"):
+        embed_file(SentenceEmbedder(elmo, SentencePooling()), text, tmp_path / "out.npz", layers="top")
+    with pytest.raises(OutputError, match=r"ends in \.csv"):
+        embed_file(elmo, text, tmp_path / "out.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+
+
+def test_a_missing_pyarrow_is_reported_first(
+    elmo: Elmo, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'elmokit\[arrow\]'"):
+        embed_file(elmo, text, tmp_path / "out.parquet")
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+
+
+def test_a_layer_twice_would_be_two_columns_of_one_name(elmo: Elmo, text: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    with pytest.raises(ConfigError, match="two columns the same name"):
+        embed_file(elmo, text, tmp_path / "out.parquet", layers=[0, 0])
+
+
+def test_the_command_pools_sentences(shell: Shell) -> None:
+    assert shell("embed", "text.txt", "mean.npz", "--model", "model", "--pool", "mean", "--layers", "0,2").code == 0
+    assert read(Path("mean.npz"))["vector"][0].shape == (128,)
+    assert shell("embed", "text.txt", "sif.npz", "--model", "model", "--pool", "sif").code == 0
+    assert read(Path("sif.npz"))["vector"][0].shape == (64,)
+    refused = shell("embed", "text.txt", "out.npz", "--model", "model", "--pool", "whitened")
+    assert refused.code == 2
+    assert "stores no whitening" in refused.err
+    assert shell("convert", "model", "white", "--whiten", "text.txt").code == 0
+    assert shell("embed", "text.txt", "white.npz", "--model", "white", "--pool", "whitened").code == 0
+    refused = shell("embed", "text.txt", "out.npz", "--model", "white", "--pool", "whitened", "--top")
+    assert refused.code == 2
+    assert "has its own" in refused.err

@@ -1,0 +1,319 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from elmokit.embedding.corpus import _settings, embed_file
+from elmokit.embedding.elmo import Elmo, Start
+from elmokit.embedding.outputs.layout import DatasetNames
+from elmokit.embedding.outputs.writer import ResumableWriter, partial_folder
+from elmokit.engine.config import BiLMConfig
+from elmokit.engine.layer_selection import Layers
+from elmokit.engine.precision import VARIABLE
+from elmokit.errors import ConfigError, OutputError, TextError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.words import CachedModel
+from elmokit.network.kernels import backends
+from elmokit.storage import resumable
+from elmokit.storage.text_files import split_tokens
+from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
+from elmokit.text.vocabulary import Vocabulary
+from tests.conftest import random_model
+from tests.helpers.instruction_sets import choose_kernels_as_if
+
+TEXT = "the cat sat .\n\nthe dog ran on\u00a0the mat\nthe cat sat .\n"
+
+
+@pytest.fixture(scope="module")
+def elmo() -> Elmo:
+    return Elmo(random_model())
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+def test_the_speed_does_not_count_what_comes_before_the_first_batch(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    class Slow(Elmo):
+        def embed(self, *arguments: Any, **options: Any) -> Any:  # called before the first batch only
+            now[0] += 100.0
+            return super().embed(*arguments, **options)
+
+    monkeypatch.setattr("elmokit.embedding.corpus.time", SimpleNamespace(monotonic=lambda: now[0]))
+    assert embed_file(Slow(random_model()), text, tmp_path / "out.hdf5").seconds == 0.0
+    assert now[0] >= 200.0
+
+
+def test_each_line_becomes_a_dataset_under_its_number(elmo: Elmo, text: Path, tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def progress(stage: str, done: int, total: int | None) -> None:
+        assert (stage, total) == ("embedding", 13)
+        seen.append(done)
+
+    summary = embed_file(elmo, text, tmp_path / "out.hdf5", progress=progress)
+    assert (summary.n_sentences, summary.n_tokens, summary.n_blank) == (4, 13, 1)
+    assert (seen[0], seen[-1], sorted(np.diff(seen).tolist())) == (0, 13, [0, 4, 4, 5])
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        assert [file[str(number)].shape for number in range(4)] == [(3, 4, 64), (3, 0, 64), (3, 5, 64), (3, 4, 64)]
+        (expected,) = elmo.embed([["the", "dog", "ran", "on\u00a0the", "mat"]])
+        np.testing.assert_allclose(file["2"][...], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("layers", "shape"), [("top", (4, 64)), ("average", (4, 64)), ([0, 2], (2, 4, 64))])
+def test_chosen_layers_are_written(elmo: Elmo, text: Path, tmp_path: Path, layers: object, shape: object) -> None:
+    embed_file(elmo, text, tmp_path / "out.hdf5", layers=layers)  # type: ignore[arg-type]
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        assert file["0"].shape == shape
+
+
+def test_blank_lines_are_refused_on_request(elmo: Elmo, text: Path, tmp_path: Path) -> None:
+    with pytest.raises(TextError, match=r"text\.txt, line 2 is blank"):
+        embed_file(elmo, text, tmp_path / "out.hdf5", strict=True)
+    assert not (tmp_path / "out.hdf5").exists()
+
+
+def test_a_bad_line_leaves_earlier_output_untouched(elmo: Elmo, tmp_path: Path) -> None:
+    output = tmp_path / "out.hdf5"
+    output.write_text("earlier")
+    (tmp_path / "bad.txt").write_bytes(b"the cat\n\xe9t\xe9\n")
+    with pytest.raises(TextError, match=r"bad\.txt, line 2: not UTF-8"):
+        embed_file(elmo, tmp_path / "bad.txt", output, overwrite=True)
+    with pytest.raises(OutputError, match="already exists"):
+        embed_file(elmo, tmp_path / "bad.txt", output)
+    assert output.read_text() == "earlier"
+    assert {path.name for path in tmp_path.iterdir()} == {"out.hdf5", "bad.txt"}
+
+
+def test_an_empty_file_gives_a_file_with_an_empty_map(elmo: Elmo, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("")
+    assert embed_file(elmo, tmp_path / "empty.txt", tmp_path / "out.hdf5").n_sentences == 0
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        assert file["sentence_to_index"].asstr()[0] == "{}"
+
+
+class Stopped(BaseException):
+    """Ends a run in the middle."""
+
+
+def lines(n: int) -> str:
+    return "".join(f"{'the cat ' * (number % 5)}{'sat' if number % 7 else ''} .\n" for number in range(n))
+
+
+@pytest.mark.parametrize("start", ["warm", "zero", "stateful"])
+@pytest.mark.parametrize("keys", ["numbers", "sentences"])
+def test_a_run_interrupted_several_times_writes_the_same_file(
+    start: Start, keys: DatasetNames, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resumable, "COMMIT_SECONDS", 0.0)
+    elmo = Elmo(random_model(), start=start)
+    (tmp_path / "text.txt").write_text(lines(120))
+    settings: dict[str, Any] = {"batch_tokens": 24, "batch_size": 5, "keys": keys, "dtype": "float16"}
+    embed_file(elmo, tmp_path / "text.txt", tmp_path / "whole.hdf5", **settings)
+    done, n_stops = [0], 0
+    while not (tmp_path / "parts.hdf5").exists():
+        left = 31
+
+        def stop(stage: str, n_done: int, total: int | None) -> None:
+            nonlocal left
+            if left == 31:  # the first report says what earlier runs have done
+                done.append(n_done)
+            left -= 1
+            if left < 0 and done[-1] < 550:
+                raise Stopped
+
+        try:
+            embed_file(
+                elmo,
+                tmp_path / "text.txt",
+                tmp_path / "parts.hdf5",
+                **settings,
+                resume=True,
+                progress=stop,
+            )
+        except Stopped:
+            n_stops += 1
+    assert n_stops >= 2
+    assert done == sorted(done)
+    assert (tmp_path / "parts.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {"text.txt", "whole.hdf5", "parts.hdf5"}
+
+
+def test_resuming_requires_the_same_text_and_model(elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resumable, "COMMIT_SECONDS", 0.0)
+    text, output = tmp_path / "text.txt", tmp_path / "out.hdf5"
+    text.write_text(lines(60))
+
+    def stop(stage: str, done: int, total: int | None) -> None:
+        journal = partial_folder(output) / "journal.json"
+        if journal.exists() and json.loads(journal.read_text())["progress"]:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        embed_file(elmo, text, output, batch_tokens=8, progress=stop)
+    with pytest.raises(OutputError, match="holds the partial output of an interrupted run"):
+        embed_file(elmo, text, output, batch_tokens=8)
+    with pytest.raises(OutputError, match="was created with model"):
+        embed_file(Elmo(random_model(seed=1)), text, output, batch_tokens=8, resume=True)
+    with pytest.raises(OutputError, match="was created with batch 8, but this run has batch 9"):
+        embed_file(elmo, text, output, batch_tokens=9, resume=True)
+    text.write_text("the dog\n" + lines(60))
+    embed_file(elmo, text, output, batch_tokens=8, overwrite=True)
+    with h5py.File(output) as file:
+        assert len(file) == 62
+
+
+@pytest.mark.parametrize("changed", ["instructions", "precision"])
+def test_a_run_is_resumed_only_by_what_computed_its_beginning(
+    elmo: Elmo, changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(resumable, "COMMIT_SECONDS", 0.0)
+    library = backends.native_library()
+    if library is None:
+        pytest.skip("no C functions")
+    text, output = tmp_path / "text.txt", tmp_path / "out.hdf5"
+    text.write_text(lines(60))
+
+    def stop(stage: str, done: int, total: int | None) -> None:
+        journal = partial_folder(output) / "journal.json"
+        if journal.exists() and json.loads(journal.read_text())["progress"]:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        embed_file(elmo, text, output, batch_tokens=8, progress=stop)
+    own = library.instructions
+    with monkeypatch.context() as patch:
+        if changed == "instructions":
+            patch.setattr(library, "instructions", "portable")
+            expected = f"instructions '{own}', but this run has instructions 'portable'. Set ELMOKIT_INSTRUCTIONS={own}"
+        else:
+            choose_kernels_as_if(patch)  # then even small layers are rounded
+            patch.setenv(VARIABLE, "int8")
+            expected = "precision 'float32', but this run has precision 'int8'. Resume in float32 (--precision float32"
+        with pytest.raises(OutputError, match=re.escape(f"was created with {expected}")):
+            embed_file(elmo, text, output, batch_tokens=8, resume=True)
+    embed_file(elmo, text, output, batch_tokens=8, resume=True)
+
+
+def test_a_number_that_float16_cannot_hold_is_an_error(text: Path, tmp_path: Path) -> None:
+    model = random_model()
+    with torch.no_grad():
+        model.bilm.token_layer.projection.weight.mul_(1e6)  # type: ignore[union-attr,operator]
+    elmo = Elmo(model)
+    with pytest.raises(ConfigError, match=r"beyond 65,504, the largest of float16\. Pass --dtype float32"):
+        embed_file(elmo, text, tmp_path / "out.hdf5", dtype="float16")
+    embed_file(elmo, text, tmp_path / "out.hdf5", overwrite=True)
+
+
+@pytest.mark.parametrize(("layers", "dtype"), [("all", "float32"), ("top", "float16"), ([0, 2], "float16")])
+def test_a_long_line_is_written_chunk_by_chunk(
+    elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layers: Layers, dtype: str
+) -> None:
+    monkeypatch.setattr("elmokit.text.batching.LONG_SENTENCE_TOKENS", 9)
+    monkeypatch.setattr("elmokit.embedding.elmo.CHUNK_TOKENS", 4)
+    long = "the cat sat on the mat . " * 3
+    (tmp_path / "text.txt").write_text(f"the dog .\n{long}\n\nthe cat\n{long} .\n")
+    seen: list[int] = []
+    embed_file(
+        elmo,
+        tmp_path / "text.txt",
+        tmp_path / "out.hdf5",
+        layers=layers,
+        dtype=dtype,  # type: ignore[arg-type]
+        progress=lambda stage, done, total: seen.append(done),
+    )
+    assert sorted(np.diff(seen)) == [0, 1, 2, 2, 3, *[4] * 10]
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        sentences = [line.split() for line in ("the dog .", long, "", "the cat", f"{long} .")]
+        for number, expected in enumerate(elmo.embed(sentences, layers=layers)):
+            np.testing.assert_allclose(file[str(number)][...], expected, atol=1e-5 if dtype == "float32" else 2e-3)
+
+
+def test_an_error_of_the_writing_thread_is_one_clear_error(
+    elmo: Elmo, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: ResumableWriter, place: int, vectors: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ResumableWriter, "write_vectors", full)
+    with pytest.raises(OutputError, match=r"Writing to .*failed: No space left on device\. Nothing was committed"):
+        embed_file(elmo, text, tmp_path / "out.hdf5")
+    assert {path.name for path in tmp_path.iterdir()} == {"text.txt"}
+
+
+CHANGES: dict[str, Callable[[str], str]] = {
+    "none": lambda text: text,
+    "other words": lambda text: text.replace("the cat", "the dog"),
+    "more": lambda text: text + "one more .\n",
+    "less": lambda text: text.partition("\n")[0] + "\n",
+    "nothing": lambda text: "",
+}
+
+
+@pytest.mark.parametrize("first", CHANGES)
+@pytest.mark.parametrize("then", CHANGES)
+def test_an_incomplete_pool_is_computed_again_if_its_text_changed(
+    elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, then: str
+) -> None:
+    monkeypatch.setattr(resumable, "COMMIT_SECONDS", 0.0)
+    text, output, whole = tmp_path / "text.txt", tmp_path / "out.hdf5", tmp_path / "whole.hdf5"
+
+    def batches_done() -> int:
+        journal = partial_folder(output) / "journal.json"
+        progress = json.loads(journal.read_text())["progress"] if journal.exists() else {}
+        assert progress.get("n_sentences", 0) == 0
+        return int(progress.get("n_batches", 0))
+
+    def stop(stage: str, done: int, total: int | None) -> None:
+        if batches_done() >= 2:
+            raise Stopped
+
+    text.write_text(lines(20))  # one pool
+    with pytest.raises(Stopped):
+        embed_file(elmo, text, output, batch_tokens=20, progress=stop)
+    assert batches_done() >= 2
+    text.write_text(CHANGES[first](lines(20)))
+    with contextlib.suppress(Stopped):
+        embed_file(elmo, text, output, batch_tokens=20, resume=True, progress=stop)
+    text.write_text(CHANGES[then](lines(20)))
+    embed_file(elmo, text, output, batch_tokens=20, resume=True, overwrite=True)
+    embed_file(elmo, text, whole, batch_tokens=20)
+    assert output.read_bytes() == whole.read_bytes()
+
+
+def test_resuming_requires_the_same_words_and_tables_but_the_initial_state_may_round(tmp_path: Path) -> None:
+    def name(model: PretrainedBiLM, start: Start = "warm") -> str:
+        return str(_settings(Elmo(model, start=start), "all", "float32", False, split_tokens, 1)["model"])
+
+    words = [BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, "the", "cat"]
+    config = BiLMConfig(char_cnn=None, n_words=5, projection_dim=4, hidden_dim=6)
+    models = [random_model(config), random_model(config)]
+    models[0].vocabulary, models[1].vocabulary = Vocabulary(words), Vocabulary([*words[:4], "dog"])
+    assert name(models[0]) != name(models[1])
+    model = random_model()
+    assert name(model) != name(model, "zero")
+    elmo = Elmo(model)
+    elmo.start_state.hidden[:] += 1e-7  # the initial state of another backend
+    settings = _settings(elmo, "all", "float32", False, split_tokens, 1)
+    assert settings["model"] == name(model)
+    table = np.zeros((2, model.config.projection_dim), np.float32)
+    cached = [CachedModel.of(model, {"the": row}, array) for row, array in ((0, table), (1, table), (1, table + 1))]
+    assert len({name(model), *map(name, cached)}) == 4

@@ -1,0 +1,250 @@
+"""``Elmo``: NumPy vectors that depend on the sentence alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.start_state import boundary_state
+from elmokit.engine.config import BiLMConfig
+from elmokit.engine.state import State
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TextError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.lm.language_model import LanguageModel
+from elmokit.network.bilm import BiLM
+from tests.conftest import random_model, without_torch
+
+ELMOS = {start: Elmo(without_torch(random_model()), start=start) for start in ("warm", "zero", "stateful")}  # type: ignore[arg-type]
+TOKENS = st.text(max_size=12)
+SENTENCES = st.lists(st.lists(TOKENS, max_size=9), min_size=1, max_size=12)
+
+
+@pytest.mark.slow
+@settings(max_examples=40)
+@given(
+    sentences=SENTENCES,
+    start=st.sampled_from(["warm", "zero"]),
+    batch_tokens=st.integers(1, 80),
+    data=st.data(),
+)
+def test_vectors_do_not_depend_on_batch_order_or_neighbors(
+    sentences: list[list[str]], start: str, batch_tokens: int, data: st.DataObject
+) -> None:
+    elmo = ELMOS[start]
+    order = data.draw(st.permutations(range(len(sentences))))
+    together = elmo.embed(sentences)
+    shuffled = elmo.embed([sentences[place] for place in order], batch_tokens=batch_tokens)
+    for place, vectors in zip(order, shuffled, strict=True):
+        np.testing.assert_allclose(vectors, together[place], atol=1e-5, rtol=0)
+    chosen = data.draw(st.integers(0, len(sentences) - 1))
+    np.testing.assert_allclose(elmo.embed([sentences[chosen]])[0], together[chosen], atol=1e-5, rtol=0)
+
+
+def test_stateful_embedding_continues_each_row_from_the_previous_batch() -> None:
+    elmo = ELMOS["stateful"]
+    sentence = ["the", "cat", "sat"]
+    first, second = elmo.embed([sentence, sentence], batch_size=1)
+    assert np.abs(first - second).max() > 1e-3
+    two_rows = elmo.embed([sentence, ["dog"], sentence, ["dog"]], batch_size=2)
+    np.testing.assert_allclose(two_rows[0], first, atol=1e-5)
+    np.testing.assert_allclose(two_rows[2], second, atol=1e-5)
+
+
+def test_carried_rows_grow_and_unused_rows_keep_their_state() -> None:
+    elmo = ELMOS["stateful"]
+    a, b = ["the", "cat"], ["a", "dog", "ran"]
+    one, state = elmo.embed_batch([a, b], elmo.zero_state(2))
+    _, after_a = elmo.embed_batch([a], state.first_rows(1))
+    merged = state.with_first_rows(after_a)
+    np.testing.assert_array_equal(merged.hidden[:, :, 1], state.hidden[:, :, 1])
+    assert len(one) == 2
+
+
+def test_arrays_come_in_the_order_given_without_boundaries() -> None:
+    sentences = [["a"] * n for n in (5, 0, 30, 1)]
+    vectors = ELMOS["warm"].embed(sentences, batch_tokens=16)
+    assert [array.shape for array in vectors] == [(3, 5, 64), (3, 0, 64), (3, 30, 64), (3, 1, 64)]
+    assert all(array.dtype == np.float32 and array.base is None for array in vectors)
+
+
+def test_layers_are_chosen_by_name_and_number() -> None:
+    elmo, sentence = ELMOS["warm"], ["the", "cat"]
+    (full,) = elmo.embed([sentence])
+
+    def layers(which: object) -> np.ndarray:
+        return elmo.embed([sentence], layers=which)[0]  # type: ignore[call-overload, no-any-return]
+
+    np.testing.assert_array_equal(layers("top"), full[2])
+    np.testing.assert_array_equal(layers(1), full[1])
+    np.testing.assert_array_equal(layers([2, 0]), full[[2, 0]])
+    np.testing.assert_allclose(layers("average"), full.mean(axis=0), atol=1e-6)
+    for which in (3, -1, [0, 7], "bottom", "allx"):
+        with pytest.raises(ConfigError, match="has layers 0 to 2"):
+            layers(which)
+    with pytest.raises(ConfigError, match="layers is 'mix', but there is no scalar mix here"):
+        layers("mix")
+
+
+def test_an_iterator_is_read_only_a_little_ahead() -> None:
+    n_read = itertools.count()
+
+    def endless() -> Iterator[list[str]]:
+        while True:
+            next(n_read)
+            yield ["the", "cat"]
+
+    vectors = ELMOS["warm"].embed(endless(), batch_tokens=40)
+    assert next(vectors).shape == (3, 2, 64)
+    assert next(n_read) <= 8 * 40 // 4 + 1
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        [],
+        [""],
+        ["the"] * 10_000,
+        ["x" * 1000],
+        ["🙂", "👩‍👩‍👧", "Ā", "\u200b", "\x00", "漢字"],
+        ["\ud800", "a\udfffb"],
+        ["<S>", "</S>", "<UNK>"],
+        [" ", "a b", "\n"],
+    ],
+    ids=["empty", "empty token", "10,000 tokens", "1,000 characters", "unicode", "surrogates", "specials", "spaces"],
+)
+def test_any_text_gives_finite_vectors(sentence: list[str]) -> None:
+    for elmo in ELMOS.values():
+        (vectors,) = elmo.embed([sentence])
+        assert vectors.shape == (3, len(sentence), 64)
+        assert np.isfinite(vectors).all()
+
+
+def test_sentences_that_are_not_lists_of_tokens_are_refused() -> None:
+    elmo = ELMOS["warm"]
+    with pytest.raises(TextError, match="Expected a sentence as a list of tokens, but got the string 'the cat'"):
+        elmo.embed(["the cat"])
+    with pytest.raises(TextError, match="Expected a list of tokenized sentences, but got the string 't"):
+        elmo.embed("the cat")
+    with pytest.raises(TextError, match="Expected tokens to be strings, but got 3"):
+        elmo.embed([["the", 3]])  # type: ignore[list-item]
+    assert elmo.embed([]) == []
+    assert list(elmo.embed(iter([]))) == []
+
+
+def test_invalid_arguments_are_refused() -> None:
+    with pytest.raises(ConfigError, match="batch_tokens is 0"):
+        ELMOS["warm"].embed([["a"]], batch_tokens=0)
+    with pytest.raises(ConfigError, match="start is 'cold'"):
+        Elmo(random_model(), start="cold")  # type: ignore[arg-type]
+    with pytest.raises(ModelNotFoundError, match="neither a file or directory nor the name of a model"):
+        Elmo.from_pretrained("no/such/model")
+
+
+def test_the_initial_state_is_the_stored_one_or_that_after_an_empty_sentence(model: PretrainedBiLM) -> None:
+    for ours, expected in zip(Elmo(model).start_state, boundary_state(model), strict=True):
+        np.testing.assert_array_equal(ours, expected)
+    model.initial_state = State.zero(model.config, 1)._replace(hidden=np.ones((2, 2, 1, 32), np.float32))
+    assert (Elmo(model).start_state.hidden == 1).all()
+
+
+def test_a_word_input_model_embeds_unknown_words_as_unk() -> None:
+    config = BiLMConfig(char_cnn=None, n_words=11, projection_dim=4, hidden_dim=6)
+    elmo = Elmo(random_model(config))
+    known, unknown, listed = elmo.embed([["the", "<UNK>"], ["the", "zebra"], ["the", "cat"]])
+    np.testing.assert_allclose(known, unknown, atol=1e-5)
+    assert np.abs(known - listed).max() > 1e-4
+
+
+def test_a_word_input_model_without_its_vocabulary_says_so() -> None:
+    model = random_model(BiLMConfig(char_cnn=None, n_words=11, projection_dim=4, hidden_dim=6))
+    model.vocabulary = None
+    with pytest.raises(ModelNotFoundError, match="has no vocabulary"):
+        Elmo(model, start="zero").embed([["the"]])
+
+
+@pytest.mark.parametrize("sentences", ["The cat", ["The", "cat"], None, [None], [["The"], 3]])
+def test_what_is_not_a_list_of_sentences_is_refused(sentences: object) -> None:
+    for start in ("warm", "stateful"):
+        with pytest.raises(TextError, match="Expected a"):
+            Elmo(random_model(), start=start).embed(sentences)  # type: ignore[call-overload]
+    with pytest.raises(TextError, match="Expected a"):
+        Elmo(random_model()).ids(sentences)  # type: ignore[arg-type]
+
+
+def test_layers_are_numbers_and_at_least_one() -> None:
+    elmo = Elmo(random_model())
+    for layers in ([], True, [True], "bottom", 2.5):
+        with pytest.raises(ConfigError, match="layers is"):
+            elmo.embed([["The"]], layers=layers)  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match=r"^Layer 7 does not exist: this model has layers 0 to 2\.$"):
+        elmo.embed([["The"]], layers=[0, 7])
+
+
+def test_a_text_in_place_of_sentences_is_answered_with_its_tokens() -> None:
+    elmo = Elmo(random_model())
+    message = (
+        r"got the string 'The cat'\. Pass \[\['The', 'cat'\]\], or split raw text with elmokit\.tokenize\(text\)\."
+    )
+    with pytest.raises(TextError, match=message):
+        elmo.embed("The cat")  # type: ignore[call-overload]
+    with pytest.raises(TextError, match=r"Pass \['The', 'cat'\], or split raw text"):
+        elmo.embed(["The cat"])
+
+
+def test_a_device_that_does_not_exist_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"There is no device 'gpu'\. Choose 'cpu' or 'cuda'"):
+        Elmo.from_pretrained(device="gpu")
+
+
+def test_layer_0_alone_is_computed_without_the_lstm_and_is_the_same(
+    model: PretrainedBiLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elmo = Elmo(model)
+    sentences = [["the", "cat", "sat"], [], ["on"]]
+    expected = [vectors[0] for vectors in elmo.embed(sentences)]
+    monkeypatch.setattr(BiLM, "contextualize", None)  # any call of it would fail
+    for vectors, again, listed in zip(
+        expected, elmo.embed(sentences, layers=0), elmo.embed(sentences, layers=[0]), strict=True
+    ):
+        np.testing.assert_array_equal(again, vectors)
+        np.testing.assert_array_equal(listed, vectors[None])
+
+
+def test_its_text_names_the_model_the_start_and_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ELMOKIT_BACKEND", raising=False)
+    assert repr(Elmo.from_pretrained()) == "Elmo(model='en-mini', start='warm', precision='int8')"
+    exact = Elmo.from_pretrained(start="zero", precision="float32")
+    assert repr(exact) == "Elmo(model='en-mini', start='zero', precision='float32')"
+
+
+@pytest.mark.parametrize(("part", "factor"), [("token_layer", 1e30), ("directions", 1e38)])
+def test_finite_weights_that_overflow_are_an_error_and_not_nan(part: str, factor: float) -> None:
+    model = random_model()
+    with torch.no_grad():
+        for parameter in model.bilm.get_submodule(part).parameters():
+            parameter.mul_(factor)
+            assert parameter.isfinite().all()
+    elmo = Elmo(model, start="zero")
+    expected = "The model computes NaN or infinity: its weights are finite, but so large that sums overflow"
+    with pytest.raises(FormatError, match=expected):
+        elmo.embed([["the", "cat"]])
+    with pytest.raises(FormatError, match=expected):
+        elmo.embed_batch([["the", "cat"]], elmo.start_state)
+    with pytest.raises(FormatError, match=expected):
+        list(elmo.embed_document(["the"] * 20, chunk_tokens=5))
+    with pytest.raises(FormatError, match=expected):
+        LanguageModel(model, start="zero").surprisal([["the", "cat"]])
+
+
+def test_large_vectors_whose_sum_overflows_are_no_error() -> None:
+    model = random_model()
+    model.check_finite(np.full(4, 3e38, np.float32))
+    with pytest.raises(FormatError, match="computes NaN or infinity"):
+        model.check_finite(np.array([np.inf, -np.inf], np.float32))

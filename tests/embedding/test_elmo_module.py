@@ -1,0 +1,300 @@
+"""``ElmoModule``: learned mixes of the layers inside a PyTorch model."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.elmo_module import ElmoModule
+from elmokit.engine.config import BiLMConfig
+from elmokit.engine.layer_selection import Layers
+from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
+from elmokit.engine.state import Floats, State
+from elmokit.errors import ConfigError, TextError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.network.scalar_mix import ScalarMix
+from tests.conftest import WORDS, aligned_model, random_model
+
+
+def test_the_model_to_save_has_the_initial_state_that_sentences_started_from(model: PretrainedBiLM) -> None:
+    elmo, sentences = ElmoModule(model, trainable=True), [["the", "cat", "sat"]]
+    with torch.no_grad():
+        for parameter in elmo.bilm.parameters():
+            parameter.mul_(1.1)
+    saved = elmo.model_with_initial_state()
+    np.testing.assert_array_equal(Elmo(saved).embed(sentences)[0], elmo.embed(sentences, layers="all")[0])
+    assert model.initial_state is None
+    assert ElmoModule(model, start="zero").model_with_initial_state() is model
+
+
+def test_the_model_to_save_does_not_read_a_deferred_softmax(model: PretrainedBiLM) -> None:
+    class Unread(dict[str, Floats]):
+        def __missing__(self, name: str) -> Floats:
+            pytest.fail("the softmax was read")
+
+    stored = model.replace(softmax=WordSoftmax(SoftmaxConfig(), Unread(), len(WORDS)))
+    assert ElmoModule(stored).model_with_initial_state().softmax is stored.softmax
+
+
+def test_module_mixes_equal_the_embedded_layers() -> None:
+    model = random_model()
+    elmo = ElmoModule(model, n_mixes=2)
+    sentences = [["the", "cat", "sat"], [], ["dog"]]
+    mixes, mask, _ = elmo(elmo.ids(sentences))
+    assert mask.tolist() == [[True] * 3, [False] * 3, [True, False, False]]
+    for row, vectors in enumerate(Elmo(model).embed(sentences, layers="average")):
+        for mix in mixes:
+            np.testing.assert_allclose(mix[row, : len(vectors)].detach(), vectors, atol=1e-6)
+            assert not mix[row, len(vectors) :].any()
+    torch.testing.assert_close(elmo(elmo.ids(sentences)).mixes[0], mixes[0])
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_layer_norm_is_over_the_vectors_that_are_returned(keep: bool) -> None:
+    sentences = [["the", "cat", "sat", "on"], [], ["dog"]]
+    elmo = ElmoModule(random_model(), layer_norm=True, keep_boundaries=keep)
+    mixes, mask, _ = elmo(elmo.ids(sentences))
+    single = [ElmoModule(random_model(), layers=number, keep_boundaries=keep) for number in range(3)]
+    layers = torch.stack([one(one.ids(sentences)).mixes[0] for one in single])
+    real = layers[:, mask]  # (layers, tokens, dim)
+    mean = real.mean(dim=(1, 2), keepdim=True)
+    expected = ((real - mean) / real.var(dim=(1, 2), correction=0, keepdim=True).sqrt()).mean(dim=0)
+    torch.testing.assert_close(mixes[0][mask], expected, atol=1e-5, rtol=1e-5)
+    if not keep:
+        vectors = elmo.embed(sentences, layers="mix", batch_tokens=1000)
+        np.testing.assert_allclose(np.concatenate(vectors), expected.detach(), atol=1e-5)
+
+
+def test_layer_norm_of_a_batch_without_a_token_is_no_nan() -> None:
+    elmo = ElmoModule(random_model(), layer_norm=True)
+    (vectors,) = elmo.embed([[]])
+    assert vectors.shape == (0, 64)
+    assert ScalarMix(3, layer_norm=True)(torch.ones(3, 1, 2, 4), torch.zeros(1, 2, dtype=torch.bool)).isfinite().all()
+
+
+def test_boundaries_are_kept_on_request() -> None:
+    model = random_model()
+    ids = ElmoModule(model).ids([["the", "cat"], ["dog"]])
+    inner, kept = ElmoModule(model)(ids), ElmoModule(model, keep_boundaries=True)(ids)
+    assert kept.mixes[0].shape == (2, 4, 64)
+    assert kept.mask.sum(dim=1).tolist() == [4, 3]
+    torch.testing.assert_close(kept.mixes[0][0, 1:3], inner.mixes[0][0])
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+def test_gradients_reach_the_bilm_only_if_it_is_trainable(trainable: bool) -> None:
+    elmo = ElmoModule(random_model(), trainable=trainable).train()
+    elmo(elmo.ids([["the", "cat"], ["dog"]])).mixes[0].square().sum().backward()
+    assert elmo.mixes[0].weight.grad is not None
+    reached = {name for name, parameter in elmo.bilm.named_parameters() if parameter.grad is not None}
+    assert reached == ({name for name, _ in elmo.bilm.named_parameters()} if trainable else set())
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+def test_mixed_vectors_and_their_gradients_are_those_of_forward(trainable: bool) -> None:
+    sentences = [["the", "cat"], [], ["the", "dog", "ran", "."], ["mat"]]
+    elmos = [ElmoModule(random_model(), layers=[0, 2], trainable=trainable) for _ in range(2)]
+    # Two batches, so that the order has to be restored.
+    vectors = torch.cat(elmos[0].mixed_vectors(sentences, batch_tokens=8))
+    (mix,), mask, _ = elmos[1](elmos[1].ids(sentences))
+    torch.testing.assert_close(vectors, mix[mask])
+    for result in (vectors, mix[mask]):
+        (result**2).sum().backward()
+    for (name, one), (_, other) in zip(elmos[0].named_parameters(), elmos[1].named_parameters(), strict=True):
+        assert (one.grad is None) == (other.grad is None), name
+        if one.grad is not None:
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-4)
+    with torch.no_grad():
+        without = elmos[0].mixed_vectors(sentences)
+    assert [len(part) for part in without] == [2, 0, 4, 1]
+    torch.testing.assert_close(torch.cat(without), vectors.detach())
+
+
+def test_mixed_vectors_of_a_stateful_elmo_are_refused() -> None:
+    with pytest.raises(ConfigError, match="start is 'stateful'"):
+        ElmoModule(random_model(), start="stateful").mixed_vectors([["the"]])
+
+
+def test_dropout_falls_on_each_mix_in_training_only() -> None:
+    elmo = ElmoModule(random_model(), n_mixes=2, dropout=0.5).train()
+    ids = elmo.ids([["the", "cat"] * 20])
+    first, second = elmo(ids).mixes
+    assert 0.3 < (first == 0).float().mean() < 0.7
+    assert not torch.equal(first == 0, second == 0)
+    elmo.eval()
+    assert (elmo(ids).mixes[0] == 0).float().mean() < 0.1
+
+
+def test_state_is_an_argument_and_a_result() -> None:
+    elmo = ElmoModule(random_model(), start="zero")
+    ids = elmo.ids([["the", "cat"]])
+    once = elmo(ids)
+    again = elmo(ids, once.state)
+    assert not torch.allclose(once.mixes[0], again.mixes[0], atol=1e-3)
+    torch.testing.assert_close(elmo(ids).mixes[0], once.mixes[0])
+
+
+def test_padding_between_tokens_is_refused() -> None:
+    elmo = ElmoModule(random_model())
+    ids = elmo.ids([["the", "cat", "sat"]])
+    ids[0, 2] = 0
+    with pytest.raises(ValueError, match="padding before or between tokens"):
+        elmo(ids)
+
+
+def test_a_saved_state_dict_restores_mixes_and_initial_state() -> None:
+    model = random_model()
+    elmo = ElmoModule(model)
+    with torch.no_grad():
+        elmo.mixes[0].weight.copy_(torch.tensor([1.0, 2.0, 3.0]))
+    other = ElmoModule(random_model(seed=9))
+    other.load_state_dict(elmo.state_dict())
+    sentence = [["the", "cat"]]
+    np.testing.assert_allclose(other.embed(sentence, layers="mix")[0], elmo.embed(sentence)[0], atol=1e-6)
+
+
+def test_it_computes_where_and_in_what_it_was_moved_to() -> None:
+    elmo = ElmoModule(random_model()).double()
+    assert elmo.bilm.zero_state(1).hidden.dtype == torch.float64
+    (vectors,) = elmo.embed([["the", "cat"]])
+    np.testing.assert_allclose(vectors, ElmoModule(random_model()).embed([["the", "cat"]])[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layers", "chosen"), [("all", [0, 1, 2]), ("top", [2]), ("average", [0, 1, 2]), (1, [1]), ([0, 1], [0, 1])]
+)
+def test_mixes_weigh_the_layers_asked_for(layers: Layers, chosen: list[int]) -> None:
+    elmo = ElmoModule(random_model(), layers=layers)  # type: ignore[arg-type]
+    sentence = ["the", "cat"]
+    (mixed,), _, _ = elmo(elmo.ids([sentence]))
+    (expected,) = elmo.embed([sentence], layers=chosen)
+    np.testing.assert_allclose(mixed[0].detach().numpy(), expected.mean(axis=0), atol=1e-5)
+    learned = [name for name, weight in elmo.named_parameters() if weight.requires_grad]
+    with_weights = layers in ("all", [0, 1])
+    assert learned == (["mixes.0.weight", "mixes.0.gamma"] if with_weights else ["mixes.0.gamma"])
+
+
+def test_mixes_of_layers_that_are_not_there_are_refused() -> None:
+    with pytest.raises(ConfigError, match="layers 0 to 2"):
+        ElmoModule(random_model(), layers=[0, 3])
+
+
+def test_the_penalty_is_the_sum_over_the_mixes_raw_weights() -> None:
+    elmo = ElmoModule(random_model(), n_mixes=2)
+    with torch.no_grad():
+        elmo.mixes[0].weight.copy_(torch.tensor([1.0, 2.0, 0.0]))
+        elmo.mixes[1].weight.copy_(torch.tensor([0.0, 0.0, 3.0]))
+    assert elmo.penalty().item() == 14.0
+    assert ElmoModule(random_model(), n_mixes=0).penalty().item() == 0.0
+
+
+def test_the_dropout_of_an_elmo_is_a_fraction() -> None:
+    for dropout in (3, -0.5):
+        with pytest.raises(ConfigError, match=f"dropout is {dropout}; it must be at least 0 and at most 1"):
+            ElmoModule(random_model(), dropout=dropout)
+
+
+def test_forward_names_the_function_that_makes_its_input() -> None:
+    with pytest.raises(TypeError, match=r"ids of ElmoModule\.ids"):
+        ElmoModule(random_model())([["The"]])
+
+
+@pytest.mark.parametrize("change", [torch.Tensor.float, torch.Tensor.bool, lambda ids: ids[0], lambda ids: ids[None]])
+def test_ids_of_another_type_or_shape_are_refused(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    elmo = ElmoModule(random_model())
+    with pytest.raises(
+        (TypeError, ValueError), match=r"forward expects the ids of ElmoModule\.ids.*but got a tensor of"
+    ):
+        elmo(change(elmo.ids([["The", "cat"]])))
+
+
+@pytest.mark.parametrize("number", [100_000, -1])
+def test_ids_of_no_character_are_refused(number: int) -> None:
+    elmo = ElmoModule(random_model())
+    ids = elmo.ids([["The", "cat"]])
+    ids[0, 1, 0] = number
+    with pytest.raises(ValueError, match="ids contains numbers that the model has no character or word for"):
+        elmo(ids)
+
+
+def test_embed_returns_the_first_mix_by_default_and_any_layers_as_elmo_does() -> None:
+    elmo, sentences = ElmoModule(random_model(), n_mixes=2), [["the", "cat", "sat"], [], ["dog"]]
+    with torch.no_grad():
+        elmo.mixes[0].weight.copy_(torch.tensor([1.0, 2.0, 3.0]))
+        elmo.mixes[0].gamma.fill_(2.0)
+    (mix, _), _, _ = elmo(elmo.ids(sentences))
+    for row, vectors, mixed in zip(mix, elmo.embed(sentences), elmo.embed(sentences, layers="mix"), strict=True):
+        np.testing.assert_allclose(vectors, row[: len(vectors)].detach(), atol=1e-6)
+        np.testing.assert_array_equal(mixed, vectors)
+    for ours, expected in zip(elmo.embed(sentences, layers="all"), Elmo(random_model()).embed(sentences), strict=True):
+        np.testing.assert_array_equal(ours, expected)
+    with pytest.raises(ConfigError, match="there is no scalar mix here"):
+        ElmoModule(random_model(), n_mixes=0).embed(sentences)
+
+
+def test_its_elmo_computes_with_weights_and_start_states_that_were_loaded_or_trained() -> None:
+    elmo, other, sentences = ElmoModule(aligned_model(), trainable=True), ElmoModule(aligned_model()), [["the", "cat"]]
+    before = elmo.elmo.embed(sentences)[0]
+    with torch.no_grad():
+        for tensor in (*elmo.bilm.parameters(), elmo.start_hidden, *elmo.alignment.buffers()):
+            tensor.mul_(1.1)
+    after = elmo.elmo.embed(sentences)[0]
+    assert np.abs(after - before).max() > 1e-3
+    np.testing.assert_allclose(after, elmo.padded_layers(sentences)[0][:, 0].detach(), rtol=1e-5, atol=1e-5)
+    other.load_state_dict(elmo.state_dict())
+    np.testing.assert_array_equal(other.elmo.embed(sentences)[0], after)
+
+
+def test_loading_a_state_dict_leaves_the_initial_state_of_the_model_as_it_was() -> None:
+    model = random_model()
+    model.initial_state = State.zero(model.config, 1)
+    ElmoModule(model).load_state_dict(ElmoModule(random_model()).state_dict())
+    assert not model.initial_state.hidden.any()
+
+
+def test_a_word_input_model_reads_unknown_words_as_unk() -> None:
+    elmo = ElmoModule(random_model(BiLMConfig(char_cnn=None, n_words=11, projection_dim=4, hidden_dim=6)))
+    mixes, mask, _ = elmo(elmo.ids([["the", "zebra"], ["cat"]]))
+    (expected,) = elmo.embed([["the", "<UNK>"]], layers="average")
+    np.testing.assert_allclose(mixes[0][0].detach(), expected, atol=1e-6)
+    assert mask.tolist() == [[True, True], [True, False]]
+
+
+@pytest.mark.parametrize("sentences", ["The cat", ["The", "cat"], None, [None], [["The"], 3]])
+def test_what_is_not_a_list_of_sentences_is_refused(sentences: object) -> None:
+    elmo = ElmoModule(random_model())
+    for call in (elmo.ids, elmo.embed, elmo.padded_layers, elmo.mixed_vectors):
+        with pytest.raises(TextError, match="Expected a"):
+            call(sentences)  # type: ignore[operator]
+
+
+def test_layers_of_a_mix_are_not_truth_values() -> None:
+    with pytest.raises(ConfigError, match="layers is True"):
+        ElmoModule(random_model(), layers=True)
+
+
+def test_a_device_that_does_not_exist_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"There is no device 'gpu'\. Choose 'cpu' or 'cuda'"):
+        ElmoModule.from_pretrained(device="gpu")
+
+
+def test_its_text_names_the_model_the_start_and_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ELMOKIT_BACKEND", raising=False)
+    first_lines = repr(ElmoModule.from_pretrained()).splitlines()[:2]
+    assert first_lines == ["ElmoModule(", "  model='en-mini', start='warm', precision='int8'"]
+    exact = ElmoModule.from_pretrained(start="zero", precision="float32")
+    assert exact.extra_repr() == "model='en-mini', start='zero', precision='float32'"
+
+
+def test_it_can_be_copied_and_pickled() -> None:
+    elmo, sentences = ElmoModule(random_model()), [["the", "cat"]]
+    for other in (copy.deepcopy(elmo), pickle.loads(pickle.dumps(elmo))):
+        with torch.no_grad():
+            other.mixes[0].gamma.fill_(2.0)
+        np.testing.assert_allclose(other.embed(sentences)[0], 2 * elmo.embed(sentences)[0], rtol=1e-5)

@@ -1,0 +1,57 @@
+"""Fingerprints: the same for the same model, today and tomorrow, whatever holds its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elmokit import open_model, save_model
+from elmokit.embedding.fingerprint import fingerprint, prediction_fingerprint, prediction_settings
+from elmokit.engine.layer_alignment import LayerAlignment
+from elmokit.engine.state import State
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.words import CachedModel
+from tests.conftest import aligned_model, random_model
+
+
+def test_the_fingerprints_of_published_files_never_change(bilm_tf_run: Path) -> None:
+    # Task models and vector files record them: with another one, they no longer recognize their model.
+    included, trained = open_model(), open_model(bilm_tf_run)
+    assert fingerprint(included, "warm") == "14d50067cfcba7d6c2d1417ac1881d11"
+    assert fingerprint(included, "zero") == "823fa871a6c08e5ebb15e70266cac45b"
+    assert prediction_fingerprint(included, "warm") == "cd6b16433207bd655bc56ae75e7c834e"
+    assert fingerprint(trained, "warm") == "756fa884ef3240d52d10e7e322de2116"
+    assert prediction_fingerprint(trained, "warm") == "81c81fbe0ab1544be242e5f978b2e9f9"
+
+
+@pytest.mark.parametrize("made", [random_model, aligned_model])
+def test_a_model_has_one_fingerprint_in_its_file_and_as_pytorch_modules(made: type, tmp_path: Path) -> None:
+    model: PretrainedBiLM = made()
+    model.initial_state = State(*(part + np.float32(0.5) for part in State.zero(model.config, 1)))
+    save_model(model, tmp_path / "model")
+    stored = open_model(tmp_path / "model")
+    before = prediction_settings(stored, "warm")
+    assert stored.softmax_module is not None  # from here on, the modules own the weights
+    assert prediction_settings(stored, "warm") == before == prediction_settings(model, "warm")
+
+
+def test_everything_that_vectors_depend_on_is_part_of_it(model: PretrainedBiLM) -> None:
+    n_layers, dim = model.config.n_layers + 1, model.config.output_dim
+    state = State.zero(model.config, 1)
+    rotation = np.stack([np.eye(dim, dtype=np.float32)] * n_layers)
+    table = np.zeros((2, model.config.projection_dim), np.float32)
+    models = [
+        model,
+        random_model(seed=1),
+        model.replace(initial_state=state),
+        model.replace(initial_state=State(state.hidden, state.cell + np.float32(1))),
+        model.replace(alignment=LayerAlignment.of_matrices(rotation)),
+        model.replace(alignment=LayerAlignment(rotation, np.ones((n_layers, dim), np.float32))),
+        CachedModel.of(model, {"the": 0}, table),
+        CachedModel.of(model, {"the": 1}, table),
+        CachedModel.of(model, {"the": 1}, table + np.float32(1)),
+    ]
+    assert len({fingerprint(one, "warm") for one in models}) == len(models)
+    assert prediction_fingerprint(model, "warm") != prediction_fingerprint(model.replace(softmax=None), "warm")

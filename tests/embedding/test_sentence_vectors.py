@@ -1,0 +1,165 @@
+"""Sentence vectors: weights, whitening, storage with the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+
+from elmokit import Elmo, SentenceEmbedder, SentencePooling, open_model, save_model
+from elmokit.embedding.sentence_vectors import word_probability
+from elmokit.errors import ConfigError, TensorMismatchError, TextError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.sentence_pooling import Whitening
+
+SENTENCES = [["the", "cat", "sat"], ["the", "dog"], [], ["zebra", "on", "the", "mat", "."]]
+
+
+@pytest.fixture
+def elmo(model: PretrainedBiLM) -> Elmo:
+    return Elmo(model)
+
+
+def random_sentences(n: int, seed: int = 0) -> list[list[str]]:
+    rng = np.random.default_rng(seed)
+    words = ["the", ".", "cat", "sat", "on", "mat", "dog", "ran", "zebra", "Quartz"]
+    return [list(rng.choice(words, size=rng.integers(1, 9))) for _ in range(n)]
+
+
+def covariance(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
+    centered = vectors.astype(np.float64) - vectors.mean(axis=0, dtype=np.float64)
+    return centered.T @ centered / len(vectors)
+
+
+def test_the_mean_is_the_mean_of_the_token_vectors(elmo: Elmo) -> None:
+    embedder = SentenceEmbedder(elmo, SentencePooling("mean", layers="top"))
+    expected = [np.mean(v, axis=0) if len(v) else np.zeros(embedder.dim) for v in elmo.embed(SENTENCES, layers="top")]
+    np.testing.assert_allclose(embedder.embed(SENTENCES), expected, atol=1e-6)
+
+
+def test_several_layers_are_concatenated(elmo: Elmo) -> None:
+    two = SentenceEmbedder(elmo, SentencePooling("mean", layers=(0, 2))).embed(SENTENCES)
+    zero, second = (SentenceEmbedder(elmo, SentencePooling("mean", layers=n)).embed(SENTENCES) for n in (0, 2))
+    np.testing.assert_allclose(two, np.concatenate([zero, second], axis=1), atol=1e-6)
+    assert SentenceEmbedder(elmo, SentencePooling("mean", layers="all")).dim == 3 * elmo.output_dim
+
+
+def test_sif_weights_are_those_of_arora_et_al(elmo: Elmo) -> None:
+    counts = {"the": 90, "cat": 9, "sat": 1}
+    embedder = SentenceEmbedder(elmo, SentencePooling(smoothing=0.01), word_counts=counts)
+    (vectors,) = elmo.embed([["the", "cat", "sat"]], layers=0)
+    weights = np.array([0.01 / (0.01 + p) for p in (0.9, 0.09, 0.01)])
+    expected = (weights[:, None] * vectors).sum(axis=0) / weights.sum()
+    np.testing.assert_allclose(embedder.embed([["the", "cat", "sat"]])[0], expected, rtol=1e-5, atol=1e-7)
+
+
+def test_without_counts_a_word_has_the_probability_of_its_rank(model: PretrainedBiLM) -> None:
+    probability = word_probability(model)
+    # The vocabulary: the three special words, then "the", ".", "cat", ...
+    assert probability("the") == pytest.approx(2 * probability("."))
+    assert probability("the") == pytest.approx(3 * probability("cat"))
+    assert sum(map(probability, ["the", ".", "cat", "sat", "on", "mat", "dog", "ran"])) == pytest.approx(1)
+
+
+def test_a_capitalized_word_is_weighted_like_its_lower_case_form(model: PretrainedBiLM) -> None:
+    probability = word_probability(model)
+    assert probability("The") == probability("the")
+    assert probability("Zebra") == probability("ran") == min(map(probability, model.vocabulary.words[3:]))  # type: ignore[union-attr]
+
+
+def test_an_iterator_gives_the_same_vectors_one_by_one(elmo: Elmo) -> None:
+    embedder = SentenceEmbedder(elmo)
+    vectors = embedder.embed(iter(SENTENCES))
+    assert not isinstance(vectors, np.ndarray)
+    np.testing.assert_array_equal(list(vectors), embedder.embed(SENTENCES))
+
+
+def test_no_sentences_give_an_empty_array(elmo: Elmo) -> None:
+    assert SentenceEmbedder(elmo).embed([]).shape == (0, elmo.output_dim)
+
+
+def test_an_empty_sentence_has_a_zero_vector_with_and_without_whitening(elmo: Elmo) -> None:
+    embedder = SentenceEmbedder(elmo)
+    assert not embedder.embed([[]]).any()
+    assert not embedder.fit(random_sentences(100)).embed([[]]).any()
+
+
+def test_whitened_vectors_have_mean_zero_and_unit_covariance(elmo: Elmo) -> None:
+    sentences = random_sentences(3000)  # more than are kept in memory at a time
+    vectors = SentenceEmbedder(elmo, SentencePooling(layers=1)).fit(sentences).embed(sentences)
+    np.testing.assert_allclose(vectors.mean(axis=0), 0, atol=1e-2)
+    np.testing.assert_allclose(covariance(vectors), np.eye(vectors.shape[1]), atol=1e-2)
+
+
+def test_layer_0_keeps_half_of_its_dimensions_because_its_halves_are_equal(elmo: Elmo) -> None:
+    embedder = SentenceEmbedder(elmo).fit(random_sentences(500))
+    assert embedder.dim <= elmo.output_dim // 2
+
+
+def test_n_components_keeps_the_directions_of_largest_variance(elmo: Elmo) -> None:
+    sentences = random_sentences(500)
+    pooling = SentencePooling(layers=1)
+    all_of_them = SentenceEmbedder(elmo, pooling).fit(sentences).embed(sentences)
+    two = SentenceEmbedder(elmo, pooling).fit(sentences, n_components=2).embed(sentences)
+    np.testing.assert_allclose(two, all_of_them[:, :2], atol=1e-5)
+
+
+def test_whitening_of_one_sentence_is_refused(elmo: Elmo) -> None:
+    with pytest.raises(TextError, match="at least 2 sentences"):
+        SentenceEmbedder(elmo).fit([["the", "cat"], []])
+
+
+def test_equal_sentences_vary_in_no_direction(elmo: Elmo) -> None:
+    with pytest.raises(ConfigError, match="vary in 0 directions"):
+        SentenceEmbedder(elmo).fit([["the", "cat"]] * 10)
+
+
+def test_too_many_components_are_refused_with_the_possible_number(elmo: Elmo) -> None:
+    with pytest.raises(ConfigError, match="n_components is 999"):
+        SentenceEmbedder(elmo).fit(random_sentences(100), n_components=999)
+
+
+def test_a_whitening_is_stored_with_the_model_and_used_by_default(elmo: Elmo, tmp_path: Path) -> None:
+    embedder = SentenceEmbedder(elmo, SentencePooling(layers=(0, 1), smoothing=1e-3)).fit(random_sentences(300))
+    save_model(elmo.model, tmp_path / "model")
+    again = SentenceEmbedder.from_pretrained(tmp_path / "model")
+    assert again.pooling == embedder.pooling
+    np.testing.assert_array_equal(again.embed(SENTENCES), embedder.embed(SENTENCES))
+
+
+def test_an_explicit_pooling_leaves_the_stored_whitening_out(elmo: Elmo) -> None:
+    SentenceEmbedder(elmo).fit(random_sentences(300))
+    assert SentenceEmbedder(elmo).whitening is not None
+    assert SentenceEmbedder(elmo, SentencePooling()).whitening is None
+
+
+def test_a_whitening_of_other_sizes_is_refused_by_name(elmo: Elmo, tmp_path: Path) -> None:
+    SentenceEmbedder(elmo).fit(random_sentences(300))
+    save_model(elmo.model, tmp_path / "model")
+    save_file({"mean": torch.zeros(3), "projection": torch.zeros(3, 2)}, tmp_path / "model" / "whitening.safetensors")
+    with pytest.raises(TensorMismatchError, match=r"whitening\.safetensors has mean \(3,\)"):
+        open_model(tmp_path / "model")
+
+
+def test_sif_without_word_frequencies_says_what_to_give(model: PretrainedBiLM) -> None:
+    model.softmax = model.vocabulary = None
+    with pytest.raises(ConfigError, match="no vocabulary"):
+        SentenceEmbedder(Elmo(model))
+    assert SentenceEmbedder(Elmo(model), word_counts={"the": 1}).embed(SENTENCES).shape[0] == 4
+
+
+@pytest.mark.parametrize("arguments", [{"weighting": "max"}, {"smoothing": 0.0}, {"smoothing": float("nan")}])
+def test_settings_that_do_not_exist_are_refused(arguments: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(arguments))):
+        SentencePooling(**arguments)  # type: ignore[arg-type]
+
+
+def test_the_sign_of_a_direction_does_not_depend_on_the_library() -> None:
+    vectors = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
+    whitening = Whitening.fit([vectors], SentencePooling())
+    largest = np.abs(whitening.projection).argmax(axis=0)
+    assert (whitening.projection[largest, range(4)] > 0).all()

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from elmokit.embedding.threads import BackgroundWriter, Prefetcher
+
+
+def failing(n: int) -> Iterator[int]:
+    yield from range(n)
+    raise OSError("broken")
+
+
+def test_items_come_in_order_and_are_made_in_another_thread() -> None:
+    threads: list[int] = []
+
+    def items() -> Iterator[int]:
+        for item in range(20):
+            threads.append(threading.get_ident())
+            yield item
+
+    with Prefetcher(items(), 3) as ahead:
+        assert list(ahead) == list(range(20))
+    assert threading.get_ident() not in threads
+
+
+def test_reading_ahead_stops_at_the_bound() -> None:
+    made: list[int] = []
+
+    def items() -> Iterator[int]:
+        for item in range(100):
+            made.append(item)
+            yield item
+
+    with Prefetcher(items(), 2) as ahead:
+        assert next(iter(ahead)) == 0
+        time.sleep(0.3)
+        assert len(made) <= 4  # one taken, two waiting, one in hand
+    assert len(made) <= 4
+
+
+def test_an_error_ahead_comes_where_the_item_would_have_come() -> None:
+    seen: list[int] = []
+    with pytest.raises(OSError, match="broken"), Prefetcher(failing(3), 1) as ahead:
+        seen.extend(ahead)
+    assert seen == [0, 1, 2]
+
+
+def test_all_items_are_handled_when_the_block_ends() -> None:
+    handled: list[int] = []
+
+    def slowly(item: int) -> None:
+        time.sleep(0.01)
+        handled.append(item)
+
+    with BackgroundWriter(slowly, 2) as behind:
+        for item in range(10):
+            behind.put(item)
+    assert handled == list(range(10))
+
+
+def test_an_error_behind_is_raised_by_the_next_put_or_at_the_end() -> None:
+    def broken(item: int) -> None:
+        raise OSError(f"disk full at {item}")
+
+    with pytest.raises(OSError, match="disk full at 0"), BackgroundWriter(broken, 1) as behind:
+        list(map(behind.put, range(1000)))
+    with pytest.raises(OSError, match="disk full at 7"), BackgroundWriter(broken, 1) as behind:
+        behind.put(7)
+
+
+def test_when_the_block_fails_what_waits_is_dropped_and_the_error_stays() -> None:
+    handled: list[int] = []
+    begun = threading.Event()
+
+    def handle(item: int) -> None:
+        begun.set()
+        time.sleep(0.05)
+        handled.append(item)
+
+    def block() -> None:
+        with BackgroundWriter(handle, 8) as behind:
+            for item in range(8):
+                behind.put(item)
+            begun.wait()
+            raise KeyError("elsewhere")
+
+    with pytest.raises(KeyError, match="elsewhere"):
+        block()
+    assert len(handled) < 8
+
+
+def test_a_writer_has_ended_with_its_block_however_often_it_is_interrupted() -> None:
+    handled: list[int] = []
+
+    def slowly(item: int) -> None:
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+        handled.append(item)
+
+    # The first Ctrl-C comes while the block ends by itself and waits for its last item.
+    with pytest.raises(KeyboardInterrupt), BackgroundWriter(slowly, 1) as behind:
+        behind.put(1)
+    assert handled == [1]

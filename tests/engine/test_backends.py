@@ -1,0 +1,221 @@
+"""The choice of a backend: availability, the model's precision, and the environment variable."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from elmokit import Elmo
+from elmokit.engine import compiler
+from elmokit.engine.computation import LayerKernel
+from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.packing import choose_kernels
+from elmokit.engine.precision import VARIABLE, requested_backend
+from elmokit.errors import ConfigError
+from elmokit.network.bilm import BiLM
+from elmokit.network.kernels import backends
+from tests.conftest import random_model
+from tests.helpers.instruction_sets import choose_kernels_as_if
+
+CPU = torch.device("cpu")
+
+
+def without_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "load_library", lambda: None)
+
+
+def test_an_unavailable_backend_is_replaced_by_one_at_least_as_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler, "load_library", object)
+        assert {request: backends.select_backend(CPU, request) for request in backends.ON_CPU} == {
+            "reference": "reference",
+            "float32": "native",
+            "bfloat16": "native-bfloat16",
+            "int8": "native-int8",
+            "int7": "native-int7",
+        }
+    without_library(monkeypatch)
+    assert {request: backends.select_backend(CPU, request) for request in backends.ON_CPU} == {
+        "reference": "reference",
+        "float32": "torch",
+        "bfloat16": "torch",
+        "int8": "torch",
+        "int7": "torch",
+    }
+
+
+def test_float32_never_selects_a_lower_precision() -> None:
+    lower = {"native-bfloat16", "native-int8", "native-int7", "torch-bfloat16"}
+    assert not lower & {*backends.ON_CPU["float32"], *backends.ON_GPU["float32"]}
+
+
+def test_a_gpu_gets_no_backend_of_the_cpu() -> None:
+    assert {backend for row in backends.ON_GPU.values() for backend in row} == {"reference", "torch", "torch-bfloat16"}
+
+
+def test_the_environment_variable_overrides_the_precision_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert requested_backend() == "float32"
+    assert requested_backend("int8") == "int8"
+    monkeypatch.setenv(VARIABLE, "auto")
+    assert requested_backend("int8") == "int8"
+    monkeypatch.setenv(VARIABLE, "reference")
+    assert requested_backend("int8") == "reference"
+
+
+def test_a_wrong_value_of_the_environment_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "in8")
+    expected = "ELMOKIT_BACKEND is 'in8'. Use one of auto, reference, float32, bfloat16, int8, int7"
+    with pytest.raises(ConfigError, match=expected):
+        requested_backend()
+
+
+def test_the_precision_of_a_model_reaches_its_lstms_and_changes_their_vectors() -> None:
+    bilm = BiLM(PRESETS["tiny"], precision="bfloat16")
+    assert bilm.precision == "bfloat16"
+    with pytest.raises(ConfigError, match=r"precision is 'float16'\. Use one of float32, bfloat16, int8, int7"):
+        bilm.precision = "float16"  # type: ignore[assignment]
+    if not backends.is_available("native-int8"):
+        pytest.skip("this machine has no int8 products")
+    elmo = Elmo(random_model(scale=1.0))
+    (exact,) = elmo.embed([["the", "cat"]])
+    elmo.model.precision = "int8"
+    (rounded,) = elmo.embed([["the", "cat"]])
+    assert 0 < abs(rounded[1:] - exact[1:]).max() < 0.2
+    assert (
+        abs(rounded[0] - exact[0]).max() < 0.1
+    )  # the char CNN has the precision too, where the C functions compute it
+
+
+def test_a_model_reports_what_computes_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    bilm = BiLM(PRESETS["tiny"], precision="int8")
+    if (library := compiler.load_library()) is not None:
+        n_weights = bilm.directions[0].layers[0].weight.numel()  # few: some kernels compute them in float32
+        precision = choose_kernels(library, "int8", n_weights).lstm
+        kernel = LayerKernel("native" if precision == "float32" else "native-int8", precision, library.instructions)
+        assert bilm.kernels() == [kernel] * 4
+        bilm.precision = None
+        assert bilm.kernels() == [LayerKernel("native", "float32", library.instructions)] * 4
+    monkeypatch.setenv(VARIABLE, "reference")
+    assert bilm.kernels() == [LayerKernel("reference", "float32", None)] * 4
+    monkeypatch.setenv(VARIABLE, "bfloat16")
+    assert bilm.double().kernels() == [LayerKernel("reference", "float32", None)] * 4
+    bilm.float()
+    without_library(monkeypatch)
+    assert bilm.kernels() == [LayerKernel("torch", "float32", None)] * 4
+
+
+def test_a_model_reports_one_computation_of_all_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    bilm = BiLM(PRESETS["tiny"], precision="int8")
+    if (library := compiler.load_library()) is not None:
+        with monkeypatch.context() as patch:
+            choose_kernels_as_if(patch, "bfloat16")
+            assert str(bilm.computation()) == f"int8 (native-int8, {library.instructions}, cpu)"
+            bilm.precision = "bfloat16"  # the layers of tiny are too small for it
+            assert bilm.computation().settings() == {
+                "device": "cpu",
+                "instructions": library.instructions,
+                "precision": "float32",
+                "kernels": ["native"] * 5,
+            }
+    monkeypatch.setenv(VARIABLE, "reference")
+    assert bilm.computation().kernels == ("reference",) * 5
+    assert (bilm.computation().instructions or "").startswith("PyTorch's ")
+    without_library(monkeypatch)
+    monkeypatch.setenv(VARIABLE, "bfloat16")
+    # Without the C functions, everything is computed in float32.
+    assert bilm.computation().kernels == ("torch",) * 5
+    assert bilm.computation().precision == "float32"
+    words = BiLM(BiLMConfig(char_cnn=None, n_words=5, projection_dim=4, hidden_dim=6, n_layers=1))
+    assert words.computation().kernels[0] == "reference"
+
+
+def test_importing_the_network_reads_no_file_and_no_environment_and_starts_no_process() -> None:
+    code = """
+import os, sys
+import torch, numpy  # their own imports read the environment
+class Guard(type(os.environ)):
+    def __getitem__(self, name):
+        raise AssertionError(f"{name} was read from the environment")
+os.environ.__class__ = Guard
+def hook(event, arguments):
+    if event == "open":
+        path = os.fsdecode(arguments[0]) if isinstance(arguments[0], (str, bytes)) else ""
+        assert path.endswith((".py", ".pyc")) or not path or "__pycache__" in path, path
+    assert event not in ("subprocess.Popen", "os.system", "ctypes.dlopen", "socket.connect"), (event, arguments)
+sys.addaudithook(hook)
+import elmokit.network.bilm
+print(len([name for name in sys.modules if name.startswith("elmokit")]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 36
+    assert int(done.stdout) < 36
+
+
+@pytest.mark.slow
+def test_building_a_model_without_memory_imports_no_compiler_stack_of_pytorch() -> None:
+    code = """
+import sys, torch
+from elmokit.network.bilm import BiLM
+from elmokit.engine.config import PRESETS, BiLMConfig
+with torch.device("meta"):
+    BiLM(PRESETS["tiny"])
+print([name for name in ("sympy", "torch._dynamo", "torch.distributed.fsdp") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"  # these imports would take two seconds
+
+
+def test_without_a_request_every_backend_computes_in_float32() -> None:
+    request = requested_backend(None)
+    for table in (backends.ON_CPU, backends.ON_GPU):
+        assert not [
+            name for name in table[request] if any(low in name for low in ("bfloat16", "float16", "int8", "int7"))
+        ]
+
+
+def test_one_token_repeated_makes_a_model_amplify_any_small_change_so_also_rounding() -> None:
+    text = ("The bank raised its rate because the river had flooded the old part of the town . " * 6).split()[:100]
+    sentences = [["the"] * 100, text]
+
+    def lowest_cosines(elmo: Elmo) -> list[float]:
+        found = (torch.from_numpy(layers[-1]) for layers in elmo.embed(sentences))
+        return [float(torch.cosine_similarity(*pair, dim=-1).min()) for pair in zip(found, exact, strict=True)]
+
+    exact = [torch.from_numpy(layers[-1]) for layers in Elmo.from_pretrained(precision="float32").embed(sentences)]
+    # Rounding to 8 bits moves weights and inputs by up to 0.4 % of the largest; no kernel is involved in this change.
+    changed = Elmo.from_pretrained(precision="float32")
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in changed.model.bilm.directions.parameters():
+            parameter.mul_(1 + 0.01 * torch.randn_like(parameter))
+    repeated, ordinary = lowest_cosines(changed)
+    assert repeated < 0.7
+    assert ordinary > 0.99
+    repeated, ordinary = lowest_cosines(Elmo.from_pretrained(precision="int8"))
+    assert repeated > 0.3
+    assert ordinary > 0.99
+
+
+def test_a_step_is_rounded_no_more_on_a_repeated_token_than_in_a_text() -> None:
+    exact, rounded = (Elmo.from_pretrained(precision=precision) for precision in ("float32", "int8"))
+    text = ("The bank raised its rate because the river had flooded the old part of the town . " * 4).split()
+
+    def mean_error(tokens: list[str]) -> float:
+        """Return the error of the top layer after one step from the exact state, relative to its length."""
+        state, errors = exact.start_state, []
+        layers = [exact.model.config.n_layers]
+        for vector in exact.model.word_vectors(tokens):
+            step = vector[None], np.zeros(1, np.int64), np.ones(1, np.int64), state, layers
+            ((found,), _), ((expected,), state) = (elmo.model.network.direction(0, *step) for elmo in (rounded, exact))
+            errors.append(float(np.linalg.norm(found - expected) / np.linalg.norm(expected)))
+        return sum(errors) / len(errors)
+
+    assert mean_error(["a"] * 60) <= 1.2 * mean_error(text)

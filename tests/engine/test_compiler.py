@@ -1,0 +1,454 @@
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elmokit.engine import c_sources, compiler, instruction_sets
+from elmokit.engine.config import BiLMConfig
+from elmokit.engine.instruction_sets import InstructionSet
+from elmokit.engine.library import Library
+from elmokit.engine.lstm import LSTM
+from elmokit.engine.matrix import Matrix
+from elmokit.engine.precision import VARIABLE
+from elmokit.engine.state import State
+from elmokit.network.lstm import LSTMStack, LSTMState
+from tests.helpers.rounding import Rounded, assert_rounded
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library, compiled once for the tests of this file."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        cache = tmp_path_factory.mktemp("cache")
+        monkeypatch.setenv("ELMOKIT_CACHE", str(cache))
+        monkeypatch.setattr(compiler, "PACKAGED_LIBRARIES", cache)
+        forget_library()
+        if compiler.load_library() is None:
+            pytest.skip(compiler.why_unavailable())
+    forget_library()
+    (library,) = (cache / "kernels").glob("*.so")
+    return library
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """Nothing built yet; the cache is an empty folder, and the package carries no library."""
+    monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path))
+    monkeypatch.setattr(compiler, "PACKAGED_LIBRARIES", tmp_path / "package")
+    forget_library()
+    yield tmp_path
+    monkeypatch.undo()
+    forget_library()
+
+
+@pytest.fixture
+def built(fresh: Path, compiled: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A library in the cache, and a compiler that takes no time."""
+
+    def compile_quickly(command: Sequence[str], **_: object) -> None:
+        shutil.copy(compiled, command[command.index("-o") + 1])
+
+    monkeypatch.setattr(subprocess, "run", compile_quickly)
+    assert compiler.load_library() is not None
+    forget_library()
+    (library,) = (fresh / "kernels").iterdir()
+    return library
+
+
+@pytest.fixture
+def packaged(fresh: Path, compiled: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A library in the package, as a wheel carries it, and no compiler."""
+    monkeypatch.setenv("CC", "false")
+    name = instruction_sets.available_sets()[0]
+    prefix = c_sources.packaged_prefix(name, instruction_sets.INSTRUCTION_SETS[name])
+    (fresh / "package").mkdir()
+    return Path(shutil.copy(compiled, fresh / "package" / f"{prefix}-{c_sources.digest(compiled.read_bytes())}.so"))
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files that libraries are loaded from."""
+    paths: list[Path] = []
+
+    def load(path: Path, *arguments: str) -> Library:
+        paths.append(path.resolve())
+        return Library(path, *arguments)
+
+    monkeypatch.setattr(compiler, "Library", load)
+    return paths
+
+
+def forget_library() -> None:
+    compiler._load.cache_clear()
+    compiler.load_library.cache_clear()
+    compiler._packaged.cache_clear()
+    compiler._compiled.cache_clear()
+
+
+@settings(max_examples=25)
+@given(rows=st.integers(1, 210), n_in=st.integers(1, 600), n_out=st.integers(1, 150))
+def test_the_product_is_the_product(rows: int, n_in: int, n_out: int) -> None:
+    library = compiler.load_library()
+    if library is None:
+        pytest.skip(compiler.why_unavailable())
+    torch.manual_seed(n_in)
+    inputs, weight = torch.randn(rows, n_in), torch.randn(n_out, n_in)
+    found = torch.from_numpy(Matrix(weight.numpy(), "float32", library)(inputs.numpy()))
+    assert_rounded(found, Rounded.exact(inputs).product(Rounded.exact(weight)))
+
+
+def test_the_activations_are_good_to_a_few_units_in_the_last_place() -> None:
+    library = compiler.load_library()
+    if library is None:
+        pytest.skip(compiler.why_unavailable())
+    points = [np.linspace(-30, 30, 40_000), np.logspace(-30, 1, 4_000), -np.logspace(-30, 1, 4_000), [0.0, 1e4, -1e4]]
+    x = np.concatenate(points).astype(np.float32)
+    wide = np.full_like(x, 60)
+
+    def cells(*gates: np.ndarray) -> np.ndarray:
+        """Return the cells after a step from a state of zeros, whose gate sums are the bias: i, g, f, o."""
+        config = BiLMConfig(
+            None, n_words=1, projection_dim=1, hidden_dim=len(x), n_layers=1, cell_clip=None, bidirectional=False
+        )
+        arrays = {
+            "weight": np.zeros((4 * len(x), 2)),
+            "bias": np.concatenate(gates),
+            "projection": np.zeros((1, len(x))),
+        }
+        lstm = LSTM(config, {f"directions.0.layers.0.{name}": a for name, a in arrays.items()}, "float32", library)
+        one = np.zeros(1, np.int64)
+        start = State.zero(config, 1)
+        _, state = lstm.layers(np.zeros((1, 1), np.float32), one, one + 1, start, [], returns_state=True)
+        assert state is not None
+        return state.cell.reshape(-1)
+
+    # The forget gate is shut. With i open, the cell becomes tanh(g); with tanh(g) at 1, it becomes sigmoid(i).
+    for found, expected in (
+        (cells(wide, x, -wide, wide), np.tanh(x.astype(np.float64))),
+        (cells(x, wide, -wide, wide), torch.from_numpy(x).double().sigmoid().numpy()),
+    ):
+        shown = (abs(expected) > 1e-37) | (expected == 0)
+        assert (abs(found - expected) / abs(expected).clip(min=1e-30))[shown].max() < 4e-7
+
+
+def test_the_library_is_compiled_once_and_then_found(built: Path) -> None:
+    written = built.stat().st_mtime_ns
+    assert compiler.load_library() is not None
+    assert built.stat().st_mtime_ns == written
+    assert list(built.parent.iterdir()) == [built]
+
+
+def test_only_the_user_can_read_and_write_the_library(built: Path) -> None:
+    shutil.rmtree(built.parent)
+    old = os.umask(0)
+    try:
+        assert compiler.load_library() is not None
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(built.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(built.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
+def test_a_library_in_a_folder_that_others_can_write_to_is_not_loaded(
+    mode: int, built: Path, loaded: list[Path]
+) -> None:
+    built.parent.chmod(mode)
+    with pytest.warns(UserWarning, match="for this process only.*other users can write"):
+        assert compiler.load_library() is not None
+    (path,) = loaded
+    assert path != built
+    assert not path.parent.exists()
+
+
+def test_a_folder_that_others_can_write_to_is_refused_without_a_compiler(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built.parent.chmod(0o770)
+    monkeypatch.setenv("CC", "no-such-compiler-anywhere")
+    assert compiler.load_library() is None
+    assert "no C compiler 'no-such-compiler-anywhere'" in compiler.why_unavailable()
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702, 0o666])
+def test_a_library_that_others_can_write_to_is_compiled_again(mode: int, built: Path) -> None:
+    before = built.stat()
+    built.chmod(mode)
+    assert compiler.load_library() is not None
+    (again,) = built.parent.iterdir()
+    assert again.stat().st_mtime_ns > before.st_mtime_ns
+    assert stat.S_IMODE(again.stat().st_mode) == 0o700
+
+
+def test_only_the_user_and_root_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+    def is_private(mode: int, user: int) -> bool:
+        return compiler._is_private(os.stat_result((mode, 0, 0, 1, user, 0, 0, 0, 0, 0)))
+
+    assert is_private(0o100600, 1000)
+    assert is_private(0o100755, 0)
+    assert not is_private(0o100600, 1001)
+    assert not is_private(0o100620, 1000)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_another_user_is_refused(built: Path, loaded: list[Path]) -> None:
+    os.chown(built.parent, 54321, -1)
+    with pytest.warns(UserWarning, match="belongs to another user"):
+        compiler.load_library()
+    assert built not in loaded
+
+
+def test_a_link_instead_of_the_folder_is_not_followed(built: Path, loaded: list[Path]) -> None:
+    moved = built.parent.rename(built.parent.with_name("elsewhere"))
+    built.parent.symlink_to(moved)
+    with pytest.warns(UserWarning, match="symbolic link"):
+        compiler.load_library()
+    assert moved / built.name not in loaded
+
+
+@pytest.mark.slow
+def test_a_directory_that_is_exchanged_while_the_compiler_runs_is_not_used(fresh: Path) -> None:
+    if compiler.load_library() is None:
+        pytest.skip(compiler.why_unavailable())
+    cache, marker = fresh / "cache", fresh / "attacked"
+    attack = f'static void __attribute__((constructor)) attack(void) {{ fclose(fopen("{marker}", "w")); }}'
+    attacker = fresh / "cc"
+    attacker.write_text(f"""#!/bin/sh
+mv "{cache}/kernels" "{cache}/moved" && cp -r "{cache}/moved" "{cache}/kernels"
+printf '#include <stdio.h>\\n%s\\n' '{attack}' >> "$(find "{cache}/kernels" -name lstm.c)"
+exec cc "$@"
+""")
+    attacker.chmod(0o700)
+    code = (
+        "from pathlib import Path; from elmokit.engine import compiler; "
+        f"compiler.PACKAGED_LIBRARIES = Path({str(fresh / 'package')!r}); "
+        "assert compiler.load_library() is not None, compiler.why_unavailable()"
+    )
+    environment = {**os.environ, "ELMOKIT_CACHE": str(cache), "CC": str(attacker)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    assert (cache / "kernels").exists()
+    assert not marker.exists()
+    assert len(list((cache / "moved").glob("*.so"))) == 1
+
+
+def test_a_directory_that_is_exchanged_after_the_check_is_not_used(
+    built: Path, loaded: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = compiler._check_owner
+
+    def check_and_exchange(directory: Path, status: os.stat_result) -> None:
+        check(directory, status)
+        if status.st_ino == directory.stat().st_ino and (directory / built.name).exists():
+            directory.rename(directory.with_name("moved"))
+            directory.mkdir(mode=0o777)
+            directory.chmod(0o777)
+
+    monkeypatch.setattr(compiler, "_check_owner", check_and_exchange)
+    with pytest.warns(UserWarning, match="other users can write"):
+        compiler.load_library()
+    assert all(built.parents[1] not in path.parents for path in loaded)
+
+
+def test_a_changed_library_is_replaced_in_the_same_process(built: Path) -> None:
+    content = built.read_bytes()
+    for damaged in (content[: len(content) // 2], content[:-1] + b"?", b"", content + b"\0"):
+        built.unlink()
+        built.write_bytes(damaged)
+        built.chmod(0o700)
+        forget_library()
+        assert compiler.load_library() is not None
+        assert built.read_bytes() == content
+
+
+@pytest.mark.slow
+def test_a_truncated_library_does_not_kill_the_process(compiled: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(compiled.parent, tmp_path / "kernels") / compiled.name
+    with copy.open("r+b") as file:  # a loaded ELF file that is too short for its segments ends in SIGBUS
+        file.truncate(5000)
+    code = "from elmokit.engine import compiler; assert compiler.load_library() is not None"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "ELMOKIT_CACHE": str(tmp_path)})
+    assert copy.stat().st_size == compiled.stat().st_size
+
+
+def test_the_library_is_on_the_disk_before_it_has_its_name(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (calls.append("sync"), fsync(descriptor))[1])
+    monkeypatch.setattr(Path, "replace", lambda path, target: (calls.append("rename"), replace(path, target))[1])
+    built.unlink()
+    assert compiler.load_library() is not None
+    assert calls == ["sync", "rename", "sync"]
+
+
+@pytest.mark.parametrize("command", ["false", "no-such-compiler-anywhere", "cc '"])
+def test_without_a_compiler_the_layers_still_work(command: str, fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", command)
+    assert compiler.load_library() is None
+    assert compiler.why_unavailable()
+    torch.manual_seed(0)
+    stack = LSTMStack(2, 6, 3, 3.0, 3.0, skip_connections=True, dropout=0.0).eval()
+    stack.reset_parameters()
+    inputs, states = torch.randn(4, 5, 3), [LSTMState(torch.zeros(4, 3), torch.zeros(4, 6))] * 2
+    with torch.no_grad():
+        outputs, _ = stack(inputs, states)
+        monkeypatch.setenv(VARIABLE, "reference")
+        torch.testing.assert_close(outputs, stack(inputs, states)[0])
+
+
+def test_the_library_of_the_package_needs_neither_compiler_nor_cache(packaged: Path) -> None:
+    library = compiler.load_library()
+    assert library is not None
+    assert library.instructions == instruction_sets.available_sets()[0]
+    assert list(packaged.parents[1].iterdir()) == [packaged.parent]
+
+
+def test_a_changed_library_of_the_package_is_not_loaded(packaged: Path) -> None:
+    with packaged.open("ab") as file:
+        file.write(b"\0")
+    with pytest.warns(UserWarning, match="Install elmokit again"):
+        assert compiler.load_library() is None
+
+
+def test_a_library_of_other_sources_is_not_loaded(packaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(c_sources, "source_files", lambda: {"changed.c": b""})
+    assert compiler.load_library() is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "package_mode", "is_safe"),
+    [
+        (0o644, 0o644, True),
+        (0o664, 0o664, True),  # an installation of a group
+        (0o664, 0o644, False),
+        (0o646, 0o644, False),
+    ],
+)
+def test_a_library_of_the_package_is_loaded_if_the_rest_is_as_writable(
+    mode: int, package_mode: int, is_safe: bool, packaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = packaged.with_name("module.py")
+    package.touch()
+    package.chmod(package_mode)
+    packaged.chmod(mode)
+    monkeypatch.setattr(compiler, "__file__", str(package))
+    assert compiler._is_as_safe_as_the_package(packaged.stat()) == is_safe
+    if os.geteuid() == 0:
+        os.chown(packaged, 54321, 54321)
+        assert not compiler._is_as_safe_as_the_package(packaged.stat())
+        os.chown(package, 54321, 54321)
+        assert compiler._is_as_safe_as_the_package(packaged.stat()) == is_safe
+
+
+def test_the_sources_can_be_compiled_where_no_other_package_is_installed() -> None:
+    # The build hook of the wheel imports this module in an environment without PyTorch.
+    code = "import elmokit.engine.c_sources as c; assert 'lstm.c' in c.source_files()"
+    root = Path(c_sources.__file__).parents[2]
+    subprocess.run([sys.executable, "-S", "-c", code], check=True, cwd=root, env={"PYTHONPATH": str(root)})
+
+
+def test_with_a_cache_that_cannot_be_written_the_library_is_compiled_for_the_process(
+    built: Path, loaded: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = built.parents[1] / "file"
+    file.write_text("")
+    monkeypatch.setenv("ELMOKIT_CACHE", str(file))
+    with pytest.warns(UserWarning, match="for this process only.*File exists"):
+        assert compiler.load_library() is not None
+    assert not loaded[0].exists()
+
+
+def test_without_a_home_folder_the_library_is_compiled_for_the_process(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # what Python does for a user without a home
+    for name in ("ELMOKIT_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.warns(UserWarning, match="for this process only.*Set ELMOKIT_CACHE to a writable directory"):
+        assert compiler.load_library() is not None
+
+
+@pytest.mark.parametrize("cache", ["~no-such-user/cache", "/dev/null/cache"])
+def test_a_library_of_the_package_is_used_whatever_the_cache_directory(
+    cache: str, packaged: Path, loaded: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ELMOKIT_CACHE", cache)
+    assert compiler.load_library() is not None
+    assert loaded == [packaged]
+
+
+def test_any_library_of_the_package_is_preferred_to_compiling(packaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The package has no library of the best set: for example, the wheel was built for a system without it.
+    best = instruction_sets.available_sets()[0]
+    monkeypatch.setitem(instruction_sets.INSTRUCTION_SETS, "better", InstructionSet(None, (), ("-DBETTER",)))
+    monkeypatch.setattr(instruction_sets, "available_sets", lambda: ["better", best])
+    monkeypatch.setattr(compiler, "_compiled", lambda *_: pytest.fail("compiled"))
+    library = compiler.load_library()
+    assert library is not None
+    assert library.instructions == best
+
+
+def pretend_system(monkeypatch: pytest.MonkeyPatch, system: str) -> None:
+    """Let the compiler believe in another system, whose libraries are those of this one."""
+    available, of_machine = instruction_sets.available_sets(), instruction_sets.machine()
+    monkeypatch.setattr(compiler, "requested_sets", lambda: available)
+    monkeypatch.setattr(c_sources, "machine", lambda: of_machine)
+    monkeypatch.setattr("platform.system", lambda: system)
+
+
+@pytest.mark.parametrize("system", ["Darwin", "Windows"])
+def test_on_other_systems_a_library_of_the_package_is_loaded_by_its_path(
+    system: str, packaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_system(monkeypatch, system)
+    opened: list[Path] = []
+    monkeypatch.setattr(compiler, "Library", lambda path, *rest: opened.append(path) or Library(path, *rest))
+    assert compiler.load_library() is not None
+    assert opened == [packaged]
+    forget_library()
+    with packaged.open("ab") as file:
+        file.write(b"\0")
+    with pytest.warns(UserWarning, match="Install elmokit again"):
+        assert compiler.load_library() is None
+    assert "on Linux only" in compiler.why_unavailable()
+
+
+def test_a_path_in_a_directory_that_others_can_write_to_is_not_loaded(
+    packaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_system(monkeypatch, "Darwin")
+    packaged.parent.chmod(0o777)
+    with pytest.warns(UserWarning, match="more users can write"):
+        assert compiler.load_library() is None
+
+
+@pytest.mark.slow
+def test_an_instruction_set_that_the_compiler_rejects_is_replaced_by_the_next(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if compiler.load_library() is None:
+        pytest.skip(compiler.why_unavailable())
+    unknown = InstructionSet(None, (), ("-march=none-of-ours",))
+    monkeypatch.setattr(instruction_sets, "available_sets", lambda: ["unknown", "portable"])
+    monkeypatch.setitem(instruction_sets.INSTRUCTION_SETS, "unknown", unknown)
+    forget_library()
+    library = compiler.load_library()
+    assert library is not None
+    assert library.instructions == "portable"
+    assert compiler.why_unavailable() == ""
+    monkeypatch.setattr(instruction_sets, "available_sets", lambda: ["unknown"])
+    forget_library()
+    assert compiler.load_library() is None
+    assert "rejected the kernels" in compiler.why_unavailable()

@@ -1,0 +1,361 @@
+"""The engine equals the formulas of ``BiLM``, and gives a sentence the same bits in any batch."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elmokit.engine import compiler
+from elmokit.engine.config import BiLMConfig
+from elmokit.engine.engine import Engine
+from elmokit.engine.library import Library
+from elmokit.engine.lstm import LSTM
+from elmokit.engine.matrix import Matrix
+from elmokit.engine.softmax import log_sum_exp
+from elmokit.engine.state import Floats, Ids, State
+from elmokit.engine.token_layer import TokenLayer
+from elmokit.network.bilm import BiLM
+from tests.helpers.arrays_on_demand import ArraysOnDemand
+from tests.helpers.engine_lstm import (
+    LARGE_LAYERS,
+    SHARED_LAYERS,
+    lstm_config,
+    random_arrays,
+    random_lstm,
+    random_state,
+    same_bits,
+)
+from tests.helpers.engine_models import CHARS, CONFIGS, LENGTHS, WORDS, arrays_of, random_bilm, random_ids
+from tests.helpers.memory import resident_bytes
+
+
+@pytest.fixture
+def library() -> Library:
+    found = compiler.load_library()
+    if found is None:
+        pytest.skip(compiler.why_unavailable())
+    return found
+
+
+def test_without_tokens_there_are_no_vectors(library: Library) -> None:
+    for name in ("characters", "words", "words and too many characters"):
+        config = CONFIGS[name]
+        layer = TokenLayer(config, arrays_of(random_bilm(name)), "float32", library)
+        for threads in (1, 3):
+            assert layer(random_ids(config, 0), threads).shape == (0, 24)
+
+
+def test_without_sentences_there_are_no_layers(library: Library) -> None:
+    config = lstm_config(40, 24, bidirectional=True)
+    lstm, none = random_lstm(library, "float32", config), np.zeros(0, np.int64)
+    vectors = np.zeros((3, 24), np.float32)
+    layers, state = lstm.layers(vectors, none, none, State.zero(config, 0), [0, 1], returns_state=True, threads=2)
+    assert layers == []
+    assert state is not None
+    assert state.n_rows == 0
+    start = random_state(config, 2)
+    layers, state = lstm.layers(vectors, none, np.zeros(2, np.int64), start, [0, 1], returns_state=True, threads=2)
+    assert [array.shape for array in layers] == [(2, 0, 48)] * 2
+    assert state is not None
+    assert same_bits(state, start)
+
+
+@pytest.fixture(params=["small", "large"])
+def lstm(request: pytest.FixtureRequest, library: Library) -> LSTM:
+    """Two layers of two directions. Each thread has rows of its own in small layers, and units in large ones."""
+    hidden, dim = SHARED_LAYERS if request.param == "small" else LARGE_LAYERS["float32"]
+    return random_lstm(library, "float32", lstm_config(hidden, dim, 2, bidirectional=True))
+
+
+def random_vectors(lstm: LSTM, n_words: int) -> Floats:
+    return np.random.default_rng(1).normal(size=(n_words, lstm.config.projection_dim)).astype(np.float32)
+
+
+def rows_of(state: State, rows: Sequence[int]) -> State:
+    return State(*(part[:, :, list(rows)] for part in state))
+
+
+def sentences(lengths: Ids) -> list[Ids]:
+    """Return the words of each sentence."""
+    return np.split(WORDS, np.cumsum(lengths)[:-1])
+
+
+def test_a_sentence_has_the_same_bits_in_any_batch_in_any_order_with_any_threads(lstm: LSTM) -> None:
+    vectors, start = random_vectors(lstm, 12), random_state(lstm.config, len(LENGTHS))
+    alone = []
+    for row, words in enumerate(sentences(LENGTHS)):
+        layers, state = lstm.layers(
+            vectors, words, LENGTHS[row : row + 1], rows_of(start, [row]), range(3), returns_state=True
+        )
+        assert state is not None
+        alone.append((layers[0], state))
+    for order in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [3, 1], [2, 0, 3, 3, 4, 1, 0]):
+        words = np.concatenate([sentences(LENGTHS)[row] for row in order])
+        for threads in (1, 2, 3, 8):
+            layers, state = lstm.layers(
+                vectors, words, LENGTHS[order], rows_of(start, order), range(3), returns_state=True, threads=threads
+            )
+            assert state is not None
+            for place, row in enumerate(order):
+                assert np.array_equal(layers[place], alone[row][0])
+                assert same_bits(rows_of(state, [place]), alone[row][1])
+
+
+@pytest.mark.parametrize("threads", [-1, 0])
+def test_less_than_one_thread_is_one(threads: int, lstm: LSTM, library: Library) -> None:
+    vectors, start = random_vectors(lstm, 12), random_state(lstm.config, len(LENGTHS))
+    expected, _ = lstm.layers(vectors, WORDS, LENGTHS, start, [2])
+    found, _ = lstm.layers(vectors, WORDS, LENGTHS, start, [2], threads=threads)
+    assert same_bits(found, expected)
+    config = CONFIGS["characters"]
+    tokens, ids = TokenLayer(config, arrays_of(random_bilm("characters")), "float32", library), random_ids(config, 40)
+    assert np.array_equal(tokens(ids, threads), tokens(ids))
+    scored = [log_sum_exp(library, vectors, vectors, vectors[:, 0].copy(), "float32", n) for n in (1, threads)]
+    assert same_bits(*[[each] for each in scored])
+
+
+def test_one_row_of_a_state_is_the_start_of_every_sentence(lstm: LSTM) -> None:
+    vectors, start = random_vectors(lstm, 12), random_state(lstm.config, 1)
+    repeated = rows_of(start, [0] * len(LENGTHS))
+    expected, expected_state = lstm.layers(vectors, WORDS, LENGTHS, repeated, [1, 2], returns_state=True)
+    for threads in (1, 2):
+        found, state = lstm.layers(vectors, WORDS, LENGTHS, start, [1, 2], returns_state=True, threads=threads)
+        assert state is not None
+        assert expected_state is not None
+        assert same_bits(found, expected)
+        assert same_bits(state, expected_state)
+
+
+def test_layers_that_are_not_wanted_and_positions_at_the_ends_are_left_out(lstm: LSTM) -> None:
+    vectors, start = random_vectors(lstm, 12), random_state(lstm.config, 1)
+    every, _ = lstm.layers(vectors, WORDS, LENGTHS, start, range(3))
+    for wanted in ([0], [2], [2, 0], [1, 2, 0], []):
+        for n_edges in (0, 1, 2, 5):
+            some, state = lstm.layers(vectors, WORDS, LENGTHS, start, wanted, n_edges=n_edges, threads=2)
+            assert state is None
+            for part, whole in zip(some, every, strict=True):
+                expected = whole[wanted, n_edges : max(n_edges, whole.shape[1] - n_edges)]
+                assert np.array_equal(part, expected)
+
+
+@pytest.mark.parametrize("reverse", [(False, True), (True, False), (True, True), (False, False)])
+def test_padding_changes_no_bit_wherever_it_is_and_each_direction_can_read_either_way(
+    reverse: tuple[bool, bool], lstm: LSTM
+) -> None:
+    config = lstm.config
+    dim = config.projection_dim
+    generator = np.random.default_rng(2)
+    mask = generator.random((5, 9)) < 0.6
+    mask[1], mask[3] = False, True
+    vectors, start = generator.normal(size=(5, 9, dim)).astype(np.float32), random_state(config, 5)
+    for directions in ([0, 1], [0], [1]):
+        for threads in (1, 2, 3):
+            layers = np.zeros((3, 5, 9, len(directions) * dim), np.float32)
+            after = lstm.padded(vectors, mask, start, layers, directions, [reverse[d] for d in directions], threads)
+            assert not layers[:, ~mask].any()
+            for row in range(5):
+                places = np.flatnonzero(mask[row])
+                for number, direction in enumerate(directions):
+                    flips = reverse[direction] != config.read_backward[direction]
+                    words = places[::-1].copy() if flips else places
+                    (expected,), state = lstm.direction(
+                        direction, vectors[row], words, np.array([len(words)]), rows_of(start, [row]), range(3)
+                    )
+                    found = layers[:, row, words, number * dim : (number + 1) * dim]
+                    assert np.array_equal(found, expected)
+                    for ours, theirs in zip(after, state, strict=True):
+                        assert np.array_equal(ours[direction, :, row], theirs[direction, :, 0])
+
+
+@pytest.mark.parametrize("n_start_rows", [1, len(LENGTHS)])
+def test_a_direction_alone_has_the_bits_of_both(n_start_rows: int, lstm: LSTM) -> None:
+    vectors, start = random_vectors(lstm, 12), random_state(lstm.config, n_start_rows)
+    dim = lstm.config.projection_dim
+    both, state = lstm.layers(vectors, WORDS, LENGTHS, start, range(3), returns_state=True)
+    assert state is not None
+    for number in (0, 1):
+        for wanted in ([0, 1, 2], [2], [1, 0], []):
+            for threads in (1, 2, 3):
+                layers, own = lstm.direction(number, vectors, WORDS, LENGTHS, start, wanted, threads=threads)
+                assert same_bits(layers, [rows[wanted, :, number * dim : (number + 1) * dim] for rows in both])
+                assert all(
+                    np.array_equal(ours[number], theirs[number]) for ours, theirs in zip(own, state, strict=True)
+                )
+                assert not any(np.shares_memory(layers[0], other) for other in layers[1:])
+    none, start = np.zeros(0, np.int64), State.zero(lstm.config, 0)
+    assert lstm.direction(0, vectors, none, none, start, [2])[0] == []
+
+
+@settings(max_examples=30)
+@given(
+    lengths=st.lists(st.integers(0, 12), min_size=1, max_size=12), threads=st.integers(1, 5), seed=st.integers(0, 99)
+)
+def test_chunks_of_a_text_equal_the_text(lengths: list[int], threads: int, seed: int) -> None:
+    library = compiler.load_library()
+    if library is None:
+        pytest.skip(compiler.why_unavailable())
+    lstm = random_lstm(library, "float32", lstm_config(20, 9, 2))
+    words, start = np.random.default_rng(seed).integers(0, 12, sum(lengths)), random_state(lstm.config, 1, seed)
+    vectors = random_vectors(lstm, 12)
+    whole, after = lstm.layers(vectors, words, np.array([len(words)]), start, range(3), returns_state=True)
+    parts = []
+    for chunk in np.split(words, np.cumsum(lengths)[:-1]):
+        (part,), state = lstm.layers(
+            vectors, chunk, np.array([len(chunk)]), start, range(3), returns_state=True, threads=threads
+        )
+        assert state is not None
+        start = state
+        parts.append(part)
+    assert np.array_equal(np.concatenate(parts, axis=1), whole[0])
+    assert after is not None
+    assert same_bits(start, after)
+
+
+@pytest.mark.slow
+def test_a_text_of_a_million_tokens_is_computed(library: Library) -> None:
+    lstm = random_lstm(library, "float32", lstm_config(2, 1, 1))
+    words = np.tile(np.arange(8), (2**20 + 64) // 8)
+    vectors = random_vectors(lstm, 8)
+    n_words = np.array([len(words)])
+    (whole,), after = lstm.direction(0, vectors, words, n_words, State.zero(lstm.config, 1), range(2))
+    half, state = len(words) // 2, State.zero(lstm.config, 1)
+    parts = []
+    for chunk in (words[:half], words[half:]):
+        (part,), state = lstm.direction(0, vectors, chunk, n_words // 2, state, range(2))
+        parts.append(part)
+    assert np.array_equal(np.concatenate(parts, axis=1), whole)
+    assert same_bits(state, after)
+
+
+def test_weights_may_be_changed_and_freed_after_they_were_packed(library: Library) -> None:
+    config = CONFIGS["words and characters"]
+    arrays = {name: array.copy() for name, array in arrays_of(random_bilm("words and characters")).items()}
+    engine, ids = Engine(config, arrays, "float32", library), random_ids(config, 12)
+
+    def compute() -> Floats:
+        layers, _ = engine.layers(engine.token_vectors(ids), WORDS, LENGTHS, State.zero(config, 1), [2])
+        return np.concatenate(layers, axis=1)
+
+    before = compute()
+    for array in arrays.values():
+        array.fill(np.nan)
+    arrays.clear()
+    assert np.array_equal(compute(), before)
+
+
+def test_weights_in_another_order_or_dtype_are_converted(library: Library) -> None:
+    config, vectors = lstm_config(40, 24, 2), np.ones((1, 24), np.float32)
+    arrays = random_arrays(config)
+    one = np.zeros(1, np.int64)
+
+    def compute(arrays: dict[str, Floats]) -> Floats:
+        lstm = LSTM(config, arrays, "float32", library)
+        return lstm.layers(vectors, one, one + 1, State.zero(config, 1), [2])[0][0]
+
+    expected = compute(arrays)
+    assert np.array_equal(compute({name: np.asfortranarray(array) for name, array in arrays.items()}), expected)
+    assert np.array_equal(compute({name: array.astype(np.float64) for name, array in arrays.items()}), expected)
+
+
+def test_layers_are_packed_one_at_a_time(library: Library) -> None:
+    config = CONFIGS["three plain layers"]
+    arrays = ArraysOnDemand(config)
+    engine = Engine(config, arrays, "float32", library)
+    assert sorted(arrays.asked) == sorted(arrays.shapes)  # each once
+    sizes: dict[str, int] = defaultdict(int)
+    for name, shape in arrays.shapes.items():
+        (layer,) = re.findall(r"^(?:directions\.\d\.layers\.\d|token_layer(?:\.highways\.\d)?)", name)
+        sizes[layer] += 4 * math.prod(shape)
+    assert arrays.most == max(sizes.values()) < engine.n_bytes / 3
+
+
+@pytest.mark.slow
+def test_opening_and_embedding_take_little_more_memory_than_the_packed_weights(library: Library) -> None:
+    code = """
+import re
+from pathlib import Path
+
+import numpy as np
+
+from elmokit.engine import compiler
+from elmokit.engine.config import PRESETS
+from elmokit.engine.engine import Engine
+from elmokit.engine.state import State
+from tests.helpers.arrays_on_demand import ArraysOnDemand
+
+def peak():
+    return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+config = PRESETS["original"]
+engine = Engine(config, ArraysOnDemand(config), "float32", compiler.load_library())
+vectors = engine.token_vectors(np.random.default_rng(0).integers(1, 262, (320, 50)))
+lengths = np.full(16, 20)
+engine.layers(vectors, np.arange(320), lengths, State.zero(config, 1), [0, 1, 2], returns_state=True)
+print(peak() / engine.n_bytes)
+"""
+    # A process of its own has a peak of its own.
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert 1 < float(ran.stdout) < 1.3
+
+
+def test_a_layer_is_packed_once_and_before_a_batch_is_computed(library: Library) -> None:
+    class UnpackedLSTM(LSTM):
+        def _pack_layer(self, arrays: Mapping[str, Floats], direction: int, layer: int) -> None:
+            """Leave the layer without weights."""
+
+    class UnpackedHighways(TokenLayer):
+        def _pack_highway(self, arrays: Mapping[str, Floats], number: int, prefix: str) -> None:
+            """Leave the layer without weights."""
+
+    with pytest.raises(ValueError, match="packed twice, or computed before all layers are packed"):
+        UnpackedHighways(CONFIGS["characters"], arrays_of(random_bilm("characters")), "float32", library)(
+            random_ids(CONFIGS["characters"], 3)
+        )
+    config, one = lstm_config(40, 24, 2), np.zeros(1, np.int64)
+    arrays, start = random_arrays(config), State.zero(config, 1)
+    lstm, vectors = UnpackedLSTM(config, arrays, "float32", library), np.ones((1, 24), np.float32)
+    LSTM._pack_layer(lstm, arrays, 0, 1)
+    with pytest.raises(ValueError, match="packed twice, or computed before all layers are packed"):
+        lstm.layers(vectors, one, one + 1, start, [2])
+    LSTM._pack_layer(lstm, arrays, 0, 0)
+    found, _ = lstm.layers(vectors, one, one + 1, start, [2])
+    assert same_bits(found, LSTM(config, arrays, "float32", library).layers(vectors, one, one + 1, start, [2])[0])
+    with pytest.raises(ValueError, match="packed twice"):
+        LSTM._pack_layer(lstm, arrays, 0, 1)
+
+
+def test_rows_of_another_size_than_the_matrix_are_an_error(library: Library) -> None:
+    matrix = Matrix(np.ones((3, 4), np.float32), "float32", library)
+    assert matrix(np.ones((2, 4), np.float32), 3).tolist() == [[4, 4, 4]] * 2
+    assert matrix(np.ones((0, 4), np.float32)).shape == (0, 3)
+    with pytest.raises(ValueError, match=r"rows must be .* \(2, 5\)"):
+        matrix(np.ones((2, 5), np.float32))
+    with pytest.raises(ValueError, match="do not fit together"):
+        Matrix(np.ones((0, 4), np.float32), "float32", library)
+
+
+def test_a_deleted_engine_frees_its_memory(library: Library) -> None:
+    config = BiLMConfig(replace(CHARS, filters=((1, 32), (3, 256))), projection_dim=64, hidden_dim=512)
+    bilm = BiLM(config)
+    bilm.reset_parameters(seed=0)
+    arrays, ids = arrays_of(bilm.requires_grad_(False)), random_ids(config, 12)
+    used = []
+    for _ in range(200):
+        engine = Engine(config, arrays, "bfloat16", library, threads=2)
+        engine.layers(engine.token_vectors(ids), WORDS, LENGTHS, State.zero(config, 1), [2])
+        n_bytes = engine.n_bytes
+        del engine
+        used.append(resident_bytes())
+    assert n_bytes > 1_000_000
+    assert used[-1] - used[20] < 8_000_000

@@ -1,0 +1,187 @@
+"""The engine's team of threads: forks, calls at the same time, and systems without threads left."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elmokit.engine import compiler
+from elmokit.engine.library import Library
+from elmokit.engine.lstm import LSTM
+from elmokit.engine.state import Floats, State
+from elmokit.engine.threads import cores_of_quota
+from tests.helpers.engine_lstm import LARGE_LAYERS, SHARED_LAYERS, lstm_config, random_lstm, same_bits
+from tests.helpers.paths import ROOT
+
+LENGTHS = np.array([4, 0, 7, 1])
+WORDS = np.arange(12)
+SECONDS = 120
+"""Far more than any script here takes, even on a busy machine: what takes longer hangs."""
+
+
+@pytest.fixture
+def library() -> Library:
+    found = compiler.load_library()
+    if found is None:
+        pytest.skip(compiler.why_unavailable())
+    return found
+
+
+@pytest.fixture(params=["small", "large"])
+def lstm(request: pytest.FixtureRequest, library: Library) -> LSTM:
+    """Each thread has rows of its own in small layers, and units, with barriers in every step, in large ones."""
+    hidden, dim = SHARED_LAYERS if request.param == "small" else LARGE_LAYERS["float32"]
+    return random_lstm(library, "float32", lstm_config(hidden, dim, 2, bidirectional=True))
+
+
+def compute(lstm: LSTM, threads: int) -> list[Floats]:
+    vectors = np.random.default_rng(0).normal(size=(12, lstm.config.projection_dim)).astype(np.float32)
+    return lstm.layers(vectors, WORDS, LENGTHS, State.zero(lstm.config, 1), [1, 2], threads=threads)[0]
+
+
+def test_more_threads_than_rows_compute_the_same_bits(lstm: LSTM) -> None:
+    expected = compute(lstm, 1)
+    for threads in (4, 9, 40):
+        assert same_bits(compute(lstm, threads), expected)
+
+
+def test_calls_at_the_same_time_compute_the_same_bits(lstm: LSTM) -> None:
+    expected = compute(lstm, 1)
+    found: list[bool] = []
+
+    def work(threads: int) -> None:
+        found.extend(same_bits(compute(lstm, threads), expected) for _ in range(20))
+
+    callers = [threading.Thread(target=work, args=(threads,)) for threads in (1, 2, 3, 2)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(SECONDS)
+    assert found == [True] * 80
+
+
+def test_idle_threads_sleep(lstm: LSTM) -> None:
+    compute(lstm, 3)
+    time.sleep(0.05)
+    before = time.process_time()
+    time.sleep(0.4)
+    assert time.process_time() - before < 0.1
+
+
+# Each script has ``lstm``, ``compute(lstm, threads)`` and ``expected``, the result of one thread.
+BEGINNING = """
+import os, resource, sys, threading
+import numpy as np
+from elmokit.engine import compiler
+from tests.helpers.engine_lstm import LARGE_LAYERS, SHARED_LAYERS, lstm_config, random_lstm, same_bits
+from tests.engine.test_threads import compute
+
+hidden, dim = SHARED_LAYERS if sys.argv[1] == "small" else LARGE_LAYERS["float32"]
+lstm = random_lstm(compiler.load_library(), "float32", lstm_config(hidden, dim, 2, bidirectional=True))
+expected = compute(lstm, 1)
+count = lambda: len(os.listdir("/proc/self/task"))
+"""
+
+
+def run_script(script: str, size: str) -> None:
+    """Run a script in a process of its own, whose threads and limits are then its own too."""
+    command = [sys.executable, "-c", BEGINNING + script, size]
+    ran = subprocess.run(command, cwd=ROOT, timeout=SECONDS, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+@pytest.mark.usefixtures("library")
+def test_a_forked_process_can_compute(size: str) -> None:
+    run_script(
+        """
+assert same_bits(compute(lstm, 3), expected)
+stop = threading.Event()
+
+def keep_computing():
+    while not stop.is_set():
+        compute(lstm, 2)
+
+busy = threading.Thread(target=keep_computing)
+busy.start()
+for _ in range(5):
+    child = os.fork()
+    if not child:
+        os._exit(0 if same_bits(compute(lstm, 3), expected) and same_bits(compute(lstm, 2), expected) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert same_bits(compute(lstm, 3), expected)
+stop.set()
+busy.join()
+""",
+        size,
+    )
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+@pytest.mark.usefixtures("library")
+def test_without_threads_of_the_system_the_caller_computes_alone(size: str) -> None:
+    run_script(
+        """
+before = count()
+kilobytes = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize"))
+# Enough for a batch, and not for the stack of a thread.
+resource.setrlimit(resource.RLIMIT_AS, (kilobytes * 1024 + 6 * 2**20,) * 2)
+threading.stack_size(0)
+assert same_bits(compute(lstm, 3), expected)
+assert count() == before
+""",
+        size,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("library")
+def test_a_call_computes_while_another_one_holds_all_threads() -> None:
+    run_script(
+        """
+from elmokit.engine.matrix import Matrix
+matrix = Matrix(np.ones((40, 30), np.float32), "float32", compiler.load_library())
+rows = np.ones((20, 30), np.float32)
+matrix(rows, 5000)
+held = count()
+assert held > 200  # 1024 of them, if the system gives so many
+stop, n_wrong = threading.Event(), []
+
+def hold():
+    while not stop.is_set():
+        n_wrong.append(int((matrix(rows, 5000) != 30).sum()))
+
+holder = threading.Thread(target=hold)
+holder.start()
+for _ in range(30):
+    assert same_bits(compute(lstm, 3), expected)
+stop.set()
+holder.join()
+assert not sum(n_wrong)
+assert count() <= held + 1  # the holder may still be ending
+""",
+        "small",
+    )
+
+
+def test_a_container_with_a_quota_of_processor_time_gets_as_many_threads(tmp_path: Path) -> None:
+    assert cores_of_quota(tmp_path) is None
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert cores_of_quota(tmp_path) is None
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    assert cores_of_quota(tmp_path) == 1.5
+
+
+def test_the_quota_of_the_first_version_of_control_groups_is_known(tmp_path: Path) -> None:
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
+    assert cores_of_quota(tmp_path) is None
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("250000\n")
+    assert cores_of_quota(tmp_path) == 2.5

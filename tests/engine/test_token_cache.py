@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elmokit import Elmo, ElmoModule
+from elmokit.engine.state import Floats
+from elmokit.engine.token_cache import TokenCache
+from elmokit.errors import ConfigError
+from elmokit.formats.model import PretrainedBiLM
+from tests.conftest import random_model
+
+DIM = 4
+ROW_BYTES = 4 * DIM
+VERSION = object()
+
+
+def vector(word: str) -> list[float]:
+    return [float(ord(word)), len(word), 0.5, -1.0]
+
+
+class Counting:
+    """Computes vectors and notes for which words."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def __call__(self, words: Sequence[str]) -> Floats:
+        self.words += words
+        return np.array([vector(word) for word in words], np.float32).reshape(-1, DIM)
+
+
+@given(
+    batches=st.lists(st.lists(st.characters(codec="latin-1"), min_size=1, max_size=12, unique=True), max_size=12),
+    rows=st.integers(1, 10),
+)
+def test_whatever_is_kept_the_vectors_are_those_of_the_words(batches: list[list[str]], rows: int) -> None:
+    cache = TokenCache(rows * ROW_BYTES)
+    for words in batches:
+        found = cache.vectors(words, Counting(), VERSION)
+        assert found.tolist() == [vector(word) for word in words]
+        assert len(cache) <= rows
+
+
+def test_a_token_is_computed_once() -> None:
+    cache, compute = TokenCache(), Counting()
+    for words in (["a", "b"], ["b", "c", "a"], ["c"]):
+        cache.vectors(words, compute, VERSION)
+    assert compute.words == ["a", "b", "c"]
+
+
+def test_what_was_used_longest_ago_goes_first() -> None:
+    cache, compute = TokenCache(3 * ROW_BYTES), Counting()
+    for words in (["a", "b", "c"], ["a"], ["d"], ["a", "c", "d"]):
+        cache.vectors(words, compute, VERSION)
+    assert compute.words == ["a", "b", "c", "d"]  # d took b's place
+    cache.vectors(["b"], compute, VERSION)
+    assert compute.words[-1] == "b"
+
+
+def test_the_table_grows_past_its_first_rows_and_keeps_what_it_has() -> None:
+    cache, compute = TokenCache(), Counting()
+    words = [chr(200 + i) for i in range(3000)]
+    for start in range(0, 3000, 500):
+        cache.vectors(words[start : start + 500], compute, VERSION)
+    random.Random(0).shuffle(words)
+    assert cache.vectors(words, compute, VERSION).tolist() == [vector(word) for word in words]
+    assert len(compute.words) == 3000
+
+
+def test_it_forgets_when_the_weights_change_and_a_copy_starts_empty() -> None:
+    cache = TokenCache()
+    cache.vectors(["a"], Counting(), VERSION)
+    assert len(copy.deepcopy(cache)) == 0
+    compute = Counting()
+    cache.vectors(["a"], compute, object())
+    assert compute.words == ["a"]
+
+
+def test_vectors_are_the_same_with_and_without_it(model: PretrainedBiLM) -> None:
+    sentences = [["the", "cat", "sat"], ["on", "the", "mat", "."], ["the", "the"], []] * 3
+    kept = Elmo(model).embed(sentences, batch_tokens=8)
+    anew = Elmo(random_model(), token_cache_mib=0).embed(sentences, batch_tokens=8)
+    for ours, theirs in zip(kept, anew, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_training_the_token_layer_shows_in_the_next_vectors(model: PretrainedBiLM) -> None:
+    elmo = ElmoModule(model, trainable=True)
+    before = elmo.embed([["the", "cat"]], layers=0)[0]
+    with torch.no_grad():
+        for parameter in elmo.bilm.token_layer.parameters():
+            parameter.mul_(1.1)
+    assert abs(elmo.embed([["the", "cat"]], layers=0)[0] - before).max() > 1e-3
+
+
+def test_a_negative_size_is_refused(model: PretrainedBiLM) -> None:
+    with pytest.raises(ConfigError, match="token_cache_mib is -1"):
+        Elmo(model, token_cache_mib=-1)
+
+
+def test_it_serves_in_inference_mode_and_outside_it(model: PretrainedBiLM) -> None:
+    elmo = Elmo(model)
+    with torch.inference_mode():
+        elmo.embed([["the", "cat"]])
+    ours = elmo.embed([["the", "dog", "ran"]])[0]
+    np.testing.assert_allclose(ours, Elmo(random_model()).embed([["the", "dog", "ran"]])[0], atol=1e-6)
+
+
+def test_the_step_of_a_fused_optimiser_shows_in_the_next_vectors(model: PretrainedBiLM) -> None:
+    elmo = ElmoModule(model, trainable=True)
+    before = elmo.embed([["the", "cat"]], layers="all")[0]
+    elmo(elmo.ids([["the", "cat"]])).mixes[0].sum().backward()
+    torch.optim.Adam(elmo.bilm.parameters(), lr=0.01, fused=True).step()  # PyTorch does not count its writes
+    changed = elmo.embed([["the", "cat"]], layers="all")[0]
+    for old, new in zip(before, changed, strict=True):
+        assert abs(old - new).max() > 1e-4
+    anew = Elmo(copy.deepcopy(model)).embed([["the", "cat"]])[0]
+    np.testing.assert_allclose(changed[0], anew[0], atol=1e-6)

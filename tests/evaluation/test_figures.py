@@ -1,0 +1,81 @@
+"""Figures in one look, written whole."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from elmokit.errors import MissingExtraError, OutputError
+from elmokit.evaluation.figures import COLUMN, LINES, check_figure_path, figure_paths, save_figure, styled_figure
+
+matplotlib = pytest.importorskip("matplotlib")
+
+
+def drawn(path: Path, overwrite: bool = False) -> tuple[Path, Path]:
+    with styled_figure() as figure:
+        axes = figure.subplots()
+        for index, style in enumerate(LINES):
+            axes.plot([1, 2, 3], [index, index + 1, index], label=f"line {index}", **style)
+        axes.legend()
+        return save_figure(figure, path, overwrite)
+
+
+def test_a_figure_is_saved_as_png_and_as_svg(tmp_path: Path) -> None:
+    png, svg = drawn(tmp_path / "new" / "curve.svg")
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["curve.png", "curve.svg"]
+    content = png.read_bytes()
+    assert content.startswith(b"\x89PNG")
+    assert int.from_bytes(content[16:20], "big") == round(COLUMN * 300)
+    assert ElementTree.parse(svg).getroot().tag.endswith("svg")
+
+
+@pytest.mark.slow
+def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:
+    first, second = drawn(tmp_path / "a"), drawn(tmp_path / "b")
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+def test_a_path_may_carry_either_ending_or_none_and_keeps_its_dots() -> None:
+    for given in ("run/v1.2", "run/v1.2.png", "run/v1.2.SVG"):
+        assert figure_paths(given) == (Path("run/v1.2.png"), Path("run/v1.2.svg"))
+
+
+def test_an_existing_figure_is_not_replaced_unless_allowed(tmp_path: Path) -> None:
+    (tmp_path / "curve.svg").write_text("mine")
+    with pytest.raises(OutputError, match=r"curve\.svg already exists"):
+        drawn(tmp_path / "curve.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["curve.svg"]
+    assert (tmp_path / "curve.svg").read_text() == "mine"
+    drawn(tmp_path / "curve.png", overwrite=True)
+    assert (tmp_path / "curve.svg").read_text() != "mine"
+
+
+def test_a_path_without_a_name_is_refused() -> None:
+    with pytest.raises(OutputError, match="has no name"):
+        check_figure_path("", overwrite=False)
+
+
+def test_the_look_ends_with_the_block(tmp_path: Path) -> None:
+    names = [name for name in matplotlib.rcParams if name != "backend"]  # asking for that one chooses a window
+    before = [matplotlib.rcParams[name] for name in names]
+    drawn(tmp_path / "curve")
+    assert [matplotlib.rcParams[name] for name in names] == before
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_the_users_own_settings_do_not_change_a_figure(tmp_path: Path) -> None:
+    plain = drawn(tmp_path / "plain")
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "yellow"}):
+        other = drawn(tmp_path / "other")
+    assert [path.read_bytes() for path in plain] == [path.read_bytes() for path in other]
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtraError, match=r"elmokit\[plot\]"), styled_figure():
+        pass
+    with pytest.raises(MissingExtraError, match=r"elmokit\[plot\]"):
+        check_figure_path("curve", overwrite=False)

@@ -1,0 +1,171 @@
+"""Minimal pairs in BLiMP's layout: reading, scoring, published results, resuming."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from elmokit.engine.config import PRESETS
+from elmokit.errors import TextError
+from elmokit.evaluation.minimal_pairs import (
+    Paradigm,
+    evaluate_minimal_pairs,
+    read_minimal_pairs,
+    read_published_accuracies,
+)
+from elmokit.lm.surprisal import surprisals
+from elmokit.storage.part_results import PartResults
+from tests.conftest import random_model
+from tests.helpers.shell import Shell
+
+PARADIGMS = [
+    Paradigm("order", "syntax", [("the cat sat .", "cat the sat ."), ("the dog ran .", "dog ran the .")]),
+    Paradigm("same", "syntax", [("the cat .", "the cat .")]),
+    Paradigm("unknown", "words", [("the zebra .", "the mat ."), ("the mat .", "the mat mat .")]),
+]
+PUBLISHED = (
+    "UID\tlinguistics_term\tngram\tlstm\norder\tsyntax\t0.5\t0.7\nsame\tother\t0.25\t\nunknown\twords\t1\t0.5\n"
+    "overall\toverall\t0.9\t0.9\n"
+)
+
+
+def write_pairs(path: Path, paradigms: list[Paradigm] = PARADIGMS) -> None:
+    rows = [
+        {"sentence_good": good, "sentence_bad": bad, "UID": one.name, "linguistics_term": one.phenomenon, "pairID": "0"}
+        for one in paradigms
+        for good, bad in one.pairs
+    ]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+
+
+def test_files_in_the_layout_of_blimp_are_read_by_paradigm(tmp_path: Path) -> None:
+    write_pairs(tmp_path / "pairs.jsonl")
+    assert read_minimal_pairs([tmp_path / "pairs.jsonl"]) == PARADIGMS
+    (tmp_path / "bare.jsonl").write_text('{"sentence_good": "a", "sentence_bad": "b"}\n\n')
+    assert read_minimal_pairs([tmp_path / "bare.jsonl"]) == [Paradigm("bare", "", [("a", "b")])]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("not json", "line 2: expected a JSON object such as"),
+        ('{"sentence_good": "a"}', "line 2: expected a JSON object such as"),
+        ('{"sentence_good": "a", "sentence_bad": 1}', "line 2: expected a JSON object such as"),
+        ('["a", "b"]', "line 2: expected a JSON object such as"),
+        ('{"sentence_good": "a", "sentence_bad": "b", "UID": "x", "linguistics_term": "z"}', "belongs to 'z' here"),
+    ],
+)
+def test_a_line_of_another_layout_is_reported_with_its_number(line: str, message: str, tmp_path: Path) -> None:
+    first = '{"sentence_good": "a", "sentence_bad": "b", "UID": "x", "linguistics_term": "y"}'
+    (tmp_path / "bad.jsonl").write_text(f"{first}\n{line}\n")
+    with pytest.raises(TextError, match=message):
+        read_minimal_pairs([tmp_path / "bad.jsonl"])
+
+
+def test_an_empty_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(TextError, match=r"empty\.jsonl contains no pair"):
+        read_minimal_pairs([tmp_path / "empty.jsonl"])
+
+
+def test_accuracies_follow_from_the_probabilities_of_the_sentences() -> None:
+    model = random_model()
+    result = evaluate_minimal_pairs(model, PARADIGMS, str.split)
+    for paradigm, score in zip(PARADIGMS, result.paradigms, strict=True):
+        nats = [
+            [next(iter(surprisals(model, [sentence.split()]))).total_nats for sentence in pair]
+            for pair in paradigm.pairs
+        ]
+        assert score.correct["forward"] == sum(good[0] < bad[0] for good, bad in nats)
+        assert score.correct["backward"] == sum(good[1] < bad[1] for good, bad in nats)
+        assert score.correct["both"] == sum(sum(good) < sum(bad) for good, bad in nats)
+    order, _, unknown = result.paradigms
+    assert result.accuracy("both") == pytest.approx((order.accuracy("both") + 0 + unknown.accuracy("both")) / 3)
+    assert result.accuracy("both", "syntax") == pytest.approx(order.accuracy("both") / 2)
+
+
+def test_ties_count_as_wrong_and_are_reported_with_unknown_words() -> None:
+    result = evaluate_minimal_pairs(random_model(), PARADIGMS, str.split)
+    same = result.paradigms[1]
+    assert same.ties == {"forward": 1, "backward": 1, "both": 1}
+    assert same.correct == {"forward": 0, "backward": 0, "both": 0}
+    assert [one.n_unknown for one in result.paradigms] == [0, 0, 1]
+    assert "Ties, which count as wrong: forward 1 (20.000%)" in result.to_text()
+    assert result.to_dict()["unknown_ratio"] == pytest.approx(1 / 35)
+
+
+@pytest.mark.parametrize("backward_only", [False, True])
+def test_a_model_of_one_direction_has_no_sum(backward_only: bool) -> None:
+    config = dataclasses.replace(PRESETS["tiny"], bidirectional=False, backward_only=backward_only)
+    result = evaluate_minimal_pairs(random_model(config), PARADIGMS, str.split)
+    assert result.choices == ["backward" if backward_only else "forward"]
+
+
+def test_published_results_are_averaged_over_the_same_paradigms(tmp_path: Path) -> None:
+    (tmp_path / "published.tsv").write_text(PUBLISHED)
+    published = read_published_accuracies(tmp_path / "published.tsv")
+    result = evaluate_minimal_pairs(random_model(), PARADIGMS, str.split, published=published)
+    # The published table has "same" in another phenomenon than the file, and lacks one of its cells.
+    assert result.phenomena == ["syntax", "other", "words"]
+    assert result.published_accuracy("ngram") == pytest.approx((0.5 + 0.25 + 1) / 3)
+    assert result.table().rows[1][-2:] == ["25.0", ""]
+    assert result.table(by_paradigm=True).rows[0][-2:] == ["50.0", "70.0"]
+    assert result.to_dict()["published"]["overall"]["lstm"] is None
+    json.dumps(result.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("content", ["", "name\tlstm\n", "UID\tlstm\norder\t70\n", "UID\tlstm\norder\n"])
+def test_a_bad_table_of_published_results_is_reported(content: str, tmp_path: Path) -> None:
+    (tmp_path / "published.tsv").write_text(content)
+    with pytest.raises(TextError, match=r"published\.tsv"):
+        read_published_accuracies(tmp_path / "published.tsv")
+
+
+def test_an_interrupted_evaluation_resumes_with_the_same_result(tmp_path: Path) -> None:
+    model = random_model()
+    whole = evaluate_minimal_pairs(model, PARADIGMS, str.split)
+    reports: list[tuple[str, int, int | None]] = []
+
+    def stop(*report: object) -> None:
+        if report[1] == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), PartResults(tmp_path / "kept", {}) as parts:
+        evaluate_minimal_pairs(model, PARADIGMS, str.split, parts=parts, progress=stop)
+    with PartResults(tmp_path / "kept", {}) as parts:
+        resumed = evaluate_minimal_pairs(
+            model, PARADIGMS, str.split, parts=parts, progress=lambda *report: reports.append(report)
+        )
+    assert resumed == whole
+    assert [done for _, done, _ in reports] == list(range(5, 11))
+
+
+def test_the_command_prints_a_table_or_json_and_draws(shell: Shell) -> None:
+    write_pairs(Path("pairs.jsonl"))
+    Path("published.tsv").write_text(PUBLISHED)
+    call = ("evaluate", "minimal-pairs", "pairs.jsonl", "--model", "model", "--tokenizer", "spaces")
+    ran = shell(*call, "--published", "published.tsv", "--figure", "pairs.png", "--keep", "kept")
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines()[0].split() == [
+        "accuracy",
+        "(%)",
+        "pairs",
+        "forward",
+        "backward",
+        "both",
+        "ngram",
+        "lstm",
+    ]
+    assert ran.out.splitlines()[4].split()[:2] == ["overall", "5"]
+    assert Path("pairs.svg").is_file()
+    facts = json.loads(shell(*call, "--keep", "kept", "--json").out)
+    assert [one["name"] for one in facts["paradigms"]] == ["order", "same", "unknown"]
+    refused = shell(*call[:5], "--keep", "kept")  # another tokenizer
+    assert refused.code == 2
+    assert "was created with" in refused.err
+    Path("bad.jsonl").write_text("{}\n")
+    refused = shell("evaluate", "minimal-pairs", "bad.jsonl", "--model", "model")
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)

@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elmokit.embedding.elmo import Elmo
+from elmokit.errors import ConfigError, OutputError, TextError
+from elmokit.evaluation import occurrences
+from elmokit.evaluation import probe_corpus as corpus_module
+from elmokit.evaluation.neighbors import nearest_tokens
+from elmokit.evaluation.occurrences import OccurrenceIndex, build_index
+from elmokit.evaluation.probe_corpus import read_corpus_files
+from elmokit.storage.resumable import ResumableStore
+from elmokit.storage.store_journal import read_store
+from tests.conftest import random_model
+
+CORPUS = [
+    line.split()
+    for line in (
+        "the cat sat on the mat .",
+        "the dog ran .",
+        "a cat ran on .",
+        "the dog ran .",
+        "on the mat sat a dog",
+        "cat , dog and mat",
+    )
+]
+ELMO = Elmo(random_model())
+
+
+def corpus() -> Iterator[list[str]]:
+    return iter(CORPUS)
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> OccurrenceIndex:
+    return build_index(ELMO, corpus, tmp_path_factory.mktemp("index") / "i")
+
+
+def test_it_holds_the_corpus(index: OccurrenceIndex) -> None:
+    assert [index.sentence(number) for number in range(index.n_sentences)] == CORPUS
+    assert index.n_tokens == sum(map(len, CORPUS))
+    assert index.layers[1].dtype == np.float16
+    np.testing.assert_allclose(np.linalg.norm(index.layers[2].astype(np.float32), axis=1), 1, atol=1e-3)
+
+
+@given(st.data())
+@settings(max_examples=30)
+def test_neighbors_are_those_of_a_plain_search(index: OccurrenceIndex, data: st.DataObject) -> None:
+    query = data.draw(st.lists(st.sampled_from(["the", "cat", "dog", "mat", "ran", "on", "."]), min_size=1, max_size=6))
+    token = data.draw(st.integers(0, len(query) - 1))
+    found = index.neighbors(ELMO, query, token, n_neighbors=4)
+    distinct = [words for number, words in enumerate(CORPUS) if words not in CORPUS[:number] and words != query]
+    vectors = ELMO.embed([query, *distinct])
+    for layer in (1, 2):
+        expected = nearest_tokens(vectors, 0, token, layer, 4)
+        assert [one.similarity for one in found.layers[layer]] == pytest.approx(
+            [one.similarity for one in expected], abs=2e-3
+        )
+        for one, plain in zip(found.layers[layer], expected, strict=True):
+            exact = float(
+                unit(vectors[distinct.index(one.words) + 1][layer, one.token]) @ unit(vectors[0][layer, token])
+            )
+            assert exact == pytest.approx(plain.similarity, abs=2e-3)
+
+
+def unit(vector: np.ndarray) -> np.ndarray:
+    return vector / np.linalg.norm(vector)
+
+
+def test_blocks_do_not_change_what_is_found(index: OccurrenceIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = index.neighbors(ELMO, ["the", "dog", "sat"], 1, n_neighbors=6)
+    monkeypatch.setattr(occurrences, "BLOCK_ROWS", 3)
+    monkeypatch.setattr(occurrences, "COUNT_ROWS", 4)
+    parts = index.neighbors(ELMO, ["the", "dog", "sat"], 1, n_neighbors=6)
+    assert [(o.words, o.token) for o in parts.layers[2]] == [(o.words, o.token) for o in whole.layers[2]]
+    assert [(one.word, one.count) for one in parts.context_free] == [
+        (one.word, one.count) for one in whole.context_free
+    ]
+
+
+def test_equal_sentences_are_shown_once_and_the_one_asked_with_never(index: OccurrenceIndex) -> None:
+    found = index.neighbors(ELMO, ["a", "dog", "ran", "."], 1, n_neighbors=30)
+    sentences = [one.words for one in found.layers[1] if one.token == 1]
+    assert sentences.count(CORPUS[1]) == 1
+    own = index.neighbors(ELMO, CORPUS[1], 1, n_neighbors=30)
+    assert CORPUS[1] not in [one.words for one in own.layers[1]]
+    assert len(own.layers[1]) == index.n_tokens - 2 * len(CORPUS[1])
+
+
+def test_the_same_word_or_others_only(index: OccurrenceIndex) -> None:
+    query = ["a", "dog", "sat"]
+    same = index.neighbors(ELMO, query, 1, n_neighbors=30, among="same").layers[1]
+    other = index.neighbors(ELMO, query, 1, n_neighbors=30, among="other").layers[1]
+    assert {one.word for one in same} == {"dog"}
+    assert len(same) == 3
+    assert "dog" not in {one.word for one in other}
+    assert index.neighbors(ELMO, ["zebra"], 0, among="same").layers[1] == []
+
+
+def test_words_without_context_are_compared_by_layer_0(index: OccurrenceIndex) -> None:
+    found = index.neighbors(ELMO, ["dog"], 0, n_neighbors=50).context_free
+    words = sorted({word for words in CORPUS for word in words} - {"dog"})
+    assert sorted(one.word for one in found) == words
+    vectors = dict(zip([*words, "dog"], (v[0, 0] for v in ELMO.embed([[w] for w in [*words, "dog"]])), strict=True))
+    for one in found:
+        assert one.similarity == pytest.approx(float(unit(vectors[one.word]) @ unit(vectors["dog"])), abs=2e-3)
+    assert [one.similarity for one in found] == sorted((one.similarity for one in found), reverse=True)
+    often = index.neighbors(ELMO, ["dog"], 0, n_neighbors=50, min_count=4).context_free
+    assert {(one.word, one.count) for one in often} == {("the", 5), (".", 4)}
+
+
+def test_an_index_that_was_killed_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_module, "CHUNK_TOKENS", 8)
+    build_index(ELMO, corpus, tmp_path / "straight")
+    embed, calls = ELMO.embed, []
+
+    def killed(sentences: list[list[str]]) -> object:
+        calls.append(len(sentences))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return embed(sentences)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ELMO, "embed", killed)
+        with pytest.raises(KeyboardInterrupt):
+            build_index(ELMO, corpus, tmp_path / "resumed")
+    with pytest.raises(OutputError, match="is not finished"):
+        OccurrenceIndex(tmp_path / "resumed")
+    build_index(ELMO, corpus, tmp_path / "resumed")
+    files = sorted(path.name for path in (tmp_path / "straight").iterdir())
+    assert files == sorted(path.name for path in (tmp_path / "resumed").iterdir())
+    for name in files:
+        assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "straight" / name).read_bytes(), name
+    monkeypatch.setattr(ELMO, "embed", None)
+    build_index(ELMO, corpus, tmp_path / "resumed")  # finished: nothing is computed again
+
+
+def test_an_index_is_continued_only_by_what_computed_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_module, "CHUNK_TOKENS", 8)
+    model = Elmo(random_model())
+
+    def interrupt(stage: str, n_done: int, total: int | None) -> None:
+        if n_done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_index(model, corpus, tmp_path / "index", progress=interrupt)
+    before = model.model.network.computation()
+    monkeypatch.setenv("ELMOKIT_BACKEND", "reference")
+    now = model.model.network.computation()
+    name = "instructions" if before.instructions != now.instructions else "kernels"
+    with pytest.raises(OutputError, match=rf"was created with {name} .*, but this run has {name} "):
+        build_index(model, corpus, tmp_path / "index")
+    monkeypatch.delenv("ELMOKIT_BACKEND")
+    recorded = build_index(model, corpus, tmp_path / "index").settings
+    assert recorded.items() >= before.settings().items()
+
+
+@pytest.mark.parametrize("number", [np.inf, np.nan, 3000.0])
+def test_a_vector_that_is_longer_than_one_is_an_error_and_not_the_nearest(
+    index: OccurrenceIndex, tmp_path: Path, number: float
+) -> None:
+    shutil.copytree(index.path, tmp_path / "damaged")
+    with (tmp_path / "damaged" / "layer-1.f16").open("r+b") as file:
+        file.seek(2 * index.layers[1].shape[1])
+        file.write(np.full(index.layers[1].shape[1], number, "<f2").tobytes())
+    with pytest.raises(OutputError, match=r"is damaged \(a vector is longer than 1\)"):
+        OccurrenceIndex(tmp_path / "damaged").neighbors(ELMO, ["the", "dog"], 1)
+
+
+def test_what_cannot_be_asked_is_refused(index: OccurrenceIndex, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="built with another model: the included one"):
+        index.neighbors(Elmo(random_model(seed=1)), ["dog"], 0)
+    with pytest.raises(ConfigError, match="no layer 0: it has 1 to 2"):
+        index.neighbors(ELMO, ["dog"], 0, layers=[0])
+    with pytest.raises(ConfigError, match="at least 1"):
+        index.neighbors(ELMO, ["dog"], 0, n_neighbors=0)
+    with pytest.raises(TextError, match="nothing to index"):
+        build_index(ELMO, lambda: iter([]), tmp_path / "empty")
+    with pytest.raises(OutputError, match="was created with"):
+        build_index(ELMO, lambda: iter(CORPUS[:2]), index.path)
+    shutil.copytree(index.path, tmp_path / "damaged")
+    (tmp_path / "damaged" / "types.jsonl").write_bytes(b'"the"\n')
+    with pytest.raises(OutputError, match=r"types\.jsonl is damaged"):
+        OccurrenceIndex(tmp_path / "damaged")
+    with ResumableStore(tmp_path / "other", {"what": "vectors"}) as store:
+        store.commit({"n_done": 0})
+    with pytest.raises(OutputError, match="is not an index that this version can read"):
+        OccurrenceIndex(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "content", "problem"),
+    [
+        ({"dim": 0}, "", b"", "layers of 0 numbers"),
+        ({"dim": "8"}, "", b"", "layers of '8' numbers"),
+        ({"n_layers": None}, "", b"", "None layers"),
+        ({"dim": 5}, "", b"", "do not match"),
+        ({}, "tokens.i32", np.full(3, 2**31 - 1, "<i4").tobytes(), "words without a vector"),
+        ({}, "tokens.i32", np.full(3, -1, "<i4").tobytes(), "words without a vector"),
+        ({}, "starts.i64", np.array([0, 2**60], "<i8").tobytes(), "do not follow"),
+        ({}, "starts.i64", np.array([-5, 3], "<i8").tobytes(), "do not follow"),
+        ({}, "types.jsonl", b"[" * 60, "types.jsonl"),
+        ({}, "types.jsonl", b'1\n"\xff"', "types.jsonl"),
+    ],
+)
+def test_a_forged_index_is_refused(
+    index: OccurrenceIndex, tmp_path: Path, settings: dict[str, Any], name: str, content: bytes, problem: str
+) -> None:
+    written = read_store(index.path)
+    with ResumableStore(tmp_path / "forged", written.settings | settings) as store:  # its checksums are correct
+        for file in written.sizes:
+            start = content if file == name else b""
+            store.append(file, start + written.read_bytes(file)[len(start) :])
+        store.commit(written.progress, finished=True)
+    with pytest.raises(OutputError, match=f"is damaged .*{problem}.* build the index again"):
+        OccurrenceIndex(tmp_path / "forged")
+
+
+def test_corpora_are_text_or_annotated(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("the cat\n\nsat\n")
+    (tmp_path / "b.conllu").write_text("1\tGo" + "\t_" * 8 + "\n")
+    (tmp_path / "c.data.xml").write_text("<c><sentence><wf>take part</wf></sentence><sentence></sentence></c>")
+    paths = [tmp_path / name for name in ("a.txt", "b.conllu", "c.data.xml")]
+    assert list(read_corpus_files(paths)) == [["the", "cat"], ["sat"], ["Go"], ["take", "part"]]
+    assert list(read_corpus_files(paths[:1], list)) == [["t", "h", "e", " ", "c", "a", "t"], ["s", "a", "t"]]

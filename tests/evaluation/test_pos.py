@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elmokit.embedding.elmo import Elmo
+from elmokit.errors import ConfigError, OutputError, TextError
+from elmokit.evaluation.linear_settings import LinearSettings
+from elmokit.evaluation.pos import PosRow, probe_pos
+from elmokit.evaluation.tagged import TaggedSentence
+from elmokit.formats.model import PretrainedBiLM
+
+pytestmark = pytest.mark.usefixtures("short_probes")
+
+TRAIN = [
+    TaggedSentence(["the", "cat", "sat", "."], ["DET", "NOUN", "VERB", "PUNCT"]),
+    TaggedSentence(["the", "dog", "ran", "on"], ["DET", "NOUN", "VERB", None]),
+    TaggedSentence(["the", "run"], ["DET", "NOUN"]),
+]
+TEST = [TaggedSentence(["the", "run", "sat", "on", "!"], ["DET", "VERB", "VERB", None, "SYM"])]
+SHORT = LinearSettings(epochs=1)
+
+
+@pytest.fixture
+def elmo(model: PretrainedBiLM) -> Elmo:
+    return Elmo(model)
+
+
+@pytest.mark.slow
+def test_every_layer_their_mean_and_their_mix_are_scored(elmo: Elmo) -> None:
+    result = probe_pos(elmo, TRAIN, TRAIN, settings=SHORT)
+    assert [row.name for row in result.rows] == ["0", "1", "2", "average", "mix"]
+    assert [row.accuracy for row in result.rows] == [1.0] * 5  # ten words are learnt by heart
+    assert result.rows[-1].weights == pytest.approx([1 / 3] * 3, abs=0.3)
+    assert sum(result.rows[-1].weights or []) == pytest.approx(1)
+    assert (result.n_train_tokens, result.n_test_tokens, result.n_tags) == (9, 9, 4)
+
+
+@pytest.mark.slow
+def test_layers_are_chosen_and_seeds_counted(elmo: Elmo) -> None:
+    result = probe_pos(elmo, TRAIN, TEST, layers=[2, 0], combined=False, seeds=(0, 1), settings=SHORT)
+    assert [(row.name, len(row.accuracies)) for row in result.rows] == [("0", 2), ("2", 2)]
+
+
+def test_words_without_a_tag_are_not_asked_and_unknown_tags_are_wrong(elmo: Elmo) -> None:
+    result = probe_pos(elmo, TRAIN, TEST, layers=[0], settings=SHORT)
+    assert (result.n_test_tokens, result.n_unknown_tags) == (4, 1)
+    assert result.rows[0].accuracy <= 0.75
+    # the: DET, right; run: NOUN, wrong; sat: VERB, right; "!": the most frequent tag of all, wrong
+    assert result.baseline == 0.5
+
+
+@pytest.mark.slow
+def test_the_control_task_gives_a_word_one_tag_everywhere(elmo: Elmo) -> None:
+    result = probe_pos(elmo, TRAIN, TRAIN, layers=[0], control=True, settings=SHORT)
+    (row,) = result.rows
+    assert row.controls == [1.0]  # layer 0 tells words apart, so it learns any tag of them by heart
+    assert row.selectivity == 0.0
+
+
+def test_mean_and_deviation_are_over_the_seeds() -> None:
+    row = PosRow("0", [0.5, 0.7])
+    assert row.accuracy == pytest.approx(0.6)
+    assert row.deviation == pytest.approx(np.sqrt(0.02))
+    assert (PosRow("0", [0.5]).deviation, row.selectivity) == (0.0, None)
+
+
+@pytest.mark.slow
+def test_vectors_are_kept_and_used_again(elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = probe_pos(elmo, TRAIN, TEST, folder=tmp_path / "kept", settings=SHORT)
+    assert np.fromfile(tmp_path / "kept" / "train" / "layer-1.f16", "<f2").size == 10 * elmo.output_dim
+    monkeypatch.setattr(elmo, "embed", None)
+    assert probe_pos(elmo, TRAIN, TEST, folder=tmp_path / "kept", settings=SHORT) == first
+    with pytest.raises(OutputError, match="was created with text"):
+        probe_pos(elmo, TRAIN[:1], TEST, folder=tmp_path / "kept", settings=SHORT)
+
+
+def test_what_cannot_be_probed_is_refused(elmo: Elmo) -> None:
+    with pytest.raises(TextError, match="one of them has none"):
+        probe_pos(elmo, [], TEST)
+    with pytest.raises(TextError, match="one of them has none"):
+        probe_pos(elmo, TRAIN, [TaggedSentence(["Go"], [None])])
+    with pytest.raises(ConfigError, match="Layer 3 does not exist"):
+        probe_pos(elmo, TRAIN, TEST, layers=[3])
+    with pytest.raises(ConfigError, match="at least one seed"):
+        probe_pos(elmo, TRAIN, TEST, seeds=())
+    with pytest.raises(ConfigError, match="at least one layer"):
+        probe_pos(elmo, TRAIN, TEST, layers=[])

@@ -1,0 +1,211 @@
+"""Reading times: reading Natural Stories, the regression, and the command."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elmokit.errors import TextError
+from elmokit.evaluation.natural_stories import Story, StoryWord, read_large_model, read_natural_stories
+from elmokit.evaluation.reading_times import evaluate_reading_times, regress_reading_times
+from elmokit.lm.surprisal import surprisals
+from elmokit.storage.part_results import PartResults
+from tests.conftest import random_model
+from tests.helpers.shell import Shell
+
+TEXT = ["the cat sat on the mat .", "' the dog ran . '", "the cat-dog ran on , the mat sat on the cat ."]
+
+
+def write_release(folder: Path, n_stories: int = 3) -> None:
+    """Write the files of the release for a few short stories."""
+    words, times, large = [], ["word\tzone\titem\tnItem\tmeanItemRT"], ["token,logprob,offset,story"]
+    draw = np.random.default_rng(0)
+    for story in range(1, n_stories + 1):
+        shown = [
+            word
+            for line in TEXT * 2
+            for word in line.replace(" .", ".").replace(" ,", ",").replace("' ", "'").replace(" '", "'").split()
+        ]
+        for number, word in enumerate(shown, start=1):
+            tokens = word.replace("-", " - ").replace(".", " .").replace(",", " ,").replace("'", " ' ").split()
+            words.append(f"{story}.{number}.whole\t{' '.join(tokens)}")
+            words.append(f"{story}.{number}.word\t{word.strip('.,')}")
+            words += [f"{story}.{number}.{n}\t{token}" for n, token in enumerate(tokens, start=1)]
+            times.append(f"{word}\t{number}\t{story}\t80\t{draw.uniform(300, 400)}")
+            space = "" if number == 1 else " "
+            large.append(f'"{space}{word[0]}",{"" if number == 1 else -draw.uniform(0, 5)},0,{story - 1}')
+            if word[1:]:
+                large.append(f'"{word[1:]}",-0.5,0,{story - 1}')
+    folder.mkdir()
+    (folder / "words.tsv").write_text("\n".join(words) + "\n")
+    (folder / "processed_wordinfo.tsv").write_text("\n".join(times) + "\n")
+    (folder / "all_stories_gpt3.csv").write_text("\n".join(large) + "\n")
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Path:
+    write_release(tmp_path / "stories")
+    return tmp_path / "stories"
+
+
+def test_words_are_read_with_their_tokens_sentences_and_times(release: Path) -> None:
+    stories = read_natural_stories(release)
+    assert [story.number for story in stories] == [1, 2, 3]
+    words = stories[0].words
+    assert (words[5].text, words[5].tokens) == ("mat.", ("mat", "."))
+    assert words[6].tokens == ("'", "the")
+    assert words[10].tokens == ("cat-dog",)  # three tokens in the file
+    assert words[0].milliseconds == pytest.approx(363.7, abs=0.1)
+
+
+def test_a_sentence_ends_after_a_full_stop_unless_a_small_letter_follows() -> None:
+    texts = [("Mr.",), ("Ada", "!"), ("she", "said", "."), ("Then", "?", "'"), ("'", "No", "'", "."), ("1",)]
+    story = Story(1, [StoryWord("".join(tokens), tokens, 300.0) for tokens in texts])
+    assert [(one.start, one.stop) for one in story.sentences()] == [(0, 3), (3, 4), (4, 5), (5, 6)]
+
+
+def test_the_large_models_tokens_are_added_up_to_words(release: Path) -> None:
+    stories = read_natural_stories(release)
+    columns = read_large_model(release, stories)
+    assert columns is not None
+    assert [len(column) for column in columns] == [len(story.words) for story in stories]
+    assert math.isnan(columns[0][0])
+    assert all(np.isfinite(column[1:]).all() for column in columns)
+    (release / "all_stories_gpt3.csv").unlink()
+    assert read_large_model(release, stories) is None
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("words.tsv", "1.1.whole\tthe", "1.1.whole", r"words\.tsv, line 1: expected 'story\.word\.kind<TAB>text'"),
+        ("words.tsv", "1.1.whole\tthe", "1.1.whole\t ", r"words\.tsv, line 1: expected"),
+        ("words.tsv", "1.1.whole", "a.1.whole", r"words\.tsv, line 1: expected"),
+        ("processed_wordinfo.tsv", "meanItemRT", "RT", "has no column 'meanItemRT'"),
+        ("processed_wordinfo.tsv", "the\t1\t1\t", "the\tone\t1\t", "row 2: item and zone must be whole numbers"),
+        ("processed_wordinfo.tsv", "the\t", "a\t", "Word 1 of story 1 is 'the' in one and 'a' in the other"),
+        ("processed_wordinfo.tsv", "\t80", "", "row 2: columns are missing"),
+        ("all_stories_gpt3.csv", '"t",,0,0', '"x",,0,0', "the words of story 1 are not those of"),
+        ("all_stories_gpt3.csv", '"t",,0,0', '"t",much,0,0', "row 2: expected a log probability"),
+    ],
+)
+def test_a_bad_file_is_reported(release: Path, file: str, old: str, new: str, message: str) -> None:
+    content = (release / file).read_text()
+    assert old in content
+    (release / file).write_text(content.replace(old, new))
+    with pytest.raises(TextError, match=message):
+        read_large_model(release, read_natural_stories(release))
+
+
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(TextError, match=r"has no file words\.tsv"):
+        read_natural_stories(tmp_path)
+
+
+def made_stories(effect: float, noise: float = 5.0) -> tuple[list[Story], list[np.ndarray], list[np.ndarray]]:
+    """Stories whose reading times follow a known formula, with their log frequencies and surprisals."""
+    draw = np.random.default_rng(1)
+    stories, frequencies, surprisal = [], [], []
+    for number in range(1, 6):
+        lengths, frequency, nats = draw.integers(1, 12, 200), draw.normal(-8, 2, 200), draw.gamma(2, 2, 200)
+        before = np.concatenate([[0], nats[:-1]])
+        times = 300 + 2 * lengths - 3 * frequency + effect * nats + 0.5 * effect * before + draw.normal(0, noise, 200)
+        words = [StoryWord("x" * n, ("x",), float(ms)) for n, ms in zip(lengths, times, strict=True)]
+        stories.append(Story(number, words))
+        frequencies.append(frequency)
+        surprisal.append(nats)
+    return stories, frequencies, surprisal
+
+
+def test_the_regression_finds_the_slopes_and_the_gain_of_a_known_effect() -> None:
+    stories, frequencies, surprisal = made_stories(effect=4.0)
+    shuffled = [np.random.default_rng(2).permutation(nats) for nats in surprisal]
+    result = regress_reading_times(stories, frequencies, {"true": surprisal, "noise": shuffled})
+    true, noise = result.effects
+    assert result.n_words == 5 * 198
+    assert true.slopes == pytest.approx([4, 2, 0], abs=0.2)
+    # Without surprisal its variance, 8 * (4**2 + 2**2), is added to that of the noise, 25.
+    assert true.gain == pytest.approx(0.5 * math.log((25 + 160) / 25), abs=0.1)
+    assert abs(noise.gain) < 0.01
+    assert true.gain == pytest.approx(np.mean(true.gain_by_story))
+
+
+def test_the_regression_equals_the_normal_equations() -> None:
+    stories, frequencies, surprisal = made_stories(effect=1.0)
+    nats = [values.copy() for values in surprisal]
+    nats[0][10] = np.nan  # words 10 to 12 of the first story do not count
+    result = regress_reading_times(stories, frequencies, {"a": nats})
+    rows, times, folds = [], [], []
+    for fold, story in enumerate(stories):
+        for t in range(2, len(story.words)):
+            if fold == 0 and t in (10, 11, 12):
+                continue
+            base = [float(len(story.words[t - lag].text)) for lag in range(3)]
+            base += [frequencies[fold][t - lag] for lag in range(3)]
+            rows.append([1.0, *base, *(nats[fold][t - lag] for lag in range(3))])
+            times.append(story.words[t].milliseconds)
+            folds.append(fold)
+    x, y, fold_of = np.array(rows), np.array(times), np.array(folds)
+    gains = np.empty(len(y))
+    for fold in range(5):
+        test = fold_of == fold
+        likelihoods = []
+        for columns in (x[:, :7], x):
+            known = columns[~test]
+            weights = np.linalg.solve(known.T @ known, known.T @ y[~test])
+            variance = np.mean((y[~test] - known @ weights) ** 2)
+            residual = y[test] - columns[test] @ weights
+            likelihoods.append(-0.5 * np.log(2 * np.pi * variance) - residual**2 / (2 * variance))
+        gains[test] = likelihoods[1] - likelihoods[0]
+    assert result.n_words == len(y)
+    assert result.effects[0].gain == pytest.approx(gains.mean(), rel=1e-6)
+
+
+def test_a_words_surprisal_is_the_sum_over_its_tokens(release: Path) -> None:
+    model, stories = random_model(), read_natural_stories(release)
+    with PartResults(None, {}) as parts:
+        result = evaluate_reading_times(model, stories, parts=parts)
+        stored = parts.compute("reading times, story 1", lambda: [[]])
+    (sentence,) = surprisals(model, [["the", "cat", "sat", "on", "the", "mat", "."]])
+    assert stored[0][4:6] == pytest.approx([sentence.nats[0, 5], sentence.nats[0, 6:8].sum()])
+    assert stored[1][5] == pytest.approx(sentence.nats[1, 6:8].sum())
+    assert [effect.name for effect in result.effects] == ["forward", "backward"]
+
+
+def test_an_interrupted_evaluation_resumes_with_the_same_result(release: Path, tmp_path: Path) -> None:
+    model, stories = random_model(), read_natural_stories(release)
+    (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in TEXT))
+    whole = evaluate_reading_times(model, stories, text=[tmp_path / "text.txt"])
+
+    def stop(stage: str, done: int, total: int | None) -> None:
+        if stage == "5-gram":
+            raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with PartResults(tmp_path / "kept", {}) as parts:
+            evaluate_reading_times(model, stories, text=[tmp_path / "text.txt"], parts=parts, progress=stop)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    with PartResults(tmp_path / "kept", {}) as parts:
+        assert "reading times, story 3" in parts
+        assert evaluate_reading_times(model, stories, text=[tmp_path / "text.txt"], parts=parts) == whole
+
+
+def test_the_command_compares_all_models(shell: Shell, release: Path) -> None:
+    call = ("evaluate", "reading-times", str(release), "--model", "model")
+    ran = shell(*call, "--text", "text.txt", "--figure", "times.png", "--keep", "kept")
+    assert ran.code == 0, ran.err
+    names = [line.split()[0] for line in ran.out.splitlines()[1:5]]
+    assert names == ["forward", "backward", "5-gram", "GPT-3"]
+    assert "tokens of text" in ran.out
+    assert Path("times.svg").is_file()
+    facts = json.loads(shell(*call, "--json").out)
+    assert [effect["name"] for effect in facts["effects"]] == ["forward", "backward", "GPT-3"]
+    assert "Zipf" in facts["frequencies"]
+    refused = shell("evaluate", "reading-times", "texts", "--model", "model")
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)

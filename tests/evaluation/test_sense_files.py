@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elmokit.errors import TextError
+from elmokit.evaluation.sense_files import (
+    Instance,
+    SenseSentence,
+    find_sense_set,
+    read_inventory,
+    read_keys,
+    read_sense_xml,
+)
+from elmokit.storage.text_files import split_tokens
+
+HEAD = '<?xml version="1.0" encoding="UTF-8" ?>\n<corpus lang="en" source="x">\n<text id="d000">\n'
+SENTENCE = """<sentence id="d000.s000">
+<wf lemma="the" pos="DET">The</wf>
+<instance id="d000.s000.t000" lemma="Primary election" pos="noun">primary
+election</instance>
+<wf lemma="&amp;" pos=".">&amp;</wf>
+<instance id="d000.s000.t001" lemma="take_place" pos="VERB">took place</instance>
+</sentence>
+"""
+TAIL = "</text>\n</corpus>\n"
+Write = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def text(name: str, content: str) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+        return path
+
+    return text
+
+
+def test_elements_of_several_words_are_several_tokens(write: Write) -> None:
+    empty = '<sentence id="d000.s001"></sentence>'
+    path = write("x.data.xml", HEAD + SENTENCE + empty + TAIL)
+    words = ["The", "primary", "election", "&", "took", "place"]
+    instances = [
+        Instance("d000.s000.t000", "primary_election", "NOUN", 1, 3),
+        Instance("d000.s000.t001", "take_place", "VERB", 4, 6),
+    ]
+    assert list(read_sense_xml(path)) == [SenseSentence(words, instances), SenseSentence([], [])]
+
+
+def test_a_large_file_is_read_bit_by_bit(tmp_path: Path) -> None:
+    path = tmp_path / "x.data.xml.xz"
+    many = "".join(SENTENCE.replace("s000", f"s{number}") for number in range(2000))
+    path.write_bytes(lzma.compress((HEAD + many + "<wf broken").encode()))
+    sentences = read_sense_xml(path)
+    assert next(sentences).words[0] == "The"  # long before the broken end
+    with pytest.raises(TextError, match="not well-formed XML"):
+        list(sentences)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1), min_size=1, max_size=5))
+def test_any_text_comes_back(tmp_path_factory: pytest.TempPathFactory, pieces: list[str]) -> None:
+    from xml.sax.saxutils import escape
+
+    path = tmp_path_factory.mktemp("senses") / "x.data.xml"
+    elements = "".join(f"<wf>{escape(piece)}</wf>" for piece in pieces)
+    path.write_text(f"<corpus><sentence>{elements}</sentence></corpus>", encoding="utf-8", newline="\n")
+    (sentence,) = read_sense_xml(path)
+    expected = [word for piece in pieces for word in split_tokens(" ".join(piece.splitlines()))]
+    assert sentence.words == expected
+
+
+BROKEN = {
+    "line 4: not well-formed XML": HEAD + "<sentence></sentense>",
+    "line 5: not well-formed XML": HEAD + "<sentence>\n",
+    "line 4: <wf> outside of a <sentence>": HEAD + "<wf>a</wf>" + TAIL,
+    "line 5: an <instance> without 'lemma'": HEAD
+    + '<sentence>\n<instance id="a" pos="NOUN">b</instance></sentence>'
+    + TAIL,
+    "line 4: instance a has no text": HEAD
+    + '<sentence><instance id="a" lemma="b" pos="NOUN"> </instance></sentence>'
+    + TAIL,
+    "line 13: a second instance d000.s000.t000": HEAD + SENTENCE + SENTENCE + TAIL,
+    "line 1: an unsupported DOCTYPE": '<!DOCTYPE a [<!ENTITY b "c">]><corpus></corpus>',
+}
+
+
+@pytest.mark.parametrize("message", BROKEN)
+def test_broken_xml_is_named_by_file_and_line(write: Write, message: str) -> None:
+    with pytest.raises(TextError, match=r"x\.data\.xml, ") as caught:
+        list(read_sense_xml(write("x.data.xml", BROKEN[message])))
+    assert message in str(caught.value)
+
+
+def test_keys_are_read_and_lines_of_one_id_taken_together(write: Write) -> None:
+    path = write(
+        "x.gold.key.txt", "d0.t0 long%3:00:02:: tall%5:00:00::\n\nd0.t1 play%1:10:01::\nd0.t0 long%3:00:01::\n"
+    )
+    expected = {"d0.t0": ("long%3:00:02::", "tall%5:00:00::", "long%3:00:01::"), "d0.t1": ("play%1:10:01::",)}
+    assert read_keys(path) == expected
+    with pytest.raises(TextError, match=r"line 2: 'd0\.t1' has no sense"):
+        read_keys(write("y.gold.key.txt", "d0.t0 a%1:00:00::\nd0.t1\n"))
+
+
+def test_an_inventory_is_a_table_in_order_or_wordnets_index_sense(write: Write) -> None:
+    table = write("senses.tsv", "# lemma\tpos\tkeys\nbe like\tverb\tb%2:01:: b%2:00::\n.22\tNOUN\t.22%1:06:00::\n")
+    assert read_inventory(table) == {
+        ("be_like", "VERB"): ("b%2:01::", "b%2:00::"),
+        (".22", "NOUN"): (".22%1:06:00::",),
+    }
+    index = write("index.sense", "long%3:00:01:: 00001 2 5\nlong%4:02:00:: 00002 1 9\nlong%5:00:00:tall:00 00003 1 0\n")
+    assert read_inventory(index) == {
+        ("long", "ADJ"): ("long%5:00:00:tall:00", "long%3:00:01::"),
+        ("long", "ADV"): ("long%4:02:00::",),
+    }
+    for wrong in ("long ADJ long%3:00:01::\n", "long\tADJ\n", "long%9:00:01:: 00001 2 5\n", "  \n"):
+        with pytest.raises(TextError, match="line 1: expected lemma, POS and sense keys separated by tabs"):
+            read_inventory(write("wrong.tsv", wrong))
+
+
+def test_a_set_is_found_by_its_file_or_its_folder(write: Write, tmp_path: Path) -> None:
+    data = write("a/x.data.xml", "")
+    with pytest.raises(TextError, match=r"no gold keys next to it: expected .*x\.gold\.key\.txt"):
+        find_sense_set(data)
+    gold = write("a/x.gold.key.txt.xz", "")
+    found = find_sense_set(data)
+    assert (found.name, found.data, found.gold) == ("x", data, gold)
+    assert find_sense_set(tmp_path / "a") == found
+    write("a/y.data.xml", "")
+    with pytest.raises(TextError, match="contains 2 files"):
+        find_sense_set(tmp_path / "a")
+    with pytest.raises(TextError, match="does not exist"):
+        find_sense_set(tmp_path / "b")
+    with pytest.raises(TextError, match=r"is not a \*\.data\.xml file"):
+        find_sense_set(gold)

@@ -1,0 +1,157 @@
+"""Agreement of cosines with people's scores."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elmokit import SentenceEmbedder, SentencePooling
+from elmokit.errors import TextError
+from elmokit.evaluation.similarity import ScoredPair, evaluate_similarity, read_scored_pairs, score_similarity
+from elmokit.formats.sentence_pooling import Whitening
+from elmokit.storage.part_results import PartResults
+from elmokit.text.tokenize import treebank_tokenizer
+from tests.helpers.shell import Shell
+
+
+@pytest.fixture(scope="module")
+def embedder() -> SentenceEmbedder:
+    return SentenceEmbedder.from_pretrained()
+
+
+PAIRS = [
+    ScoredPair(["A", "man", "plays", "the", "guitar", "."], ["Someone", "is", "playing", "a", "guitar", "."], 4.5),
+    ScoredPair(["A", "man", "plays", "the", "guitar", "."], ["A", "man", "plays", "the", "piano", "."], 2.5),
+    ScoredPair(["Oil", "prices", "fell", "sharply", "."], ["A", "dog", "ran", "."], 0.0),
+    ScoredPair(["Oil", "prices", "fell", "sharply", "."], ["The", "price", "of", "oil", "fell", "."], 4.0),
+    ScoredPair(["Yes", "."], ["Yes", "."], 5.0),
+]
+
+
+def test_the_model_in_the_package_orders_pairs_like_people(embedder: SentenceEmbedder) -> None:
+    scores = score_similarity(embedder, PAIRS)
+    assert scores.spearman > 0.8
+    assert scores.cosines[-1] == pytest.approx(1)
+
+
+def test_spearman_gives_equal_values_their_mean_rank(
+    embedder: SentenceEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cosines = [0.1, 0.5, 0.5, 0.9]
+    scores = [1.0, 2.0, 3.0, 3.0]
+
+    def vectors(_: object) -> np.ndarray:
+        # The pair of (1, 0) and (c, sqrt(1 - c^2)) has the cosine c.
+        return np.array([row for c in cosines for row in ((1, 0), (c, (1 - c * c) ** 0.5))], np.float32)
+
+    monkeypatch.setattr(embedder, "embed", vectors)
+    result = score_similarity(embedder, [ScoredPair([], [], score) for score in scores])
+    # Ranks 1, 2.5, 2.5, 4 and 1, 2, 3.5, 3.5: their linear correlation.
+    assert result.spearman == pytest.approx(np.corrcoef([1, 2.5, 2.5, 4], [1, 2, 3.5, 3.5])[0, 1], abs=1e-6)
+
+
+def test_pairs_with_one_score_have_no_correlation(embedder: SentenceEmbedder) -> None:
+    with pytest.raises(TextError, match="all 1 have the same"):
+        score_similarity(embedder, PAIRS[:1])
+
+
+def test_pairs_are_read_from_csv_with_quotes(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text('"Yes, it is.",It isn\'t.,2.5\n', encoding="utf-8")
+    (pair,) = read_scored_pairs(path, treebank_tokenizer())
+    assert pair == ScoredPair(["Yes", ",", "it", "is", "."], ["It", "is", "n't", "."], 2.5)
+
+
+def test_a_line_end_within_quotes_separates_words(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text('"the\ncat",a dog,2.5\n', encoding="utf-8")
+    assert read_scored_pairs(path) == [ScoredPair(["the", "cat"], ["a", "dog"], 2.5)]
+
+
+def test_lists_of_word_pairs_are_read_with_their_columns(tmp_path: Path) -> None:
+    expected = [ScoredPair(["cat"], ["dog"], 7.5), ScoredPair(["cat"], ["mat"], 1.0)]
+    (tmp_path / "tabs.tsv").write_text("Word 1\tWord 2\tScore\ncat\tdog\t7.5\ncat\tmat\t1\n")
+    (tmp_path / "spaces.txt").write_text("cat dog 7.5\n\ncat  mat 1\n")
+    (tmp_path / "more.txt").write_text("word1\tword2\tPOS\tSimLex\ncat\tdog\tN\t7.5\ncat\tmat\tN\t1\n")
+    assert read_scored_pairs(tmp_path / "tabs.tsv") == expected
+    assert read_scored_pairs(tmp_path / "spaces.txt") == expected
+    assert read_scored_pairs(tmp_path / "more.txt", columns=(1, 2, 4)) == expected
+    with pytest.raises(TextError, match=r"row 1: .*in columns 1, 2 and 9"):
+        read_scored_pairs(tmp_path / "more.txt", columns=(1, 2, 9))
+
+
+@pytest.mark.parametrize(("content", "what"), [("", "no pair"), ("a,b,score\n", "a header and no pair")])
+def test_a_file_without_pairs_is_reported(content: str, what: str, tmp_path: Path) -> None:
+    (tmp_path / "empty.csv").write_text(content)
+    with pytest.raises(TextError, match=f"contains {what}"):
+        read_scored_pairs(tmp_path / "empty.csv")
+
+
+def test_every_pooling_scores_as_its_embedder_alone(embedder: SentenceEmbedder) -> None:
+    result = evaluate_similarity(embedder.elmo, {"pairs": PAIRS}, smoothings=(3e-4, 1e-2))
+    found = {(one.layers, one.weighting): one.spearman for one in result.scores["pairs"]}
+    for layers, weighting, pooling in (
+        ("0", "mean", SentencePooling("mean")),
+        ("1", "sif 0.01", SentencePooling(layers=1, smoothing=1e-2)),
+        ("average", "sif 0.0003", SentencePooling(layers="average")),
+        ("all", "mean", SentencePooling("mean", layers="all")),
+        ("0", "stored whitening", None),
+    ):
+        alone = score_similarity(SentenceEmbedder(embedder.elmo, pooling), PAIRS)
+        assert found[layers, weighting] == pytest.approx(alone.spearman)
+    assert len(found) == 5 * 3 + 1
+    assert result.table("pairs").rows[0][0] == "0"
+
+
+def test_a_whitening_is_fitted_for_every_pooling_and_not_stored(embedder: SentenceEmbedder) -> None:
+    text = [sentence for pair in PAIRS for sentence in (pair.first, pair.second)]
+    stored = embedder.elmo.model.whitening
+    result = evaluate_similarity(embedder.elmo, {"pairs": PAIRS}, whiten=text)
+    assert embedder.elmo.model.whitening is stored
+    own = SentenceEmbedder(embedder.elmo, SentencePooling(layers=1))
+    own.whitening = Whitening.fit([SentenceEmbedder(embedder.elmo, own.pooling).embed(text)], own.pooling)
+    (found,) = (s for s in result.scores["pairs"] if (s.layers, s.weighting) == ("1", "sif, whitened"))
+    assert found.spearman == pytest.approx(score_similarity(own, PAIRS).spearman)
+
+
+def test_finished_files_are_kept(embedder: SentenceEmbedder, tmp_path: Path) -> None:
+    files = {"one": PAIRS, "two": PAIRS[:4]}
+    with PartResults(tmp_path / "kept", {}) as parts:
+        evaluate_similarity(embedder.elmo, {"one": PAIRS}, parts=parts)
+    with PartResults(tmp_path / "kept", {}) as parts:
+        resumed = evaluate_similarity(embedder.elmo, files, parts=parts)
+    assert resumed == evaluate_similarity(embedder.elmo, files)
+
+
+def test_the_command_shows_every_pooling(shell: Shell) -> None:
+    Path("words.txt").write_text("cat dog 7.5\ncat mat 1\nthe cat 0\n")
+    call = ("evaluate", "similarity", "words.txt", "--model", "model", "--tokenizer", "spaces")
+    ran = shell(*call, "--figure", "words.png", "--whiten", "text.txt", "--keep", "kept")
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines()[1].split("  ")[0] == "layers"
+    assert [line.split()[0] for line in ran.out.splitlines()[2:]] == ["0", "1", "2", "average", "all"]
+    assert Path("words.svg").is_file()
+    facts = json.loads(shell(*call, "--json").out)
+    assert {one["weighting"] for one in facts["words.txt"]["poolings"]} == {"mean", "sif"}
+    for flags, message in ((("--columns", "1,2"), "--columns is '1,2'"), (("--columns", "2,3,4"), "row 1: expected")):
+        refused = shell(*call, *flags)
+        assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+        assert message in refused.err
+
+
+@pytest.mark.parametrize("row", ["only one,field", "a,b,c", "a,b,1,more", "a,b,nan"])
+def test_a_row_of_another_layout_is_reported_with_its_number(row: str, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text(f"a,b,1\n{row}\n", encoding="utf-8")
+    with pytest.raises(TextError, match="row 2: expected two sentences and a number"):
+        read_scored_pairs(path)
+
+
+def test_a_file_that_is_not_csv_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text("a" * 200_000 + ",b,1\n", encoding="utf-8")  # longer than a field of a CSV file may be
+    with pytest.raises(TextError, match="not a CSV file"):
+        read_scored_pairs(path)

@@ -1,0 +1,122 @@
+"""The measurements of ``elmokit bench``: their structure and the facts in them. Times differ and are not tested."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from elmokit.engine import compiler
+from elmokit.engine.computation import NATIVE
+from elmokit.engine.config import PRESETS
+from elmokit.engine.precision import PRECISIONS, VARIABLE
+from elmokit.engine.threads import n_threads
+from elmokit.evaluation import speed
+from elmokit.evaluation.speed import SpeedReport, measure_speed
+from elmokit.formats.save import save_model
+from tests.conftest import random_model
+from tests.helpers.instruction_sets import choose_kernels_as_if
+from tests.helpers.shell import command_runner
+
+
+@pytest.fixture(scope="module")
+def report() -> SpeedReport:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(speed, "PRODUCT_SHAPES", ((4, 20, 40),))
+        return measure_speed(random_model(), n_rows=(1, 3), seconds=0.001)
+
+
+def test_every_precision_and_plain_numpy_are_measured_at_every_batch_size(report: SpeedReport) -> None:
+    measured = [(one.request, one.n_rows) for one in report.speeds]
+    assert measured == [(request, n) for request in ("reference", *PRECISIONS) for n in (1, 3)]
+    assert all(one.tokens_per_second > 0 and one.ceiling > 0 for one in report.speeds)
+    assert report.speed("int8", 3).n_rows == 3
+    assert set(report.operations_per_second) == set(report.bytes_per_second) == set(PRECISIONS)
+
+
+def test_the_backend_is_the_one_that_computes(report: SpeedReport, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_model()
+    for one in report.speeds:
+        monkeypatch.setenv(VARIABLE, one.request)
+        assert one.backend in model.network.computation().kernels[1:]
+        assert one.computed_in
+
+
+def test_small_layers_whose_weights_would_be_widened_are_reported_as_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    if compiler.load_library() is None:
+        pytest.skip(compiler.why_unavailable())
+    choose_kernels_as_if(monkeypatch, "bfloat16")
+    monkeypatch.setattr(speed, "PRODUCT_SHAPES", ((4, 20, 40),))
+    report = measure_speed(random_model(), n_rows=(1,), seconds=0.001)
+    assert report.speed("bfloat16", 1).computed_in == ("float32",)
+    assert report.speed("int8", 1).computed_in == ("int8",)
+
+
+def test_the_model_and_the_environment_are_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "PRODUCT_SHAPES", ((4, 20, 40),))
+    monkeypatch.setenv(VARIABLE, "float32")
+    model = random_model()
+    model.precision = "int8"
+    measure_speed(model, n_rows=(1,), seconds=0.001)
+    assert model.precision == "int8"
+    assert os.environ[VARIABLE] == "float32"
+
+
+def test_it_measures_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "PRODUCT_SHAPES", ((4, 20, 40),))
+    monkeypatch.setattr(compiler, "load_library", lambda: None)
+    monkeypatch.setattr(compiler, "why_unavailable", lambda: "no compiler")
+    report = measure_speed(random_model(), n_rows=(1,), seconds=0.001)
+    assert report.machine["used"] is None
+    assert report.machine["why_no_library"] == "no compiler"
+    assert not any(one.backend in NATIVE for one in report.speeds)
+
+
+def test_half_of_the_words_of_a_large_batch_are_distinct() -> None:
+    words = [word for sentence in speed._sentences(64) for word in sentence]
+    assert len(words) == 64 * speed.SENTENCE_TOKENS
+    assert 0.4 < len(set(words)) / len(words) < 0.6
+
+
+def test_the_ceiling_of_one_row_is_the_time_to_read_the_weights() -> None:
+    config, batch = PRESETS["tiny"], speed._sentences(1)
+    slow_memory = speed._ceiling_seconds(config, batch, 1e12, 1e3, "float32")
+    n_steps = speed.SENTENCE_TOKENS + speed.N_BOUNDARIES
+    expected = sum(
+        4 * (from_input + n_steps * from_state) / 1e3 for from_input, from_state in speed._layer_weights(config)
+    )
+    assert slow_memory == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_command_prints_one_screen_or_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(speed, "PRODUCT_SHAPES", ((4, 20, 40),))
+    monkeypatch.setattr(speed, "MEASURE_SECONDS", 0.001)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the command sets it, so it is restored after the test
+    save_model(random_model(), tmp_path / "model")
+    shell = command_runner(monkeypatch, capsys, "bench")
+    ran = shell("--model", str(tmp_path / "model"))
+    assert ran.code == 0
+    lines = ran.out.splitlines()
+    assert 20 <= len(lines) <= 40
+    assert max(map(len, lines[1:])) <= 100
+    assert lines[0].startswith("model")
+    assert sum(line.startswith("int8") for line in lines) >= 4
+    ran = shell("--model", str(tmp_path / "model"), "--json", "--threads", str(n_threads()))
+    facts = json.loads(ran.out)
+    assert facts["model"] == str(tmp_path / "model")
+    assert {"machine", "operations_per_second", "bytes_per_second", "speeds"} < set(facts)
+    assert len(facts["speeds"]) == 3 * (1 + len(PRECISIONS))
+    assert facts["machine"]["instruction_sets"]
+
+
+def test_a_missing_model_is_an_error_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = command_runner(monkeypatch, capsys, "bench")("--model", "missing-model")
+    assert ran.code == 2
+    assert ran.err.startswith("elmokit: ")
+    assert ran.err.count("\n") == 1

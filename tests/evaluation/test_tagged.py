@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elmokit.errors import ConfigError, TextError
+from elmokit.evaluation.tagged import TaggedSentence, read_columns, read_conllu, read_tagged
+from elmokit.storage.text_files import split_tokens
+
+TAIL = "\t_" * 5
+TREE = (
+    f"# sent_id = 1\n1-2\tdon't\t_\t_\t_{TAIL}\n1\tdo\t_\tAUX\tVBP{TAIL}\n2\tn't\t_\tPART\tRB{TAIL}\n"
+    f"2.1\tx\t_\tX\tX{TAIL}\n\n\n1\tGo\t_\tVERB\t_{TAIL}\n"
+)
+Write = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def text(name: str, content: str) -> Path:
+        path = tmp_path / name
+        path.write_text(content, encoding="utf-8")
+        return path
+
+    return text
+
+
+def test_conllu_is_read_without_multiword_tokens_and_empty_nodes(write: Write) -> None:
+    path = write("text.conllu", TREE)
+    assert list(read_conllu(path)) == [
+        TaggedSentence(["do", "n't"], ["AUX", "PART"]),
+        TaggedSentence(["Go"], ["VERB"]),
+    ]
+
+
+def test_conllu_gives_the_column_asked_for_and_none_where_it_is_empty(write: Write) -> None:
+    path = write("text.conllu", TREE)
+    assert [sentence.tags for sentence in read_tagged(path, "xpos")] == [["VBP", "RB"], [None]]
+    with pytest.raises(ConfigError, match="no column 'xpso'; its columns are ID, FORM, LEMMA, UPOS"):
+        list(read_tagged(path, "xpso"))
+
+
+def test_conllu_plus_names_its_own_columns(write: Write) -> None:
+    path = write("text.conllup", "# global.columns = FORM NER\n# text\nOslo\tLOC\n#\tO\n\n# text\nGo\tO\n")
+    assert list(read_tagged(path, "NER")) == [
+        TaggedSentence(["Oslo", "#"], ["LOC", "O"]),  # a word may look like a comment, but for the first
+        TaggedSentence(["Go"], ["O"]),
+    ]
+
+
+def test_columns_are_split_at_blanks_and_tabs_and_document_lines_passed_over(write: Write) -> None:
+    path = write("eng.train", "-DOCSTART- -X- -X- O\n\nMira NNP I-NP  I-PER\nran\tVBD I-VP O\n \nOslo NNP I-NP I-LOC\n")
+    assert list(read_tagged(path)) == [
+        TaggedSentence(["Mira", "ran"], ["NNP", "VBD"]),
+        TaggedSentence(["Oslo"], ["NNP"]),
+    ]
+    assert [sentence.tags for sentence in read_tagged(path, "4")] == [["I-PER", "O"], ["I-LOC"]]
+    assert [sentence.words for sentence in read_tagged(path, "1", words=2)] == [["NNP", "VBD"], ["NNP"]]
+
+
+def test_a_line_of_another_width_is_named(write: Write) -> None:
+    with pytest.raises(TextError, match=r"text\.conllu, line 2: 3 columns, expected 10"):
+        list(read_conllu(write("text.conllu", "# text\n1\tGo\tVERB\n")))
+    with pytest.raises(TextError, match=r"text\.txt, line 3: 3 columns, expected 2"):
+        list(read_columns(write("text.txt", "a b\n\na b c\n")))
+
+
+def test_a_column_that_is_not_there_is_refused(write: Write) -> None:
+    path = write("text.txt", "a b\n")
+    with pytest.raises(ConfigError, match="has 2 columns; there is no column 3"):
+        list(read_columns(path, tags=3))
+    with pytest.raises(ConfigError, match="no column 0"):
+        list(read_columns(path, words=0))
+    with pytest.raises(ConfigError, match="is a number, not 'upos'"):
+        read_tagged(path, "upos")
+
+
+WORD = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1).filter(
+    lambda word: split_tokens(word) == [word] and word != "-DOCSTART-"
+)
+
+
+@given(st.lists(st.lists(st.tuples(WORD, WORD), min_size=1), max_size=4))
+def test_what_was_written_in_columns_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, sentences: list[list[tuple[str, str]]]
+) -> None:
+    path = tmp_path_factory.mktemp("columns") / "text.txt"
+    content = "\n".join("".join(f"{word} {tag}\n" for word, tag in sentence) for sentence in sentences)
+    path.write_text(content, encoding="utf-8", newline="\n")
+    assert [list(zip(s.words, s.tags, strict=True)) for s in read_columns(path)] == sentences

@@ -1,0 +1,404 @@
+"""The published format: golden vectors, odd names, round trips, bad files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from elmokit.embedding.elmo import Elmo
+from elmokit.engine.config import PRESETS, BiLMConfig, CharCNNConfig
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
+from elmokit.formats import bilm_tf
+from elmokit.formats.bilm_tf import placeholders
+from elmokit.formats.model import PretrainedBiLM
+from tests.conftest import fixture_sentences, random_model
+from tests.helpers.weights import same_weights
+
+CONFIGS = {
+    "two layers": PRESETS["tiny"],
+    "one layer": dataclasses.replace(PRESETS["tiny"], n_layers=1),
+    "forward only": dataclasses.replace(PRESETS["tiny"], bidirectional=False),
+    "forward only, one layer": dataclasses.replace(PRESETS["tiny"], bidirectional=False, n_layers=1),
+    "word input": BiLMConfig(char_cnn=None, n_words=9, projection_dim=4, hidden_dim=6),
+    "no clips, no skip": dataclasses.replace(
+        PRESETS["tiny"], cell_clip=None, projection_clip=None, skip_connections=False
+    ),
+    "no LSTM projection": dataclasses.replace(PRESETS["tiny"], hidden_dim=32),
+    "no CNN projection, no highway": dataclasses.replace(
+        PRESETS["tiny"], char_cnn=CharCNNConfig(((1, 8), (3, 24)), 4, 0, "tanh", max_chars=20)
+    ),
+}
+
+
+def saved(model: PretrainedBiLM, folder: Path) -> tuple[Path, Path]:
+    options, weights = folder / "options.json", folder / "weights.hdf5"
+    bilm_tf.save(model, options, weights)
+    return options, weights
+
+
+def datasets(path: Path) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = {}
+    with h5py.File(path) as file:
+        file.visititems(lambda name, item: found.update({name: item[...]}) if isinstance(item, h5py.Dataset) else None)
+    return found
+
+
+def rewrite(path: Path, content: dict[str, np.ndarray]) -> None:
+    with h5py.File(path, "w") as file:
+        for name, value in content.items():
+            file[name] = value
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_hdf5_round_trip_keeps_every_tensor(kind: str, tmp_path: Path) -> None:
+    model = random_model(CONFIGS[kind])
+    again = bilm_tf.load(*saved(model, tmp_path))
+    assert same_weights(again, model)
+
+
+def test_datasets_have_the_published_names_shapes_and_type(tmp_path: Path) -> None:
+    _, weights = saved(random_model(), tmp_path)
+    found = datasets(weights)
+    assert {name: value.shape for name, value in found.items() if "1" not in name} == {
+        "char_embed": (261, 8),
+        "CNN/W_cnn_0": (1, 1, 8, 8),
+        "CNN/b_cnn_0": (8,),
+        "CNN/W_cnn_2": (1, 3, 8, 32),
+        "CNN/b_cnn_2": (32,),
+        "CNN_high_0/W_carry": (56, 56),
+        "CNN_high_0/b_carry": (56,),
+        "CNN_high_0/W_transform": (56, 56),
+        "CNN_high_0/b_transform": (56,),
+        "CNN_proj/W_proj": (56, 32),
+        "CNN_proj/b_proj": (32,),
+        "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0": (64, 256),
+        "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/B": (256,),
+        "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_P_0": (64, 32),
+    }
+    assert {value.dtype for value in found.values()} == {np.dtype("float32")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "regular", "odd"),
+    [
+        ("one layer", "RNN_{d}/RNN/MultiRNNCell/Cell0/LSTMCell", "RNN_{d}/RNN/LSTMCell"),
+        ("forward only", "RNN_{d}/RNN/MultiRNNCell/Cell{k}/LSTMCell", "rnn/MultiRNNCell/Cell{k}/LSTMCell"),
+        ("forward only, one layer", "RNN_{d}/RNN/MultiRNNCell/Cell0/LSTMCell", "rnn/LSTMCell"),
+    ],
+)
+def test_irregular_names_of_bilm_tfs_dump_are_read(kind: str, regular: str, odd: str, tmp_path: Path) -> None:
+    model = random_model(CONFIGS[kind])
+    options, weights = saved(model, tmp_path)
+    content = {name: value for name, value in datasets(weights).items() if name not in placeholders(model.config)}
+    for d in range(2):
+        for k in range(2):
+            for tensor, untranslated in (("W_0", "kernel"), ("B", "bias"), ("W_P_0", "projection/kernel")):
+                name = f"{regular.format(d=d, k=k)}/{tensor}"
+                if name in content:
+                    odd_tensor = untranslated if odd.startswith("rnn") else tensor
+                    content[f"{odd.format(d=d, k=k)}/{odd_tensor}"] = content.pop(name)
+    assert not any(name.startswith("RNN_0/RNN/MultiRNNCell") for name in content)
+    rewrite(weights, content)
+    again = bilm_tf.load(options, weights)
+    assert same_weights(again, model)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, config in CONFIGS.items() if config.char_cnn is not None])
+def test_old_loaders_find_all_that_they_ask_for_and_the_same_vectors(kind: str, tmp_path: Path) -> None:
+    """They know two directions, each with a projection, after a char CNN with one; as AllenNLP 2.10.1 reads them."""
+    config = CONFIGS[kind]
+    model = random_model(config)
+    options, weights = saved(model, tmp_path)
+    content, found = json.loads(options.read_text()), datasets(weights)
+    lstm, cnn = content["lstm"], content["char_cnn"]
+    assert cnn["n_characters"] == 262
+    dim, hidden_dim = lstm["projection_dim"], lstm["dim"]
+    wanted = {"CNN_proj/W_proj": (sum(count for _, count in cnn["filters"]), dim), "CNN_proj/b_proj": (dim,)}
+    for d in range(2):
+        for k in range(lstm["n_layers"]):
+            cell = f"RNN_{d}/RNN/MultiRNNCell/Cell{k}/LSTMCell"
+            wanted |= {f"{cell}/W_0": (2 * dim, 4 * hidden_dim), f"{cell}/B": (4 * hidden_dim,)}
+            wanted[f"{cell}/W_P_0"] = (hidden_dim, dim)
+    for name, shape in wanted.items():
+        assert found[name].shape == shape, name
+    tokens = [["the", "cat", "sat"], ["on"], [], ["the", "mat"]]
+    ours = Elmo(bilm_tf.load(options, weights), start="zero").embed(tokens)
+    theirs = vectors_of_an_old_loader(lstm, found, model, tokens)
+    for mine, (forward, backward) in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(mine[..., :dim], forward, atol=1e-5)
+        expected = backward if config.bidirectional else np.zeros_like(backward)
+        np.testing.assert_allclose(expected, backward, atol=1e-6)
+        if config.bidirectional:
+            np.testing.assert_allclose(mine[..., dim:], backward, atol=1e-5)
+
+
+def vectors_of_an_old_loader(
+    lstm: dict[str, Any], found: dict[str, np.ndarray], model: PretrainedBiLM, sentences: list[list[str]]
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Each sentence's layers in both directions, by the formulas of AllenNLP's cell: it always projects.
+
+    Layer 0 of the backward direction is left zero, where AllenNLP repeats the forward one.
+    """
+    vectors = []
+    for sentence in sentences:
+        tokens = torch.from_numpy(model.encode(["<S>", *sentence, "</S>"]))
+        inputs = model.bilm.token_vectors(tokens).detach().numpy()
+        directions = []
+        for d in range(2):
+            read = inputs[::-1] if d else inputs
+            layers = [read]
+            for k in range(lstm["n_layers"]):
+                cell = f"RNN_{d}/RNN/MultiRNNCell/Cell{k}/LSTMCell"
+                outputs = run_cell(lstm, *(found[f"{cell}/{name}"] for name in ("W_0", "B", "W_P_0")), layers[-1])
+                layers.append(outputs + layers[-1] if k and lstm["use_skip_connections"] else outputs)
+            stacked = np.stack(layers)
+            stacked = stacked[:, ::-1] if d else stacked
+            directions.append(stacked[:, 1:-1])
+        if not model.config.bidirectional:
+            directions[1][0] = 0
+        vectors.append((directions[0], directions[1]))
+    return vectors
+
+
+def run_cell(
+    lstm: dict[str, Any], kernel: np.ndarray, bias: np.ndarray, projection: np.ndarray, inputs: np.ndarray
+) -> np.ndarray:
+    cell, hidden, outputs = np.zeros(lstm["dim"]), np.zeros(lstm["projection_dim"]), []
+    for step in inputs:
+        i, g, f, o = np.split(np.concatenate([step, hidden]) @ kernel + bias, 4)
+        cell = sigmoid(f + 1) * cell + sigmoid(i) * np.tanh(g)
+        if lstm["cell_clip"]:
+            cell = cell.clip(-lstm["cell_clip"], lstm["cell_clip"])
+        hidden = (sigmoid(o) * np.tanh(cell)) @ projection
+        if lstm["proj_clip"]:
+            hidden = hidden.clip(-lstm["proj_clip"], lstm["proj_clip"])
+        outputs.append(hidden)
+    return np.stack(outputs)
+
+
+def sigmoid(values: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-values))
+
+
+def test_the_clip_of_an_absent_projection_is_not_written() -> None:
+    config = dataclasses.replace(PRESETS["tiny"], hidden_dim=32, projection_clip=0.5)
+    assert bilm_tf.options_from_config(config)["lstm"]["proj_clip"] is None
+
+
+def test_a_real_backward_lstm_is_refused_if_the_options_say_forward(tmp_path: Path) -> None:
+    options, weights = saved(random_model(), tmp_path)
+    content = json.loads(options.read_text())
+    options.write_text(json.dumps(content | {"bidirectional": False}))
+    with pytest.raises(TensorMismatchError, match="unexpected: RNN_1/RNN/MultiRNNCell/Cell0/LSTMCell/B"):
+        bilm_tf.load(options, weights)
+
+
+def test_the_model_card_is_in_the_options(tmp_path: Path) -> None:
+    model = random_model()
+    model.card = {"command": "elmokit train …", "held_out_perplexity": [3.5, 4.25], "corpus": {"n_tokens": 7}}
+    options, weights = saved(model, tmp_path)
+    assert bilm_tf.load(options, weights).card == model.card
+    content = json.loads(options.read_text())
+    options.write_text(json.dumps(content | {"card": "no table"}))
+    assert bilm_tf.load(options, weights).card == {}
+
+
+@pytest.mark.parametrize("n_characters", [261, 262])
+def test_both_counts_of_characters_open(n_characters: int, tmp_path: Path) -> None:
+    options, weights = saved(random_model(), tmp_path)
+    content = json.loads(options.read_text())
+    content["char_cnn"]["n_characters"] = n_characters
+    options.write_text(json.dumps(content))
+    config = bilm_tf.load(options, weights).config
+    assert config.char_cnn is not None
+    assert config.char_cnn.n_chars == 261
+
+
+def test_training_leftovers_are_ignored(tmp_path: Path) -> None:
+    options, weights = saved(random_model(), tmp_path)
+    content = json.loads(options.read_text())
+    content |= {"n_epochs": 10, "all_clip_norm_val": 10.0, "n_tokens_vocab": 793471, "reverse": True}
+    content["char_cnn"]["projection_after_highway"] = True
+    options.write_text(json.dumps(content))
+    with h5py.File(weights, "a") as file:
+        file["softmax/W"] = np.zeros((5, 32))
+        file["global_step"] = 7.0
+        file["RNN_0/Adagrad"] = np.zeros(8)
+    assert bilm_tf.load(options, weights).config == PRESETS["tiny"]
+
+
+def test_options_without_optional_keys_take_bilm_tfs_defaults(tmp_path: Path) -> None:
+    options, weights = saved(random_model(dataclasses.replace(PRESETS["tiny"], n_layers=1)), tmp_path)
+    content = json.loads(options.read_text())
+    for key in ("bidirectional", "dropout"):
+        del content[key]
+    for key in ("n_layers", "use_skip_connections", "cell_clip", "proj_clip"):
+        del content["lstm"][key]
+    options.write_text(json.dumps(content))
+    config = bilm_tf.load(options, weights).config
+    assert (config.n_layers, config.skip_connections, config.cell_clip, config.projection_clip) == (
+        1,
+        False,
+        None,
+        None,
+    )
+    assert config.bidirectional
+
+
+def test_a_clip_of_zero_means_no_clip() -> None:
+    options = bilm_tf.options_from_config(PRESETS["tiny"])
+    options["lstm"] |= {"cell_clip": 0, "proj_clip": 0}
+    config = bilm_tf.config_from_options(options, {}, "here")
+    assert config.cell_clip is None
+    assert config.projection_clip is None
+
+
+def test_all_tensors_that_do_not_fit_are_reported_together_by_both_names(tmp_path: Path) -> None:
+    options, weights = saved(random_model(), tmp_path)
+    with h5py.File(weights, "a") as file:
+        del file["CNN_proj/b_proj"]
+        del file["CNN/b_cnn_1"]
+        file["CNN/b_cnn_1"] = np.zeros(17, dtype=np.float32)
+        file["CNN_high_7/W_carry"] = np.zeros((2, 2), dtype=np.float32)
+    with pytest.raises(TensorMismatchError) as caught:
+        bilm_tf.load(options, weights)
+    message = str(caught.value)
+    assert "missing: CNN_proj/b_proj (32,) (elmokit: token_layer.projection.bias)" in message
+    assert "unexpected: CNN_high_7/W_carry" in message
+    assert "wrong shape: CNN/b_cnn_1 (elmokit: token_layer.convolutions.1.bias) is (17,), expected (16,)" in message
+    assert "\n" not in message
+
+
+def test_a_huge_declared_shape_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    options, weights = saved(random_model(), tmp_path)
+    with h5py.File(weights, "a") as file:
+        del file["CNN/b_cnn_0"]
+        file.create_dataset("CNN/b_cnn_0", shape=(1 << 38,), dtype="float32", chunks=(1024,))
+    with pytest.raises(FormatError, match="CNN/b_cnn_0 declares the shape"):
+        bilm_tf.load(options, weights)
+    with h5py.File(weights, "a") as file:
+        del file["char_embed"]
+        file.create_dataset("char_embed", shape=(1 << 37, 8), dtype="float32", chunks=(1024, 8))
+        del file["CNN/b_cnn_0"]
+    with pytest.raises(FormatError, match="char_embed declares the shape"):
+        bilm_tf.load(options, weights)
+    with pytest.raises(ConfigError, match=r"n_chars is 137,438,953,472\. It can be at most"):
+        bilm_tf.config_from_options(bilm_tf.read_options(options), {"char_embed": (1 << 37, 8)}, "here")
+
+
+@pytest.mark.parametrize("n_bytes", [0, 100, 5000])
+def test_a_truncated_weight_file_is_a_clear_error(n_bytes: int, tmp_path: Path) -> None:
+    options, weights = saved(random_model(), tmp_path)
+    weights.write_bytes(weights.read_bytes()[:n_bytes])
+    with pytest.raises(FormatError, match="not a readable HDF5 file"):
+        bilm_tf.load(options, weights)
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    options, weights = saved(random_model(), tmp_path)
+    with pytest.raises(ModelNotFoundError, match="no weight file"):
+        bilm_tf.load(options, tmp_path / "elsewhere.hdf5")
+    with pytest.raises(ModelNotFoundError, match="no options file"):
+        bilm_tf.load(tmp_path / "elsewhere.json", weights)
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        ("{not json", FormatError, "not a readable JSON"),
+        ('{"lstm": 3}', FormatError, "not an ELMo options file"),
+        ('{"lstm": {}, "char_cnn": {}}', ConfigError, "there is no key 'filters'"),
+        ('{"lstm": {"dim": 4}, "char_cnn": {"filters": 3}}', ConfigError, "a value has the wrong type"),
+        ('{"lstm": {"dim": 64}}', TensorMismatchError, "nothing says how tokens are read"),
+    ],
+)
+def test_invalid_options_are_a_clear_error(content: str, error: type[Exception], message: str, tmp_path: Path) -> None:
+    options, weights = saved(random_model(), tmp_path)
+    options.write_text(content)
+    with pytest.raises(error, match=message):
+        bilm_tf.load(options, weights)
+
+
+# The golden model that bilm-tf published for its own tests.
+
+
+def test_golden_vectors_come_out_with_state_carried(bilm_tf_fixture: Path) -> None:
+    elmo = Elmo.from_pretrained(bilm_tf_fixture / "lm_weights.hdf5", start="stateful")
+    rows = fixture_sentences(bilm_tf_fixture)
+    in_order = [rows[row][batch] for batch in range(10) for row in range(3)]
+    vectors = elmo.embed(in_order, layers="top", batch_size=3)
+    expected = []
+    for batch in range(10):
+        for row in range(3):
+            with h5py.File(bilm_tf_fixture / f"lm_embeddings_{row}.hdf5") as file:
+                expected.append(np.concatenate(file[str(batch)][...], axis=-1))
+    for ours, theirs in zip(vectors, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
+
+
+APPENDIX_A = [
+    [(2.086852, -2.077477, -2.852303), (1.015546, -0.833889, -1.297139), (0.331603, -0.301557, -0.581812)],
+    [(2.086852, -4.885759, -3.340260), (1.015546, -1.986974, -1.620730), (0.331603, -0.748610, -0.789164)],
+    [(2.086852, -6.015997, -3.420132), (1.015546, -2.696180, -1.689868), (0.331603, -1.087843, -0.826542)],
+]
+
+
+def test_inference_trace_of_three_calls_is_reproduced(bilm_tf_fixture: Path) -> None:
+    model = bilm_tf.load(bilm_tf_fixture / "options.json", bilm_tf_fixture / "lm_weights.hdf5")
+    elmo = Elmo(model, start="stateful")
+    batch = [["The", "first", "sentence", "."], ["The", "second"], ["Third"]]
+    state = elmo.zero_state(3)
+    for call, expected in enumerate(APPENDIX_A):
+        vectors, state = elmo.embed_batch(batch, state)
+        sums = [[float(layer.sum(dtype=np.float64)) for layer in sentence] for sentence in vectors]
+        np.testing.assert_allclose(sums, expected, atol=3e-6, rtol=0)
+        if call == 0:
+            np.testing.assert_allclose(
+                [layer[0, :4] for layer in vectors[0]],
+                [
+                    [0.237952, 0.149279, 0.159122, -0.037983],
+                    [0.177705, -0.077756, -0.075363, 0.045935],
+                    [0.026273, -0.408804, -0.386576, 0.193287],
+                ],
+                atol=1e-6,
+            )
+            np.testing.assert_allclose(
+                vectors[0][2, 0, 16:20], [0.039795, 0.010686, -0.664422, 0.600988], atol=1e-6, rtol=0
+            )
+    tokens = model.word_vectors(["<S>", "</S>", "The", "second"])
+    np.testing.assert_allclose(
+        tokens[:, :3],
+        [
+            [0.266147, 0.095156, 0.137369],
+            [0.254890, 0.127126, 0.144967],
+            [0.237952, 0.149279, 0.159122],
+            [0.206591, 0.172765, 0.227230],
+        ],
+        atol=1e-6,
+    )
+
+
+def test_inference_trace_with_skip_connections_is_reproduced(bilm_tf_fixture: Path, tmp_path: Path) -> None:
+    options = json.loads((bilm_tf_fixture / "options.json").read_text())
+    options["lstm"]["use_skip_connections"] = True
+    (tmp_path / "options.json").write_text(json.dumps(options))
+    elmo = Elmo(bilm_tf.load(tmp_path / "options.json", bilm_tf_fixture / "lm_weights.hdf5"), start="zero")
+    vectors = elmo.embed([["The", "first", "sentence", "."], ["The", "second"], ["Third"]], layers=2)
+    sums = [float(top.sum(dtype=np.float64)) for top in vectors]
+    np.testing.assert_allclose(sums, [-4.929780, -2.131028, -0.883369], atol=3e-6, rtol=0)
+
+
+def test_a_real_one_layer_dump_opens(bilm_tf_run: Path) -> None:
+    folder = bilm_tf_run
+    model = bilm_tf.load(folder / "options.json", folder / "weights.hdf5")
+    assert (model.config.n_layers, model.config.bidirectional) == (1, True)
+    with h5py.File(folder / "weights.hdf5") as file:
+        expected = file["RNN_1/RNN/LSTMCell/W_0"][...]
+    np.testing.assert_array_equal(model.arrays["directions.1.layers.0.weight"].T, expected)

@@ -1,0 +1,78 @@
+"""fastNLP's models: the directory and its archive open, vectors are those of the formulas, no code is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from elmokit.embedding.elmo import Elmo
+from elmokit.errors import FormatError, TensorMismatchError
+from elmokit.formats.open import open_model
+from elmokit.formats.save import save_model
+from tests.helpers.fast_nlp_files import CHARS, toy_model
+
+SENTENCES = [["das", "Haus"], ["Überläufer", "ist", "北", "", "zzz"], ["ist"]]
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_every_layer_equals_the_formulas(zipped: bool, tmp_path: Path) -> None:
+    toy = toy_model()
+    model = open_model(toy.write(tmp_path / "model", zipped))
+    assert model.family == "fastNLP"
+    for sentence, layers in zip(SENTENCES, Elmo(model, start="zero").embed(SENTENCES), strict=True):
+        np.testing.assert_allclose(layers, toy.layers(sentence), atol=2e-6)
+
+
+def test_sentence_marks_and_rows_that_the_lexicon_lacks_are_allowed(tmp_path: Path) -> None:
+    toy = toy_model([char for char in CHARS if char not in ("<bos>", "<eos>")])
+    toy.char_cnn["char_emb_layer.weight"] = torch.cat([toy.char_cnn["char_emb_layer.weight"], torch.ones(2, 3)])
+    elmo = Elmo(open_model(toy.write(tmp_path / "model")), start="zero")
+    np.testing.assert_allclose(elmo.embed(SENTENCES)[1], toy.layers(SENTENCES[1]), atol=2e-6)
+
+
+def test_the_published_archive_opens_and_can_be_saved(tmp_path: Path) -> None:
+    folder = toy_model().write(tmp_path / "elmo_en_Small")
+    with zipfile.ZipFile(tmp_path / "elmo_en_Small.zip", "w") as archive:
+        for path in folder.iterdir():
+            archive.write(path, f"elmo_en_Small/{path.name}")
+    model = open_model(tmp_path / "elmo_en_Small.zip")
+    save_model(model, tmp_path / "saved")
+    again = open_model(tmp_path / "saved")
+    for sentence in SENTENCES:
+        np.testing.assert_allclose(Elmo(again).embed([sentence])[0], Elmo(model).embed([sentence])[0], atol=1e-6)
+
+
+def test_another_pickle_is_reported_and_its_code_is_not_run(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> object:
+            return os.mkdir, (str(tmp_path / "evil"),)
+
+    folder = toy_model().write(tmp_path / "model")
+    torch.save({"char_cnn": {}, "lstm": Evil()}, folder / "elmo_weights.pkl")
+    with pytest.raises(FormatError, match="none of it was run"):
+        open_model(folder)
+    assert not (tmp_path / "evil").exists()
+    torch.save({"a": torch.zeros(1)}, folder / "elmo_weights.pkl")
+    with pytest.raises(FormatError, match="does not hold the state dicts char_cnn and lstm"):
+        open_model(folder)
+
+
+def test_files_of_different_models_are_reported_by_the_names_in_the_file(tmp_path: Path) -> None:
+    toy = toy_model()
+    del toy.char_cnn["_projection.bias"]
+    with pytest.raises(TensorMismatchError, match=r"missing: char_cnn\._projection\.bias"):
+        open_model(toy.write(tmp_path / "model"))
+    toy = toy_model()
+    folder = toy.write(tmp_path / "other")
+    (folder / "elmo_options.json").write_text(json.dumps({"lstm": {}}))
+    with pytest.raises(FormatError, match="no table 'char_cnn'"):
+        open_model(folder)
+    toy.chars = [*CHARS, "x"]
+    with pytest.raises(TensorMismatchError, match=r"char\.dic names 19 rows.*table in elmo_weights\.pkl has 18"):
+        open_model(toy.write(tmp_path / "third"))

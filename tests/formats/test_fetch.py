@@ -1,0 +1,392 @@
+"""Downloads: whole or not at all, taken up where they broke, checked whenever they are opened again."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import socket
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError
+from elmokit.formats import fetch as fetching
+from elmokit.formats.fetch import fetch, is_url, normalize_url, url_file_name
+from elmokit.storage.cache import cache_dir
+from tests.helpers.http_server import BODY, Answer, Handler, Server
+
+
+def files_in_cache() -> list[str]:
+    return sorted(path.name for path in cache_dir().rglob("*") if path.is_file())
+
+
+def test_a_file_is_downloaded_once_and_kept_under_its_name(server: Server) -> None:
+    server.answers["/models/weights.hdf5"] = Handler.give
+    first, second = (fetch(server.address("/models/weights.hdf5")) for _ in range(2))
+    assert first == second
+    assert first.name == "weights.hdf5"
+    assert first.read_bytes() == BODY
+    assert cache_dir() in first.parents
+    assert len(server.seen) == 1
+    assert files_in_cache() == ["download.json", "weights.hdf5"]
+
+
+def test_the_same_name_at_two_urls_is_two_files(server: Server) -> None:
+    server.answers["/a/options.json"] = lambda handler: handler.give(b"a")
+    server.answers["/b/options.json"] = lambda handler: handler.give(b"b")
+    assert [fetch(server.address(f"/{place}/options.json")).read_bytes() for place in "ab"] == [b"a", b"b"]
+
+
+def test_plain_http_without_a_checksum_is_warned_of(
+    server: Server, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    for name in ("here", "there", "known"):
+        server.answers[f"/{name}"] = Handler.give
+    fetch(server.address("/here"))  # on this machine
+    monkeypatch.setattr(fetching, "_is_this_machine", lambda url: False)
+    fetch(server.address(f"/known#sha256={hashlib.sha256(BODY).hexdigest()}"))
+    assert not recwarn
+    with pytest.warns(UserWarning, match="plain http"):
+        fetch(server.address("/there"))
+    fetch(server.address("/there"))  # downloaded already
+    assert not recwarn
+
+
+def test_the_checksum_is_recorded_and_checked(server: Server) -> None:
+    server.answers["/w"] = Handler.give
+    path = fetch(server.address("/w"))
+    note = json.loads((path.parent / "download.json").read_text())
+    assert note["sha256"] == hashlib.sha256(BODY).hexdigest()
+    assert note["n_bytes"] == len(BODY)
+    path.write_bytes(BODY[:-1] + b"!")
+    with pytest.raises(FormatError, match=r"has changed since it was downloaded\. Delete the directory"):
+        fetch(server.address("/w"))
+    (path.parent / "download.json").write_text("{")
+    with pytest.raises(FormatError, match="cannot be read"):
+        fetch(server.address("/w"))
+
+
+def test_a_file_without_its_record_is_downloaded_again(server: Server) -> None:
+    server.answers["/w"] = Handler.give
+    path = fetch(server.address("/w"))
+    (path.parent / "download.json").unlink()
+    path.write_bytes(b"half")
+    assert fetch(server.address("/w")).read_bytes() == BODY
+
+
+def test_a_checksum_in_the_url_is_checked(server: Server) -> None:
+    server.answers["/w"] = Handler.give
+    right, wrong = hashlib.sha256(BODY).hexdigest(), "0" * 64
+    with pytest.raises(FormatError, match=f"expected {wrong}"):
+        fetch(server.address(f"/w#sha256={wrong}"))
+    assert files_in_cache() == []
+    assert fetch(server.address(f"/w#sha256={right}")).read_bytes() == BODY
+    with pytest.raises(FormatError, match="not the file that was asked for"):
+        fetch(server.address(f"/w#sha256={wrong}"))
+    with pytest.raises(ConfigError, match="after '#'"):
+        fetch(server.address("/w#md5=1"))
+
+
+@pytest.mark.parametrize("status", [403, 404, 410, 500, 503])
+def test_a_dead_url_is_reported_and_leaves_no_file(server: Server, status: int) -> None:
+    server.answers["/w"] = lambda handler: handler.send_error(status)
+    with pytest.raises(ModelNotFoundError, match=f"answers {status}.*by hand"):
+        fetch(server.address("/w"))
+    assert len(server.seen) == (1 if status < 500 else fetching.N_TRIES)
+    assert files_in_cache() == []
+
+
+def test_an_unreachable_server_is_reported(server: Server) -> None:
+    with Server() as other:
+        address = other.address("/w")
+    with pytest.raises(ModelNotFoundError, match="no connection"):
+        fetch(address)
+
+
+def test_a_permanent_error_is_not_retried(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(fetching.time, "sleep", waits.append)
+    with Server() as other:
+        refused = other.address("/w")
+    for address in (refused, "http:///w", "http://ho st/w", "http://host:1\x7f0/w"):
+        with pytest.raises((ModelNotFoundError, ConfigError)):
+            fetch(address)
+
+    def unknown(*arguments: object, **more: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "create_connection", unknown)
+    with pytest.raises(ModelNotFoundError, match="Name or service not known"):
+        fetch("http://elmokit.invalid/w")
+    assert waits == []
+    assert files_in_cache() == []
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"<!DOCTYPE html><title>Buy this domain</title>",
+        b"\xef\xbb\xbf\r\n <HTML lang=en>",
+        b"<?xml version='1.0'?><Error>",
+    ],
+)
+def test_a_web_page_instead_of_a_file_is_not_kept(server: Server, page: bytes) -> None:
+    server.answers["/weights.hdf5"] = lambda handler: handler.give(page)
+    with pytest.raises(ModelNotFoundError, match=r"sends a web page\. If the URL is dead"):
+        fetch(server.address("/weights.hdf5"))
+    assert len(server.seen) == 1
+    assert files_in_cache() == []
+
+
+def test_a_response_of_type_html_is_not_kept(server: Server) -> None:
+    server.answers["/w"] = lambda handler: handler.give(b"gone", Content_Type="text/html; charset=utf-8")
+    with pytest.raises(ModelNotFoundError, match="sends a web page"):
+        fetch(server.address("/w"))
+    assert files_in_cache() == []
+
+
+def test_a_truncated_response_is_never_kept(server: Server) -> None:
+    server.answers["/w"] = lambda handler: handler.give(BODY[:1000], length=len(BODY))
+    with pytest.raises(ModelNotFoundError, match="cannot be downloaded completely: 1,000 of 256,000 bytes"):
+        fetch(server.address("/w"))
+    assert len(server.seen) == fetching.N_TRIES
+    assert files_in_cache() == []
+
+
+def test_a_broken_chunked_response_is_never_kept(server: Server) -> None:
+    def answer(handler: Handler) -> None:
+        handler.protocol_version = "HTTP/1.1"
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        handler.wfile.write(b"3e8\r\n" + BODY[:500])
+        handler.close_connection = True
+
+    server.answers["/w"] = answer
+    with pytest.raises(ModelNotFoundError, match="cannot be downloaded completely"):
+        fetch(server.address("/w"))
+    assert files_in_cache() == []
+
+
+def test_an_interrupted_download_is_resumed_where_it_broke(server: Server) -> None:
+    def answer(handler: Handler) -> None:
+        wanted = handler.headers.get("Range")
+        if wanted is None:
+            handler.give(BODY[:70_000], length=len(BODY), ETag='"one"')
+            return
+        start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+        assert handler.headers["If-Range"] == '"one"'
+        part = BODY[start : start + 100_000]
+        rest = {"Content_Range": f"bytes {start}-{len(BODY) - 1}/{len(BODY)}", "ETag": '"one"'}
+        handler.give(part, length=len(BODY) - start, status=206, **rest)
+
+    server.answers["/w"] = answer
+    assert fetch(server.address("/w")).read_bytes() == BODY
+    assert [wanted for _, wanted in server.seen] == [None, "bytes=70000-", "bytes=170000-"]
+
+
+def test_versions_of_a_file_are_never_joined(server: Server) -> None:
+    old, new = b"o" * 5000, b"n" * 6000
+
+    def answer(handler: Handler) -> None:
+        if len(server.seen) == 1:
+            handler.give(old[:2000], length=5000, ETag='"old"')
+        else:
+            assert handler.headers["If-Range"] == '"old"'
+            handler.give(new, ETag='"new"')  # a whole answer, as If-Range asks for
+
+    server.answers["/w"] = answer
+    assert fetch(server.address("/w")).read_bytes() == new
+
+
+@pytest.mark.parametrize("mark", [{}, {"ETag": 'W/"weak"'}])
+def test_without_a_strong_etag_a_broken_download_restarts(server: Server, mark: dict[str, str]) -> None:
+    def answer(handler: Handler) -> None:
+        if len(server.seen) == 1:
+            handler.give(BODY[:1000], length=len(BODY), **mark)
+        else:
+            handler.give(BODY, **mark)
+
+    server.answers["/w"] = answer
+    assert fetch(server.address("/w")).read_bytes() == BODY
+    assert [wanted for _, wanted in server.seen] == [None, None]
+
+
+def test_a_part_that_was_not_requested_is_refused(server: Server) -> None:
+    def answer(handler: Handler) -> None:
+        if handler.headers.get("Range") is None:
+            handler.give(BODY[:1000], length=len(BODY), ETag='"one"')
+        else:
+            handler.give(BODY[:10], status=206, Content_Range="bytes 0-9/256000", ETag='"one"')
+
+    server.answers["/w"] = answer
+    with pytest.raises(ModelNotFoundError, match="another part of the file"):
+        fetch(server.address("/w"))
+    assert files_in_cache() == []
+
+
+def test_an_implausible_length_is_refused_before_a_byte_is_read(server: Server) -> None:
+    server.answers["/w"] = lambda handler: handler.give(b"", length=10**15)
+    with pytest.raises(FormatError, match="no ELMo is that large"):
+        fetch(server.address("/w"))
+    assert len(server.seen) == 1
+
+
+def test_a_file_without_enough_disk_space_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
+    server.answers["/w"] = Handler.give
+    with pytest.raises(OutputError, match="room for 1,000"):
+        fetch(server.address("/w"))
+    assert files_in_cache() == []
+
+
+def test_a_response_without_a_length_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.answers["/w"] = lambda handler: handler.give(with_length=False)
+    assert fetch(server.address("/w")).read_bytes() == BODY
+    monkeypatch.setattr(fetching, "MAX_BYTES", 1000)
+    server.answers["/v"] = server.answers["/w"]
+    with pytest.raises(FormatError, match="more than 1,000 bytes"):
+        fetch(server.address("/v"))
+
+
+def test_an_interrupt_leaves_nothing_behind(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    server.answers["/w"] = Handler.give
+    monkeypatch.setattr(fetching, "_receive", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(server.address("/w"))
+    assert files_in_cache() == []
+
+
+def test_a_redirect_is_followed_but_not_to_a_file(server: Server, tmp_path: Path) -> None:
+    def to(address: str) -> Answer:
+        return lambda handler: handler.give(b"", status=302, Location=address)
+
+    (tmp_path / "secret").write_text("secret")
+    server.answers |= {
+        "/new": Handler.give,
+        "/old": to("/new"),
+        "/file": to((tmp_path / "secret").as_uri()),
+        "/ring": to("/ring"),
+    }
+    assert fetch(server.address("/old")).read_bytes() == BODY
+    for name in ("/file", "/ring"):
+        with pytest.raises(ModelNotFoundError):
+            fetch(server.address(name))
+
+
+@pytest.mark.parametrize("to", ["http://[x/w", "http://127.0.0.1:99999/w", "http://a..b/w"])
+def test_a_redirect_to_an_invalid_url_is_one_clear_error(server: Server, to: str) -> None:
+    server.answers["/old"] = lambda handler: handler.give(b"", status=302, Location=to)
+    with pytest.raises(ModelNotFoundError, match="URL"):
+        fetch(server.address("/old"))
+    assert len(server.seen) == 1
+
+
+def test_a_redirect_from_https_to_http_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unencrypted(urllib.request.AbstractHTTPHandler):
+        """Lets the test's server speak for an https one."""
+
+        def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+            return self.do_open(http.client.HTTPConnection, request)
+
+    monkeypatch.setattr(urllib.request, "HTTPSHandler", Unencrypted)
+    secure = server.address("").replace("http:", "https:")
+    server.answers |= {
+        "/new": Handler.give,
+        "/down": lambda handler: handler.give(b"", status=302, Location=server.address("/new")),
+        "/within": lambda handler: handler.give(b"", status=302, Location=f"{secure}/new"),
+        "/up": lambda handler: handler.give(b"", status=302, Location=f"{secure}/within"),
+    }
+    with pytest.raises(ModelNotFoundError, match="redirects from https to http:"):
+        fetch(f"{secure}/down")
+    assert [path for path, _ in server.seen] == ["/down"]
+    assert fetch(server.address("/up")).read_bytes() == BODY
+
+
+def test_a_url_with_non_ascii_letters_is_quoted(server: Server) -> None:
+    server.answers["/w%C3%A9ights.hdf5?a=%C3%A9&b=%20c"] = Handler.give
+    path = fetch(server.address("/w\u00e9ights.hdf5?a=\u00e9&b=%20c"))
+    assert path.read_bytes() == BODY
+    assert path.name == "w\u00e9ights.hdf5"
+
+
+@pytest.mark.parametrize("address", ["http://[x", "http://[x/a.hdf5", "http://host:port/a", "http://host:99999/a"])
+def test_an_invalid_url_is_a_config_error(address: str) -> None:
+    assert is_url(address)
+    for read in (fetch, url_file_name):
+        with pytest.raises(ConfigError, match="not a valid URL"):
+            read(address)
+
+
+@pytest.mark.parametrize("address", ["http://a..b/a.zip", "http://\udce9/\udce9", "http://127.0.0.1:1/\udce9"])
+def test_an_invalid_host_or_letter_is_one_clear_error(
+    address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path))
+    monkeypatch.setenv("no_proxy", "*")
+    with pytest.raises(ModelNotFoundError, match="cannot be downloaded"):
+        fetch(address)
+
+
+def test_a_file_url_is_the_file_itself(tmp_path: Path) -> None:
+    path = tmp_path / "a b.hdf5"
+    path.write_bytes(BODY)
+    assert fetch(path.as_uri()) == path
+    assert fetch(f"{path.as_uri()}#sha256={hashlib.sha256(BODY).hexdigest()}") == path
+    with pytest.raises(ModelNotFoundError, match="no file"):
+        fetch((tmp_path / "none").as_uri())
+    with pytest.raises(ConfigError, match="another machine"):
+        fetch("file://elsewhere/a.hdf5")
+
+
+@pytest.mark.parametrize("address", ["ftp://127.0.0.1/w", "data:,x", "/a/path"])
+def test_other_url_schemes_are_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="http, https or file URL"):
+        fetch(address)
+
+
+def test_a_url_passed_as_a_path_is_normalized() -> None:
+    assert normalize_url(Path("https://host/a/b")) == "https://host/a/b"
+    assert is_url(Path("http://host/a"))
+    assert is_url("file:///a")
+    assert is_url("HTTPS://host/a")
+    assert not is_url("a/b")
+    assert not is_url("//[x/y")
+    assert not is_url("https")
+    assert not is_url("C:\\models\\a")
+
+
+def test_the_name_of_a_cached_file_is_a_plain_name() -> None:
+    assert url_file_name("https://host/a/en_weights.hdf5?dl=1") == "en_weights.hdf5"
+    assert url_file_name("https://host/%2e%2e%2fetc%2fpasswd") == "passwd"
+    assert url_file_name("https://host/") == "download"
+    assert url_file_name("https://host/..") == "download"
+    assert url_file_name("https://host/a%20b%00.json") == "a_b_.json"
+
+
+def test_the_environment_chooses_the_cache_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "own"))
+    assert cache_dir() == tmp_path / "own"
+    monkeypatch.delenv("ELMOKIT_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if sys.platform == "linux":
+        assert cache_dir() == tmp_path / "elmokit"
+
+
+def test_a_cache_that_cannot_be_written_says_what_to_do(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "file"))
+    server.answers["/w"] = Handler.give
+    with pytest.raises(OutputError, match="Set ELMOKIT_CACHE"):
+        fetch(server.address("/w"))
+    monkeypatch.setenv("ELMOKIT_CACHE", "~nosuchuser/cache")
+    with pytest.raises(OutputError, match="does not exist"):
+        fetch(server.address("/w"))

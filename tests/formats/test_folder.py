@@ -1,0 +1,187 @@
+"""Our own format: round trips, float16, damaged folders."""
+
+from __future__ import annotations
+
+import json
+from errno import ENOSPC
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.start_state import boundary_state
+from elmokit.engine.config import BiLMConfig
+from elmokit.errors import ConfigError, ElmoError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
+from elmokit.formats import folder as folder_module
+from elmokit.formats.folder import load_folder, read_card, save_folder
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.lm.language_model import LanguageModel
+from tests.conftest import random_model
+
+
+def test_folder_round_trip_keeps_everything(model: PretrainedBiLM, tmp_path: Path) -> None:
+    model.initial_state = boundary_state(model)
+    save_folder(model, tmp_path / "model")
+    again = load_folder(tmp_path / "model")
+    assert again.config == model.config
+    assert again.card == model.card
+    assert model.softmax is not None
+    assert again.softmax is not None
+    for mine, theirs in ((model.arrays, again.arrays), (model.softmax.arrays, again.softmax.arrays)):
+        assert set(mine) == set(theirs)
+        for name, array in mine.items():
+            np.testing.assert_array_equal(theirs[name], array, name)
+    assert again.vocabulary is not None
+    assert model.vocabulary is not None
+    assert again.vocabulary.words == model.vocabulary.words
+    assert again.initial_state is not None
+    assert all(map(np.array_equal, again.initial_state, model.initial_state))
+
+
+def test_a_word_input_model_round_trips(tmp_path: Path) -> None:
+    model = random_model(BiLMConfig(char_cnn=None, n_words=11, projection_dim=4, hidden_dim=6))
+    save_folder(model, tmp_path / "model")
+    assert load_folder(tmp_path / "model").config == model.config
+
+
+def test_float16_storage_halves_the_file_and_loads_as_float32(model: PretrainedBiLM, tmp_path: Path) -> None:
+    save_folder(model, tmp_path / "full")
+    save_folder(model, tmp_path / "half", storage="float16")
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("full", "half")]
+    assert 0.45 < sizes[1] / sizes[0] < 0.6
+    for name, array in load_folder(tmp_path / "half").arrays.items():
+        assert array.dtype == np.float32
+        np.testing.assert_array_equal(array, model.bilm.state_dict()[name].half().float())
+
+
+def test_a_model_has_the_precision_that_its_files_name(model: PretrainedBiLM, tmp_path: Path) -> None:
+    model.precision = "int8"
+    save_folder(model, tmp_path / "model", storage="int8")
+    again = load_folder(tmp_path / "model")
+    assert again.precision == again.bilm.precision == "int8"
+    assert Elmo.from_pretrained(tmp_path / "model").model.precision == "int8"
+    assert Elmo.from_pretrained(tmp_path / "model", precision="float32").model.precision == "float32"
+    assert LanguageModel.from_pretrained(tmp_path / "model").model.precision == "int8"
+    save_folder(again, tmp_path / "again")
+    assert load_folder(tmp_path / "again").precision == "int8"
+    edit_config(tmp_path / "model", precision="int4")
+    with pytest.raises(FormatError, match="says precision 'int4'; expected one of float32, bfloat16, int8, int7"):
+        load_folder(tmp_path / "model")
+
+
+def test_an_existing_model_is_not_overwritten_unless_requested(model: PretrainedBiLM, tmp_path: Path) -> None:
+    save_folder(model, tmp_path / "model")
+    with pytest.raises(OutputError, match="already exists"):
+        save_folder(model, tmp_path / "model")
+    save_folder(random_model(seed=1), tmp_path / "model", overwrite=True)
+    name = "directions.0.layers.0.weight"
+    assert not np.array_equal(load_folder(tmp_path / "model").arrays[name], model.arrays[name])
+
+
+def edit_config(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_damaged_folders_are_clear_errors(model: PretrainedBiLM, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    save_folder(model, folder)
+    content = json.loads((folder / "config.json").read_text())
+
+    edit_config(folder, format_version=99)
+    with pytest.raises(FormatError, match="If a newer elmokit wrote it, upgrade"):
+        load_folder(folder)
+    edit_config(folder, format_version=1, bilm=content["bilm"] | {"hiden_dim": 3})
+    with pytest.raises(ConfigError, match=r"unknown key 'hiden_dim'\. Did you mean 'hidden_dim'"):
+        load_folder(folder)
+    edit_config(folder, bilm=content["bilm"] | {"n_layers": 3})
+    with pytest.raises(TensorMismatchError, match=r"missing: directions\.0\.layers\.2\.weight"):
+        load_folder(folder)
+    edit_config(folder, bilm=content["bilm"])
+    (folder / "vocab.txt").unlink()
+    with pytest.raises(ModelNotFoundError, match=r"no vocab\.txt"):
+        load_folder(folder)
+    (folder / "softmax.safetensors").unlink()
+    assert load_folder(folder).softmax is None
+
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    for damaged in (b"", whole[:50], whole[:-10], b"\xff" * 64):
+        weights.write_bytes(damaged)
+        with pytest.raises(FormatError, match="not a readable safetensors file"):
+            load_folder(folder)
+    weights.unlink()
+    with pytest.raises(ModelNotFoundError, match=r"model\.safetensors is missing"):
+        load_folder(folder)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(FormatError, match="is not a readable JSON"):
+        load_folder(folder)
+    with pytest.raises(ModelNotFoundError, match=r"no config\.json"):
+        load_folder(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["storage", "bilm", "softmax"])
+def test_a_configuration_that_lacks_a_key_is_a_clear_error(key: str, model: PretrainedBiLM, tmp_path: Path) -> None:
+    save_folder(model, tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    content = json.loads(path.read_text())
+    del content[key]
+    path.write_text(json.dumps(content))
+    with pytest.raises(ElmoError, match=rf"config\.json.* {key}.* None"):
+        load_folder(tmp_path / "model")
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"format": "elmokit", "x": ' + "[" * 100_000, "[]", "1"])
+def test_a_configuration_that_is_not_a_table_is_a_clear_error(
+    content: str, model: PretrainedBiLM, tmp_path: Path
+) -> None:
+    save_folder(model, tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text(content)
+    assert not folder_module.is_folder(tmp_path / "model")
+    with pytest.raises(FormatError, match=r"config\.json is"):
+        load_folder(tmp_path / "model")
+
+
+def test_a_model_card_is_read_without_the_tensors(model: PretrainedBiLM, tmp_path: Path) -> None:
+    model.card["corpus"] = "novels"
+    save_folder(model, tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    assert read_card(tmp_path / "model") == model.card
+
+
+@pytest.mark.parametrize("card", [[1], "text", 3])
+def test_a_model_card_that_is_not_a_table_is_a_clear_error(card: object, model: PretrainedBiLM, tmp_path: Path) -> None:
+    save_folder(model, tmp_path / "model")
+    edit_config(tmp_path / "model", card=card)
+    with pytest.raises(FormatError, match="the card is not a table"):
+        load_folder(tmp_path / "model")
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_weights_with_nan_are_named(number: float, model: PretrainedBiLM, tmp_path: Path) -> None:
+    with torch.no_grad():
+        model.bilm.directions[1].layers[0].bias[3] = number  # type: ignore[index,union-attr]
+    save_folder(model, tmp_path / "model")
+    loaded = load_folder(tmp_path / "model")
+    with pytest.raises(FormatError, match=r"NaN or infinity in directions\.1\.layers\.0\.bias \(elmokit:"):
+        Elmo(loaded)
+
+
+def test_files_have_the_default_permissions(model: PretrainedBiLM, tmp_path: Path) -> None:
+    save_folder(model, tmp_path / "model")
+    modes = {file.stat().st_mode for file in (tmp_path / "model").iterdir()}
+    assert len(modes) == 1
+
+
+def test_a_write_that_fails_is_an_output_error_and_leaves_nothing(
+    model: PretrainedBiLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(folder_module, "write_tensor_file", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        save_folder(model, tmp_path / "model")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,495 @@
+"""ELMoForManyLangs folders: equal to the formulas, converted whole, and damaged or hostile ones refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from elmokit.cli.main import elmokit
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.elmo_module import ElmoModule
+from elmokit.engine.config import BiLMConfig, WordFeaturesConfig
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
+from elmokit.formats import many_langs
+from elmokit.formats.many_langs_config import read_settings, stock_settings
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.formats.save import save_model
+from elmokit.network.bilm import BiLM
+from tests.helpers.many_langs_files import CHARS, SENTENCES, WORDS, ToyModel, dic_of, toy_model
+
+# What the released package (0.0.4.post2, PyTorch 2.13) made of [Überläufer, ist, zzz] and the files of toy_model(0):
+# the context-free layer, once, then the two LSTM layers with forward and backward side by side.
+RELEASED_LAYER_0 = [
+    [-1.01384, -4.99626, -4.46943, -4.07291],
+    [1.79178, -2.48333, 1.52717, 0.62091],
+    [-1.25692, -4.57432, -4.34172, -1.16985],
+]
+RELEASED_LAYERS_1_AND_2 = [
+    [
+        [0.5, -0.19643, -0.5, 0.09968, -0.0775, -0.02386, -0.16811, 0.04914],
+        [0.2058, -0.03922, -0.5, -0.10535, 0.12346, 0.04494, -0.5, 0.03636],
+        [0.5, -0.17738, -0.5, 0.0881, -0.01824, -0.04282, -0.04528, 0.06107],
+    ],
+    [
+        [1.0, 0.00991, -0.39807, 0.59968, -0.42828, -0.19565, -0.14163, -0.45086],
+        [0.7058, 0.19385, -0.56149, 0.39465, -0.24784, -0.22575, -0.49961, -0.46364],
+        [1.0, 0.07238, -0.49374, 0.5881, -0.35959, -0.25203, -0.04345, -0.43893],
+    ],
+]
+
+
+def vectors(model: PretrainedBiLM) -> list[Any]:
+    return Elmo(model, start="zero").embed(SENTENCES)
+
+
+def assert_equals_the_formulas(toy: ToyModel, model: PretrainedBiLM) -> None:
+    for sentence, found in zip(SENTENCES, vectors(model), strict=True):
+        np.testing.assert_allclose(found, toy.layers(sentence), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"activation": "tanh"},
+        {"n_highway": 0},
+        {"word_dim": 0},
+        {"char_dim": 0},
+        {"encoder": {"n_layers": 3, "cell_clip": 0, "proj_clip": 0}},
+    ],
+    ids=str,
+)
+def test_every_layer_equals_the_formulas(changes: dict[str, Any], tmp_path: Path) -> None:
+    toy = toy_model(**changes)
+    model = open_model(toy.write(tmp_path / "toy"))
+    assert model.family == "ELMoForManyLangs"
+    assert_equals_the_formulas(toy, model)
+
+
+def test_vectors_equal_those_of_the_released_package(tmp_path: Path) -> None:
+    model = open_model(toy_model(0).write(tmp_path / "toy"))
+    (found,) = Elmo(model, start="zero").embed([["Überläufer", "ist", "zzz"]])
+    np.testing.assert_allclose(found[0], np.tile(RELEASED_LAYER_0, 2), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found[1:], RELEASED_LAYERS_1_AND_2, rtol=0, atol=1e-5)
+
+
+def test_clips_are_at_work_in_these_tests() -> None:
+    bound = toy_model().layers(SENTENCES[1])
+    free = toy_model(encoder={"cell_clip": 0, "proj_clip": 0}).layers(SENTENCES[1])
+    assert np.abs(bound[1]).max() == 0.5
+    assert np.abs(free[1]).max() > 0.5
+
+
+def test_parameters_are_counted_as_the_files_hold_them(tmp_path: Path) -> None:
+    toy = toy_model()
+    n_theirs = sum(tensor.numel() for part in (toy.token_embedder, toy.encoder) for tensor in part.values())
+    assert open_model(toy.write(tmp_path / "toy")).n_parameters == n_theirs
+
+
+def test_ids_are_a_word_and_its_characters_from_one_up(tmp_path: Path) -> None:
+    model = open_model(toy_model().write(tmp_path / "toy"))
+    begin, end, padding, unknown = (CHARS.index(mark) + 1 for mark in ("<eow>", "<bow>", "<pad>", "<oov>"))
+    row = [begin, CHARS.index("d") + 1, CHARS.index("a") + 1, unknown, end, *[padding] * 4]
+    assert model.encode(["daz"]).tolist() == [[WORDS.index("<oov>") + 1, *row]]
+    boundary = [WORDS.index("<eos>") + 1, begin, CHARS.index("<eos>") + 1, end, *[padding] * 6]
+    assert model.encode(["</S>", "<eos>"]).tolist() == [boundary, boundary]
+
+
+def test_a_long_word_is_looked_up_in_its_cut_form(tmp_path: Path) -> None:
+    model = open_model(toy_model().write(tmp_path / "toy"))
+    long, cut = model.encode(["Überläufer", "Überläu"])
+    assert (long == cut).all()
+    assert long[0] == WORDS.index("Überläu") + 1
+
+
+def test_the_module_reads_padded_ids_and_finds_the_mask(tmp_path: Path) -> None:
+    model = open_model(toy_model().write(tmp_path / "toy"))
+    elmo = ElmoModule(model, start="zero")
+    ids = elmo.ids(SENTENCES)
+    assert ids.shape == (4, 9, 10)
+    output = elmo(ids)
+    assert output.mask.sum(dim=1).tolist() == [len(sentence) for sentence in SENTENCES]
+    for sentence, mix, mean in zip(SENTENCES, output.mixes[0], elmo.embed(SENTENCES, layers="average"), strict=True):
+        np.testing.assert_allclose(mix[: len(sentence)].detach().numpy(), mean, rtol=0, atol=1e-5)
+        assert not mix[len(sentence) :].any()
+
+
+def test_gate_layouts_undo_themselves() -> None:
+    theirs = np.arange(8, dtype=np.float32)
+    ours = many_langs.GATE_BIAS.to_ours(theirs)
+    assert ours.tolist() == [0, 1, 4, 5, 1, 2, 6, 7]  # i, g, f - 1, o
+    assert many_langs.GATE_BIAS.to_theirs(ours).tolist() == theirs.tolist()
+    assert many_langs.GATES.to_theirs(many_langs.GATES.to_ours(theirs)).tolist() == theirs.tolist()
+
+
+@pytest.mark.parametrize("changes", [{}, {"word_dim": 0}, {"char_dim": 0}], ids=str)
+def test_an_elmokit_folder_holds_all_of_it(changes: dict[str, Any], tmp_path: Path) -> None:
+    model = open_model(toy_model(**changes).write(tmp_path / "toy"))
+    save_model(model, tmp_path / "ours")
+    again = open_model(tmp_path / "ours")
+    assert again.family == "elmokit"
+    assert again.lexicon == model.lexicon
+    assert all(map(np.array_equal, vectors(again), vectors(model)))
+
+
+def test_the_command_line_converts_and_describes_it(tmp_path: Path) -> None:
+    toy = toy_model().write(tmp_path / "toy")
+    assert CliRunner().invoke(elmokit, ["convert", str(toy), str(tmp_path / "ours")]).exit_code == 0
+    for name, family in (("toy", "ELMoForManyLangs"), ("ours", "elmokit")):
+        facts = json.loads(CliRunner().invoke(elmokit, ["info", "--model", str(tmp_path / name), "--json"]).output)
+        assert facts["format"] == family
+        assert facts["tokens"].startswith("words: a table of 10 x 5; at most 9 characters")
+        assert facts["lexicon"] == f"10 words, {len(CHARS)} characters"
+
+
+def test_hdf5_cannot_hold_a_lexicon(tmp_path: Path) -> None:
+    model = open_model(toy_model().write(tmp_path / "toy"))
+    with pytest.raises(OutputError, match="Write a directory instead"):
+        save_model(model, tmp_path / "x.hdf5")
+    assert not (tmp_path / "x.hdf5").exists()
+
+
+def test_an_elmokit_folder_without_its_lexicon_is_reported(tmp_path: Path) -> None:
+    model = open_model(toy_model().write(tmp_path / "toy"))
+    save_model(model, tmp_path / "ours")
+    file = tmp_path / "ours" / "lexicon.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps({**content, "words": [*content["words"], "more"]}), encoding="utf-8")
+    with pytest.raises(TensorMismatchError, match="holds 11 words"):
+        open_model(tmp_path / "ours")
+    file.unlink()
+    with pytest.raises(ModelNotFoundError, match=r"lexicon\.json is missing"):
+        open_model(tmp_path / "ours")
+
+
+def test_tokens_of_spaces_collapse_onto_one_and_rows_still_count(tmp_path: Path) -> None:
+    toy = toy_model()
+    words = ["<oov>", "<bos>", "<eos>", "<pad>", "\u3000", "\u00a0", "das", "\u2003das", "\u3000\u3000", "ist"]
+    toy.word_dic = dic_of(words).replace("\n", "\r\n")
+    model = open_model(toy.write(tmp_path / "toy"))
+    assert model.encode(["\u3000", "das", "\u00a0"])[:, 0].tolist() == [8 + 1, 7 + 1, 0 + 1]
+    assert_equals_the_formulas(toy, model)
+    save_model(model, tmp_path / "ours")
+    assert_equals_the_formulas(toy, open_model(tmp_path / "ours"))
+
+
+@pytest.mark.parametrize("name", ["word", "char"])
+@pytest.mark.parametrize("n_more", [-1, 1])
+def test_a_lexicon_of_another_model_is_named(name: str, n_more: int, tmp_path: Path) -> None:
+    toy = toy_model()
+    entries = WORDS if name == "word" else CHARS
+    entries = [*entries, "more"] if n_more == 1 else entries[1:]
+    setattr(toy, f"{name}_dic", dic_of(entries))
+    with pytest.raises(TensorMismatchError, match=rf"{name}\.dic names {len(entries)} rows.*of different models"):
+        open_model(toy.write(tmp_path / "toy"))
+
+
+@pytest.mark.parametrize(
+    ("dic", "what"),
+    [
+        ("das 0\n", r"word\.dic, line 1: expected a token, a tab and its row; found 'das 0'"),
+        ("das\t0\t1\n", "line 1"),
+        ("das\t0\n\nist\t1\n", "line 2"),
+        ("das\t" + "9" * 5000, "line 1"),
+        (dic_of([*WORDS[:9], WORDS[4]]).replace("<bos>", "<BOS>"), "lack the marks <bos>"),
+    ],
+)
+def test_a_damaged_lexicon_is_named_with_its_line(dic: str, what: str, tmp_path: Path) -> None:
+    toy = toy_model()
+    toy.word_dic = dic
+    with pytest.raises(FormatError, match=what):
+        open_model(toy.write(tmp_path / "toy"))
+
+
+def test_a_lexicon_without_an_end_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elmokit.formats.many_langs.MAX_BYTES", 10)
+    with pytest.raises(FormatError, match=r"\.dic is not readable .*larger than 10 bytes"):
+        open_model(toy_model().write(tmp_path / "toy"))
+
+
+def test_files_that_a_gpu_saved_in_the_old_container_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy = toy_model()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.serialization, "location_tag", lambda _: "cuda:0")
+        toy.write(tmp_path / "toy", zipped=False)
+    assert b"cuda:0" in (tmp_path / "toy" / "encoder.pkl").read_bytes()
+    assert_equals_the_formulas(toy, open_model(tmp_path / "toy"))
+
+
+def test_an_archive_of_such_a_folder_opens(tmp_path: Path) -> None:
+    toy = toy_model()
+    with zipfile.ZipFile(tmp_path / "136.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in toy.write(tmp_path / "toy").iterdir():
+            archive.write(file, file.name)
+    assert_equals_the_formulas(toy, open_model(tmp_path / "136.zip"))
+
+
+def test_files_next_to_the_model_are_reported(tmp_path: Path) -> None:
+    toy = toy_model().write(tmp_path / "toy")
+    (toy / "classifier.pkl").write_bytes(b"not even read")
+    (toy / "meta.json").write_text('{"corpus": "CoNLL17"}', encoding="utf-8")
+    (toy / "vectors.hdf5").write_bytes(b"")
+    card = open_model(toy).card
+    assert card["meta"] == {"corpus": "CoNLL17"}
+    assert "classifier.pkl" in card["left out"]
+    (toy / "meta.json").write_text("{", encoding="utf-8")
+    assert "meta" not in open_model(toy).card
+
+
+@pytest.mark.parametrize(
+    "config_path", ["/home/author/sizes.json", "C:\\author\\sizes.json", "sizes.json", "x/sizes.json"]
+)
+def test_a_foreign_path_falls_back_to_its_bare_name(config_path: str, tmp_path: Path) -> None:
+    toy = toy_model()
+    toy.config_path = config_path
+    toy.write(tmp_path / "toy")
+    assert read_settings(tmp_path / "toy").where == str(tmp_path / "toy" / "sizes.json")
+
+
+def test_a_path_below_the_folder_is_followed(tmp_path: Path) -> None:
+    toy = toy_model()
+    toy.config_path = "configs/mine.json"
+    folder = toy.write(tmp_path / "toy")
+    (folder / "configs").mkdir()
+    (folder / "sizes.json").rename(folder / "configs" / "mine.json")
+    assert_equals_the_formulas(toy, open_model(folder))
+
+
+@pytest.mark.parametrize("config_path", ["{outside}/mine.json", "../outside/mine.json", "a/../../outside/mine.json"])
+def test_a_path_out_of_the_folder_is_not_followed(config_path: str, tmp_path: Path) -> None:
+    toy = toy_model()
+    toy.config_path = config_path.format(outside=tmp_path / "outside")
+    folder = toy.write(tmp_path / "toy")
+    (folder / "a").mkdir()
+    (tmp_path / "outside").mkdir()
+    (folder / "sizes.json").rename(tmp_path / "outside" / "mine.json")
+    assert read_settings(folder).is_stock
+    (tmp_path / "outside" / "mine.json").rename(folder / "mine.json")
+    assert_equals_the_formulas(toy, open_model(folder))
+
+
+def test_without_its_configuration_a_model_is_of_the_stock_one(tmp_path: Path) -> None:
+    toy = toy_model(char_dim=0, max_characters_per_token=50, encoder={"cell_clip": 3, "proj_clip": 3})
+    toy.config_path = "/users4/conll18st/elmo/configs/cnn_0_5_4_7_sample.json"
+    model = open_model(toy.write(tmp_path / "toy"))
+    assert "stock configuration" in model.card["sizes"]
+    assert_equals_the_formulas(toy, model)
+
+
+@pytest.mark.parametrize("name", ["cnn_50_100_512_4096_sample.json", "elmo.json", "x" * 5000])
+def test_the_stock_configuration_has_the_published_sizes(name: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"config_path": f"/a/{name}"}), encoding="utf-8")
+    settings = read_settings(tmp_path)
+    assert settings.is_stock
+    assert (settings.encoder["dim"], settings.encoder["projection_dim"], settings.max_chars) == (4096, 512, 50)
+    assert (settings.token_embedder["char_dim"], settings.token_embedder["word_dim"]) == (50, 100)
+    assert sum(count for _, count in settings.token_embedder["filters"]) == 2048
+
+
+def test_the_other_stock_configuration_has_words_alone() -> None:
+    tokens = stock_settings("cnn_0_100_512_4096_sample.json")["token_embedder"]
+    assert (tokens["char_dim"], tokens["word_dim"]) == (0, 100)
+
+
+def test_the_token_embedder_lstm_opens_without_characters_and_does_not_cut_words(tmp_path: Path) -> None:
+    toy = toy_model(name="lstm", char_dim=0, max_characters_per_token=4)
+    del toy.settings["token_embedder"]["filters"]
+    elmo = Elmo(open_model(toy.write(tmp_path / "toy")), start="zero")
+    toy.settings["token_embedder"]["max_characters_per_token"] = 100  # the formulas cut at this
+    for sentence in SENTENCES:
+        np.testing.assert_allclose(elmo.embed([sentence])[0], toy.layers(sentence), atol=2e-6)
+    assert elmo.model.lexicon is not None
+    assert elmo.model.encode(["Überläu"])[0, 0] == WORDS.index("Überläu") + 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"encoder": {"name": "lstm"}}, "encoder 'lstm' is not supported: its second layer reads both directions"),
+        ({"name": "lstm"}, "token_embedder 'lstm' with characters is not supported: .* stops with an error in it"),
+        ({"name": "bert"}, "token_embedder 'bert' is not supported. Only 'cnn', and 'lstm' without characters"),
+    ],
+    ids=str,
+)
+def test_other_networks_are_refused_with_the_reason(changes: dict[str, Any], what: str, tmp_path: Path) -> None:
+    toy = toy_model(**changes)
+    with pytest.raises(FormatError, match=what):
+        open_model(toy.write(tmp_path / "toy"))
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "what"),
+    [
+        ("encoder", {"dim": 4}, r"encoder\.dim equals projection_dim \(4\)"),
+        ("encoder", {"dim": 8}, "wrong shape: .*forward_layer_0"),
+        ("encoder", {"dim": 2**31}, "hidden_dim is 2,147,483,648. It can be at most"),
+        ("encoder", {"n_layers": 10**9}, "n_layers says 1000000000, and the tensors have 2"),
+        ("encoder", {"dim": "7"}, "dim is '7'"),
+        ("encoder", {"cell_clip": -1}, "cell_clip is -1"),
+        ("token_embedder", {"max_characters_per_token": 10**12}, "max_characters_per_token is 1000000000000"),
+        pytest.param("encoder", {"cell_clip": 10**400}, "a value has the wrong type", id="a clip beyond float"),
+        ("token_embedder", {"word_dim": 2**31}, "word_dim is 2,147,483,648. It can be at most"),
+        ("token_embedder", {"word_dim": 0}, "unexpected: token_embedder.word_emb_layer"),
+        ("token_embedder", {"word_dim": 0, "char_dim": 0}, "reads either characters or word ids"),
+        ("token_embedder", {"filters": [[1, 3]]}, "filters says 1, and the tensors have 3"),
+        ("token_embedder", {"filters": [[1, 3], [2, 4], 3]}, "a value has the wrong type"),
+        ("token_embedder", {"filters": [[float("inf"), 3], [2, 4], [3, 2]]}, "a value has the wrong type"),
+        ("token_embedder", {"n_highway": 1}, "n_highway says 1, and the tensors have 2"),
+        ("token_embedder", {"activation": "gelu"}, "activation is 'gelu'"),
+    ],
+    ids=str,
+)
+def test_a_configuration_of_another_model_is_named(
+    part: str, changes: dict[str, Any], what: str, tmp_path: Path
+) -> None:
+    toy = toy_model()
+    toy.settings[part].update(changes)
+    with pytest.raises((ConfigError, TensorMismatchError), match=what):
+        open_model(toy.write(tmp_path / "toy"))
+
+
+@pytest.mark.parametrize("name", ["word_emb_layer", "char_emb_layer"])
+def test_a_table_that_is_a_single_number_is_named(name: str, tmp_path: Path) -> None:
+    toy = toy_model()
+    toy.token_embedder[f"{name}.embedding.weight"] = torch.tensor(1.0)
+    with pytest.raises(ConfigError, match=rf"token_embedder\.{name}\.embedding\.weight is a single number"):
+        open_model(toy.write(tmp_path / "toy"))
+
+
+def test_characters_alone_need_filters_of_another_sum_than_the_projection(tmp_path: Path) -> None:
+    toy = toy_model(word_dim=0, encoder={"projection_dim": 9, "dim": 12})
+    with pytest.raises(ConfigError, match="the sum of the filters, without words, equals projection_dim"):
+        open_model(toy.write(tmp_path / "toy"))
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"config_path": ""}', "[" * 100_000])
+def test_a_damaged_configuration_is_named(content: str, tmp_path: Path) -> None:
+    folder = toy_model().write(tmp_path / "toy")
+    (folder / "config.json").write_text(content, encoding="utf-8")
+    with pytest.raises(FormatError, match=r"config\.json"):
+        open_model(folder)
+
+
+def test_mismatched_lstm_matrices_are_named(tmp_path: Path) -> None:
+    toy = toy_model()
+    del toy.encoder["backward_layer_1.state_linearity.weight"]
+    toy.token_embedder["highways._layers.0.bias"] = torch.tensor(1.0)
+    with pytest.raises(TensorMismatchError) as caught:
+        open_model(toy.write(tmp_path / "toy"))
+    missing, unexpected = str(caught.value).split("unexpected: ")
+    assert "encoder.backward_layer_1.[input|state]_linearity.weight" in missing
+    assert "encoder.backward_layer_1.input_linearity.weight" in unexpected
+    assert "token_embedder.highways._layers.0.bias" in unexpected
+
+
+@pytest.mark.parametrize("name", ["config.json", "word.dic", "char.dic", "token_embedder.pkl"])
+def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
+    folder = toy_model().write(tmp_path / "toy")
+    (folder / name).unlink()
+    with pytest.raises(ModelNotFoundError, match=f"{name} is missing"):
+        open_model(folder)
+
+
+class Bomb:
+    """What a forged pickle would run."""
+
+    def __init__(self, touched: Path) -> None:
+        self.touched = touched
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.touched,)
+
+
+@pytest.mark.parametrize("container", ["pickle", "old", "zip"])
+def test_code_in_a_pickle_is_not_run(container: str, tmp_path: Path) -> None:
+    folder = toy_model().write(tmp_path / "toy")
+    content = OrderedDict(a=Bomb(tmp_path / "touched"))
+    with (folder / "encoder.pkl").open("wb") as file:
+        if container == "pickle":
+            pickle.dump(content, file, protocol=2)
+        else:
+            torch.save(content, file, _use_new_zipfile_serialization=container == "zip")
+    with pytest.raises(FormatError, match=r"encoder\.pkl .*(none of it was run|not a readable PyTorch state dict)"):
+        open_model(folder)
+    assert not (tmp_path / "touched").exists()
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
+def test_a_truncated_pickle_is_named(share: float, zipped: bool, tmp_path: Path) -> None:
+    folder = toy_model().write(tmp_path / "toy", zipped)
+    file = folder / "encoder.pkl"
+    data = file.read_bytes()
+    file.write_bytes(data[: int(share * len(data))])
+    with pytest.raises(FormatError, match=r"encoder\.pkl is not a readable PyTorch state dict"):
+        open_model(folder)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_pickle_that_declares_more_than_it_holds_allocates_nothing(zipped: bool, tmp_path: Path) -> None:
+    folder = toy_model().write(tmp_path / "toy")
+    lie = {"forward_layer_0.input_linearity.weight": torch.zeros(1).expand(500_000, 500_000)}  # 1 TB from 4 bytes
+    torch.save(lie, folder / "encoder.pkl", _use_new_zipfile_serialization=zipped)
+    with pytest.raises(FormatError, match="declares tensors of 1,000,000,000,000 bytes"):
+        open_model(folder)
+
+
+def test_a_storage_with_a_forged_size_is_refused_before_it_is_allocated(tmp_path: Path) -> None:
+    folder = toy_model().write(tmp_path / "toy")
+    honest, forged = io.BytesIO(), folder / "encoder.pkl"
+    torch.save({"a": torch.zeros(77)}, honest)
+    with zipfile.ZipFile(honest) as source, zipfile.ZipFile(forged, "w") as target:
+        for entry in source.infolist():
+            content = source.read(entry)
+            if entry.filename.endswith("data.pkl"):
+                assert b"KM" in content  # 77 as one byte; in its place 10^12
+                content = content.replace(b"KM", b"\x8a\x06" + (10**12).to_bytes(6, "little"))
+            target.writestr(entry, content)
+    with pytest.raises(FormatError, match="declares tensors of 4,000,000,000,000 bytes"):
+        open_model(folder)
+
+
+@pytest.mark.parametrize("content", [[torch.ones(1)], {"a": 1}, {"a": torch.eye(2).to_sparse()}], ids=str)
+def test_a_pickle_of_something_else_is_named(content: Any, tmp_path: Path) -> None:
+    folder = toy_model().write(tmp_path / "toy")
+    torch.save(content, folder / "encoder.pkl")
+    with pytest.raises(FormatError, match="not a state dict: expected plain tensors by name"):
+        open_model(folder)
+
+
+def test_an_encoder_alone_is_not_a_model_of_this_format(tmp_path: Path) -> None:
+    (tmp_path / "encoder.pkl").write_bytes(b"")
+    with pytest.raises(FormatError, match="looks like an ELMoForManyLangs model"):
+        open_model(tmp_path)
+
+
+def test_a_new_model_of_words_and_characters_learns_from_both() -> None:
+    bilm = BiLM(BiLMConfig(word_features=WordFeaturesConfig(6, 3), projection_dim=4, hidden_dim=5))
+    bilm.reset_parameters(0)
+    ids = torch.randint(1, 7, (2, 3, 1 + 50))
+    mask = torch.tensor([[True, True, True], [True, False, False]])
+    bilm(ids * mask[..., None], mask, bilm.zero_state(2)).layers.sum().backward()
+    for name, parameter in bilm.token_layer.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.any(), name
+    with pytest.raises(ConfigError, match="word_dim is 0"):
+        WordFeaturesConfig(6, 0)
+    with pytest.raises(ConfigError, match="reads either characters or word ids"):
+        BiLMConfig(n_words=3, word_features=WordFeaturesConfig(6))
+
+
+def test_a_word_table_without_a_lexicon_cannot_read_tokens() -> None:
+    config = BiLMConfig(char_cnn=None, word_features=WordFeaturesConfig(6, 3), projection_dim=4, hidden_dim=5)
+    with pytest.raises(ModelNotFoundError, match="no lexicon"):
+        PretrainedBiLM(BiLM(config), "elmokit").encode(["a"])

@@ -1,0 +1,116 @@
+"""One door for every format, and what it says to what is none."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import as_model, open_model
+from elmokit.formats.save import save_model
+from elmokit.formats.words import CachedModel
+from tests.helpers.weights import same_weights
+
+
+def test_an_opened_model_is_taken_as_it_is_and_a_path_is_opened(model: PretrainedBiLM, tmp_path: Path) -> None:
+    assert as_model(model) is model
+    save_model(model, tmp_path / "model")
+    assert as_model(tmp_path / "model").source == tmp_path / "model"
+
+
+def test_a_wrong_device_or_precision_is_noticed_before_anything_is_opened() -> None:
+    with pytest.raises(ConfigError, match="no device 'cudda'"):
+        open_model("no-such-model", device="cudda")
+    with pytest.raises(ConfigError, match="precision is 'int9'"):
+        open_model("no-such-model", precision="int9")  # type: ignore[arg-type]
+
+
+def test_a_run_folder_opens_as_its_best_model(model: PretrainedBiLM, tmp_path: Path) -> None:
+    save_model(model, tmp_path / "run" / "model")
+    assert same_weights(open_model(tmp_path / "run"), model)
+
+
+def test_every_path_to_a_published_model_opens(model: PretrainedBiLM, tmp_path: Path) -> None:
+    save_model(model, tmp_path / "a" / "weights.hdf5")
+    save_model(model, tmp_path / "b" / "elmo_tiny_weights.hdf5")
+    assert (tmp_path / "b" / "elmo_tiny_options.json").exists()
+    for path in ("a", "a/weights.hdf5", "b", "b/elmo_tiny_weights.hdf5"):
+        opened = open_model(tmp_path / path)
+        assert (opened.family, same_weights(model, opened)) == ("bilm-tf", True)
+    (tmp_path / "a" / "options.json").rename(tmp_path / "elsewhere.json")
+    assert same_weights(model, open_model(tmp_path / "a" / "weights.hdf5", options=tmp_path / "elsewhere.json"))
+
+
+def test_hdf5_to_folder_and_back_keeps_every_tensor(model: PretrainedBiLM, tmp_path: Path) -> None:
+    save_model(model, tmp_path / "first.hdf5")
+    save_model(open_model(tmp_path / "first.hdf5"), tmp_path / "ours")
+    save_model(open_model(tmp_path / "ours"), str(tmp_path / "second.hdf5"))  # a string is a path too
+    with h5py.File(tmp_path / "first.hdf5") as first, h5py.File(tmp_path / "second.hdf5") as second:
+        names: list[str] = []
+        first.visit(names.append)
+        for name in names:
+            if isinstance(first[name], h5py.Dataset):
+                assert (first[name][...] == second[name][...]).all(), name
+
+
+def test_an_elmokit_folder_opens_by_its_path(model: PretrainedBiLM, tmp_path: Path) -> None:
+    assert save_model(model, tmp_path / "model", "float32") == [tmp_path / "model"]
+    assert open_model(tmp_path / "model").family == "elmokit"
+
+
+def test_a_file_that_is_not_an_elmo_is_named_by_what_it_looks_like(tmp_path: Path) -> None:
+    bert = tmp_path / "bert"
+    bert.mkdir()
+    (bert / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    with pytest.raises(FormatError, match="looks like a Hugging Face model of type 'bert'"):
+        open_model(bert)
+    with zipfile.ZipFile(tmp_path / "x.bin", "w") as archive:
+        archive.writestr("a", "b")
+    with pytest.raises(FormatError, match="is not a model that elmokit can open"):
+        open_model(tmp_path / "x.bin")
+    (tmp_path / "x.pkl").write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(FormatError, match="looks like a Python pickle"):
+        open_model(tmp_path / "x.pkl")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FormatError, match="is not a model that elmokit can open"):
+        open_model(tmp_path / "empty")
+
+
+def test_several_weight_files_are_ambiguous(model: PretrainedBiLM, tmp_path: Path) -> None:
+    save_model(model, tmp_path / "one.hdf5")
+    (tmp_path / "two.hdf5").write_bytes((tmp_path / "one.hdf5").read_bytes())
+    with pytest.raises(FormatError, match=r"several HDF5 files \(one\.hdf5, two\.hdf5\)"):
+        open_model(tmp_path)
+
+
+def test_a_deeply_nested_configuration_gives_no_hint_and_no_crash(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[" * 200_000)
+    with pytest.raises(FormatError, match="is not a model that elmokit can open"):
+        open_model(tmp_path)
+
+
+def test_every_path_may_start_with_a_tilde(
+    model: PretrainedBiLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(model, tmp_path / "model" / "weights.hdf5")
+    (tmp_path / "model" / "options.json").rename(tmp_path / "options.json")
+    words = ["<S>", "</S>", "<UNK>", "cat"]
+    (tmp_path / "words").write_text("\n".join(words))
+    with h5py.File(tmp_path / "table.hdf5", "w") as file:
+        file["embedding"] = np.ones((len(words), model.config.projection_dim), np.float32)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    opened = open_model("~/model", options="~/options.json", token_embeddings="~/table.hdf5", vocabulary="~/words")
+    assert isinstance(opened, CachedModel)
+    assert open_model("~/model", options="~/options.json", vocabulary="~/words").vocabulary is not None
+
+
+def test_a_missing_path_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="No model found for"):
+        open_model(tmp_path / "nowhere")

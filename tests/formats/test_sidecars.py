@@ -1,0 +1,196 @@
+"""Several models in one directory: each keeps its own options and words."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elmokit.engine.config import PRESETS
+from elmokit.errors import FormatError, ModelNotFoundError, OutputError
+from elmokit.formats import bilm_tf
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.formats.save import save_model
+from elmokit.formats.sidecars import VOCABULARY
+from elmokit.text.vocabulary import Vocabulary
+from tests.conftest import WORDS, random_model
+from tests.helpers import trace_b
+from tests.helpers.tf_hub_files import write_module
+from tests.helpers.tf_names import module_tensors
+from tests.helpers.weights import same_weights
+
+OTHER = dataclasses.replace(PRESETS["tiny"], n_layers=1, cell_clip=None, dropout=0.0)
+
+
+def same(path: Path, model: PretrainedBiLM) -> bool:
+    return same_weights(open_model(path), model)
+
+
+def word_model(words: list[str]) -> PretrainedBiLM:
+    model = random_model(dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=len(words)))
+    return model.replace(softmax=None, vocabulary=Vocabulary(words, strict=False))
+
+
+@pytest.mark.parametrize(
+    ("weights", "options"),
+    [
+        ("b.hdf5", "b_options.json"),
+        ("b.h5", "b_options.json"),
+        ("elmo_2x_weights.hdf5", "elmo_2x_options.json"),
+        ("weights.hdf5", "options.json"),
+        ("model.hdf5", "model_options.json"),
+        ("v1.5.hdf5", "v1.5_options.json"),
+    ],
+)
+def test_options_are_named_after_the_weights(tmp_path: Path, weights: str, options: str) -> None:
+    model = random_model()
+    assert save_model(model, tmp_path / weights) == [tmp_path / weights, tmp_path / options]
+    assert {path.name for path in tmp_path.iterdir()} == {weights, options}
+    assert same(tmp_path / weights, model)
+
+
+def test_two_models_in_one_directory_both_open(tmp_path: Path) -> None:
+    first, second = random_model(), random_model(OTHER, seed=1)
+    save_model(first, tmp_path / "a.hdf5")
+    save_model(second, tmp_path / "b.hdf5")
+    assert same(tmp_path / "a.hdf5", first)
+    assert same(tmp_path / "b.hdf5", second)
+    save_model(first, tmp_path / "b.hdf5", overwrite=True)
+    save_model(second, tmp_path / "a.hdf5", overwrite=True)
+    assert same(tmp_path / "a.hdf5", second)
+    assert same(tmp_path / "b.hdf5", first)
+
+
+def test_two_word_input_models_in_one_directory_keep_their_words(tmp_path: Path) -> None:
+    first, second = [word for word in WORDS if word != "<UNK>"], [*WORDS, "more"]
+    for name, words in (("a", first), ("b_weights", second), ("weights", first)):
+        save_model(word_model(words), tmp_path / f"{name}.hdf5")
+    names = {path.name for path in tmp_path.iterdir() if "vocab" in path.name}
+    assert names == {"a_vocab.txt", "b_vocab.txt", "vocab.txt"}
+    for name, words in (("a", first), ("b_weights", second), ("weights", first)):
+        vocabulary = open_model(tmp_path / f"{name}.hdf5").vocabulary
+        assert vocabulary is not None
+        assert vocabulary.words == words
+
+
+@pytest.mark.parametrize("name", ["weights.hdf5", "new.hdf5", "old_weights.h5"])
+def test_overwriting_touches_only_files_of_the_same_name(tmp_path: Path, name: str) -> None:
+    old = random_model()
+    bilm_tf.save(old, tmp_path / "options.json", tmp_path / "old.hdf5")  # as bilm-tf writes it
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    is_refused = name != "new.hdf5"  # old.hdf5 would read the options of the others as its own
+    with pytest.raises(OutputError, match="reads too") if is_refused else contextlib.nullcontext():
+        save_model(random_model(OTHER), tmp_path / name, overwrite=True)
+    assert {path: path.read_bytes() for path in before} == before
+    assert same(tmp_path / "old.hdf5", old)
+
+
+@pytest.mark.parametrize("pair", [("b.hdf5", "b_weights.hdf5"), ("b.h5", "b.hdf5"), ("x/b_weights.h5", "x/b.h5")])
+def test_two_weights_that_would_share_their_options_are_refused(tmp_path: Path, pair: tuple[str, str]) -> None:
+    first = random_model()
+    save_model(first, tmp_path / pair[0])
+    with pytest.raises(OutputError, match=r"needs the file b_options\.json, which .* reads too"):
+        save_model(random_model(OTHER), tmp_path / pair[1], overwrite=True)
+    assert same(tmp_path / pair[0], first)
+    assert not (tmp_path / pair[1]).exists()
+
+
+def test_vectors_next_to_a_model_are_not_taken_for_one(shell: Any) -> None:
+    assert shell("embed", "text.txt", "vectors.hdf5", "--model", "model").code == 0
+    assert shell("convert", "model", "weights.hdf5").code == 0
+    assert shell("convert", "model", "weights.hdf5", "--overwrite").code == 0
+
+
+def test_weights_in_the_directory_of_a_checkpoint_leave_it_its_options(tmp_path: Path) -> None:
+    run = trace_b.write_checkpoint(tmp_path / "run", trace_b.CHARS)
+    before, options = open_model(run), (run / "options.json").read_bytes()
+    with pytest.raises(OutputError, match=r"needs the file options\.json, which .*ckpt.* reads too"):
+        save_model(random_model(OTHER), run / "weights.hdf5", overwrite=True)
+    save_model(random_model(OTHER), run / "other.hdf5")
+    assert (run / "options.json").read_bytes() == options
+    (index,) = run.glob("*.index")
+    assert same(index, before)
+
+
+def test_weights_in_the_directory_of_a_module_do_not_change_it(tmp_path: Path) -> None:
+    model = random_model(dataclasses.replace(PRESETS["tiny"], dropout=0.0))
+    write_module(tmp_path, module_tensors(model))
+    with pytest.raises(OutputError, match="reads too"):
+        save_model(random_model(OTHER), tmp_path / "weights.hdf5")
+    save_model(random_model(OTHER), tmp_path / "other.hdf5")
+    assert same(tmp_path, model)
+
+
+def test_words_in_an_elmokit_directory_are_not_replaced(tmp_path: Path) -> None:
+    save_model(word_model(WORDS), tmp_path / "ours")
+    with pytest.raises(OutputError, match=r"needs the file vocab\.txt, which .*ours reads too"):
+        save_model(word_model(["<S>", "</S>", "x"]), tmp_path / "ours" / "weights.hdf5", overwrite=True)
+    assert not (tmp_path / "ours" / "weights.hdf5").exists()
+    save_model(word_model(["<S>", "</S>", "x"]), tmp_path / "ours" / "b.hdf5")
+    vocabulary = open_model(tmp_path / "ours").vocabulary
+    assert vocabulary is not None
+    assert vocabulary.words == WORDS
+
+
+def test_published_names_still_open(tmp_path: Path) -> None:
+    model = random_model()
+    for options, weights in (("options.json", "elmo_pt_weights.hdf5"), ("options262.json", "en_weights.hdf5")):
+        folder = tmp_path / options
+        folder.mkdir()
+        bilm_tf.save(model, folder / options, folder / weights)
+        assert same(folder, model)
+        save_model(random_model(OTHER), folder / "new.hdf5")  # its options are not those of the others
+        assert same(folder / weights, model)
+
+
+def test_options_of_another_model_are_never_used(tmp_path: Path) -> None:
+    save_model(random_model(OTHER), tmp_path / "a.hdf5")
+    bilm_tf.save(random_model(), tmp_path / "elsewhere.json", tmp_path / "b.hdf5")
+    with pytest.raises(ModelNotFoundError, match=r"There is no options file .*/options\.json"):
+        open_model(tmp_path / "b.hdf5")
+
+
+def test_a_directory_of_two_models_does_not_open_as_one_of_them(tmp_path: Path) -> None:
+    save_model(random_model(), tmp_path / "a_weights.hdf5")
+    save_model(random_model(OTHER), tmp_path / "b.hdf5")
+    with pytest.raises(FormatError, match=r"several HDF5 files \(a_weights\.hdf5, b\.hdf5\)\. Name the one"):
+        open_model(tmp_path)
+
+
+def test_an_own_word_list_comes_before_the_plain_one(tmp_path: Path) -> None:
+    weights = tmp_path / "b.hdf5"
+    save_model(word_model(WORDS), weights)
+    (tmp_path / VOCABULARY).write_text("<S>\n</S>\n<UNK>\n")
+    vocabulary = open_model(weights).vocabulary
+    assert vocabulary is not None
+    assert vocabulary.words == WORDS
+
+
+def test_a_directory_of_another_program_is_not_overwritten(tmp_path: Path) -> None:
+    bert = tmp_path / "bert"
+    bert.mkdir()
+    (bert / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    (bert / "vocab.txt").write_text("[PAD]\n")
+    with pytest.raises(OutputError, match="is not an elmokit directory, so it is not overwritten"):
+        save_model(random_model(), bert, overwrite=True)
+    assert (bert / "vocab.txt").read_text() == "[PAD]\n"
+    save_model(random_model(), tmp_path / "ours")
+    save_model(random_model(OTHER), tmp_path / "ours", overwrite=True)
+
+
+@pytest.mark.parametrize("name", ["mini.onnx", "m.npy", "m.HDF5", "m.tar.gz", "m.json", "m.pt"])
+def test_an_extension_of_another_format_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(OutputError, match=r"Use \.hdf5 or \.h5, or a name without an extension for an elmokit dir"):
+        save_model(random_model(), tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["elmo-v1.5", "elmo.v2", "elmo.5B", "elmo"])
+def test_a_dot_alone_makes_no_extension(tmp_path: Path, name: str) -> None:
+    assert save_model(random_model(), tmp_path / name) == [tmp_path / name]

@@ -1,0 +1,317 @@
+"""Open a model from every kind of source: paths, URLs, published names, ids on the Hub."""
+
+from __future__ import annotations
+
+import sys
+import types
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elmokit.embedding.elmo import Elmo
+from elmokit.engine.config import PRESETS
+from elmokit.errors import ConfigError, MissingExtraError, ModelNotFoundError
+from elmokit.formats import published
+from elmokit.formats.fetch import local_path
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.formats.published import ModelLocation, PublishedModel, find_published, many_languages, models
+from elmokit.formats.save import save_model
+from elmokit.network.bilm import BiLM
+from tests.conftest import random_model
+from tests.helpers import trace_b
+from tests.helpers.http_server import Server
+from tests.helpers.paths import DATA
+from tests.helpers.weights import same_weights
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, bytes]:
+    """A small published model's files by name."""
+    folder = tmp_path / "made"
+    save_model(random_model(), folder / "elmo_weights.hdf5")
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def serve(server: Server, folder: str, files: dict[str, bytes]) -> str:
+    for name, content in files.items():
+        server.answers[f"{folder}/{name}"] = lambda handler, content=content: handler.give(content)
+    return server.address(folder)
+
+
+def assert_is_the_model(model: PretrainedBiLM) -> None:
+    assert same_weights(model, random_model())
+
+
+def test_a_url_opens_with_the_options_next_to_it(server: Server, files: dict[str, bytes]) -> None:
+    there = serve(server, "/named", files)
+    assert_is_the_model(open_model(f"{there}/elmo_weights.hdf5"))
+    plain = {"elmo_weights.hdf5": files["elmo_weights.hdf5"], "options.json": files["elmo_options.json"]}
+    assert_is_the_model(open_model(f"{serve(server, '/plain', plain)}/elmo_weights.hdf5"))
+    with pytest.raises(ModelNotFoundError, match=r"options\.json"):
+        open_model(f"{serve(server, '/none', {'weights.hdf5': b''})}/weights.hdf5")
+
+
+def test_two_urls_open_and_so_does_a_url_passed_as_a_path(server: Server, files: dict[str, bytes]) -> None:
+    there = serve(server, "/a", files)
+    elmo = Elmo.from_pretrained(Path(f"{there}/elmo_weights.hdf5"), options=f"{there}/elmo_options.json")
+    expected = Elmo(random_model()).embed([["a", "cat"]])[0]
+    np.testing.assert_allclose(elmo.embed([["a", "cat"]])[0], expected, atol=1e-5, rtol=0)
+
+
+def test_an_archive_at_a_url_opens(server: Server, files: dict[str, bytes], tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "210.zip", "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    there = serve(server, "/20", {"210.zip": (tmp_path / "210.zip").read_bytes()})
+    assert_is_the_model(open_model(f"{there}/210.zip"))
+
+
+def test_a_file_url_and_a_home_path_open(
+    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_is_the_model(open_model((tmp_path / "made" / "elmo_weights.hdf5").as_uri()))
+    assert_is_the_model(open_model((tmp_path / "made").as_uri()))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert_is_the_model(open_model("~/made", options="~/made/elmo_options.json"))
+
+
+def test_a_published_name_opens_from_the_first_location_that_has_it(
+    server: Server,
+    files: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dead, alive = server.address("/dead"), serve(server, "/mirror", files)
+    locations = tuple(
+        ModelLocation(f"{there}/elmo_weights.hdf5", f"{there}/elmo_options.json") for there in (dead, alive)
+    )
+    monkeypatch.setattr(
+        published, "models", lambda: (PublishedModel("tiny-test", "none", "nothing", locations, "this test"),)
+    )
+    model = open_model("Tiny-Test")
+    assert_is_the_model(model)
+    assert model.card["name"] == "tiny-test"
+    assert model.card["from"] == f"{alive}/elmo_weights.hdf5"
+
+
+@pytest.mark.parametrize("page", [b"<!DOCTYPE html><title>Buy this domain</title>", b"GIF89a: this domain is for sale"])
+def test_a_published_name_opens_from_a_mirror_if_the_first_domain_is_parked(
+    server: Server,
+    files: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    page: bytes,
+) -> None:
+    parked, alive = serve(server, "/parked", dict.fromkeys(files, page)), serve(server, "/mirror", files)
+    locations = tuple(
+        ModelLocation(f"{there}/elmo_weights.hdf5", f"{there}/elmo_options.json") for there in (parked, alive)
+    )
+    monkeypatch.setattr(
+        published, "models", lambda: (PublishedModel("tiny-test", "none", "nothing", locations, "this test"),)
+    )
+    for _ in range(2):
+        model = open_model("tiny-test")
+        assert_is_the_model(model)
+        assert model.card["from"] == f"{alive}/elmo_weights.hdf5"
+    monkeypatch.setattr(
+        published, "models", lambda: (PublishedModel("tiny-test", "none", "nothing", locations[:1], "this test"),)
+    )
+    with pytest.raises(ModelNotFoundError, match=r"Tried: .*/parked/"):
+        open_model("tiny-test")
+
+
+def test_an_unavailable_published_name_says_what_was_tried_and_what_to_do(
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    locations = tuple(
+        ModelLocation(server.address(f"/{there}.hdf5"), server.address(f"/{there}.json")) for there in "ab"
+    )
+    monkeypatch.setattr(
+        published, "models", lambda: (PublishedModel("gone", "none", "nothing", locations, "this test"),)
+    )
+    with pytest.raises(ModelNotFoundError, match=r"Download the weights .* by hand") as error:
+        open_model("gone")
+    assert all(location.options in str(error.value) for location in locations if location.options)
+    assert "--options" in str(error.value)
+
+
+def test_a_published_checkpoint_opens_from_its_files_with_the_softmax(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = serve(server, "/elmo", {file.name: file.read_bytes() for file in (DATA / "bilm-tf-run").iterdir()})
+    name = "model.ckpt-207"
+    location = ModelLocation(
+        f"{there}/{name}.index",
+        f"{there}/options.json",
+        f"{there}/vocab.txt",
+        (f"{there}/{name}.data-00000-of-00001",),
+    )
+    model = PublishedModel("tiny-test", "none", "nothing", (location,), "this test")
+    monkeypatch.setattr(published, "models", lambda: (model,))
+    for _ in range(2):
+        opened = open_model("tiny-test")
+        assert opened.family == "tf-checkpoint"
+        assert opened.softmax is not None
+        assert opened.card["from"] == location.weights
+    assert model.files == f"the files {', '.join(location.urls)}, all into one directory,"
+
+
+def test_a_path_comes_before_a_published_name(
+    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made").rename(tmp_path / "original")
+    monkeypatch.chdir(tmp_path)
+    assert_is_the_model(open_model("original"))
+
+
+def test_an_unknown_name_is_reported_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(
+        ModelNotFoundError, match=r"neither a file or directory nor the name of a model.*Did you mean 'portuguese'"
+    ):
+        open_model("portugese")
+    with pytest.raises(ModelNotFoundError, match="neither a file or directory nor the name of a model"):
+        open_model(tmp_path / "none")
+
+
+def test_a_published_name_takes_no_options() -> None:
+    with pytest.raises(ConfigError, match="its own options"):
+        open_model("original", options="options.json")
+
+
+def test_the_table_of_published_models_is_complete() -> None:
+    taken = published.names()
+    assert len(taken) == len(set(taken))
+    for model in models():
+        assert find_published(model.name) is model
+        assert all(find_published(name) is model for name in model.also)
+        assert model.about
+        assert model.read_on
+        for place in model.locations:
+            assert all(address.startswith("https://") for address in place.urls)
+            assert place.options or place.weights.endswith((".zip", ".tar.gz"))
+    families = {"embeddia": 7, "indian": 14, "many-langs": 44}
+    assert {family: len(languages) for family, languages in published.families().items()} == families
+    wanted = {"original-checkpoint", "polish", "bioelmo", "embeddia:croatian", "indian:hindi"}
+    assert wanted <= set(taken)
+    wanted = {"small", "medium", "original", "original-5.5b", "portuguese", "japanese", "german", "basque", "pubmed"}
+    assert wanted <= set(taken)
+
+
+@pytest.mark.parametrize("name", ["small", "medium", "original"])
+def test_sizes_in_the_table_are_those_of_the_presets(name: str) -> None:
+    import torch
+
+    model = find_published(name)
+    assert model is not None
+    with torch.device("meta"):
+        n_parameters = BiLM(PRESETS[name]).n_parameters
+    assert model.megabytes == pytest.approx(n_parameters * 4 / 1e6, abs=1)
+    assert f"hdf5 ({model.megabytes} MB) and the options" in model.files
+
+
+def test_models_of_the_nlpl_repository_have_names() -> None:
+    assert (many_languages()["arabic"], many_languages()["dutch"], many_languages()["chinese"]) == (136, 164, 179)
+    found = find_published("nlpl:210")
+    assert found is not None
+    assert found.locations == (ModelLocation("https://vectors.nlpl.eu/repository/20/210.zip"),)
+    finnish, number = find_published("many-langs:finnish"), find_published("nlpl:149")
+    assert finnish is not None
+    assert number is not None
+    assert finnish.locations == number.locations
+    assert len(finnish.locations) == 2
+    assert find_published("nlpl:x") is find_published("many-langs:klingon") is find_published("nothing") is None
+
+
+def fake_hub(monkeypatch: pytest.MonkeyPatch, answer: object) -> list[tuple[str, str | None]]:
+    """A stand-in for ``huggingface_hub`` that answers with a folder or an error."""
+    asked: list[tuple[str, str | None]] = []
+
+    def snapshot_download(repo_id: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        asked.append((repo_id, revision))
+        assert "*.hdf5" in allow_patterns
+        if isinstance(answer, Exception):
+            raise answer
+        return str(answer)
+
+    hub = types.ModuleType("huggingface_hub")
+    hub.snapshot_download = snapshot_download  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    return asked
+
+
+def test_a_hub_id_opens_the_folder_that_huggingface_hub_gives(
+    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = fake_hub(monkeypatch, tmp_path / "made")
+    for name in ("hf:owner/name", "owner/name", "hf:owner/name@v1"):
+        assert_is_the_model(open_model(name))
+    assert asked == [("owner/name", None), ("owner/name", None), ("owner/name", "v1")]
+
+
+def test_an_unavailable_hub_id_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_hub(monkeypatch, OSError("401 Client Error.\nRepository Not Found"))
+    with pytest.raises(ModelNotFoundError, match=r"401 Client Error\. .*download its files by hand"):
+        open_model("hf:owner/name")
+
+
+def test_without_huggingface_hub_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'elmokit\[huggingface-hub\]'"):
+        open_model("hf:owner/name")
+
+
+def test_a_mistyped_path_is_first_reported_as_a_missing_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    expected = r"^There is no file or directory .*pip install 'elmokit\[huggingface-hub\]'"
+    with pytest.raises(ModelNotFoundError, match=expected):
+        open_model("models/foo")
+    fake_hub(monkeypatch, OSError("404 Client Error"))
+    with pytest.raises(
+        ModelNotFoundError, match=r"^There is no file or directory .*models/foo cannot be downloaded .* 404"
+    ):
+        open_model("models/foo")
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("http://[x", ConfigError, "not a valid URL"),
+        ("http://[x/w.hdf5", ConfigError, "not a valid URL"),
+        ("//[x/y", ModelNotFoundError, "neither a file or directory nor the name of a model"),
+        ("~nosuchuser/m", ModelNotFoundError, "this user has no home directory"),
+        ("x" * 300, ModelNotFoundError, "neither a file or directory nor the name of a model"),
+    ],
+)
+def test_an_invalid_name_is_one_clear_error(name: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        open_model(name)
+
+
+def test_local_path_leaves_a_path_alone(tmp_path: Path) -> None:
+    assert local_path(tmp_path / "a") == tmp_path / "a"
+    with pytest.raises(ModelNotFoundError, match="this user has no home directory"):
+        local_path("~nosuchuser/options.json")
+
+
+def test_a_checkpoint_opens_by_a_relative_path_without_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trace_b.write_checkpoint(tmp_path / "run", trace_b.CHARS)
+    (index,) = run.glob("*.index")
+    monkeypatch.chdir(tmp_path)
+    fake_hub(monkeypatch, OSError("the Hub must not be asked"))
+    model = open_model(f"run/{index.stem}")
+    assert (model.family, model.softmax is not None) == ("tf-checkpoint", True)
+
+
+def test_token_embeddings_and_a_vocabulary_may_be_urls(server: Server, files: dict[str, bytes]) -> None:
+    there = serve(server, "/model", {**files, "words.txt": b"<S>\n</S>\n<UNK>\ncat\n"})
+    model = open_model(f"{there}/elmo_weights.hdf5", vocabulary=f"{there}/words.txt")
+    assert model.vocabulary is not None
+    assert model.vocabulary.words[-1] == "cat"
+
+
+@pytest.mark.parametrize("name", ["en-minni", "en_mini"])
+def test_a_misspelled_name_of_the_model_in_the_package_is_recognized(name: str) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"nor the name of a model\. Did you mean 'en-mini'\? The names are"):
+        open_model(name)

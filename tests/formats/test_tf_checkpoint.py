@@ -1,0 +1,346 @@
+from __future__ import annotations
+
+import gzip
+import json
+import tarfile
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from elmokit.cli.main import elmokit
+from elmokit.embedding.elmo import Elmo
+from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
+from elmokit.formats import bilm_tf, tf_checkpoint
+from elmokit.formats.folder import save_folder
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.formats.words import CachedModel
+from elmokit.lm.perplexity import perplexity
+from elmokit.storage.text_files import split_tokens
+from tests.conftest import WORDS, random_model
+from tests.helpers.tf_bundle_writer import write_bundle
+from tests.helpers.tf_names import checkpoint_tensors
+from tests.helpers.weights import same_weights
+
+TINY = PRESETS["tiny"]
+WORD_INPUT = replace(TINY, char_cnn=None, n_words=len(WORDS))
+
+
+def write_checkpoint(model: PretrainedBiLM, folder: Path, name: str = "model.ckpt-207", **extra: Any) -> Path:
+    """A folder as bilm-tf's trainer leaves it, with a vocabulary."""
+    write_bundle(folder / name, checkpoint_tensors(model) | extra)
+    (folder / "checkpoint").write_text(f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n')
+    training = {"n_epochs": 3, "n_tokens_vocab": len(WORDS), "batch_size": 16}
+    options = bilm_tf.options_from_config(model.config) | training
+    (folder / "options.json").write_text(json.dumps(options))
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in WORDS))
+    return folder
+
+
+def assert_same(model: PretrainedBiLM, other: PretrainedBiLM) -> None:
+    assert same_weights(model, other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize("n_layers", [1, 2])
+@pytest.mark.parametrize("base", [TINY, WORD_INPUT], ids=["characters", "words"])
+def test_a_checkpoint_gives_back_model_and_softmax(
+    tmp_path: Path, base: BiLMConfig, n_layers: int, bidirectional: bool
+) -> None:
+    model = random_model(replace(base, n_layers=n_layers, bidirectional=bidirectional))
+    opened = open_model(write_checkpoint(model, tmp_path))
+    assert opened.family == "tf-checkpoint"
+    assert opened.card == {"training_steps": 207}
+    assert_same(opened, model)
+    assert opened.vocabulary is not None
+    assert opened.vocabulary.words == WORDS
+    assert opened.softmax is not None
+    assert model.softmax is not None
+    for name in ("weight", "bias"):
+        np.testing.assert_array_equal(opened.softmax.arrays[name], model.softmax.arrays[name])
+
+
+def test_a_tied_softmax_is_the_table_of_words(tmp_path: Path) -> None:
+    model = random_model(WORD_INPUT)
+    tensors = checkpoint_tensors(model)
+    del tensors["lm/softmax/W"]
+    folder = write_checkpoint(model, tmp_path)
+    write_bundle(folder / "model.ckpt-207", tensors)
+    opened = open_model(folder)
+    assert opened.softmax is not None
+    np.testing.assert_array_equal(opened.softmax.weight, model.arrays["token_layer.embedding.weight"][1:])
+
+
+def test_names_of_tensorflow_1_0_are_read(tmp_path: Path) -> None:
+    model = random_model()
+    old = {
+        name.replace("kernel", "weights").replace("bias", "biases"): tensor
+        for name, tensor in checkpoint_tensors(model).items()
+    }
+    folder = write_checkpoint(model, tmp_path)
+    write_bundle(folder / "model.ckpt-207", old)
+    assert_same(open_model(folder), model)
+
+
+def test_adagrad_sums_come_by_our_names_and_in_our_layout(tmp_path: Path) -> None:
+    model = random_model(replace(TINY, n_layers=1))
+    weights = checkpoint_tensors(model)
+    sums = {f"{name}/Adagrad": 2 * tensor for name, tensor in weights.items() if name.startswith("lm/")}
+    folder = write_checkpoint(model, tmp_path, **sums)
+    found = tf_checkpoint.read(folder, adagrad=True)
+    assert found.step == 207
+    assert model.softmax is not None
+    ours = {**model.arrays, **{f"softmax.{name}": array for name, array in model.softmax.arrays.items()}}
+    assert set(found.adagrad) == set(ours)
+    for name, array in ours.items():
+        expected = 2 * array
+        if name == "token_layer.char_embedding.weight":
+            expected[0] = tf_checkpoint.ADAGRAD_START
+        np.testing.assert_array_equal(found.adagrad[name], expected, name)
+    assert tf_checkpoint.read(folder).adagrad == {}
+
+
+def test_missing_adagrad_sums_are_an_error_only_when_requested(tmp_path: Path) -> None:
+    folder = write_checkpoint(random_model(), tmp_path)
+    tf_checkpoint.load(folder)
+    with pytest.raises(TensorMismatchError, match="no Adagrad sums"):
+        tf_checkpoint.read(folder, adagrad=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        ('model_checkpoint_path: "model.ckpt-20"\n', 20),
+        ('model_checkpoint_path: "/home/somebody/run/model.ckpt-9"\n', 9),
+        ('model_checkpoint_path: "C:\\\\run\\\\model.ckpt-9"\n', 9),
+        ('model_checkpoint_path: "model.ckpt-5000"\n', 100),
+        ("no such thing", 100),
+        (None, 100),
+    ],
+)
+def test_the_newest_checkpoint_is_opened(tmp_path: Path, text: str | None, step: int) -> None:
+    for number in (9, 20, 100):
+        write_checkpoint(random_model(seed=number), tmp_path, f"model.ckpt-{number}")
+    (tmp_path / "checkpoint").unlink()
+    if text is not None:
+        (tmp_path / "checkpoint").write_text(text)
+    assert_same(open_model(tmp_path), random_model(seed=step))
+
+
+def test_a_named_step_is_opened(tmp_path: Path) -> None:
+    for number in (9, 100):
+        write_checkpoint(random_model(seed=number), tmp_path, f"model.ckpt-{number}")
+    assert_same(tf_checkpoint.load(tmp_path, step=9), random_model(seed=9))
+    assert_same(tf_checkpoint.load(tmp_path / "model.ckpt-9"), random_model(seed=9))
+    assert_same(open_model(tmp_path / "model.ckpt-9.index"), random_model(seed=9))
+    assert_same(open_model(tmp_path / "checkpoint"), random_model(seed=100))
+    with pytest.raises(ModelNotFoundError, match=r"step 10; there are model\.ckpt-100, model\.ckpt-9"):
+        tf_checkpoint.load(tmp_path, step=10)
+
+
+def test_deeppavlov_keeps_options_and_vocabulary_above(tmp_path: Path) -> None:
+    for epoch in (2, 10):
+        write_checkpoint(random_model(seed=epoch), tmp_path / "saves" / "epochs" / str(epoch), "model")
+    inner = tmp_path / "saves" / "epochs"
+    (inner / "10" / "options.json").rename(tmp_path / "options.json")
+    (inner / "10" / "vocab.txt").rename(tmp_path / "vocab-2016-09-10.txt")
+    opened = open_model(tmp_path)
+    assert_same(opened, random_model(seed=10))
+    assert opened.softmax is not None
+
+
+def test_without_a_vocabulary_the_softmax_is_left_out_and_the_card_says_so(tmp_path: Path) -> None:
+    folder = write_checkpoint(random_model(), tmp_path)
+    (folder / "vocab.txt").rename(folder / "words")
+    opened = open_model(folder)
+    assert opened.softmax is None
+    assert "no vocabulary" in opened.card["softmax"]
+    assert tf_checkpoint.load(folder, vocabulary=folder / "words").softmax is not None
+
+
+@pytest.mark.parametrize("kind", ["folder", "index", "archive"])
+def test_a_vocabulary_that_is_given_names_the_softmax(tmp_path: Path, kind: str) -> None:
+    folder = write_checkpoint(random_model(), tmp_path / "run")
+    words, few = tmp_path / "words", tmp_path / "few"
+    (folder / "vocab.txt").rename(words)
+    few.write_text("<S>\n</S>\n<UNK>\ncat\n")
+    path = {"folder": folder, "index": folder / "model.ckpt-207.index", "archive": tmp_path / "run.zip"}[kind]
+    if kind == "archive":
+        with zipfile.ZipFile(path, "w") as archive:
+            for file in folder.iterdir():
+                archive.write(file, file.name)
+    opened = open_model(path, vocabulary=words)
+    assert opened.softmax is not None
+    assert opened.vocabulary is not None
+    assert opened.vocabulary.words == WORDS
+    assert "softmax" not in opened.card
+    with pytest.raises(TensorMismatchError, match="the vocabulary has 4 words"):
+        open_model(path, vocabulary=few)
+
+
+def test_a_checkpoint_opens_from_an_archive_with_its_directory_as_seqvec_was_published(tmp_path: Path) -> None:
+    folder = write_checkpoint(random_model(), tmp_path / "seqvec_checkpoint")
+    (folder / "model.ckpt-207.meta").write_bytes(b"a graph")
+    with tarfile.open(tmp_path / "seqvec_checkpoint.tar.gz", "w:gz") as archive:
+        archive.add(folder, folder.name)
+    opened = open_model(tmp_path / "seqvec_checkpoint.tar.gz")
+    assert_same(opened, random_model())
+    assert opened.softmax is not None
+
+
+def test_the_words_of_a_softmax_are_not_exchanged(tmp_path: Path) -> None:
+    save_folder(random_model(), tmp_path / "ours")
+    (tmp_path / "few").write_text("<S>\n</S>\n<UNK>\ncat\n")
+    with pytest.raises(ConfigError, match="a softmax with words of its own"):
+        open_model(tmp_path / "ours", vocabulary=tmp_path / "few")
+    again = open_model(tmp_path / "ours", vocabulary=tmp_path / "ours" / "vocab.txt")
+    assert again.softmax is not None
+
+
+def test_token_embeddings_do_not_change_the_words_of_a_checkpoints_softmax(tmp_path: Path) -> None:
+    folder = write_checkpoint(random_model(), tmp_path / "run")
+    index = folder / "model.ckpt-207.index"
+    with pytest.raises(ModelNotFoundError, match="no file of token embeddings"):
+        open_model(index, token_embeddings=tmp_path / "nowhere")
+    words = tmp_path / "few"
+    words.write_text("<S>\n</S>\ncat\n")
+    with h5py.File(tmp_path / "table.hdf5", "w") as file:
+        file["embedding"] = np.ones((3, TINY.projection_dim), np.float32)
+    opened = open_model(index, token_embeddings=tmp_path / "table.hdf5", vocabulary=words)
+    assert isinstance(opened, CachedModel)
+    assert opened.vocabulary is not None
+    assert opened.vocabulary.words == WORDS
+    assert opened.softmax is not None
+
+
+def test_a_word_input_checkpoint_over_another_table_loses_its_softmax(tmp_path: Path) -> None:
+    folder = write_checkpoint(random_model(WORD_INPUT), tmp_path / "run")
+    (tmp_path / "few").write_text("<S>\n</S>\ncat\n")
+    with h5py.File(tmp_path / "table.hdf5", "w") as file:
+        file["embedding"] = np.ones((3, TINY.projection_dim), np.float32)
+    opened = open_model(folder, token_embeddings=tmp_path / "table.hdf5", vocabulary=tmp_path / "few")
+    assert opened.softmax is None
+    assert "its words are not those of table.hdf5" in opened.card["softmax"]
+
+
+def test_without_a_softmax_the_words_must_still_be_those_of_the_table(tmp_path: Path) -> None:
+    model = random_model(WORD_INPUT)
+    folder = write_checkpoint(model, tmp_path)
+    tensors = {name: tensor for name, tensor in checkpoint_tensors(model).items() if "softmax" not in name}
+    write_bundle(folder / "model.ckpt-207", tensors)
+    assert open_model(folder).encode(["cat"]).tolist() == [WORDS.index("cat") + 1]
+    (folder / "vocab.txt").write_text("<S>\n</S>\n<UNK>\ncat\n")
+    with pytest.raises(TensorMismatchError, match="lists 4 words"):
+        open_model(folder)
+
+
+def test_a_compressed_vocabulary_is_read_next_to_the_checkpoint_and_by_name(tmp_path: Path) -> None:
+    folder = write_checkpoint(random_model(), tmp_path)
+    (folder / "vocab.txt.gz").write_bytes(gzip.compress((folder / "vocab.txt").read_bytes()))
+    (folder / "vocab.txt").unlink()
+    assert open_model(folder).softmax is not None
+    (folder / "vocab.txt.gz").rename(tmp_path / "words.gz")
+    assert open_model(folder).softmax is None
+    assert open_model(folder, vocabulary=tmp_path / "words.gz").softmax is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (WORDS[:-1], f"has {len(WORDS) - 1} words and softmax/b {len(WORDS)} rows|softmax/W {len(WORDS)} rows"),
+        ([*WORDS, "more"], f"has {len(WORDS) + 1} words"),
+        ([*WORDS[:-1], "the"], "occurs more than once"),
+        (WORDS[3:], "remove the file"),
+    ],
+)
+def test_a_vocabulary_that_does_not_belong_is_an_error(tmp_path: Path, words: list[str], message: str) -> None:
+    folder = write_checkpoint(random_model(), tmp_path)
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    with pytest.raises((FormatError, TensorMismatchError), match=message):
+        open_model(folder)
+
+
+def test_options_of_another_model_are_an_error(tmp_path: Path) -> None:
+    folder = write_checkpoint(random_model(), tmp_path)
+    options = bilm_tf.options_from_config(replace(TINY, hidden_dim=128))
+    (folder / "options.json").write_text(json.dumps(options))
+    with pytest.raises(TensorMismatchError, match="wrong shape"):
+        open_model(folder)
+    (folder / "options.json").unlink()
+    with pytest.raises(ModelNotFoundError, match=r"no options\.json"):
+        open_model(folder)
+
+
+def test_a_checkpoint_of_something_else_says_what_it_holds(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "bert_model.ckpt", {"bert/embeddings/word_embeddings": np.ones((3, 2), dtype=np.float32)})
+    with pytest.raises(FormatError, match="not of an ELMo: it holds bert/embeddings/word_embeddings"):
+        open_model(tmp_path)
+
+
+def test_a_damaged_checkpoint_says_so(tmp_path: Path) -> None:
+    folder = write_checkpoint(random_model(), tmp_path)
+    index = folder / "model.ckpt-207.index"
+    index.write_bytes(index.read_bytes()[:-1])
+    for path in (folder, index):
+        with pytest.raises(FormatError, match="does not end as one"):
+            open_model(path)
+
+
+def test_exported_weights_in_the_folder_come_first(tmp_path: Path) -> None:
+    folder = write_checkpoint(random_model(), tmp_path)
+    bilm_tf.save(random_model(seed=1), folder / "options.json", folder / "weights.hdf5", overwrite=True)
+    assert open_model(folder).family == "bilm-tf"
+    assert open_model(folder / "checkpoint").family == "tf-checkpoint"
+
+
+def test_the_command_line_describes_and_converts_a_checkpoint(tmp_path: Path) -> None:
+    folder = write_checkpoint(random_model(), tmp_path / "run")
+    told = CliRunner().invoke(elmokit, ["info", "--model", str(folder)])
+    assert told.exit_code == 0, told.output
+    assert "tf-checkpoint" in told.output
+    for target in (tmp_path / "ours", tmp_path / "theirs.hdf5"):
+        done = CliRunner().invoke(elmokit, ["convert", str(folder), str(target)])
+        assert done.exit_code == 0, done.output
+        assert_same(open_model(target), open_model(folder))
+    assert open_model(tmp_path / "ours").softmax is not None
+
+
+def test_a_checkpoint_embeds(tmp_path: Path) -> None:
+    model = random_model()
+    sentences = [["the", "cat", "sat"], ["unseen"]]
+    expected = Elmo(model, start="zero").embed(sentences)
+    found = Elmo.from_pretrained(write_checkpoint(model, tmp_path), start="zero").embed(sentences)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_the_checkpoint_of_bilm_tf_holds_what_its_own_dump_holds(bilm_tf_run: Path) -> None:
+    run = bilm_tf_run
+    found = tf_checkpoint.read(run, adagrad=True)
+    dumped = bilm_tf.load(run / "options.json", run / "weights.hdf5")
+    assert_same(found.model, dumped)
+    assert found.step == 207
+    assert found.model.softmax is not None
+    assert found.model.softmax.weight.shape == (603, 12)
+    shapes = {name: array.shape for name, array in dumped.arrays.items()}
+    shapes |= {f"softmax.{name}": array.shape for name, array in found.model.softmax.arrays.items()}
+    assert {name: array.shape for name, array in found.adagrad.items()} == shapes
+    assert all(bool((array >= tf_checkpoint.ADAGRAD_START).all()) for array in found.adagrad.values())
+
+
+def test_the_checkpoint_of_bilm_tf_has_the_perplexity_that_bilm_tf_measured(bilm_tf_run: Path) -> None:
+    run = bilm_tf_run
+    model = tf_checkpoint.load(run)
+    assert model.softmax is not None
+    assert model.vocabulary is not None
+    sentences = [split_tokens(line) for line in (run / "train.txt").read_text(encoding="utf-8").splitlines()]
+    found = perplexity(model, sentences, start="stateful")
+    assert found.mean == pytest.approx(100.72575, abs=2e-4)  # run_test with one row, which loses no tail

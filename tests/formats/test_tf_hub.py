@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elmokit.embedding.elmo import Elmo
+from elmokit.engine.config import PRESETS
+from elmokit.errors import FormatError, TensorMismatchError
+from elmokit.formats import bilm_tf
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.formats.save import save_model
+from tests.conftest import random_model
+from tests.helpers.tf_hub_files import pack_module, write_module
+from tests.helpers.tf_names import module_tensors
+from tests.helpers.weights import same_weights
+
+TINY = replace(PRESETS["tiny"], dropout=0.0)
+GOOGLE_MIX: dict[str, Any] = {
+    "aggregation/weights": np.array([0.5, -1.0, 2.0], dtype=np.float32),
+    "aggregation/scaling": np.float32(1.5) * np.ones((), dtype=np.float32),
+}
+DEEPPAVLOV_MIX: dict[str, Any] = {
+    "aggregation/elmo_output_ELMo_W": np.array([0.5, -1.0, 2.0], dtype=np.float32),
+    "aggregation/elmo_output_ELMo_gamma": np.array([1.5], dtype=np.float32),
+}
+STATES: dict[str, Any] = {f"bilm/Variable{end}": np.zeros((8, 4), dtype=np.float32) for end in ("", "_1", "_2")}
+
+
+def assert_same(model: PretrainedBiLM, other: PretrainedBiLM) -> None:
+    assert same_weights(model, other)
+
+
+@pytest.mark.parametrize("graph", ["saved_model.pb", "tfhub_module.pb"])
+@pytest.mark.parametrize("mix", [GOOGLE_MIX, DEEPPAVLOV_MIX], ids=["google", "deeppavlov"])
+@pytest.mark.parametrize("zero_row", [False, True], ids=["261 rows", "262 rows"])
+def test_a_module_gives_back_the_model_and_its_mix(
+    tmp_path: Path, zero_row: bool, mix: dict[str, Any], graph: str
+) -> None:
+    model = random_model(TINY)
+    opened = open_model(write_module(tmp_path, module_tensors(model, zero_row) | mix | STATES, graph))
+    assert opened.family == "tf-hub"
+    assert_same(opened, model)
+    assert opened.card["mix"] == {"weights": [0.5, -1.0, 2.0], "gamma": 1.5}
+    assert opened.card["skipped"] == ["bilm/Variable", "bilm/Variable_1", "bilm/Variable_2"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [replace(TINY, n_layers=1), replace(TINY, hidden_dim=32), replace(TINY, bidirectional=False)],
+    ids=["one layer", "no projection in the cell", "one direction"],
+)
+def test_sizes_are_inferred_from_the_variables(tmp_path: Path, config: Any) -> None:
+    model = random_model(config)
+    opened = open_model(write_module(tmp_path, module_tensors(model)))
+    assert_same(opened, model)
+    assert opened.card == {}
+
+
+def test_options_next_to_the_module_complete_the_variables(tmp_path: Path) -> None:
+    assert TINY.char_cnn is not None
+    config = replace(TINY, skip_connections=False, cell_clip=None, char_cnn=replace(TINY.char_cnn, activation="tanh"))
+    model = random_model(config)
+    folder = write_module(tmp_path / "module", module_tensors(model, zero_row=True))
+    (tmp_path / "options.json").write_text(json.dumps(bilm_tf.options_from_config(config)))
+    assert open_model(folder).config != config
+    assert_same(open_model(folder, options=tmp_path / "options.json"), model)
+    (tmp_path / "options.json").rename(folder / "options.json")
+    assert_same(open_model(folder), model)
+
+
+def test_262_rows_of_another_layout_are_refused(tmp_path: Path) -> None:
+    tensors = module_tensors(random_model(TINY), zero_row=True)
+    tensors["bilm/char_embed"] = tensors["bilm/char_embed"][::-1].copy()
+    with pytest.raises(FormatError, match="the first is not zero"):
+        open_model(write_module(tmp_path, tensors))
+
+
+def test_a_missing_variable_is_named(tmp_path: Path) -> None:
+    tensors = module_tensors(random_model(TINY))
+    del tensors["bilm/CNN/b_cnn_1"]
+    with pytest.raises(TensorMismatchError, match="missing: CNN/b_cnn_1"):
+        open_model(write_module(tmp_path, tensors))
+
+
+def test_a_mix_of_another_model_is_refused(tmp_path: Path) -> None:
+    tensors = module_tensors(random_model(TINY)) | GOOGLE_MIX
+    tensors["aggregation/weights"] = np.zeros(4, dtype=np.float32)
+    with pytest.raises(TensorMismatchError, match="holds 4 numbers, expected 3"):
+        open_model(write_module(tmp_path, tensors))
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"dense/kernel": np.ones((3, 2), dtype=np.float32)},
+        {"bilm/char_embed": np.ones(261, dtype=np.float32)},
+        {"bilm/char_embed": np.ones((261, 4), dtype=np.float32), "bilm/CNN/W_cnn_0": np.ones(4, dtype=np.float32)},
+    ],
+    ids=["a classifier", "a flat table", "a flat filter"],
+)
+def test_another_saved_model_is_reported(tmp_path: Path, tensors: dict[str, Any]) -> None:
+    with pytest.raises((FormatError, TensorMismatchError), match=r"not of an ELMo|expected four|no char CNN"):
+        open_model(write_module(tmp_path, tensors))
+
+
+@pytest.mark.parametrize("top", ["", "./", "elmo_ru/module/"])
+def test_a_tarball_opens_as_the_folder_in_it(tmp_path: Path, top: str) -> None:
+    model = random_model(TINY)
+    folder = write_module(tmp_path / "module", module_tensors(model) | GOOGLE_MIX)
+    opened = open_model(pack_module(folder, tmp_path / "elmo.tar.gz", top))
+    assert_same(opened, model)
+    assert opened.source == tmp_path / "elmo.tar.gz"
+    assert opened.card["mix"]["gamma"] == 1.5
+
+
+def test_a_module_embeds_and_its_mix_outlives_conversion(tmp_path: Path) -> None:
+    model = random_model(TINY)
+    opened = open_model(write_module(tmp_path / "module", module_tensors(model, zero_row=True) | DEEPPAVLOV_MIX))
+    save_model(opened, tmp_path / "ours")
+    converted = open_model(tmp_path / "ours")
+    assert converted.card["mix"] == {"weights": [0.5, -1.0, 2.0], "gamma": 1.5}
+    sentences = [["the", "cat"]]
+    expected = Elmo(model, start="zero").embed(sentences)[0]
+    for other in (opened, converted):
+        assert_same(other, model)
+        np.testing.assert_allclose(Elmo(other, start="zero").embed(sentences)[0], expected, atol=1e-5)

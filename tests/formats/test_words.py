@@ -1,0 +1,301 @@
+"""Word-input models, published word lists, and cached token embeddings."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.elmo_module import ElmoModule
+from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.token_cache import TokenCache
+from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError, TextError
+from elmokit.formats import bilm_tf
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.formats.save import save_model
+from elmokit.formats.words import CachedModel, read_embeddings
+from elmokit.network.cached_char_cnn import CachedCharCNN
+from elmokit.text.vocabulary import read_words
+from tests.conftest import WORDS, random_model
+
+SENTENCES = [["the", "cat", "sat", "."], ["the", "zebra"], []]
+WORD_CONFIG = BiLMConfig(char_cnn=None, n_words=len(WORDS), projection_dim=8, hidden_dim=16)
+
+
+@pytest.fixture
+def word_input(tmp_path: Path) -> Path:
+    """A word-input model as bilm-tf leaves it: ``embedding`` in the weights, the words beside."""
+    folder = tmp_path / "words"
+    save_model(random_model(WORD_CONFIG), folder / "weights.hdf5")
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    return folder
+
+
+def char_input(folder: Path) -> Path:
+    save_model(random_model(), folder / "weights.hdf5")
+    return folder
+
+
+def write_table(path: Path, model: PretrainedBiLM, words: list[str]) -> Path:
+    """A table as bilm-tf's dump writes it: every word alone through the char CNN, in the order of the list."""
+    with torch.no_grad(), h5py.File(path, "w") as file:
+        rows = [model.bilm.token_layer(torch.from_numpy(model.encode([word])))[0] for word in words]
+        file["embedding"] = torch.stack(rows).numpy()
+    path.with_name("vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    return path
+
+
+def all_layers(model: PretrainedBiLM, sentences: list[list[str]] = SENTENCES) -> list[np.ndarray]:
+    return Elmo(model, start="zero").embed(sentences)
+
+
+def test_a_word_input_model_reads_words_and_unk_for_the_others(word_input: Path) -> None:
+    model = open_model(word_input)
+    np.testing.assert_array_equal(model.encode(["the", "<UNK>"]), [WORDS.index("the") + 1, WORDS.index("<UNK>") + 1])
+    zebra, unknown = all_layers(model, [["the", "zebra"], ["the", "<UNK>"]])
+    np.testing.assert_allclose(zebra, unknown, atol=1e-6, rtol=0)  # the last bits may depend on a row's position
+    expected = random_model(WORD_CONFIG)
+    for ours, theirs in zip(all_layers(model), all_layers(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=0)
+
+
+def test_a_compressed_word_list_is_read_too(word_input: Path) -> None:
+    (word_input / "vocab.txt").unlink()
+    (word_input / "vocab.txt.gz").write_bytes(gzip.compress(("\n".join(WORDS)).encode()))
+    assert open_model(word_input).vocabulary is not None
+
+
+def test_a_word_list_without_unk_reads_listed_words_and_refuses_others(word_input: Path) -> None:
+    listed = [word if word != "<UNK>" else "other" for word in WORDS]
+    (word_input / "vocab.txt").write_text("\n".join(listed), encoding="utf-8")
+    model = open_model(word_input)
+    assert len(all_layers(model, [["the", "other"]])) == 1
+    with pytest.raises(TextError, match="'zebra' is not in the model's vocabulary"):
+        all_layers(model, [["the", "zebra"]])
+
+
+def test_a_word_list_without_unk_survives_conversion(word_input: Path, tmp_path: Path) -> None:
+    listed = [word if word != "<UNK>" else "other" for word in WORDS]
+    (word_input / "vocab.txt").write_text("\n".join(listed), encoding="utf-8")
+    model = open_model(word_input)
+    save_model(model, tmp_path / "ours")
+    again = open_model(tmp_path / "ours")
+    for ours, theirs in zip(all_layers(model, [["the", "cat"]]), all_layers(again, [["the", "cat"]]), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=0)
+    with pytest.raises(TextError, match="zebra"):
+        again.encode(["zebra"])
+
+
+def test_words_and_rows_of_different_models_are_refused(word_input: Path) -> None:
+    (word_input / "vocab.txt").write_text("\n".join([*WORDS, "more"]), encoding="utf-8")
+    with pytest.raises(TensorMismatchError, match=r"lists 12 words.*has 11 rows"):
+        open_model(word_input)
+
+
+def test_a_word_list_without_boundaries_is_refused(word_input: Path) -> None:
+    (word_input / "vocab.txt").write_text("\n".join(w.strip("<>") for w in WORDS), encoding="utf-8")
+    with pytest.raises(FormatError, match="missing: <S>, </S>"):
+        open_model(word_input)
+
+
+def test_a_word_input_model_without_words_says_what_is_missing(word_input: Path, tmp_path: Path) -> None:
+    (word_input / "vocab.txt").rename(tmp_path / "list.txt")
+    with pytest.raises(ModelNotFoundError, match="vocab"):
+        open_model(word_input).encode(["the"])
+    assert open_model(word_input, vocabulary=tmp_path / "list.txt").encode(["the"]).tolist() == [4]
+
+
+def test_a_word_list_is_read_as_bilm_tf_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_text("<S>\n</S>\n<UNK>\n cat \n\ncat\n!!!MAXTERMID\ndog\n", encoding="utf-8")
+    assert read_words(path) == ["<S>", "</S>", "<UNK>", "cat", "", "cat", "dog"]
+
+
+def test_a_character_model_does_not_need_a_valid_word_list(tmp_path: Path) -> None:
+    folder = char_input(tmp_path / "chars")
+    (folder / "vocab.txt").write_text("the\ncat\n", encoding="utf-8")
+    model = open_model(folder)
+    assert model.vocabulary is None
+    assert "left out" in model.card["vocabulary"]
+    (folder / "vocab.txt").write_bytes("größe\n".encode("latin1"))
+    assert "not UTF-8" in open_model(folder).card["vocabulary"]
+    (folder / "vocab.txt").write_text("\n".join(WORDS), encoding="utf-8")
+    assert open_model(folder).vocabulary is not None
+
+
+def test_a_word_list_with_a_blank_line_is_left_out(tmp_path: Path) -> None:
+    folder = char_input(tmp_path / "chars")
+    (folder / "vocab.txt").write_text("\n".join([*WORDS, "", "more"]), encoding="utf-8")
+    model = open_model(folder)
+    assert model.vocabulary is None
+    assert "of the vocabulary is empty" in model.card["vocabulary"]
+    save_model(model, tmp_path / "ours")
+    assert open_model(tmp_path / "ours").vocabulary is None
+
+
+def test_meta_json_becomes_part_of_the_model_card(tmp_path: Path) -> None:
+    folder = char_input(tmp_path / "chars")
+    (folder / "meta.json").write_text('{"corpus": "CoNLL17"}')
+    assert open_model(folder).card["meta"] == {"corpus": "CoNLL17"}
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", "[" * 100_000])
+def test_a_damaged_meta_json_is_ignored(tmp_path: Path, content: str) -> None:
+    folder = char_input(tmp_path / "chars")
+    (folder / "meta.json").write_text(content)
+    assert "meta" not in open_model(folder).card
+
+
+def test_cached_vectors_equal_the_plain_path_exactly(tmp_path: Path) -> None:
+    folder = char_input(tmp_path / "chars")
+    plain = open_model(folder)
+    table = write_table(tmp_path / "table.hdf5", plain, WORDS)
+    cached = open_model(folder, token_embeddings=table)
+    assert isinstance(cached.bilm.token_layer, CachedCharCNN)
+    one_by_one = PretrainedBiLM(plain.bilm, plain.family)
+    for word in [*WORDS, "zebra"]:  # the plain path, one token at a time as the dump does it
+        with torch.no_grad():
+            ours = cached.bilm.token_layer(torch.from_numpy(cached.encode([word])))
+            theirs = one_by_one.bilm.token_layer(torch.from_numpy(one_by_one.encode([word])))
+        np.testing.assert_array_equal(ours, theirs)
+    for ours, theirs in zip(all_layers(cached), all_layers(plain), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=0)
+
+
+def test_listed_words_come_from_the_table_and_others_from_characters(tmp_path: Path) -> None:
+    folder = char_input(tmp_path / "chars")
+    plain = open_model(folder)
+    table = write_table(tmp_path / "table.hdf5", plain, WORDS)
+    with h5py.File(table, "r+") as file:
+        file["embedding"][WORDS.index("cat")] = 7.0
+    cached = open_model(folder, token_embeddings=table)
+    assert cached.bilm.token_layer.output_dim == cached.config.projection_dim
+    with torch.no_grad():
+        cat, zebra = cached.bilm.token_layer(torch.from_numpy(cached.encode(["cat", "zebra"])))
+        expected = plain.bilm.token_layer(torch.from_numpy(plain.encode(["zebra"])))[0]
+    assert (cat == 7.0).all()
+    np.testing.assert_allclose(zebra, expected, atol=1e-6, rtol=0)
+
+
+def test_a_table_gives_the_same_vectors_with_and_without_pytorch(tmp_path: Path) -> None:
+    folder = char_input(tmp_path / "chars")
+    table = write_table(tmp_path / "table.hdf5", open_model(folder), WORDS)
+    with h5py.File(table, "r+") as file:
+        file["embedding"][WORDS.index("cat")] = 7.0
+    cached, plain = open_model(folder, token_embeddings=table), open_model(folder)
+    words = ["zebra", "cat", "the", "zebras"]
+    for cache in (None, TokenCache()):
+        for _ in range(2):
+            vectors = cached.word_vectors(words, cache)
+            assert (vectors[1] == 7.0).all()
+            np.testing.assert_array_equal(vectors[[0, 3]], plain.word_vectors(["zebra", "zebras"]))
+    np.testing.assert_array_equal(cached.word_vectors(["cat"]), vectors[1:2])
+    assert isinstance(cached.bilm.token_layer, CachedCharCNN)
+    np.testing.assert_array_equal(cached.word_vectors(words), vectors)
+    assert isinstance(cached.replace(card={}), CachedModel)
+
+
+def test_a_table_works_inside_a_module(tmp_path: Path) -> None:
+    folder = char_input(tmp_path / "chars")
+    table = write_table(tmp_path / "table.hdf5", open_model(folder), WORDS)
+    elmo, plain = (ElmoModule(open_model(folder, token_embeddings=path), start="zero") for path in (table, None))
+    ours, theirs = (module(module.ids(SENTENCES)).mixes[0] for module in (elmo, plain))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_a_model_with_a_table_is_saved_without_it(tmp_path: Path) -> None:
+    folder = char_input(tmp_path / "chars")
+    table = write_table(tmp_path / "table.hdf5", open_model(folder), WORDS)
+    for target in ("ours", "theirs.hdf5"):
+        save_model(open_model(folder, token_embeddings=table), tmp_path / target)
+        assert not isinstance(open_model(tmp_path / target), CachedModel)
+
+
+def test_a_table_of_another_width_or_length_is_refused(tmp_path: Path) -> None:
+    folder = char_input(tmp_path / "chars")
+    table = write_table(tmp_path / "table.hdf5", open_model(folder), WORDS)
+    (tmp_path / "short.txt").write_text("<S>\n</S>\n")
+    with pytest.raises(TensorMismatchError, match="rows"):
+        open_model(folder, token_embeddings=table, vocabulary=tmp_path / "short.txt")
+    with h5py.File(table, "w") as file:
+        file["embedding"] = np.zeros((len(WORDS), 5), np.float32)
+    with pytest.raises(TensorMismatchError, match=f"{PRESETS['tiny'].projection_dim} numbers"):
+        open_model(folder, token_embeddings=table)
+
+
+@pytest.mark.parametrize("kind", ["link to a file", "link", "outside storage", "virtual", "no rows"])
+def test_a_table_that_is_not_in_its_file_is_refused(tmp_path: Path, kind: str) -> None:
+    dim = PRESETS["tiny"].projection_dim
+    with h5py.File(tmp_path / "other.hdf5", "w") as other:
+        other["embedding"] = np.ones((3, dim), np.float32)
+    (tmp_path / "secret").write_bytes(bytes(3 * dim * 4))
+    with h5py.File(tmp_path / "table.hdf5", "w") as file:
+        if kind == "link to a file":
+            file["embedding"] = h5py.ExternalLink(str(tmp_path / "other.hdf5"), "/embedding")
+        elif kind == "link":
+            file["embedding"] = h5py.SoftLink("/nowhere")
+        elif kind == "outside storage":
+            places = [(str(tmp_path / "secret"), 0, h5py.h5f.UNLIMITED)]
+            file.create_dataset("embedding", (3, dim), "f4", external=places)
+        elif kind == "virtual":
+            layout = h5py.VirtualLayout((3, dim), "f4")
+            layout[:] = h5py.VirtualSource(tmp_path / "other.hdf5", "embedding", (3, dim))
+            file.create_virtual_dataset("embedding", layout)
+        else:
+            file["embedding"] = np.ones((0, dim), np.float32)
+    with pytest.raises((FormatError, TensorMismatchError), match=r"no dataset|another file|at least one word"):
+        read_embeddings(tmp_path / "table.hdf5", dim)
+
+
+def test_a_table_needs_its_words(tmp_path: Path) -> None:
+    folder = char_input(tmp_path / "chars")
+    table = write_table(tmp_path / "table.hdf5", open_model(folder), WORDS)
+    (tmp_path / "vocab.txt").unlink()
+    with pytest.raises(ModelNotFoundError, match="for its rows"):
+        open_model(folder, token_embeddings=table)
+    with pytest.raises(ModelNotFoundError, match="no file of token embeddings"):
+        open_model(folder, token_embeddings=tmp_path / "none.hdf5", vocabulary=tmp_path / "v")
+
+
+def test_a_word_input_model_takes_another_table(word_input: Path, tmp_path: Path) -> None:
+    words = ["<S>", "</S>", "cat"]
+    with h5py.File(tmp_path / "table.hdf5", "w") as file:
+        file["embedding"] = np.ones((3, WORD_CONFIG.projection_dim), np.float32)
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    model = open_model(word_input, token_embeddings=tmp_path / "table.hdf5")
+    assert model.config.n_words == 3
+    np.testing.assert_array_equal(model.arrays["token_layer.embedding.weight"], [[0.0] * 8, *[[1.0] * 8] * 3])
+    assert all_layers(model, [["cat"]])[0].shape == (3, 1, 2 * WORD_CONFIG.projection_dim)
+    with pytest.raises(TextError, match="dog"):
+        model.encode(["dog"])
+
+
+def test_token_embeddings_opened_as_a_model_are_recognized(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "table.hdf5", "w") as file:
+        file["embedding"] = np.ones((3, 8), np.float32)
+    with pytest.raises(FormatError, match="give this file as token_embeddings"):
+        open_model(tmp_path / "table.hdf5")
+
+
+def test_the_published_run_gives_the_same_vectors_from_its_own_cached_table(shared: Path, tmp_path: Path) -> None:
+    golden = shared / "golden" / "bilm-tf-tiny"
+    weights, options = golden / "lm_weights.hdf5", golden / "options.json"
+    plain = open_model(weights, options=options)
+    table = write_table(tmp_path / "table.hdf5", plain, read_words(golden / "vocab_test.txt"))
+    cached = open_model(weights, options=options, token_embeddings=table)
+    sentences = [["the", "zebraish", "words"], ["Pierre", "Vinken"]]
+    for ours, theirs in zip(all_layers(cached, sentences), all_layers(plain, sentences), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=0)
+
+
+def test_bilm_tf_writes_word_input_weights_that_open(word_input: Path) -> None:
+    with h5py.File(word_input / "weights.hdf5") as file:
+        assert file["embedding"].shape == (len(WORDS), WORD_CONFIG.projection_dim)
+        assert "char_embed" not in file
+    assert open_model(word_input).family == bilm_tf.FAMILY

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elmokit import LanguageModel
+from elmokit.errors import ConfigError, ModelNotFoundError, TextError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.formats.save import save_model
+from elmokit.lm.bilm_tf import bilm_tf_perplexity
+from elmokit.lm.pairs import score_minimal_pairs
+from elmokit.lm.perplexity import perplexity, spelling_of
+from elmokit.lm.substitutes import _largest
+from elmokit.lm.surprisal import surprisals
+from elmokit.text.vocabulary import SPECIALS
+from tests.conftest import random_model
+from tests.helpers.shell import Shell
+
+TEXT = [["the", "cat", "sat", "."], ["dog"], ["the", "zebra", "ran", "."]]
+
+
+def as_lists(sentences: object) -> list[tuple[list[str], list[list[float]]]]:
+    return [(s.tokens, np.nan_to_num(s.nats).tolist()) for s in sentences]  # type: ignore[attr-defined]
+
+
+def test_it_gives_what_the_scoring_functions_give(model: PretrainedBiLM) -> None:
+    lm = LanguageModel(model)
+    assert as_lists(lm.surprisal(TEXT)) == as_lists(surprisals(model, TEXT))
+    assert lm.perplexity(TEXT) == perplexity(model, TEXT, spelling=spelling_of(model))
+    assert lm.perplexity(TEXT, start="stateful").mean_nats == perplexity(model, TEXT, "stateful").mean_nats
+    assert lm.bilm_tf_perplexity(TEXT, 2) == bilm_tf_perplexity(model, TEXT, 2)
+    zero = LanguageModel(model, start="zero")
+    assert as_lists(zero.surprisal(TEXT)) == as_lists(surprisals(model, TEXT, "zero"))
+    assert zero.perplexity(TEXT).mean_nats == perplexity(model, TEXT, "zero").mean_nats != lm.perplexity(TEXT).mean_nats
+
+
+def test_it_gives_what_the_command_prints(model: PretrainedBiLM, shell: Shell) -> None:
+    save_model(model, "lm")
+    Path("text.txt").write_text("".join(" ".join(sentence) + "\n" for sentence in TEXT))
+    lm = LanguageModel.from_pretrained("lm")
+    result = lm.perplexity("text.txt")
+    assert shell("evaluate", "perplexity", "text.txt", "--model", "lm").out == result.table() + "\n"
+    facts = json.loads(shell("evaluate", "perplexity", "text.txt", "--model", "lm", "--json").out)
+    assert {name: facts[name] for name in result.to_dict()} == result.to_dict()
+    rows = shell("evaluate", "perplexity", "text.txt", "--model", "lm", "--per-token", "-").out.splitlines()[1:]
+    expected = [f"{nats[0]:.6f}" for sentence in lm.surprisal(TEXT) for nats in sentence.nats.T]
+    assert [row.split("\t")[2] or "nan" for row in rows] == expected
+    theirs = lm.bilm_tf_perplexity(["text.txt"], 2)
+    assert (
+        shell("evaluate", "perplexity", "text.txt", "--model", "lm", "--as-bilm-tf", "2").out == theirs.table() + "\n"
+    )
+
+
+def test_a_text_is_files_or_sentences(model: PretrainedBiLM, tmp_path: Path) -> None:
+    lm = LanguageModel(model)
+    for number, sentence in enumerate(TEXT):
+        (tmp_path / f"{number}.txt").write_text(" ".join(sentence) + "\n")
+    expected = lm.perplexity(TEXT).mean_nats
+    for texts in (tmp_path, str(tmp_path / "*.txt"), sorted(tmp_path.iterdir()), iter(TEXT)):
+        assert lm.perplexity(texts).mean_nats == pytest.approx(expected)
+    with pytest.raises(TextError, match="No sentence"):
+        lm.perplexity([])
+
+
+def test_progress_counts_every_prediction(model: PretrainedBiLM, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("".join(" ".join(sentence) + "\n" for sentence in TEXT))
+    found: list[tuple[str, int, int | None]] = []
+    result = LanguageModel(model).perplexity(tmp_path / "text.txt", progress=lambda *report: found.append(report))
+    assert found[-1] == ("perplexity", result.n_predictions, result.n_predictions)
+
+
+def test_without_a_softmax_there_is_no_language_model(tmp_path: Path) -> None:
+    save_model(random_model(), tmp_path / "weights.hdf5")
+    with pytest.raises(ModelNotFoundError, match="cannot predict words"):
+        LanguageModel.from_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="Choose 'warm' or 'zero'"):
+        LanguageModel(random_model(), start="cold")  # type: ignore[arg-type]
+
+
+def test_the_model_inside_the_package_is_a_language_model() -> None:
+    lm = LanguageModel.from_pretrained()
+    good = ["The", "book", "is", "old", "."]
+    bad = ["The", "book", "are", "old", "."]
+    result = lm.minimal_pairs([(good, bad), (good, bad)])
+    assert result.nats.shape == (2, 2, 2)
+    assert result.nats[0].tolist() == result.nats[1].tolist()
+
+
+def test_substitutes_are_the_words_of_a_direct_softmax(model: PretrainedBiLM) -> None:
+    assert model.softmax_module is not None
+    assert model.vocabulary is not None
+    lm, sentence, position = LanguageModel(model), TEXT[2], 2
+    # The surprisal of each word of the vocabulary in the word's place is minus the log of its probability there.
+    variants = [[*sentence[:position], word, *sentence[position + 1 :]] for word in model.vocabulary.words]
+    nats = np.array([found.nats[:, position + 1] for found in lm.surprisal(variants)])
+    both = np.exp(-nats.sum(axis=1))
+    for direction, expected in (
+        ("forward", np.exp(-nats[:, 0])),
+        ("backward", np.exp(-nats[:, 1])),
+        ("both", both / both.sum()),
+    ):
+        found = lm.substitutes(sentence, position, direction, n=1000, special_words=True)  # type: ignore[arg-type]
+        assert [model.vocabulary.words[substitute.word_id] for substitute in found] == [s.word for s in found]
+        assert sorted(s.word for s in found) == sorted(model.vocabulary.words)
+        probabilities = np.array([s.probability for s in found])
+        np.testing.assert_allclose(probabilities, expected[[s.word_id for s in found]], rtol=1e-4)
+        assert (np.diff(probabilities) <= 0).all()
+        assert probabilities.sum() == pytest.approx(1)
+        again = lm.substitutes(sentence, position - len(sentence), direction, n=3, special_words=True)  # type: ignore[arg-type]
+        assert again == found[:3]
+
+
+def test_substitutes_leave_out_the_special_words_and_share_their_probability(model: PretrainedBiLM) -> None:
+    lm = LanguageModel(model)
+    for direction in ("forward", "backward", "both"):
+        every = lm.substitutes(TEXT[0], 1, direction, n=1000, special_words=True)  # type: ignore[arg-type]
+        kept = lm.substitutes(TEXT[0], 1, direction, n=1000)  # type: ignore[arg-type]
+        words = [substitute for substitute in every if substitute.word not in SPECIALS]
+        assert len(words) == len(every) - 3
+        assert [(s.word, s.score) for s in kept] == [(s.word, s.score) for s in words]
+        total = sum(s.probability for s in words)
+        assert [s.probability for s in kept] == pytest.approx([s.probability / total for s in words])
+
+
+def test_substitutes_of_all_tokens_are_those_of_each(model: PretrainedBiLM) -> None:
+    from elmokit.lm.substitutes import all_substitutes
+
+    lm = LanguageModel(model)
+    for sentence, found in zip(TEXT, all_substitutes(model, iter(TEXT), "both", 3), strict=True):
+        for position, expected in enumerate(found):
+            here = lm.substitutes(sentence, position, n=3)
+            assert [s.word for s in here] == [s.word for s in expected]
+            assert [s.probability for s in here] == pytest.approx([s.probability for s in expected], rel=1e-4)
+
+
+def test_substitutes_without_a_position_are_those_of_every_token(model: PretrainedBiLM) -> None:
+    lm = LanguageModel(model)
+    for direction in ("forward", "both"):
+        found = lm.substitutes(TEXT[0], direction=direction, n=3, special_words=True)  # type: ignore[call-overload]
+        assert len(found) == len(TEXT[0])
+        for position, words in enumerate(found):
+            here = lm.substitutes(TEXT[0], position, direction, 3, special_words=True)  # type: ignore[call-overload]
+            assert [one.word for one in words] == [one.word for one in here]
+    assert lm.substitutes([]) == []
+
+
+def test_a_string_in_place_of_sentences_is_refused(model: PretrainedBiLM) -> None:
+    lm = LanguageModel(model)
+    with pytest.raises(TextError, match="list of tokenized sentences, but got the string 'The cat sat'"):
+        lm.surprisal("The cat sat")
+    with pytest.raises(TextError, match=r"No file matches 'The cat sat'.*\['The cat sat'.split\(\)\]"):
+        lm.perplexity("The cat sat")
+
+
+def test_the_word_itself_is_not_seen(model: PretrainedBiLM) -> None:
+    lm = LanguageModel(model)
+    assert lm.substitutes(["the", "cat", "sat"], 1) == lm.substitutes(["the", "dog", "sat"], 1)
+
+
+@pytest.mark.parametrize(
+    ("position", "settings", "message"),
+    [
+        (3, {}, "the sentence has 3 tokens"),
+        (0, {"direction": "left"}, "expected 'forward', 'backward' or 'both'"),
+        (0, {"n": 0}, "at least 1 word"),
+    ],
+)
+def test_a_substitute_that_cannot_be_is_refused(
+    model: PretrainedBiLM, position: int, settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LanguageModel(model).substitutes(["the", "cat", "sat"], position, **settings)  # type: ignore[arg-type]
+
+
+def test_minimal_pairs_compare_whole_sentences(model: PretrainedBiLM) -> None:
+    pairs = [(TEXT[0], TEXT[2]), (TEXT[2], TEXT[0])]
+    result = score_minimal_pairs(model, pairs)
+    first, second = surprisals(model, [TEXT[0], TEXT[2]])
+    assert result.nats[0].tolist() == pytest.approx(np.array([first.total_nats, second.total_nats]))
+    assert result.accuracy == 0.5
+    assert result.accuracy_per_direction == (0.5, 0.5)
+    with pytest.raises(TextError, match="No pair"):
+        score_minimal_pairs(model, [])
+
+
+def test_a_model_is_opened_by_name_with_its_softmax() -> None:
+    assert open_model("en-mini").softmax_module is not None
+
+
+def test_of_equally_probable_substitutes_the_first_in_the_vocabulary_comes_first() -> None:
+    scores = np.array([[2, 3, 1, 3, 2, 2], [0, -np.inf, 0, 0, -np.inf, 0]], np.float32)
+    assert _largest(scores, 4).tolist() == [[1, 3, 0, 4], [0, 2, 3, 5]]

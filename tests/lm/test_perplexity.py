@@ -1,0 +1,137 @@
+"""Perplexity counts every token once, whatever the batches."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from elmokit.embedding.start_state import boundary_state
+from elmokit.engine.config import PRESETS
+from elmokit.engine.state import State
+from elmokit.errors import ConfigError, ModelNotFoundError, TextError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.lm.perplexity import Perplexity, exp_or_inf, perplexity, spelling_of
+from elmokit.lm.surprisal import Surprisal
+from elmokit.text import batching
+from tests.conftest import random_model
+
+TEXT = [["the", "cat", "sat"], ["the", "zebra", "ran", "."], ["dog"], [], ["the", "mat", "."]]
+N_PREDICTIONS = sum(len(sentence) + 1 for sentence in TEXT)
+
+
+def scored(model: PretrainedBiLM, **settings: object) -> Perplexity:
+    return perplexity(model, TEXT, **settings)  # type: ignore[arg-type]
+
+
+def plain_nats(model: PretrainedBiLM, direction: int, carried: bool) -> list[float]:
+    """Token by token, one sentence after another: what the text's surprisal is by definition."""
+    assert model.softmax_module is not None
+    assert model.vocabulary is not None
+    nats = []
+    states = model.bilm.zero_state(1).of_direction(direction)
+    for sentence in TEXT:
+        tokens = ["<S>", *sentence, "</S>"]
+        tokens = tokens if direction == 0 else tokens[::-1]
+        if not carried:
+            states = model.bilm.zero_state(1).of_direction(direction)
+        for token, target in pairwise(tokens):
+            vector = model.bilm.token_vectors(torch.from_numpy(model.encode([token])))
+            outputs, states = model.bilm.run_direction(direction, vector[None], states)
+            scores = F.linear(outputs[-1][0], model.softmax_module.weight, model.softmax_module.bias)
+            nats.append(F.cross_entropy(scores, torch.from_numpy(model.vocabulary.word_ids([target]))).item())
+    return nats
+
+
+@pytest.mark.parametrize("carried", [False, True])
+def test_it_is_the_mean_surprisal_of_every_token(model: PretrainedBiLM, carried: bool) -> None:
+    result = scored(model, start="stateful" if carried else "zero")
+    with torch.no_grad():
+        for direction in range(2):
+            nats = plain_nats(model, direction, carried)
+            assert len(nats) == result.n_predictions == N_PREDICTIONS
+            assert result.mean_nats[direction] == pytest.approx(sum(nats) / len(nats), abs=1e-5)
+    assert result.unknown_ratio == pytest.approx(1 / 11)
+    assert result.mean == pytest.approx(math.sqrt(result.per_direction[0] * result.per_direction[1]))
+    assert result.arithmetic_mean == pytest.approx((result.per_direction[0] + result.per_direction[1]) / 2)
+    assert (result.n_sentences, result.n_tokens) == (5, 11)
+
+
+def test_batches_do_not_change_it(model: PretrainedBiLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = scored(model)
+    monkeypatch.setattr(batching, "READ_AHEAD_BATCHES", 1)
+    for batch_tokens in (1, 7, 1000):
+        assert scored(model, batch_tokens=batch_tokens).mean_nats == pytest.approx(whole.mean_nats, abs=1e-6)
+
+
+@pytest.mark.parametrize("n_rows", [None, 1, 2])
+def test_each_sentence_is_passed_to_the_callback_once(model: PretrainedBiLM, n_rows: int | None) -> None:
+    found: list[Surprisal] = []
+    scored(model, start="stateful" if n_rows else "zero", n_rows=n_rows or 1, on_sentence=found.append)
+    sentences = [sentence.tokens[1:-1] for sentence in found]
+    assert sorted(sentences) == sorted(TEXT)
+    if n_rows != 2:
+        assert sentences == TEXT
+
+
+def test_characters_are_those_of_the_lines(model: PretrainedBiLM) -> None:
+    lines = "".join(" ".join(sentence) + "\n" for sentence in TEXT)
+    assert scored(model).n_characters == len(lines)
+
+
+def test_unknown_words_are_spelled_out(model: PretrainedBiLM) -> None:
+    spelling = spelling_of(model)
+    result = scored(model, spelling=spelling)
+    bits = [nats * N_PREDICTIONS / math.log(2) for nats in result.mean_nats]
+    n_characters = result.n_characters
+    assert result.bits_per_character_unspelled == pytest.approx([value / n_characters for value in bits])
+    paid = spelling.bits("zebra")
+    assert paid > 5
+    assert result.bits_per_character == pytest.approx([(value + paid) / n_characters for value in bits])
+    with pytest.raises(ValueError, match="spelling"):
+        _ = scored(model).bits_per_character
+
+
+def test_a_model_of_one_direction_has_one_perplexity() -> None:
+    model = random_model(dataclasses.replace(PRESETS["tiny"], bidirectional=False))
+    result = scored(model)
+    assert (result.mean,) == (result.arithmetic_mean,) == pytest.approx(result.per_direction)
+
+
+def test_a_perplexity_beyond_a_float_is_infinite() -> None:
+    assert exp_or_inf(1000.0) == math.inf
+    assert exp_or_inf(1.0) == math.e
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 3, 5])
+def test_no_tail_is_lost_with_several_stateful_rows(model: PretrainedBiLM, n_rows: int) -> None:
+    assert scored(model, start="stateful", n_rows=n_rows).n_predictions == N_PREDICTIONS
+
+
+def test_a_start_state_changes_the_first_words_only_through_the_state(model: PretrainedBiLM) -> None:
+    zero = scored(model, start="zero").mean_nats
+    assert scored(model, start=boundary_state(model)).mean_nats != zero
+    assert scored(model, start=State.zero(model.config, 1)).mean_nats == zero
+
+
+def test_a_sentence_starts_from_the_models_fixed_initial_state(model: PretrainedBiLM) -> None:
+    assert scored(model).mean_nats == scored(model, start=boundary_state(model)).mean_nats
+    model.initial_state = State.zero(model.config, 1)
+    assert scored(model).mean_nats == scored(model, start="zero").mean_nats
+    with pytest.raises(ConfigError, match="Choose 'warm' or 'zero'"):
+        scored(model, start="cold")
+
+
+def test_an_empty_text_is_refused(model: PretrainedBiLM) -> None:
+    with pytest.raises(TextError, match="No sentence to score"):
+        perplexity(model, [])
+
+
+def test_a_model_without_its_softmax_is_refused(model: PretrainedBiLM) -> None:
+    model.softmax = None
+    with pytest.raises(ModelNotFoundError, match="has no softmax"):
+        perplexity(model, TEXT)

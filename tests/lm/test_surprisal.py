@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import math
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elmokit.embedding.start_state import boundary_state
+from elmokit.errors import ModelNotFoundError, TextError
+from elmokit.formats.folder import save_folder
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.formats.save import save_model
+from elmokit.lm.perplexity import perplexity
+from elmokit.lm.surprisal import softmax_and_vocabulary, surprisals
+from elmokit.text import batching
+from tests.conftest import random_model
+from tests.helpers import trace_b
+
+TEXT = [["the", "cat", "sat"], ["dog"], [], ["the", "zebra", "ran", "."]]
+
+
+def test_each_token_has_a_surprisal_in_each_direction_but_for_the_boundary_it_starts_from(
+    model: PretrainedBiLM,
+) -> None:
+    found = list(surprisals(model, TEXT))
+    assert [sentence.tokens for sentence in found] == [["<S>", *words, "</S>"] for words in TEXT]
+    for sentence in found:
+        assert sentence.nats.shape == (2, len(sentence.tokens))
+        assert np.isnan(sentence.nats[0]).nonzero()[0].tolist() == [0]
+        assert np.isnan(sentence.nats[1]).nonzero()[0].tolist() == [len(sentence.tokens) - 1]
+    assert [sentence.is_unknown.nonzero()[0].tolist() for sentence in found] == [[], [], [], [2]]
+
+
+def test_they_add_up_to_the_perplexity(model: PretrainedBiLM) -> None:
+    start = boundary_state(model)
+    total = sum(np.nansum(sentence.nats, axis=1, dtype=float) for sentence in surprisals(model, TEXT, start))
+    result = perplexity(model, TEXT, start)
+    assert result.mean_nats == pytest.approx(total / result.n_predictions)
+
+
+def test_probabilities_of_all_words_add_up_to_one(model: PretrainedBiLM) -> None:
+    assert model.vocabulary is not None
+    found = surprisals(model, [["the", word] for word in model.vocabulary.words])
+    assert sum(math.exp(-sentence.nats[0, 2]) for sentence in found) == pytest.approx(1)
+
+
+def test_order_stays_whatever_the_batches(model: PretrainedBiLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = [["the"] * (number * 7 % 5) + ["cat"] for number in range(9)]
+    whole = list(surprisals(model, text))
+    monkeypatch.setattr(batching, "READ_AHEAD_BATCHES", 2)
+    for one, other in zip(whole, surprisals(model, iter(text), batch_tokens=8), strict=True):
+        assert one.tokens == other.tokens
+        np.testing.assert_allclose(one.nats, other.nats, atol=1e-6)
+
+
+def test_a_string_is_not_a_sentence(model: PretrainedBiLM) -> None:
+    with pytest.raises(TextError, match="Expected a sentence as a list of tokens"):
+        list(surprisals(model, ["the cat"]))
+
+
+def test_a_model_without_a_softmax_is_refused_by_name(tmp_path: Path) -> None:
+    model = random_model()
+    model.softmax = None
+    save_folder(model, tmp_path / "model")
+    with pytest.raises(ModelNotFoundError, match="model has no softmax and vocabulary"):
+        softmax_and_vocabulary(open_model(tmp_path / "model"))
+
+
+def test_an_export_gets_its_softmax_from_the_checkpoint_next_to_it(tmp_path: Path) -> None:
+    run = trace_b.write_checkpoint(tmp_path, trace_b.CHARS)
+    checkpoint = open_model(run)
+    save_model(checkpoint, run / "dump_weights.hdf5")
+    opened = open_model(run)
+    assert opened.family == "bilm-tf"
+    assert "softmax" not in vars(opened)  # not read yet
+    assert opened.vocabulary is not None
+    assert perplexity(opened, TEXT) == perplexity(checkpoint, TEXT)
+    with pytest.raises(ModelNotFoundError, match="has no softmax"):
+        softmax_and_vocabulary(open_model(run / "dump_weights.hdf5"))
+
+
+def test_an_export_from_another_point_of_the_training_gets_no_softmax(tmp_path: Path) -> None:
+    run = trace_b.write_checkpoint(tmp_path, trace_b.CHARS)
+    model = open_model(run)
+    next(p for name, p in model.bilm.named_parameters() if name.endswith("bias")).data += 1
+    save_model(model, run / "dump_weights.hdf5")
+    with pytest.raises(ModelNotFoundError, match="another point of the training"):
+        softmax_and_vocabulary(open_model(run))
+
+
+def test_a_deferred_softmax_survives_pickling_and_is_read_before_an_archive_is_gone(tmp_path: Path) -> None:
+    run = trace_b.write_checkpoint(tmp_path / "run", trace_b.CHARS)
+    checkpoint = open_model(run)
+    save_model(checkpoint, run / "dump_weights.hdf5")
+    assert perplexity(pickle.loads(pickle.dumps(open_model(run))), TEXT) == perplexity(checkpoint, TEXT)
+    archive = shutil.make_archive(str(tmp_path / "packed"), "zip", run)
+    assert perplexity(open_model(archive), TEXT) == perplexity(checkpoint, TEXT)
+
+
+def test_the_working_folder_opens_by_a_dot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_model(random_model(), tmp_path / "their_weights.hdf5")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelNotFoundError, match="has no softmax"):
+        softmax_and_vocabulary(open_model("."))

@@ -1,0 +1,156 @@
+"""Native convolutions: the maxima, and a gradient for the winning windows only."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from elmokit.engine import compiler
+from elmokit.engine.library import Library
+from elmokit.network.char_convolution import pooled_convolutions
+from elmokit.network.kernels.native_training import convolve, convolve_backward, pack_filters
+from tests.helpers.rounding import DEVIATIONS, Rounded, assert_rounded
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    found = compiler.load_library()
+    if found is None:
+        pytest.skip(compiler.why_unavailable())
+    return found
+
+
+def responses(characters: Tensor, weight: Tensor, n_positions: Tensor) -> Tensor:
+    """What every window gives, ``(tokens, positions, filters)``; minus infinity beyond a token's windows."""
+    dim = characters.shape[2]
+    width = weight.shape[1] // dim
+    windows = characters.unfold(1, width, 1).transpose(2, 3).flatten(2)  # (tokens, positions, width * dim)
+    beyond = torch.arange(windows.shape[1]) >= n_positions[:, None]
+    return (windows @ weight.t()).masked_fill(beyond[..., None], float("-inf"))
+
+
+@settings(max_examples=60)
+@given(
+    n_tokens=st.integers(1, 150),
+    n_chars=st.integers(1, 60),
+    width=st.integers(1, 7),
+    dim=st.integers(1, 17),
+    n_filters=st.integers(1, 40),
+    n_threads=st.sampled_from([1, 2, 3]),
+    seed=st.integers(0, 1000),
+)
+def test_the_native_convolution_is_the_maximum_and_has_its_gradient(
+    n_tokens: int, n_chars: int, width: int, dim: int, n_filters: int, n_threads: int, seed: int, library: Library
+) -> None:
+    torch.manual_seed(seed)
+    width = min(width, n_chars)
+    characters = torch.randn(n_tokens, n_chars, dim)
+    weight, bias = torch.randn(n_filters, width * dim), torch.randn(n_filters)
+    n_positions = torch.randint(1, n_chars - width + 2, (n_tokens,))
+    before = torch.get_num_threads()
+    torch.set_num_threads(n_threads)
+    try:
+        pooled, places = convolve(library, characters, n_positions, pack_filters(library, weight, bias))
+        gradient = torch.randn(n_tokens, n_filters).relu()
+        to_characters = torch.ones_like(characters)
+        to_weight = convolve_backward(library, characters, weight, places, gradient, to_characters)
+    finally:
+        torch.set_num_threads(before)
+
+    def of_winners(power: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The winning responses and the gradients, where every factor is raised to a power."""
+        factors = [(part.double() ** power).requires_grad_() for part in (characters, weight)]
+        won = responses(*factors, n_positions).gather(1, places.long()[:, None])[:, 0]
+        return won.detach(), *torch.autograd.grad((won * gradient**power).sum(), factors)
+
+    terms = (width * dim, 1 + n_filters * width, n_tokens)  # of each sum
+    won, *gradients = (
+        Rounded.sum_of(n_terms, value, squares, torch.finfo(torch.float32).eps / 2)
+        for n_terms, value, squares in zip(terms, of_winners(1), of_winners(2), strict=True)
+    )
+    assert_rounded(pooled, won + Rounded.exact(bias))
+    assert_rounded(to_characters, gradients[0] + Rounded.exact(torch.ones_like(characters)))
+    assert_rounded(to_weight, gradients[1])
+    every = responses(characters.double(), weight.double(), n_positions)
+    # Of two windows that are equal but for rounding, either may win.
+    assert (every.amax(dim=1) - won.value <= 2 * DEVIATIONS * won.error).all()
+
+
+def test_the_maximum_keeps_nan(library: Library) -> None:
+    characters = torch.randn(3, 20, 4)
+    characters[1, 7] = float("nan")
+    filters = pack_filters(library, torch.randn(5, 12), torch.zeros(5))
+    pooled, _ = convolve(library, characters, torch.full((3,), 18), filters)
+    assert pooled.isnan().all(dim=1).tolist() == [False, True, False]
+
+
+def test_native_and_reference_convolutions_are_equal(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    embedding = nn.Embedding(30, 6, padding_idx=0)
+    layers = nn.ModuleList([nn.Conv1d(6, 5, 1), nn.Conv1d(6, 20, 3), nn.Conv1d(6, 3, 7)])
+    ids = torch.full((200, 16), 29)
+    for row, length in zip(ids, torch.randint(0, 17, (200,)).tolist(), strict=True):
+        row[:length] = torch.randint(1, 29, (length,))
+    found, gradients = [], []
+    for backend in ("auto", "reference"):
+        monkeypatch.setenv("ELMOKIT_BACKEND", backend)
+        pooled = pooled_convolutions(ids, embedding, layers)
+        wanted = [*embedding.parameters(), *layers.parameters()]
+        gradients.append(torch.autograd.grad(pooled.square().sum(), wanted))
+        found.append(pooled)
+    torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=0)
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_no_tokens_give_no_maxima(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ELMOKIT_BACKEND", backend)
+    ids, layers = torch.zeros(0, 10, dtype=torch.long), [nn.Conv1d(2, 3, 2)]
+    pooled = pooled_convolutions(ids, nn.Embedding(5, 2), layers)
+    assert pooled.shape == (0, 3)
+
+
+def layers_and_ids() -> tuple[nn.Embedding, list[nn.Conv1d], Tensor]:
+    torch.manual_seed(0)
+    return nn.Embedding(9, 4), [nn.Conv1d(4, 5, 2), nn.Conv1d(4, 3, 3)], torch.randint(1, 9, (6, 8))
+
+
+def test_a_gradient_of_a_gradient_is_an_error(library: Library) -> None:
+    embedding, layers, ids = layers_and_ids()
+    pooled = pooled_convolutions(ids, embedding, layers)
+    (gradient,) = torch.autograd.grad(pooled.square().sum(), embedding.weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.square().sum().backward()
+
+
+@pytest.mark.parametrize("precision", [torch.float64, torch.float16])
+def test_mixed_dtypes_are_an_error_as_in_torch(precision: torch.dtype) -> None:
+    embedding, layers, ids = layers_and_ids()
+    layers[1].to(precision)
+    with pytest.raises(RuntimeError, match=r"dtype|expected"), torch.no_grad():
+        pooled_convolutions(ids, embedding, layers)
+
+
+def test_a_wrong_char_dim_is_an_error() -> None:
+    embedding, layers, ids = layers_and_ids()
+    with pytest.raises(RuntimeError, match="shapes"), torch.no_grad():
+        pooled_convolutions(ids, embedding, [nn.Conv1d(3, 5, 2), *layers])
+
+
+@pytest.mark.parametrize("frozen", ["embedding", "convolutions", "one convolution"])
+def test_frozen_parameters_get_no_gradient_and_others_do(frozen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedding, layers, ids = layers_and_ids()
+    for part in {"embedding": [embedding], "convolutions": layers, "one convolution": layers[:1]}[frozen]:
+        part.requires_grad_(False)
+    trained = [weight for part in (embedding, *layers) for weight in part.parameters() if weight.requires_grad]
+    gradients = []
+    for backend in ("auto", "reference"):
+        monkeypatch.setenv("ELMOKIT_BACKEND", backend)
+        pooled = pooled_convolutions(ids, embedding, layers)
+        gradients.append(torch.autograd.grad(pooled.square().sum(), trained))
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)

@@ -1,0 +1,180 @@
+"""A GPU computes what the CPU computes. Skipped without CUDA.
+
+``ELMOKIT_TEST_DEVICE=cpu`` runs the tests on the CPU, where they compare it with itself. That shows that the tests
+themselves work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from elmokit import Elmo, ElmoModule, LanguageModel, SentenceEmbedder, embed_file, finetune, open_model, resume, train
+from elmokit.compat.allennlp import ElmoEmbedder
+from elmokit.formats.save import save_model
+from tests.conftest import random_model
+
+DEVICE = os.environ.get("ELMOKIT_TEST_DEVICE", "cuda")
+pytestmark = pytest.mark.skipif(DEVICE == "cuda" and not torch.cuda.is_available(), reason="no CUDA device")
+ON_GPU = DEVICE.startswith("cuda")
+SENTENCES = [line.split() for line in ("The bank raised its rate .", "", "She sat on the bank of the river .", "Oslo")]
+TEXT = "the cat sat on the mat .\nthe dog ran on .\na cat ran .\n" * 60
+TOLERANCE = 1e-4  # sums are in another order on a GPU
+SETTINGS = {"preset": "tiny", "batch_size": 4, "window_length": 8, "dropout": 0.0, "log_every": 1, "eval_every": 10}
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> dict[str, Path]:
+    """A text to train on, and one to evaluate on."""
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "dev.txt").write_text(TEXT[:200])
+    return {"texts": tmp_path / "text.txt", "held_out": tmp_path / "dev.txt"}
+
+
+def losses_of(run: Path) -> np.ndarray:
+    return np.array([json.loads(line)["losses"] for line in (run / "metrics.jsonl").read_text().splitlines()])
+
+
+def assert_equal_vectors(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("start", ["warm", "zero", "stateful"])
+def test_vectors_equal_those_of_the_cpu(start: str) -> None:
+    on_cpu, on_gpu = (
+        ElmoModule.from_pretrained(start=start, precision="float32").elmo,
+        ElmoModule.from_pretrained(start=start, device=DEVICE, precision="float32").elmo,
+    )
+    for layers in ("all", 0, "mix"):
+        assert_equal_vectors(on_gpu.embed(SENTENCES, layers=layers), on_cpu.embed(SENTENCES, layers=layers))
+
+
+def test_vectors_of_a_batch_equal_those_of_single_sentences() -> None:
+    elmo = Elmo.from_pretrained(device=DEVICE, precision="float32")
+    sentences = [["the"] * length for length in range(1, 90)]
+    assert_equal_vectors(elmo.embed(sentences), [elmo.embed([sentence])[0] for sentence in sentences])
+
+
+def test_bfloat16_is_computed_on_the_gpu_and_close_to_float32() -> None:
+    exact, fast = (Elmo.from_pretrained(device=DEVICE, precision=precision) for precision in ("float32", "bfloat16"))
+    if ON_GPU:
+        assert {kernel.backend for kernel in exact.model.bilm.kernels()} == {"torch"}
+        assert {kernel.backend for kernel in fast.model.bilm.kernels()} == {"torch-bfloat16"}
+    for one, other in zip(fast.embed(SENTENCES), exact.embed(SENTENCES), strict=True):
+        norms = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
+        assert ((one * other).sum(axis=-1) > 0.999 * norms).all()
+
+
+def test_an_elmo_of_a_model_that_is_on_the_gpu_starts_there() -> None:
+    model = open_model(None)
+    model.bilm.to(DEVICE).precision = "float32"
+    assert_equal_vectors(Elmo(model).embed(SENTENCES), Elmo.from_pretrained(precision="float32").embed(SENTENCES))
+
+
+def test_changed_weights_are_noticed() -> None:
+    elmo = Elmo.from_pretrained(device=DEVICE, precision="float32")
+    before = elmo.embed(SENTENCES)[0]
+    with torch.no_grad():
+        for parameter in elmo.model.bilm.parameters():
+            parameter.data.mul_(1.01)  # which PyTorch does not count
+    assert np.abs(elmo.embed(SENTENCES)[0] - before).max() > TOLERANCE
+
+
+def test_a_long_text_in_chunks_equals_the_whole() -> None:
+    elmo = Elmo.from_pretrained(device=DEVICE, precision="float32")
+    tokens = ["the", "river", "bank"] * 20
+    chunks = list(elmo.embed_document(tokens, chunk_tokens=16))
+    assert_equal_vectors([np.concatenate(chunks, axis=1)], elmo.embed([tokens]))
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+def test_gradients_equal_those_of_the_cpu(trainable: bool) -> None:
+    gradients = []
+    for device in ("cpu", DEVICE):
+        elmo = ElmoModule(random_model(), trainable=trainable).to(device)
+        (mix,), _, _ = elmo(elmo.ids(SENTENCES))
+        mix.square().mean().backward()
+        gradients.append({name: p.grad.cpu() for name, p in elmo.named_parameters() if p.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, atol=TOLERANCE, rtol=1e-3)
+
+
+def test_surprisal_and_substitutes_equal_those_of_the_cpu() -> None:
+    on_cpu, on_gpu = (
+        LanguageModel.from_pretrained(precision="float32"),
+        LanguageModel.from_pretrained(device=DEVICE, precision="float32"),
+    )
+    sentence = SENTENCES[0]
+    for one, other in zip(on_gpu.surprisal(SENTENCES), on_cpu.surprisal(SENTENCES), strict=True):
+        np.testing.assert_allclose(one.nats, other.nats, atol=1e-3)
+    expected = [word for word, *_ in on_cpu.substitutes(sentence, 1, n=3)]
+    assert [word for word, *_ in on_gpu.substitutes(sentence, 1, n=3)] == expected
+    assert on_gpu.perplexity(SENTENCES, start="stateful").mean == pytest.approx(
+        on_cpu.perplexity(SENTENCES, start="stateful").mean, rel=1e-4
+    )
+
+
+def test_sentence_vectors_equal_those_of_the_cpu() -> None:
+    found = SentenceEmbedder.from_pretrained(device=DEVICE, precision="float32").embed(SENTENCES)
+    np.testing.assert_allclose(found, SentenceEmbedder.from_pretrained(precision="float32").embed(SENTENCES), atol=1e-3)
+
+
+def test_a_file_is_embedded_on_the_gpu(tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("\n".join(" ".join(sentence) for sentence in SENTENCES) + "\n")
+    vectors = []
+    for device in ("cpu", DEVICE):
+        out = tmp_path / f"{device.partition(':')[0]}-out.npz"
+        embed_file(Elmo.from_pretrained(device=device, precision="float32"), tmp_path / "in.txt", out)
+        with np.load(out) as archive:
+            vectors.append(archive["vectors"])
+        out.unlink()
+    np.testing.assert_allclose(vectors[1], vectors[0], atol=TOLERANCE)
+
+
+def test_training_takes_the_same_steps_as_on_the_cpu(tmp_path: Path, texts: dict[str, Path]) -> None:
+    for n_samples in (0, 5):
+        found = []
+        for device in ("cpu", DEVICE):
+            run = tmp_path / f"{len(found)}-{n_samples}"
+            result = train(**texts, out=run, device=device, tokens=640, n_samples=n_samples, **SETTINGS)
+            found.append((losses_of(run), result.perplexity.mean))
+        np.testing.assert_allclose(found[1][0], found[0][0], rtol=2e-3)
+        assert found[1][1] == pytest.approx(found[0][1], rel=5e-3)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "adagrad"])
+def test_a_resumed_training_takes_the_same_steps(tmp_path: Path, texts: dict[str, Path], optimizer: str) -> None:
+    settings = {**SETTINGS, "optimizer": optimizer, "schedule": "constant", "warmup_ratio": 0.0, "dropout": 0.1}
+    train(**texts, out=tmp_path / "whole", device=DEVICE, tokens=640, **settings)
+    train(**texts, out=tmp_path / "halves", device=DEVICE, tokens=320, **settings)
+    resume(tmp_path / "halves", device=DEVICE, tokens=640)
+    np.testing.assert_allclose(losses_of(tmp_path / "halves"), losses_of(tmp_path / "whole"), rtol=2e-3)
+
+
+def test_training_in_bfloat16_stays_close_to_float32(tmp_path: Path, texts: dict[str, Path]) -> None:
+    for precision in ("float32", "bfloat16"):
+        train(**texts, out=tmp_path / precision, device=DEVICE, tokens=640, precision=precision, **SETTINGS)
+    np.testing.assert_allclose(losses_of(tmp_path / "bfloat16"), losses_of(tmp_path / "float32"), rtol=0.05)
+
+
+def test_a_model_is_fine_tuned_on_the_gpu(tmp_path: Path, texts: dict[str, Path]) -> None:
+    save_model(random_model(), tmp_path / "model")
+    result = finetune(tmp_path / "model", **texts, out=tmp_path / "run", device=DEVICE, epochs=1, batch_size=4)
+    before, after = (result.before_and_after["held-out"][when] for when in ("before", "after"))
+    assert after[0] < before[0]
+
+
+@pytest.mark.skipif(not ON_GPU, reason="ElmoEmbedder takes the number of a CUDA device")
+def test_the_old_embedder_computes_on_its_cuda_device(tmp_path: Path) -> None:
+    save_model(random_model(), tmp_path / "elmo_weights.hdf5")
+    files = tmp_path / "elmo_options.json", tmp_path / "elmo_weights.hdf5"
+    on_cpu, on_gpu = (ElmoEmbedder(*map(str, files), cuda_device=number) for number in (-1, 0))
+    tokens = SENTENCES[0]
+    np.testing.assert_allclose(on_gpu.embed_sentence(tokens), on_cpu.embed_sentence(tokens), atol=TOLERANCE)

@@ -1,0 +1,221 @@
+"""The documents say what is: their code runs, their names and files exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import elmokit
+from elmokit.cli.main import MODULES, main
+from elmokit.formats.save import save_model
+from tests.conftest import random_model
+from tests.helpers import allennlp_configs
+from tests.helpers.hosts import need_host
+from tests.helpers.paths import ROOT
+from tests.helpers.task_examples import QA_PASSAGE, TEXTS
+
+DOCS = ROOT / "docs"
+SLOW_PAGES = {  # they train
+    "how-to/evaluate/parts-of-speech.md",
+    "how-to/distill.md",
+    "how-to/finetune.md",
+    "how-to/tasks/compare.md",
+    "how-to/tasks/train-bilm.md",
+    "how-to/tasks/train.md",
+    "how-to/train.md",
+    "tutorials/explore-layers.md",
+    "tutorials/tag-text.md",
+    "tutorials/task.md",
+    "tutorials/train-bilm.md",
+}
+README = ROOT / "README.md"
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+OTHERS = [
+    *sorted((ROOT / "results").glob("*.md")),
+    *(ROOT / f"{name}.md" for name in ("CONTRIBUTING", "SECURITY", "CHANGELOG")),
+]
+"""Documents with links but without code that is run."""
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+NAMED = re.compile(r"# (\S+\.toml)\n")
+EXTRA = re.compile(r"# pip install '\.\[([\w-]+)\]'\n")
+"""The first line of code that needs an extra."""
+PRINTS = re.compile(r"^ *print\(.*\)  # ([^:\n]+)", re.MULTILINE)
+SHAPE = re.compile(r"\((?:\d+, )+\d+\)|^\d+$", re.MULTILINE)
+"""A shape, or a line with nothing but a number."""
+TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 20
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [code for kind, code in BLOCK.findall(page.read_text(encoding="utf-8")) if kind == language]
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(DOCS if page.is_relative_to(DOCS) else ROOT).as_posix()
+
+
+def title_of(code: str) -> str:
+    extra = EXTRA.match(code)
+    return extra[1] if extra else "elmokit"
+
+
+def marks_of(page: Path) -> list[pytest.MarkDecorator]:
+    marks = [pytest.mark.slow] if name_of(page) in SLOW_PAGES else []
+    # Warnings of the libraries that elmokit integrates with are not errors.
+    return [*marks, pytest.mark.filterwarnings("default")] if page.parent.name == "integrations" else marks
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files that the documents speak of."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "examples", ".", dirs_exist_ok=True)
+    shutil.copytree(ROOT / "examples", "examples")
+    Path("held-out.txt").write_text(TEXT)
+    Path("article.txt").write_text("It's raining. We left at 5 p.m. on foot.\n")
+    Path("pairs.csv").write_text("the cat sat,the cat ran,4\nthe dog,a mat .,1\n")
+    Path("srl.txt").write_text("Ada fixed it .\n1 Mira sold it |||\n")
+    shutil.copytree(ROOT / "tests" / "data" / "bilm-tf-run", "bilm-tf-run")
+    Path("corpus").mkdir()
+    Path("corpus/part.txt").write_text(TEXT)
+    for name, text in TEXTS.items():
+        for part in ("train", "dev", "test"):
+            Path(f"{name}.{part}").write_text(text, encoding="utf-8")
+    Path("questions.txt").write_text(f"What had snapped?\t{QA_PASSAGE}\n", encoding="utf-8")
+    Path("ner_elmo.json").write_text(json.dumps(allennlp_configs.ner()), encoding="utf-8")
+    shutil.copy(ROOT / "tests" / "data" / "allennlp-tasks" / "ner.tar.gz", "ner-elmo.tar.gz")
+    save_model(random_model(), Path("elmo_weights.hdf5"))
+    return tmp_path
+
+
+def _as_tuples(text: str) -> str:
+    return re.sub(r"torch\.Size\(\[(.*?)\]\)", r"(\1)", text)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=name_of(page), marks=marks_of(page)) for page in PAGES],
+)
+@pytest.mark.usefixtures("short_probes")
+def test_code_on_the_page_runs_and_prints_the_shapes_in_its_comments(
+    page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if page.parent.name == "integrations" and page.stem != "index":
+        need_host(page.stem)
+    for code in blocks(page, "toml"):
+        if name := NAMED.match(code):
+            Path(name[1]).write_text(code, encoding="utf-8")
+    names: dict[str, object] = {}
+    for language, code in BLOCK.findall(page.read_text(encoding="utf-8")):
+        if language == "python" and not EXTRA.match(code):
+            capsys.readouterr()
+            exec(compile(code, page.name, "exec"), names)
+            printed = iter(SHAPE.findall(_as_tuples(capsys.readouterr().out)))
+            for shape in SHAPE.findall(_as_tuples("\n".join(PRINTS.findall(code)))):
+                assert shape in printed, f"{shape} is not printed, or not in this order"  # `in` advances the iterator
+        for line in code.replace("\\\n", " ").splitlines() if language == "sh" else ():
+            if line.startswith("elmokit "):
+                monkeypatch.setattr(sys, "argv", shlex.split(line, comments=True))
+                with pytest.raises(SystemExit) as exit_:
+                    main()
+                assert not exit_.value.code, line
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("code", [pytest.param(code, id=title_of(code)) for code in blocks(README, "python")])
+def test_code_of_the_readme_prints_what_it_says(code: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if extra := EXTRA.match(code):
+        need_host(extra[1])
+    exec(compile(code, "README.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == PRINTS.findall(code)
+
+
+def test_the_readme_has_less_than_120_lines() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) < 120
+
+
+def test_the_picture_of_the_speed_shows_the_numbers_of_its_table() -> None:
+    page = (ROOT / "results" / "speed.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| original \| \d+ \|(( [\d,]+( \(\S+\))? \|){5})$", page, re.MULTILINE)
+    assert len(table) == 3
+    picture = (DOCS / "pictures" / "speed.svg").read_text(encoding="utf-8")
+    for cells, *_ in table:
+        for number in re.findall(r" ([\d,]+)", cells):
+            # matplotlib writes the text of a label above its glyphs.
+            assert f"<!-- {number} -->" in picture, f"{number} is missing: run python docs/make_pictures.py"
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=name_of)
+def test_links_lead_to_files(page: Path) -> None:
+    text = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
+    for target in [*re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text), *re.findall(r'src="([^":]+)"', text)]:
+        assert (page.parent / target).exists(), f"{name_of(page)}: {target}"
+
+
+def test_public_names_are_those_that_the_documents_list() -> None:
+    listed = re.findall(r"^\| \[`(\w+)`\]", (DOCS / "reference" / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(elmokit.__all__)
+
+
+def test_the_reference_documents_every_public_name() -> None:
+    pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference" / "python").glob("*.md"))
+    documented = re.findall(r"^::: elmokit\.(\w+)$", pages, re.MULTILINE)
+    assert sorted(set(documented) - {"errors"}) == sorted(set(elmokit.__all__) - {"ElmoError"})
+
+
+def test_the_page_of_the_command_line_lists_every_command_with_its_options_and_examples() -> None:
+    page = runpy.run_path(str(DOCS / "make_cli.py"))["cli_page"]()
+    for name in MODULES:
+        assert f"\n## `elmokit {name}`\n" in page
+    assert "\n### `elmokit evaluate minimal-pairs`\n" in page
+    assert "| <code>--dtype [float32&#124;float16]</code> | Type of the stored numbers." in page
+    assert "\nelmokit embed corpus.txt vectors.hdf5 --dtype float16 --resume\n" in page
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("mkdocstrings")
+    ran = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize("name", elmokit.__all__)
+def test_public_names_are_importable(name: str) -> None:
+    assert getattr(elmokit, name) is not None
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Emlo'"):
+        elmokit.Emlo  # noqa: B018
+    assert set(elmokit.__all__) <= set(dir(elmokit))
+
+
+def test_the_map_of_files_is_complete() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for path in (ROOT / "elmokit").iterdir():
+        if path.name not in ("__pycache__", "__init__.py", "__main__.py", "py.typed"):
+            assert f"`{path.name}" in text, f"{path.name} is not on the map of CONTRIBUTING.md"
+
+
+def test_the_index_of_results_is_complete() -> None:
+    text = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+    for path in (ROOT / "results").glob("*.md"):
+        assert path.name == "README.md" or f"]({path.name})" in text, f"{path.name} is not in results/README.md"
+
+
+def test_the_changelog_starts_with_this_version() -> None:
+    assert f"## [{elmokit.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

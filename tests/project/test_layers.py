@@ -1,0 +1,89 @@
+"""The layers of the package: an import points to a lower layer or stays in its folder."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import elmokit
+
+PACKAGE = Path(elmokit.__file__).parent
+ROWS = [
+    {"errors", "version"},
+    {"storage"},
+    {"config"},
+    {"engine"},
+    {"text"},
+    {"network"},
+    {"formats"},
+    {"embedding"},
+    {"lm"},
+    {"evaluation"},
+    {"training"},
+    {"tasks"},
+    {"compat", "integrations", "serve"},
+    {"cli"},
+    {"__init__", "__main__"},
+]
+ROW = {name: row for row, names in enumerate(ROWS) for name in names}
+
+
+def layer_member(module: str) -> str:
+    """Return the top-level module or folder that ``module`` belongs to; the package itself is ``__init__``."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def imported_modules(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield the name and the line of every import of elmokit in a file: late ones and those for types, too."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        modules: list[str] = []
+        if isinstance(node, ast.Import):
+            modules = [name.name for name in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            # A name of a package may be a module.
+            is_package = PACKAGE.parent.joinpath(*node.module.split(".")).is_dir()
+            modules = [f"{node.module}.{name.name}" if is_package else node.module for name in node.names]
+        yield from ((module, node.lineno) for module in modules if module.split(".")[0] == "elmokit")
+
+
+def imports() -> set[tuple[str, str, str]]:
+    """Return (importer, imported, location) for every import of elmokit inside elmokit."""
+    return {
+        (path.relative_to(PACKAGE).parts[0].removesuffix(".py"), layer_member(module), f"{path}:{line}")
+        for path in PACKAGE.rglob("*.py")
+        for module, line in imported_modules(path)
+    }
+
+
+def test_every_module_has_a_layer() -> None:
+    names = {path.name.removesuffix(".py") for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert names - {"__pycache__", "models", "py.typed"} <= set(ROW)
+
+
+def test_imports_point_down_or_stay_in_their_folder() -> None:
+    wrong = [
+        f"{where}: {here} (row {ROW[here]}) imports {there} (row {ROW[there]})"
+        for here, there, where in imports()
+        if here != there and ROW[there] >= ROW[here]
+    ]
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    files = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
+    graph = {name: {module for module, _ in imported_modules(path)} & files.keys() for name, path in files.items()}
+    list(TopologicalSorter(graph).static_order())  # a circle is an error that names its modules
+
+
+def test_no_import_is_relative() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            assert not (isinstance(node, ast.ImportFrom) and node.level), f"{path}:{node.lineno}"
+
+
+def test_subpackage_init_files_are_empty() -> None:
+    for path in PACKAGE.glob("*/__init__.py"):
+        assert not path.read_text(encoding="utf-8").strip(), path

@@ -1,0 +1,237 @@
+"""The server's processes end when they should, and its connections never stop the service."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("prometheus_client")
+pytest.importorskip("uvicorn")
+pytest.importorskip("nltk")
+
+from elmokit.formats.save import save_model
+from tests.conftest import random_model
+from tests.helpers.server_process import Process, serving
+
+HANGING = """
+import time
+from elmokit.serve.served_model import ServedModel
+ServedModel.sentence_vectors = lambda model, sentences: time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "tiny"
+    save_model(random_model(), path)
+    return path
+
+
+@pytest.mark.slow
+def test_a_computation_that_does_not_end_cannot_keep_the_process_alive(model: Path) -> None:
+    with serving(model, "--stop-timeout-seconds", "1", before=HANGING) as server:
+        answers = []
+        client = threading.Thread(target=lambda: answers.append(server.post("/v1/embeddings", {"input": "the cat"})))
+        client.start()
+        while "elmokit_queue_requests 1.0" not in server.get("/metrics").content.decode():
+            time.sleep(0.01)
+        code, printed = server.stop()
+        client.join()
+    assert [(answer.status, answer.json()["error"]["code"]) for answer in answers] == [(503, "stopping")]
+    assert code == 1
+    assert printed.endswith("elmokit: a computation did not end in time; stopping without it.\n")
+    assert "Traceback" not in printed
+
+
+@pytest.mark.slow
+def test_workers_that_die_do_not_prevent_a_clean_stop(model: Path) -> None:
+    with serving(model, "--workers", "3") as server:
+        first = all_workers(server, 3)
+        server.process.send_signal(signal.SIGSTOP)  # until both have ended, so that it sees both at once
+        for pid in first[:2]:
+            os.kill(pid, signal.SIGKILL)
+        while any(map(is_running, first[:2])):
+            time.sleep(0.01)
+        server.process.send_signal(signal.SIGCONT)
+        time.sleep(0.5)  # now it waits before it replaces them, because they died young
+        code, printed = server.stop()
+        assert (code, printed) == (0, "Stopped.\n")
+        assert not any(map(is_running, first))
+        with pytest.raises(ConnectionRefusedError):
+            server.get("/healthz")
+
+
+@pytest.mark.slow
+def test_workers_end_when_their_parent_is_killed(model: Path) -> None:
+    with serving(model, "--workers", "2") as server:
+        workers = all_workers(server, 2)
+        assert server.get("/healthz").status == 200
+        server.process.kill()
+        server.process.wait(30)
+        for _ in range(200):
+            if not any(map(is_running, workers)):
+                break
+            time.sleep(0.05)
+        assert not any(map(is_running, workers))
+        with pytest.raises(ConnectionRefusedError):
+            server.get("/healthz")
+
+
+def all_workers(server: Process, n: int) -> list[int]:
+    """Return the ids of the workers once all are started."""
+    for _ in range(200):
+        if len(found := server.children()) == n:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"{server.children()} are not {n} processes")
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process runs. One that has ended and that nobody has waited for does not."""
+    found = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return found.stdout.strip() != "" and not found.stdout.startswith("Z")
+
+
+HALF_A_REQUEST = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\n"
+
+
+Connect = Callable[..., socket.socket]
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Opens a connection to a server and sends it bytes. The connections are closed after the test."""
+    with contextlib.ExitStack() as connections:
+
+        def connect(server: Process, content: bytes = b"") -> socket.socket:
+            address = ("127.0.0.1", server.port)
+            connection = connections.enter_context(socket.create_connection(address, timeout=30))
+            connection.sendall(content)
+            return connection
+
+        yield connect
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Read until the server closes the connection."""
+    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+def is_closed_while_sending(connection: socket.socket) -> bool:
+    """Send a byte from time to time, and return whether the server closes the connection within 20 seconds."""
+    for _ in range(200):
+        try:
+            connection.sendall(b"x")
+        except OSError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.slow
+def test_a_request_that_never_arrives_does_not_keep_its_connection(model: Path, connect: Connect) -> None:
+    with serving(model, "--header-timeout-seconds", "0.5", "--body-timeout-seconds", "0.5") as server:
+        whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+        silent, half = connect(server), connect(server, HALF_A_REQUEST)
+        after_another = connect(server, whole + b"\r\n" + HALF_A_REQUEST)
+        # Answered without its body, which then never ends.
+        body = connect(server, whole + b"Content-Length: 100\r\n\r\nx")
+        assert read_all(silent) == b""
+        assert read_all(half).startswith(b"HTTP/1.1 408 ")
+        assert body.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+        body.sendall(b"x")
+        assert read_all(body) == b""
+        assert after_another.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+        after_another.sendall(b"X: 1\r\n")
+        assert read_all(after_another).startswith(b"HTTP/1.1 408 ")
+        # A client that sends a little from time to time has no more time.
+        assert is_closed_while_sending(connect(server, HALF_A_REQUEST))
+        assert server.stop() == (0, "Stopped.\n")
+
+
+@pytest.mark.slow
+def test_half_sent_requests_do_not_keep_others_out(model: Path, connect: Connect) -> None:
+    with serving(model, "--max-connections", "20") as server:
+        for _ in range(200):
+            connect(server, HALF_A_REQUEST)
+        for _ in range(3):
+            assert server.post("/v1/embeddings", {"input": "the cat"}).status == 200
+        assert server.stop() == (0, "Stopped.\n")
+
+
+@pytest.mark.slow
+def test_a_connection_without_room_is_refused_if_all_others_wait_for_answers(model: Path, connect: Connect) -> None:
+    with serving(model, "--max-connections", "2", "--stop-timeout-seconds", "1", before=HANGING) as server:
+        body = b'{"input": "a"}'
+        request = HALF_A_REQUEST + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+        for _ in range(2):
+            connect(server, request)
+        time.sleep(2)  # asking whether they have been read would take a connection
+        refused = server.get("/healthz")
+        assert (refused.status, refused.json()["error"]["code"]) == (503, "too_many_connections")
+        assert refused.headers["retry-after"] == "1"
+        server.process.kill()
+
+
+@pytest.mark.slow
+def test_a_lack_of_files_is_logged_in_one_line(model: Path, connect: Connect) -> None:
+    few_files = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150))"
+    many_reserved = "import elmokit.serve.server as s; s._allow_connections = lambda n, report: n"
+    with serving(model, before=f"{few_files}\n{many_reserved}") as server:
+        held = [connect(server, HALF_A_REQUEST) for _ in range(300)]
+        time.sleep(3)
+        for connection in held:
+            connection.close()
+        assert server.get("/healthz").status == 200
+        code, printed = server.stop()
+    lines = printed.splitlines()
+    assert (code, lines[-1], len(lines)) == (0, "Stopped.", 2)
+    assert "refuses to open more (Too many open files)" in lines[0]
+
+
+@pytest.mark.slow
+def test_connections_at_the_moment_of_sigterm_are_answered_or_refused(model: Path, connect: Connect) -> None:
+    with serving(model) as server:
+        idle, half = connect(server), connect(server, HALF_A_REQUEST)
+        assert server.get("/healthz").status == 200  # the others are accepted
+        server.process.send_signal(signal.SIGSTOP)
+        # The system establishes these, but the server cannot accept them before it gets the signal.
+        whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        waiting = [connect(server, whole) for _ in range(50)]
+        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGCONT)
+        answers = [read_all(connection) for connection in waiting]
+        assert all(answer.startswith(b"HTTP/1.1 200 ") and b"connection: close" in answer for answer in answers)
+        assert read_all(idle) == b""
+        assert read_all(half).startswith(b"HTTP/1.1 503 ")
+        _, printed = server.process.communicate(timeout=60)
+    assert (server.process.returncode, printed) == (0, "Stopped.\n")
+
+
+@pytest.mark.slow
+def test_an_answer_that_a_client_still_reads_at_sigterm_is_sent_whole(model: Path, connect: Connect) -> None:
+    body = json.dumps({"input": [["a"] * 20_000]}).encode()
+    with serving(model) as server:
+        request = HALF_A_REQUEST.replace(b"embeddings", b"tokens") + b"Content-Type: application/json\r\n"
+        slow = connect(server, request + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        answer = slow.recv(1 << 16)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(1)
+        answer += read_all(slow)
+        _, printed = server.process.communicate(timeout=60)
+    assert (server.process.returncode, printed) == (0, "Stopped.\n")
+    head, _, content = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert len(content) > 10_000_000
+    assert [one["shape"][1] for one in json.loads(content)["data"]] == [20_000]

@@ -1,0 +1,595 @@
+"""The server answers as the library computes, and survives every bad request."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("prometheus_client")
+pytest.importorskip("uvicorn")
+pytest.importorskip("nltk")
+
+from elmokit import Elmo, LanguageModel, SentenceEmbedder
+from elmokit.errors import ConfigError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.tf_hub import MIX
+from elmokit.serve import endpoints
+from elmokit.serve.app import create_app
+from elmokit.serve.config import ServeConfig
+from elmokit.serve.examples import SENSES, SENTENCES
+from elmokit.serve.lifecycle import WaitingRequests
+from elmokit.serve.served_model import ServedModel
+from tests.conftest import random_model
+from tests.helpers.http_client import Answer, Client, running
+
+TEXTS = ["the cat sat on the mat .", "the dog ran .", "a"]
+TOKENS = [text.split() for text in TEXTS]
+TOKEN = "a-token-that-nobody-knows"
+
+
+def served(tmp_path: Path, model: PretrainedBiLM | None = None, **settings: Any) -> ServedModel:
+    return ServedModel(Elmo(model or random_model()), ServeConfig(name="tiny", **settings), tmp_path)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
+    return served(tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture(scope="module")
+def client(model: ServedModel) -> Iterator[Client]:
+    config = ServeConfig(max_texts=100, max_text_characters=2000, max_request_tokens=1000, max_body_mib=1)
+    with running(create_app(model, config)) as client:
+        yield client
+
+
+def decoded(text: str) -> Any:
+    return np.frombuffer(base64.b64decode(text), "<f4")
+
+
+def test_embeddings_are_those_of_the_sentence_embedder(client: Client, model: ServedModel) -> None:
+    expected = SentenceEmbedder(model.elmo).embed(TOKENS)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    answer = client.post("/v1/embeddings", {"input": TEXTS, "model": "tiny", "encoding_format": "base64"}).json()
+    assert np.array_equal([decoded(one["embedding"]) for one in answer["data"]], expected)
+    assert [one["index"] for one in answer["data"]] == [0, 1, 2]
+    assert answer["usage"] == {"prompt_tokens": 12, "total_tokens": 12}
+    as_numbers = client.post("/v1/embeddings", {"input": TOKENS}).json()
+    assert np.array_equal(np.array([one["embedding"] for one in as_numbers["data"]], np.float32), expected)
+    (single,) = client.post("/v1/embeddings", {"input": TEXTS[0]}).json()["data"]
+    assert single == as_numbers["data"][0]
+
+
+def test_dimensions_keep_the_first_ones_of_whitened_vectors(tmp_path: Path) -> None:
+    elmo = Elmo(random_model())
+    SentenceEmbedder(elmo).fit([sentence.split() for sentence in SENTENCES], 8)
+    with running(create_app(ServedModel(elmo, ServeConfig(), tmp_path), ServeConfig())) as client:
+        (whole,) = client.post("/v1/embeddings", {"input": "the cat"}).json()["data"]
+        (part,) = client.post("/v1/embeddings", {"input": "the cat", "dimensions": 3}).json()["data"]
+        unit = np.array(whole["embedding"][:3]) / np.linalg.norm(whole["embedding"][:3])
+        assert np.allclose(part["embedding"], unit, atol=1e-6)
+        too_many = client.post("/v1/embeddings", {"input": "the cat", "dimensions": 9})
+        assert (too_many.status, too_many.message()) == (422, "dimensions is 9, but vectors have 8.")
+
+
+@pytest.mark.parametrize("layers", ["all", "top", "average", 0, 1, [0, 2]])
+def test_token_vectors_are_those_of_elmo(client: Client, model: ServedModel, layers: Any) -> None:
+    expected = model.elmo.embed(TOKENS, layers=layers)
+    body = {"input": TEXTS, "layers": layers, "encoding_format": "base64"}
+    answer = client.post("/v1/tokens", body).json()
+    for one, array, tokens in zip(answer["data"], expected, TOKENS, strict=True):
+        assert one["tokens"] == tokens
+        assert np.array_equal(decoded(one["vectors"]).reshape(one["shape"]), array)
+    in_numbers = client.post("/v1/tokens", {**body, "encoding_format": "float"}).json()
+    assert np.array_equal(np.array(in_numbers["data"][0]["vectors"], np.float32), expected[0])
+
+
+def test_token_vectors_as_an_arrow_stream(client: Client, model: ServedModel) -> None:
+    pa = pytest.importorskip("pyarrow")
+    media_type = "application/vnd.apache.arrow.stream"
+    answer = client.post("/v1/tokens", {"input": TEXTS}, Accept=f"{media_type}, application/json;q=0.5")
+    assert answer.headers["content-type"] == media_type
+    rows = pa.ipc.open_stream(answer.content).read_all().to_pylist()
+    for row, array, tokens in zip(rows, model.elmo.embed(TOKENS), TOKENS, strict=True):
+        assert row["tokens"] == tokens
+        assert np.array_equal(np.array(row["vectors"], np.float32).reshape(row["shape"]), array)
+
+
+def test_the_models_own_mix_is_used(tmp_path: Path) -> None:
+    bilm = random_model()
+    bilm.card[MIX] = {"weights": [0.0, 1.0, -1.0], "gamma": 2.0}
+    served_model = served(tmp_path, bilm)
+    with running(create_app(served_model, ServeConfig())) as client:
+        body = {"input": "the cat", "layers": "mix", "encoding_format": "base64"}
+        (one,) = client.post("/v1/tokens", body).json()["data"]
+        (facts,) = client.get("/v1/models").json()["data"]
+    (layers,) = served_model.elmo.embed([["the", "cat"]])
+    weights = np.exp([0.0, 1.0, -1.0]) / np.exp([0.0, 1.0, -1.0]).sum()
+    assert np.allclose(decoded(one["vectors"]).reshape(2, -1), 2 * np.tensordot(weights, layers, 1), atol=1e-5)
+    assert np.allclose(facts["mix"]["weights"], weights)
+    assert facts["mix"]["gamma"] == 2.0
+
+
+def test_the_same_sentence_has_the_same_vectors_whatever_it_is_computed_with(client: Client) -> None:
+    rng = np.random.default_rng(0)
+    sentences = [list(rng.choice(["the", "cat", "sat", "mat", "."], size=rng.integers(1, 30))) for _ in range(150)]
+
+    def ask(sentence: list[str]) -> str:
+        body = {"input": [sentence], "encoding_format": "base64"}
+        return str(client.post("/v1/tokens", body).json()["data"][0]["vectors"])
+
+    alone = [ask(sentence) for sentence in sentences]
+    with ThreadPoolExecutor(30) as pool:
+        assert list(pool.map(ask, sentences)) == alone
+
+
+def test_surprisal_is_that_of_the_language_model(client: Client, model: ServedModel) -> None:
+    language_model = LanguageModel(model.elmo.model)
+    answer = client.post("/v1/surprisal", {"input": TEXTS, "n_expected": 2}).json()
+    for one, found in zip(answer["data"], language_model.surprisal(TOKENS), strict=True):
+        assert one["tokens"] == found.tokens[1:-1]
+        assert np.allclose([one["forward"], one["backward"]], found.nats[:, 1:-1])
+        assert np.allclose(one["both"], found.nats[:, 1:-1].mean(axis=0))
+        assert np.allclose([one["total"]["forward"], one["total"]["backward"]], found.total_nats)
+        assert one["is_unknown"] == found.is_unknown[1:-1].tolist()
+    for direction in ("forward", "backward", "both"):
+        at_cat = answer["data"][0]["expected"][direction][1]
+        words = language_model.substitutes(TOKENS[0], 1, direction, 2)  # type: ignore[arg-type]
+        assert [one["word"] for one in at_cat] == [one.word for one in words]
+        assert np.allclose([one["probability"] for one in at_cat], [one.probability for one in words])
+    assert "expected" not in client.post("/v1/surprisal", {"input": TEXTS}).json()["data"][0]
+
+
+def test_substitutes_are_those_of_the_language_model(client: Client, model: ServedModel) -> None:
+    answer = client.post("/v1/substitutes", {"sentence": TOKENS[0], "position": 2, "n": 3}).json()
+    assert (answer["token"], answer["tokens"]) == ("sat", TOKENS[0])
+    for direction in ("forward", "backward", "both"):
+        words = LanguageModel(model.elmo.model).substitutes(TOKENS[0], 2, direction, 3)  # type: ignore[arg-type]
+        assert [one["word"] for one in answer[direction]] == [one.word for one in words]
+
+
+def test_neighbors_are_those_of_the_index(client: Client, model: ServedModel) -> None:
+    answer = client.post("/v1/neighbors", {"sentence": "the river bank", "position": 2, "n": 4}).json()
+    expected = model.index.neighbors(model.elmo, ["the", "river", "bank"], 2, n_neighbors=4).to_dict()
+    assert answer["layers"] == expected["layers"]
+    assert answer["context_free"] == expected["context_free"]
+    assert answer["index"] == "example sentences"
+
+
+def test_an_index_of_another_model_is_refused(tmp_path: Path) -> None:
+    served(tmp_path)
+    with pytest.raises(ConfigError, match="another model"):
+        served(tmp_path / "other", random_model(seed=1), index=str(tmp_path / "index"))
+
+
+def test_models_and_examples_are_listed(client: Client) -> None:
+    (listed,) = client.get("/v1/models").json()["data"]
+    assert listed == client.get("/v1/models/tiny").json()
+    assert (listed["id"], listed["n_layers"], listed["directions"]) == ("tiny", 3, ["forward", "backward"])
+    assert listed["index"]["n_sentences"] == len(SENTENCES)
+    examples = client.get("/v1/examples").json()
+    assert examples["senses"] == SENSES
+    assert all(word in sentence.split() for word, group in SENSES.items() for sentence in group)
+
+
+BAD = {
+    "empty text": ("embeddings", {"input": ""}, 422, "Text 0 of input is empty"),
+    "blank text": ("tokens", {"input": ["the", "  "]}, 422, "Text 1 of input is empty"),
+    "no tokens": ("tokens", {"input": [[]]}, 422, "Text 0 of input is empty"),
+    "no texts": ("tokens", {"input": []}, 422, "empty list"),
+    "long text": ("embeddings", {"input": "a " * 5000}, 422, "Text 0 of input has 10,000 characters, and 2,000"),
+    "long token": ("tokens", {"input": [["a" * 100_000]]}, 422, "100,001 characters"),
+    "many texts": ("embeddings", {"input": ["a"] * 10_000}, 422, "input has 10,000 texts, and 100 are allowed"),
+    "many tokens": ("embeddings", {"input": ["a " * 900] * 2}, 422, "input has 1,800 tokens, and 1,000 are allowed"),
+    "text of 1 MB": ("embeddings", {"input": "a " * 600_000}, 413, "larger than 1 MiB"),
+    "invalid UTF-8": ("embeddings", b'{"input": "\xff"}', 400, "Send JSON in UTF-8"),
+    "half a surrogate pair": ("embeddings", b'{"input": "\\ud800"}', 422, "half of a surrogate pair"),
+    "broken JSON": ("embeddings", b'{"input": ', 400, "not valid JSON"),
+    "deep JSON": ("embeddings", b"[" * 100_000, 400, "cannot be read"),
+    "huge number": ("substitutes", b'{"sentence": "a", "position": 1' + b"0" * 5000 + b"}", 400, "cannot be read"),
+    "no body": ("embeddings", b"", 422, "Expected a JSON object"),
+    "no object": ("embeddings", [1], 422, "Expected a JSON object"),
+    "no input": ("embeddings", {}, 422, "input: The field is missing"),
+    "number": ("embeddings", {"input": 1}, 422, "expected a string"),
+    "null": ("embeddings", {"input": [None]}, 422, "text 0 must be a string or a list of strings"),
+    "token ids": ("embeddings", {"input": [1, 2]}, 422, "words, not ids"),
+    "lists of token ids": ("embeddings", {"input": [[1, 2]]}, 422, "tokens are strings here"),
+    "unknown field": ("tokens", {"input": "a", "layer": 1}, 422, "layer: There is no such field"),
+    "unknown model": ("embeddings", {"input": "a", "model": "gpt"}, 404, "This server has 'tiny'"),
+    "unknown layer": ("tokens", {"input": "a", "layers": 9}, 422, "Layer 9 does not exist"),
+    "no layers": ("tokens", {"input": "a", "layers": []}, 422, "layers is []"),
+    "boolean layer": ("tokens", {"input": "a", "layers": True}, 422, "layers"),
+    "no mix": ("tokens", {"input": "a", "layers": "mix"}, 422, "no scalar mix of its own"),
+    "many layers": ("tokens", {"input": "a", "layers": [0] * 150_000}, 422, "150,000 layers, and 1,000 are allowed"),
+    "many wrong layers": ("tokens", {"input": "a", "layers": ["a"] * 100_000}, 422, "1,000 are allowed"),
+    "many layers to search": ("neighbors", {"sentence": "a", "position": 0, "layers": [1] * 300_000}, 422, "1,000"),
+    "layer as text": ("neighbors", {"sentence": "a", "position": 0, "layers": ["1"]}, 422, "a list of integers"),
+    "many fields": ("tokens", {"input": "a", **{f"a{n}": 0 for n in range(50_000)}}, 422, "the body has 50,001 fields"),
+    "encoding": ("embeddings", {"input": "a", "encoding_format": "hex"}, 422, "encoding_format"),
+    "dimensions 0": ("embeddings", {"input": "a", "dimensions": 0}, 422, "dimensions"),
+    "not whitened": ("embeddings", {"input": "a", "dimensions": 2}, 422, "dimensions needs whitened vectors"),
+    "position": ("substitutes", {"sentence": "a b", "position": 2}, 422, "choose 0 to 1"),
+    "negative position": ("neighbors", {"sentence": "a b", "position": -1}, 422, "choose 0 to 1"),
+    "position as text": ("neighbors", {"sentence": "a b", "position": "1"}, 422, "position"),
+    "neighbors by layer 0": ("neighbors", {"sentence": "a", "position": 0, "layers": [0]}, 422, "no layer 0"),
+    "many expected": ("surprisal", {"input": "a", "n_expected": 51}, 422, "n_expected"),
+}
+
+
+def test_an_answer_of_too_many_numbers_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "MAX_NUMBERS", 100)
+    answer = client.post("/v1/tokens", {"input": "a " * 50})
+    assert (answer.status, "and 100 are allowed" in answer.message()) == (422, True)
+
+
+def test_a_layer_that_is_repeated_counts_once(
+    client: Client, model: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once, repeated = (
+        client.post("/v1/tokens", {"input": "the cat", "layers": layers}).json() for layers in ([2, 0], [2, 0, 2] * 99)
+    )
+    assert once == repeated
+    searched = []
+    search = model.index._nearest
+    monkeypatch.setattr(
+        model.index, "_nearest", lambda vector, layer, *rest: (searched.append(layer), search(vector, layer, *rest))[1]
+    )
+    answer = client.post("/v1/neighbors", {"sentence": "a", "position": 0, "layers": [1, 2] * 500}).json()
+    assert (list(answer["layers"]), searched) == (["1", "2"], [1, 2])
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_request_has_a_clear_answer_and_the_next_is_served(client: Client, name: str) -> None:
+    path, body, status, message = BAD[name]
+    answer = client.post(f"/v1/{path}", body)
+    assert answer.status == status, answer.content
+    assert message in answer.message()
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    assert client.post("/v1/embeddings", {"input": "the cat"}).status == 200
+
+
+def test_a_path_or_method_that_does_not_exist_is_refused(client: Client) -> None:
+    assert client.get("/v2/embeddings").status == 404
+    assert client.get("/v1/embeddings").status == 405
+    assert client.get("/../../etc/passwd").status == 404
+
+
+def test_a_body_that_is_not_declared_as_json_is_refused(client: Client) -> None:
+    # A web page of another site can send such a request without asking.
+    answer = client.post("/v1/embeddings", {"input": "the cat"}, **{"Content-Type": "text/plain"})
+    assert (answer.status, "Content-Type: application/json" in answer.message()) == (422, True)
+
+
+def test_a_body_without_length_is_refused_when_it_is_too_large(client: Client) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=60)
+    chunks = (b" " * 100_000 for _ in range(20))
+    connection.request("POST", "/v1/embeddings", chunks, {"Content-Type": "application/json"}, encode_chunked=True)
+    assert connection.getresponse().status == 413
+    connection.close()
+
+
+def test_a_slow_body_is_refused(model: ServedModel) -> None:
+    with running(create_app(model, ServeConfig(body_timeout_seconds=0.2))) as client:
+        headers = b"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: 99"
+        with socket.create_connection(("127.0.0.1", client.port), timeout=60) as slow:
+            slow.sendall(b"POST /v1/embeddings HTTP/1.1\r\n" + headers + b"\r\n\r\n{")
+            assert client.post("/v1/embeddings", {"input": "the cat"}).status == 200
+            assert slow.recv(10_000).startswith(b"HTTP/1.1 408 ")
+
+
+class Slow:
+    """Makes a method wait."""
+
+    def __init__(self, owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may_compute, self.is_computing, self.n_calls = threading.Event(), threading.Event(), 0
+        original = getattr(owner, name)
+
+        def compute(*arguments: Any) -> Any:
+            self.n_calls += 1
+            self.is_computing.set()
+            assert self.may_compute.wait(30)
+            return original(*arguments)
+
+        monkeypatch.setattr(owner, name, compute)
+
+
+@pytest.fixture
+def slow_model(model: ServedModel, monkeypatch: pytest.MonkeyPatch) -> Slow:
+    return Slow(model, "sentence_vectors", monkeypatch)
+
+
+@pytest.fixture
+def slow_search(model: ServedModel, monkeypatch: pytest.MonkeyPatch) -> Slow:
+    return Slow(model.index, "_nearest", monkeypatch)
+
+
+def test_a_full_queue_is_answered_with_429(model: ServedModel, slow_model: Slow) -> None:
+    with running(create_app(model, ServeConfig(queue_requests=1))) as client, ThreadPoolExecutor() as pool:
+        first = pool.submit(client.post, "/v1/embeddings", {"input": "the cat"})
+        assert slow_model.is_computing.wait(10)
+        refused = client.post("/v1/embeddings", {"input": "the cat"})
+        assert (refused.status, refused.json()["error"]["code"]) == (429, "queue_full")
+        assert int(refused.headers["retry-after"]) >= 1
+        slow_model.may_compute.set()
+        assert first.result().status == 200
+
+
+def test_a_request_that_takes_too_long_is_answered_with_503(model: ServedModel, slow_model: Slow) -> None:
+    with running(create_app(model, ServeConfig(timeout_seconds=0.1))) as client:
+        late = client.post("/v1/embeddings", {"input": "the cat"})
+        assert (late.status, late.json()["error"]["code"]) == (503, "timeout")
+        slow_model.may_compute.set()
+        assert client.post("/v1/tokens", {"input": "the cat"}).status == 200
+
+
+def test_a_request_is_dropped_if_its_client_leaves(model: ServedModel, slow_model: Slow) -> None:
+    with running(create_app(model, ServeConfig())) as client, ThreadPoolExecutor() as pool:
+        first = pool.submit(client.post, "/v1/embeddings", {"input": "the cat"})
+        assert slow_model.is_computing.wait(10)
+        leaving = http.client.HTTPConnection("127.0.0.1", client.port)
+        leaving.request("POST", "/v1/tokens", b'{"input": "a"}', {"Content-Type": "application/json"})
+        wait_for(client, "elmokit_queue_requests 2.0")
+        leaving.close()
+        wait_for(client, 'elmokit_requests_dropped_total{path="/v1/tokens"} 1.0')
+        assert "elmokit_queue_requests 1.0" in client.get("/metrics").content.decode()
+        slow_model.may_compute.set()
+        assert first.result().status == 200
+
+
+SEARCH = {"sentence": "the cat", "position": 1}
+
+
+def test_a_search_that_takes_too_long_is_answered_with_503(model: ServedModel, slow_search: Slow) -> None:
+    with running(create_app(model, ServeConfig(timeout_seconds=0.2))) as client:
+        late = client.post("/v1/neighbors", SEARCH)
+        assert (late.status, late.json()["error"]["code"]) == (503, "timeout")
+        slow_search.may_compute.set()
+
+
+def test_searches_do_not_hold_up_other_requests(model: ServedModel, slow_search: Slow) -> None:
+    with running(create_app(model, ServeConfig())) as client, ThreadPoolExecutor(8) as pool:
+        searches = [pool.submit(client.post, "/v1/neighbors", SEARCH) for _ in range(8)]
+        assert slow_search.is_computing.wait(10)
+        wait_for(client, "elmokit_queue_requests 8.0")
+        # Long enough to be split into tokens in a thread.
+        assert client.post("/v1/tokens", {"input": "the cat " * 500, "layers": "top"}).status == 200
+        slow_search.may_compute.set()
+        assert {search.result().status for search in searches} == {200}
+
+
+def test_a_search_ends_after_the_present_layer_if_its_client_leaves(model: ServedModel, slow_search: Slow) -> None:
+    with running(create_app(model, ServeConfig())) as client:
+        leaving = http.client.HTTPConnection("127.0.0.1", client.port)
+        leaving.request("POST", "/v1/neighbors", json.dumps(SEARCH), {"Content-Type": "application/json"})
+        assert slow_search.is_computing.wait(10)
+        leaving.close()
+        wait_for(client, 'elmokit_requests_dropped_total{path="/v1/neighbors"} 1.0')
+        assert "elmokit_queue_requests 0.0" in client.get("/metrics").content.decode()
+        slow_search.may_compute.set()
+        assert client.post("/v1/neighbors", {**SEARCH, "layers": [2]}).status == 200
+    assert slow_search.n_calls == 2
+
+
+def test_health_says_when_no_request_is_answered(model: ServedModel, slow_model: Slow) -> None:
+    with running(create_app(model, ServeConfig(timeout_seconds=0.5))) as client:
+        assert client.get("/healthz").status == 200
+        assert client.post("/v1/embeddings", {"input": "the cat"}).status == 503
+        time.sleep(0.1)  # the computation started after the request
+        sick = client.get("/healthz")
+        assert (sick.status, sick.content) == (503, b"no answer for 1 seconds\n")
+        slow_model.may_compute.set()
+        assert client.post("/v1/embeddings", {"input": "the cat"}).status == 200
+        assert client.get("/healthz").status == 200
+
+
+def test_health_is_about_requests_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    waiting = WaitingRequests()
+    waiting.add()
+    now = 50.0
+    waiting.add()
+    assert waiting.seconds_without_answer == 50
+    waiting.remove(is_answered=False)
+    assert waiting.seconds_without_answer == 50
+    waiting.add()
+    waiting.remove(is_answered=True)
+    now = 60.0
+    assert waiting.seconds_without_answer == 10
+    waiting.remove(is_answered=False)
+    assert waiting.seconds_without_answer == 0
+    now = 1000.0
+    waiting.add()
+    assert waiting.seconds_without_answer == 0
+
+
+def wait_for(client: Client, line: str) -> None:
+    """Wait until the metrics have a line."""
+    for _ in range(500):
+        if line in client.get("/metrics").content.decode():
+            return
+        time.sleep(0.01)
+    raise AssertionError(client.get("/metrics").content.decode())
+
+
+def test_an_unexpected_error_shows_no_stack_trace(
+    model: ServedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(sentences: Any) -> Any:
+        raise RuntimeError("secret detail")
+
+    with running(create_app(model, ServeConfig())) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(model, "sentence_vectors", broken)
+            answer = client.post("/v1/embeddings", {"input": "the cat"})
+        assert answer.status == 500
+        assert b"secret" not in answer.content
+        assert b"Traceback" not in answer.content
+        assert client.post("/v1/embeddings", {"input": "the cat"}).status == 200
+    assert "secret detail" in caplog.text
+
+
+def test_a_token_protects_everything_but_the_page_and_health(model: ServedModel) -> None:
+    with running(create_app(model, ServeConfig(), TOKEN)) as client:
+        right = {"Authorization": f"Bearer {TOKEN}"}
+        for wrong in (
+            {},
+            {"Authorization": "Bearer x"},
+            {"Authorization": TOKEN},
+            {"Authorization": f"Bearer {TOKEN}x"},
+        ):
+            refused = client.post("/v1/embeddings", {"input": "the cat"}, **wrong)
+            assert (refused.status, refused.json()["error"]["code"]) == (401, "invalid_api_key")
+            assert refused.headers["www-authenticate"] == "Bearer"
+        assert client.get("/v1/models").status == client.get("/metrics").status == 401
+        assert client.get("/v1/../v1/models").status == 401
+        assert client.post("/v1/embeddings", {"input": "the cat"}, **right).status == 200
+        assert client.get("/metrics", **right).status == 200
+        assert {client.get(path).status for path in ("/", "/docs", "/openapi.json", "/healthz", "/readyz")} == {200}
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/models", "/v1/examples", "/metrics", "/docs", "/nothing"])
+def test_a_name_that_was_made_to_lead_here_is_refused(client: Client, path: str) -> None:
+    for host in ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example", "", "[::1]x"):
+        refused = client.get(path, Host=host)
+        assert (refused.status, refused.json()["error"]["code"]) == (421, "host_not_allowed"), host
+    for host in ("localhost", f"LocalHost:{client.port}", "localhost.", "127.0.0.1:1", "[::1]", f"[::1]:{client.port}"):
+        assert client.get(path, Host=host).status == (404 if path == "/nothing" else 200), host
+    assert client.post("/v1/neighbors", SEARCH, Host="evil.example").status == 421
+
+
+def test_health_can_be_asked_for_by_any_name(client: Client) -> None:
+    assert {client.get(path, Host="10.0.0.7:8000").status for path in ("/healthz", "/readyz")} == {200}
+
+
+def test_named_hosts_are_accepted(model: ServedModel) -> None:
+    config = ServeConfig(allowed_hosts=("elmo.example.org", "[fe80::1]"))
+    with running(create_app(model, config)) as client:
+        hosts = ("elmo.example.org", "ELMO.example.org:443", "[fe80::1]:80", "localhost")
+        assert {client.get("/v1/models", Host=host).status for host in hosts} == {200}
+        assert client.get("/v1/models", Host="www.elmo.example.org").status == 421
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, {"localhost", "127.0.0.1", "[::1]"}),
+        ({"host": "::1"}, {"localhost", "127.0.0.1", "[::1]"}),
+        ({"host": "127.0.0.9"}, {"localhost", "127.0.0.1", "[::1]", "127.0.0.9"}),
+        ({"host": "0.0.0.0"}, None),
+        ({"host": "0.0.0.0", "allowed_hosts": ("A.org",)}, {"localhost", "127.0.0.1", "[::1]", "0.0.0.0", "a.org"}),
+        ({"allowed_hosts": ("*",)}, None),
+    ],
+)
+def test_the_hosts_that_are_accepted_depend_on_the_address(settings: Any, expected: set[str] | None) -> None:
+    assert ServeConfig(**settings).accepted_hosts == expected
+
+
+@pytest.mark.parametrize("name", ["https://example.org", "example.org:80", "", "a b"])
+def test_an_allowed_host_without_the_form_of_a_host_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"without scheme and port"):
+        ServeConfig(allowed_hosts=(name,))
+
+
+def test_other_sites_may_not_use_the_server_unless_they_are_named(client: Client, model: ServedModel) -> None:
+    origin = {"Origin": "https://example.org"}
+    ask = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    assert "access-control-allow-origin" not in client.post("/v1/embeddings", {"input": "a"}, **origin).headers
+    assert client.send("OPTIONS", "/v1/embeddings", None, ask).status == 405
+    config = ServeConfig(cors_origins=("https://example.org",))
+    with running(create_app(model, config, TOKEN)) as open_client:
+        allowed = open_client.send("OPTIONS", "/v1/embeddings", None, ask)
+        assert allowed.headers["access-control-allow-origin"] == "https://example.org"
+        # An error can be read by the page, too.
+        refused = open_client.post("/v1/embeddings", {"input": "a"}, **origin)
+        assert (refused.status, refused.headers["access-control-allow-origin"]) == (401, "https://example.org")
+        other = open_client.post("/v1/embeddings", {"input": "a"}, Origin="https://example.com")
+        assert "access-control-allow-origin" not in other.headers
+
+
+def test_metrics_count_requests_tokens_and_batches(model: ServedModel) -> None:
+    with running(create_app(model, ServeConfig())) as client:
+        client.post("/v1/embeddings", {"input": TEXTS})
+        client.post("/v1/embeddings", {"input": ""})
+        client.get("/nothing/here")
+        answer = client.get("/metrics")
+        assert answer.headers["content-type"].startswith("text/plain; version=")
+        text = answer.content.decode()
+    for line in (
+        'elmokit_requests_total{path="/v1/embeddings",status="200"} 1.0',
+        'elmokit_requests_total{path="/v1/embeddings",status="422"} 1.0',
+        'elmokit_requests_total{path="other",status="404"} 1.0',
+        'elmokit_tokens_total{path="/v1/embeddings"} 12.0',
+        "elmokit_batch_sentences_sum 3.0",
+        "elmokit_batch_tokens_sum 18.0",
+        "elmokit_batch_requests_count 1.0",
+        "elmokit_queue_requests 0.0",
+        'elmokit_request_seconds_count{path="/v1/embeddings"} 2.0',
+    ):
+        assert line in text.splitlines(), line
+
+
+@pytest.mark.parametrize(
+    ("path", "media_type"),
+    [("/", "text/html"), ("/docs", "text/html"), ("/style.css", "text/css"), ("/explorer.js", "text/javascript")],
+)
+def test_pages_load_nothing_from_other_hosts(client: Client, path: str, media_type: str) -> None:
+    answer = client.get(path)
+    assert answer.status == 200
+    assert answer.headers["content-type"] == f"{media_type}; charset=utf-8"
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert "unsafe" not in answer.headers["content-security-policy"]
+    text = answer.content.decode()
+    assert not re.search(r"""(src|href|url\()\s*=?\s*["']?(https?:)?//""", text)
+    assert not re.search(r"<script(?![^>]*src=)|<style|\son\w+=", text)
+
+
+def test_the_list_of_requests_is_complete(client: Client) -> None:
+    openapi = client.get("/openapi.json").json()
+    page = client.get("/docs").content.decode()
+    for path, methods in openapi["paths"].items():
+        for method in methods:
+            assert f"{method.upper()} {path}" in page
+    assert "list of string" in page
+
+
+def test_a_model_that_cannot_predict_says_so(tmp_path: Path) -> None:
+    model = random_model()
+    model.softmax = model.vocabulary = None
+    with running(create_app(served(tmp_path, model), ServeConfig())) as client:
+        answer = client.post("/v1/surprisal", {"input": "the cat"})
+        assert (answer.status, "has no softmax and vocabulary" in answer.message()) == (501, True)
+        (facts,) = client.get("/v1/models").json()["data"]
+        assert (facts["can_predict"], facts["embeddings"]["pooling"]) == (False, "mean")
+        assert client.post("/v1/embeddings", {"input": "the cat"}).status == 200
+
+
+def test_texts_are_split_at_spaces_if_asked(tmp_path: Path) -> None:
+    with running(create_app(served(tmp_path, tokenize=False), ServeConfig())) as client:
+        (one,) = client.post("/v1/surprisal", {"input": "It's the cat."}).json()["data"]
+        assert one["tokens"] == ["It's", "the", "cat."]
+
+
+def test_many_clients_at_once_all_get_their_own_answer(client: Client, model: ServedModel) -> None:
+    texts = [f"the {word} sat number {number}" for number in range(100) for word in ("cat", "dog")]
+    expected = model.elmo.embed([text.split() for text in texts], layers="top")
+
+    def ask(text: str) -> Answer:
+        return client.post("/v1/tokens", {"input": text, "layers": "top", "encoding_format": "base64"})
+
+    with ThreadPoolExecutor(64) as pool:
+        for answer, array in zip(pool.map(ask, texts), expected, strict=True):
+            assert np.array_equal(decoded(json.loads(answer.content)["data"][0]["vectors"]).reshape(array.shape), array)

@@ -1,0 +1,384 @@
+from __future__ import annotations
+
+import codecs
+import contextlib
+import gzip
+import io
+import lzma
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from elmokit.errors import ConfigError, MissingExtraError, OutputError, TextError
+from elmokit.storage.atomic import atomic_write, check_output_path, is_unused
+from elmokit.storage.lock import LOCK, file_lock
+from elmokit.storage.text_files import (
+    MAX_LINE_BYTES,
+    check_input_file,
+    expand_user,
+    find_text_files,
+    read_lines,
+    read_sentences,
+    read_text,
+    split_tokens,
+)
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+OPENERS = {"": open, ".gz": gzip.open, ".xz": lzma.open, ".zst": zstd.open}
+
+
+def test_nothing_is_left_when_writing_fails(tmp_path: Path) -> None:
+    target = tmp_path / "out.txt"
+    target.write_text("old")
+    with contextlib.suppress(ZeroDivisionError), atomic_write(target, overwrite=True) as path:
+        path.write_text("half")
+        _ = 1 / 0
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_file_or_directory_appears_complete(tmp_path: Path) -> None:
+    with atomic_write(tmp_path / "new" / "out.txt") as path:
+        path.write_text("new")
+        assert not (tmp_path / "new" / "out.txt").exists()
+    assert (tmp_path / "new" / "out.txt").read_text() == "new"
+    for content in ("first", "second"):
+        with atomic_write(tmp_path / "folder", overwrite=True, folder=True) as path:
+            (path / "file").write_text(content)
+    assert (tmp_path / "folder" / "file").read_text() == "second"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_an_output_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    fsync, move = os.fsync, Path.replace
+
+    def record_sync(descriptor: int) -> None:
+        events.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        fsync(descriptor)
+
+    def record_move(path: Path, target: Path) -> Path:
+        events.append(f"rename {path.name}")
+        return move(path, target)
+
+    monkeypatch.setattr(os, "fsync", record_sync)
+    monkeypatch.setattr(Path, "replace", record_move)
+    with atomic_write(tmp_path / "new" / "file") as path:
+        path.write_text("content")
+    assert events == [tmp_path.name, "file", "rename file", "new"]
+    events.clear()
+    with atomic_write(tmp_path / "folder", folder=True) as path:
+        (path / "inner").mkdir()
+        (path / "inner" / "deep").write_text("content")
+    assert events[-2:] == ["rename folder", tmp_path.name]
+    assert sorted(events[:-2]) == ["deep", "folder", "inner"]
+
+
+def test_a_directory_of_a_lock_and_temporary_directories_counts_as_unused(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert is_unused(run)
+    with file_lock(run / LOCK):
+        (run / ".config.toml.abcdefgh").mkdir()
+        assert is_unused(run)
+    (run / ".gitignore").write_text("")
+    assert not is_unused(run)
+    assert not is_unused(run / ".gitignore")
+
+
+def test_an_existing_output_is_rejected_and_unchanged(tmp_path: Path) -> None:
+    target = tmp_path / "out.txt"
+    target.write_text("old")
+    with pytest.raises(OutputError, match="already exists"), atomic_write(target):
+        pytest.fail("the block must not run")
+    with (
+        pytest.raises(OutputError, match="is a file, but the output is a directory"),
+        atomic_write(target, True, folder=True),
+    ):
+        pytest.fail("the block must not run")
+    assert target.read_text() == "old"
+
+
+def test_a_location_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="Cannot write to"), atomic_write(tmp_path / "file" / "out.txt"):
+        pytest.fail("the block must not run")
+
+
+@pytest.mark.parametrize("suffix", OPENERS)
+def test_a_line_that_would_fill_the_memory_is_refused(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"text.txt{suffix}"
+    with OPENERS[suffix](path, "wb") as file:  # type: ignore[operator]
+        file.write(b"short\n" + b"x" * (MAX_LINE_BYTES + 1))
+    lines = read_lines(path)
+    assert next(lines) == "short"
+    with pytest.raises(TextError, match=r"line 2 is longer than 16,777,216 bytes.*ELMOKIT_MAX_LINE_BYTES"):
+        next(lines)
+    monkeypatch.setenv("ELMOKIT_MAX_LINE_BYTES", str(MAX_LINE_BYTES + 1))
+    assert [len(line) for line in read_lines(path)] == [5, MAX_LINE_BYTES + 1]
+    monkeypatch.setenv("ELMOKIT_MAX_LINE_BYTES", "3")
+    path = tmp_path / "three.txt"
+    path.write_text("abc\nabc")
+    assert list(read_lines(path)) == ["abc", "abc"]
+    for value in ("0", "-1", "many"):
+        monkeypatch.setenv("ELMOKIT_MAX_LINE_BYTES", value)
+        with pytest.raises(ConfigError, match="whole number of bytes"):
+            list(read_lines(path))
+
+
+def test_a_whole_text_is_read_up_to_a_limit(tmp_path: Path) -> None:
+    path = tmp_path / "text.json"
+    path.write_bytes(codecs.BOM_UTF8 + "größer\n".encode())
+    assert read_text(path) == "größer\n"
+    path.write_bytes(b"\xff")
+    with pytest.raises(TextError, match="not UTF-8"):
+        read_text(path)
+    path.write_bytes(b"four")
+    with pytest.raises(TextError, match="larger than 3 bytes"):
+        read_text(path, max_bytes=3)
+
+
+@pytest.mark.parametrize("suffix", OPENERS)
+def test_compressed_and_plain_files_give_the_same_lines(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"text.txt{suffix}"
+    for part in ("one Ā\r\n", "\ntwo"):  # two pieces, as programs that add to a compressed file write them
+        with OPENERS[suffix](path, "ab") as file:  # type: ignore[operator]
+            file.write(part.encode())
+    assert list(read_lines(path)) == ["one Ā", "", "two"]
+
+
+@pytest.mark.parametrize("suffix", OPENERS)
+def test_progress_adds_up_to_the_size_on_disk(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"text.txt{suffix}"
+    with OPENERS[suffix](path, "wb") as file:  # type: ignore[operator]
+        # Since Python 3.12, gzip reads 128 KiB of the compressed file at once; these are 250.
+        file.write(b"".join(b"%d\n" % (number * 7919 % 100_003) for number in range(100_000)))
+    steps: list[int] = []
+    assert sum(1 for _ in read_lines(path, steps.append)) == 100_000
+    assert sum(steps) == path.stat().st_size
+    assert sum(step > 0 for step in steps) > 1
+
+
+def test_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\n")))
+    assert list(read_lines("-")) == ["a", "b"]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_a_damaged_compressed_file_is_named(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"text{suffix}"
+    with OPENERS[suffix](path, "wb") as file:  # type: ignore[operator]
+        file.write(b"some text\n" * 1000)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(TextError, match=r"text\.\w+: reading stopped"):
+        list(read_lines(path))
+    path.write_bytes(b"plain text in disguise\n")
+    with pytest.raises(TextError, match="reading stopped"):
+        list(read_lines(path))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TextError, match=r"Cannot read .*nowhere"):
+        list(read_lines(tmp_path / "nowhere"))
+
+
+def test_tokens_are_split_at_spaces_and_tabs_only() -> None:
+    assert split_tokens(" a  b\tc\u00a0d\u3000e ") == ["a", "b", "c\u00a0d\u3000e"]
+
+
+def test_a_directory_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_text("old")
+
+    def fails(self: Path, target: Path) -> Path:
+        raise OSError("no")
+
+    monkeypatch.setattr(Path, "replace", fails)
+    with pytest.raises(OutputError, match="unchanged"), atomic_write(tmp_path / "folder", True, folder=True) as path:
+        (path / "file").write_text("new")
+    assert (tmp_path / "folder" / "file").read_text() == "old"
+
+
+def test_zstandard_without_its_extra_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, zstd.__name__, None)
+    if parent := sys.modules.get("backports"):
+        monkeypatch.delattr(parent, "zstd", raising=False)
+    with pytest.raises(MissingExtraError, match=r"pip install 'elmokit\[zstd\]'"):
+        list(read_lines(tmp_path / "text.txt.zst"))
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with texts and other files in two folders."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("b.txt", "a.txt", "c/d.txt.gz", "c/e.txt.zst", "c/.hidden.txt", ".git/x.txt", "notes.md", "c/f.gz"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text("the cat\n")
+    Path("empty").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["b.txt", "a.txt"], ["b.txt", "a.txt"]),
+        (["notes.md"], ["notes.md"]),
+        (["."], ["a.txt", "b.txt", "c/d.txt.gz", "c/e.txt.zst"]),
+        (["*.txt"], ["a.txt", "b.txt"]),
+        (["**/*.gz"], ["c/d.txt.gz", "c/f.gz"]),
+        (["*"], ["a.txt", "b.txt", "c/d.txt.gz", "c/e.txt.zst", "notes.md"]),
+        (["c", "-", "c/d*", "./c/../a.txt", "a.txt", "-"], ["c/d.txt.gz", "c/e.txt.zst", "-", "c/../a.txt"]),
+    ],
+)
+def test_texts_are_found_once_by_name_directory_and_pattern(
+    corpus: Path, names: list[str], expected: list[str]
+) -> None:
+    assert [str(path) for path in find_text_files(names)] == expected
+
+
+def test_one_path_need_not_be_in_a_list(corpus: Path) -> None:
+    for path in ("c", Path("c"), "a*"):
+        assert find_text_files(path) == find_text_files([path])
+
+
+def test_a_file_with_pattern_characters_in_its_name_is_found_by_its_name(corpus: Path) -> None:
+    Path("a[1].txt").write_text("the cat\n")
+    assert find_text_files(["a[1].txt"]) == [Path("a[1].txt")]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere", "No file matches 'nowhere'"),
+        ("x*", r"No file matches 'x\*'"),
+        ("empty", r"The directory empty contains no file named \*\.txt, .*'empty/\*\*/\*'"),
+        ("empt*", r"No file matches 'empt\*'"),
+    ],
+)
+def test_an_input_without_text_is_an_error(corpus: Path, name: str, message: str) -> None:
+    with pytest.raises(TextError, match=message):
+        find_text_files(["a.txt", name])
+
+
+def test_a_pipe_is_rejected_where_the_text_is_read_twice(corpus: Path) -> None:
+    os.mkfifo("pipe")
+    assert find_text_files(["pipe", "-"]) == [Path("pipe"), Path("-")]
+    for name, what in (("-", "Standard input can"), ("pipe", "pipe is a pipe")):
+        with pytest.raises(TextError, match=f"{what}.*read only once"):
+            find_text_files(["a.txt", name], reread=True)
+
+
+@pytest.mark.parametrize("content", ["", "\n \n\t\n"])
+def test_a_text_without_a_sentence_is_named(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("the cat\n\n sat\n")
+    assert list(read_sentences(path)) == [["the", "cat"], ["sat"]]
+    path.write_text(content)
+    with pytest.raises(TextError, match=r"text\.txt contains no sentence"):
+        list(read_sentences(path))
+
+
+def test_an_empty_standard_input_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    with pytest.raises(TextError, match="Standard input contains no sentence"):
+        list(read_sentences("-"))
+
+
+def test_a_line_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"fine\ncaf\xe9\n")
+    with pytest.raises(TextError, match=r"text\.txt, line 2: not UTF-8 .*iconv"):
+        list(read_sentences(path))
+
+
+@pytest.mark.parametrize("text", ["The cat .\nIt sat .\n", "\nThe cat .\n", "猫 が 座る 。\n"])
+@pytest.mark.parametrize(
+    ("codec", "mark", "named"),
+    [
+        ("utf-16-le", codecs.BOM_UTF16_LE, "UTF-16"),
+        ("utf-16-be", codecs.BOM_UTF16_BE, "UTF-16"),
+        ("utf-32-le", codecs.BOM_UTF32_LE, "UTF-32"),
+        ("utf-16-le", b"", "UTF-16LE"),
+        ("utf-16-be", b"", "UTF-16BE"),
+    ],
+)
+def test_text_in_utf_16_is_recognized(tmp_path: Path, text: str, codec: str, mark: bytes, named: str) -> None:
+    if not mark and not text.startswith("The"):
+        named = "(UTF-16|not UTF-8)"  # nothing at the start of the file tells which
+    path = tmp_path / "my text.txt"
+    path.write_bytes(mark + text.encode(codec))
+    with pytest.raises(TextError, match=named) as error:
+        list(read_sentences(path))
+    if mark:
+        assert str(error.value).endswith(
+            f"is in {named}, but text is read in UTF-8. Convert it: iconv -f {named} -t UTF-8 '{path}' > "
+            "'my text-utf8.txt'"
+        )
+        with pytest.raises(TextError, match=f"is in {named}"):
+            read_text(path)
+
+
+def test_a_byte_0_in_a_text_is_not_an_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"\0\na damaged \0 line\n")
+    assert list(read_sentences(path)) == [["\0"], ["a", "damaged", "\0", "line"]]
+
+
+def test_a_western_encoding_is_named_by_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    for line, named in ((b"caf\xe9\n", "ISO-8859-1"), (b"\x93caf\xe9\x94\n", "WINDOWS-1252")):
+        path.write_bytes(line)
+        with pytest.raises(TextError, match=f"iconv -f {named} -t UTF-8"):
+            list(read_sentences(path))
+
+
+def test_a_directory_that_contains_other_files_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").touch()
+    (tmp_path / "model" / "notes.md").write_text("precious")
+    with pytest.raises(OutputError, match=r"contains notes\.md, which overwriting would delete"):
+        check_output_path(tmp_path / "model", overwrite=True, folder=True, parts=["*.json"])
+    (tmp_path / "model" / "notes.md").unlink()
+    check_output_path(tmp_path / "model", overwrite=True, folder=True, parts=["*.json"])
+
+
+@pytest.mark.parametrize("path", [".", "/", ""])
+def test_an_output_without_a_name_is_rejected(path: str) -> None:
+    with pytest.raises(OutputError, match="has no name"):
+        check_output_path(path, overwrite=True)
+
+
+def test_a_text_that_does_not_exist_or_is_the_output_is_rejected(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    with pytest.raises(TextError, match="the file does not exist"):
+        check_input_file(text, tmp_path / "out")
+    text.touch()
+    check_input_file(text, tmp_path / "out")
+    check_input_file("-", tmp_path / "out")
+    with pytest.raises(TextError, match="it is a directory"):
+        check_input_file(tmp_path, tmp_path / "out")
+    (tmp_path / "link").symlink_to(text)
+    with pytest.raises(OutputError, match="is both the input and the output"):
+        check_input_file(text, tmp_path / "link")
+
+
+def test_the_home_directory_of_an_unknown_user_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(TextError, match="this user has no home directory"):
+        find_text_files(["~nosuchuser/x.txt"])
+    with pytest.raises(OutputError, match="this user has no home directory"):
+        expand_user("~nosuchuser/x", OutputError)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"text.txt{suffix}"
+    data = "\ufeffthe cat\n\ufeffsat\n".encode()
+    path.write_bytes(gzip.compress(data) if suffix else data)
+    assert list(read_lines(path)) == ["the cat", "\ufeffsat"]

@@ -1,0 +1,482 @@
+"""Task models that AllenNLP trained: opened, they compute what AllenNLP computed."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
+from elmokit.formats.open import open_model
+from elmokit.formats.published import find_published
+from elmokit.formats.save import save_model
+from elmokit.tasks.allennlp_archive.as_run import save_as_run
+from elmokit.tasks.allennlp_archive.files import TaskArchive, read_archive
+from elmokit.tasks.allennlp_archive.opened import convert_archive, open_task_archive
+from elmokit.tasks.qa import answer_text
+from elmokit.tasks.run import TaskRun, evaluate_run, open_run, train_task
+from elmokit.tasks.tags import tags_of
+from tests.helpers import allennlp_configs
+from tests.helpers.paths import DATA
+from tests.helpers.shell import Shell, command_runner
+
+TASK_DATA = DATA / "allennlp-tasks"
+# AllenNLP saved these archives with its own archiver: make.py and make_0_9.py in the folder.
+FOLDERS = {"2.10.1": TASK_DATA, "0.9.0": TASK_DATA / "0.9.0"}
+EXPECTED: dict[str, Any] = {
+    version: json.loads((folder / "expected.json").read_text()) for version, folder in FOLDERS.items()
+}
+TEXTS = {path.stem: path for path in TASK_DATA.iterdir() if path.suffix in (".txt", ".jsonl", ".json")}
+ARCHIVES = [(name, version) for version, found in EXPECTED.items() for name in found]
+CLASSIFIERS = [(name, version) for name, version in ARCHIVES if name.split("-")[0] in ("ner", "sst", "nli", "srl")]
+# Archives of 2.10.1 do not hold the options of their ELMo, and its options are the assumed ones.
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not hold the options file")
+CLASS_NAMES = ("very negative", "negative", "neutral", "positive", "very positive")
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    return command_runner(monkeypatch, capsys, "task")
+
+
+def archive_of(kind: str, version: str = "2.10.1") -> Path:
+    return FOLDERS[version] / f"{kind}.tar.gz"
+
+
+def scores_of(run: TaskRun, examples: list[Any]) -> Tensor:
+    """Return the scores before the softmax, as the models of AllenNLP call them "logits"."""
+    model: Any = run.model
+    batch = run.batch(examples, run.model)
+    compute: dict[str, Callable[[], Tensor]] = {
+        "ner": lambda: model.emissions(batch.tokens),
+        "srl": lambda: model.scores(batch),
+        "sst": lambda: model.scores(*batch.texts),
+        "nli": lambda: model.scores(*batch.texts),
+    }
+    with torch.no_grad():
+        return compute[run.task.name]()
+
+
+def predicted(run: TaskRun, example: Any, prediction: Any) -> Any:
+    """Return a prediction in AllenNLP's form."""
+    if run.task.name == "ner":
+        return tags_of(prediction, len(example.tokens), run.config.model.tags)
+    if run.task.name == "srl":
+        return tags_of(prediction[0][1], len(example.tokens), "IOB2")
+    label = max(prediction, key=prediction.get)
+    return str(CLASS_NAMES.index(label)) if run.task.name == "sst" else label
+
+
+@pytest.mark.parametrize(("name", "version"), CLASSIFIERS)
+def test_scores_and_predictions_are_those_of_allennlp(name: str, version: str) -> None:
+    kind = name.split("-")[0]
+    run = open_run(archive_of(name, version))
+    examples = run.read(str(TEXTS[kind]))
+    found = EXPECTED[version][name]
+    assert len(examples) == len(found["examples"])
+    logits, answer = ("label_logits" if kind == "nli" else "logits"), ("tags" if kind in ("ner", "srl") else "label")
+    for example, expected in zip(examples, found["examples"], strict=True):
+        scores = scores_of(run, [example])[0]
+        torch.testing.assert_close(scores, torch.tensor(expected[logits]), atol=1e-5, rtol=1e-5)
+        if answer in expected:  # ESIM of 0.9 returns no label
+            assert predicted(run, example, run.predict([example])[0]) == expected[answer]
+    # All examples as one batch, whose padding must not change anything.
+    for row, (example, expected) in enumerate(zip(examples, found["batch"], strict=True)):
+        scores = scores_of(run, examples)[row]
+        theirs = torch.tensor(expected[logits])
+        n_tokens = len(example.tokens) if answer == "tags" else len(theirs)
+        # Products of a batch are summed in another order, which differs between processors: 1.1e-5 was seen.
+        torch.testing.assert_close(scores[:n_tokens], theirs[:n_tokens], atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "version"), [archive for archive in ARCHIVES if archive[0].startswith("coref")])
+def test_spans_antecedents_and_clusters_are_those_of_allennlp(name: str, version: str) -> None:
+    run = open_run(archive_of(name, version))
+    all_expected = EXPECTED[version][name]["examples"]
+    model: Any = run.model
+    examples = run.read(str(TEXTS["coref"]))
+    for example, expected in zip(examples, all_expected, strict=True):
+        with torch.no_grad():
+            found = model.antecedents(run.batch([example], model).documents[0])
+        assert [list(span) for span in zip(found.starts, found.ends, strict=True)] == expected["top_spans"]
+        theirs = torch.tensor(expected["scores"])
+        theirs = theirs.masked_fill(theirs < -1e30, float("-inf"))  # where there is no antecedent
+        # Of each span, because the candidates are in another order: here the best or nearest first.
+        ours = torch.sort(found.scores, dim=1).values
+        torch.testing.assert_close(ours, torch.sort(theirs, dim=1).values, atol=1e-5, rtol=1e-5)
+        clusters = [[list(mention) for mention in cluster] for cluster in run.predict([example])[0]]
+        assert clusters == expected["clusters"]
+    assert any(expected["clusters"] for expected in all_expected)
+
+
+@pytest.mark.parametrize("version", FOLDERS)
+def test_answers_are_those_of_allennlp(version: str) -> None:
+    run = open_run(archive_of("qa", version))
+    examples = run.read(str(TEXTS["qa"]))
+    for example, expected in zip(examples, EXPECTED[version]["qa"]["examples"], strict=True):
+        with torch.no_grad():
+            found = run.model(run.batch([example], run.model))
+        for ours, which in zip(found, ("start", "end"), strict=True):
+            theirs = torch.tensor(expected[f"span_{which}_logits"]).log_softmax(0)
+            torch.testing.assert_close(ours[0], theirs, atol=1e-5, rtol=1e-5)
+        assert answer_text(example, run.predict([example])[0]) == expected["best_span_str"]
+
+
+F1 = {"f1": "f1-measure-overall", "precision": "precision-overall", "recall": "recall-overall"}
+METRICS = {
+    "ner": F1,
+    "sst": {"accuracy": "accuracy"},
+    "nli": {"accuracy": "accuracy"},
+    "srl": F1,
+    "coref": {"average_f1": "coref_f1"},
+    "qa": {"em": "em", "f1": "f1"},
+}
+
+
+@pytest.mark.parametrize(("name", "version"), ARCHIVES)
+def test_official_scores_are_those_of_allennlp(name: str, version: str) -> None:
+    kind = name.split("-")[0]
+    found = EXPECTED[version][name]
+    n_examples, scores = evaluate_run(archive_of(name, version), str(TEXTS[kind]))
+    assert n_examples == len(found["examples"])
+    for ours, theirs in METRICS[kind].items():
+        assert scores[0][ours] == pytest.approx(100 * found["metrics"][theirs], abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", EXPECTED["2.10.1"])
+def test_an_archive_written_as_a_run_predicts_the_same(kind: str, tmp_path: Path) -> None:
+    archive = open_run(archive_of(kind))
+    save_as_run(open_task_archive(archive_of(kind)), tmp_path / "run")
+    run = open_run(tmp_path / "run")
+    examples = run.read(str(TEXTS[kind.split("-")[0]]))
+    assert run.predict(examples) == archive.predict(examples)
+    if run.config.elmo is not None:
+        assert open_model(tmp_path / "run" / "bilm").bilm.config.output_dim == 8
+    (tmp_path / "run").rename(tmp_path / "moved")  # its ELMo is in the directory
+    assert open_run(tmp_path / "moved").predict(examples) == archive.predict(examples)
+    with pytest.raises(OutputError, match="already exists"):
+        save_as_run(open_task_archive(archive_of(kind)), tmp_path / "moved")
+
+
+def test_open_describes_an_archive_and_writes_a_run(shell: Shell) -> None:
+    ran = shell("open", str(archive_of("ner")), "--run", "run")
+    assert ran.code == 0, ran.err
+    assert "task        ner\n" in ran.out
+    assert "allennlp    2.10.1\n" in ran.out
+    assert "elmo        layers 3, dim 8, start zero\n" in ran.out
+    assert json.loads(Path("run/run.json").read_text())["allennlp"] == "2.10.1"
+    assert (
+        shell("evaluate", "run", str(TEXTS["ner"])).out
+        == shell("evaluate", str(archive_of("ner")), str(TEXTS["ner"])).out
+    )
+    facts = json.loads(shell("open", str(archive_of("sst")), "--json", "--start", "warm").out)
+    assert facts["elmo"] == {"layers": 3, "dim": 8, "start": "warm"}
+    assert sorted(facts["classes"]) == sorted(CLASS_NAMES)
+    Path("text").write_text("1 Mira fixed her old bike . |||\n")
+    assert shell("predict", str(archive_of("srl")), "text").code == 0
+    Path("text").write_text("Mira fixed her old bike .\n")
+    ran = shell("predict", str(archive_of("srl")), "text")
+    assert ran.code == 2
+    assert "no predicate is given" in ran.err
+
+
+def unpack(kind: str, folder: Path, version: str = "2.10.1") -> Path:
+    with tarfile.open(archive_of(kind, version)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def changed(folder: Path, **tables: Any) -> None:
+    """Replace top-level values of the config; None removes one."""
+    path = folder / "config.json"
+    content = {**json.loads(path.read_text()), **tables}
+    path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
+
+
+def with_tensors(folder: Path, change: Callable[[dict[str, Tensor]], None]) -> None:
+    tensors = torch.load(folder / "weights.th", weights_only=True)
+    change(tensors)
+    torch.save(tensors, folder / "weights.th")
+
+
+def test_archives_of_0_9_bring_their_options_and_old_character_features() -> None:
+    opened = open_task_archive(archive_of("ner", "0.9.0"))
+    assert opened.archive.options == json.loads((TASK_DATA / "elmo_options.json").read_text())
+    assert opened.archive.version is None
+    config = opened.setup.config
+    assert (config.chars.windows, config.chars.min_chars, config.train.batch_size) == ("batch", 3, 4)
+
+
+@pytest.mark.parametrize("kind", ["ner", "sst", "nli", "srl", "coref", "qa"])
+def test_every_setting_of_the_published_configs_can_be_opened(kind: str) -> None:
+    config = getattr(allennlp_configs, kind)()
+    tables, notes = convert_archive(TaskArchive(Path("model.tar.gz"), config, {}, {}, None, None))
+    assert tables["task"] == kind
+    assert all(note.startswith("dataset_reader.tokenizer") for note in notes)
+
+
+def test_options_of_published_models_name_no_directions(tmp_path: Path) -> None:
+    folder = unpack("srl", tmp_path / "srl", "0.9.0")
+    (path,) = folder.glob("fta/*options_file")
+    options = json.loads(path.read_text())
+    del options["bidirectional"]
+    path.write_text(json.dumps(options))
+    run, before = open_run(folder), open_run(archive_of("srl", "0.9.0"))
+    examples = run.read(str(TEXTS["srl"]))
+    assert torch.equal(scores_of(run, examples), scores_of(before, examples))
+    path.write_text('{"lstm": 1}')
+    with pytest.raises(FormatError, match="no table 'lstm'"):
+        open_run(folder)
+
+
+def test_what_is_assumed_without_the_options_of_elmo_is_said(shell: Shell, tmp_path: Path) -> None:
+    folder = unpack("srl", tmp_path / "srl", "0.9.0")
+    (path,) = folder.glob("fta/*options_file")
+    options = json.loads(path.read_text())
+    options["char_cnn"]["activation"] = "tanh"
+    path.write_text(json.dumps(options))
+    with_tanh = open_run(folder)
+    examples = with_tanh.read(str(TEXTS["srl"]))
+    assert open_task_archive(folder).assumed is None
+    path.rename(tmp_path / "options.json")
+    with pytest.warns(UserWarning, match=r"assumed are activation = relu, cell_clip = 3.0 and proj_clip = 3.0"):
+        assumed = open_run(folder)
+    assert not torch.allclose(scores_of(assumed, examples), scores_of(with_tanh, examples), atol=0.1)
+    assert "options.json' does not exist here: assumed are" in shell("open", str(folder)).err
+    ran = shell("open", str(folder), "--options", "options.json", "--run", "run")
+    assert (ran.code, ran.err) == (0, "")
+    torch.testing.assert_close(scores_of(open_run("run"), examples), scores_of(with_tanh, examples))
+
+
+@pytest.mark.parametrize(("name", "is_assumed"), [("original", False), ("pubmed", True)])
+def test_the_options_of_the_published_english_models_are_known(name: str, is_assumed: bool, tmp_path: Path) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+    found = find_published(name)
+    assert found is not None
+    config = json.loads((folder / "config.json").read_text())
+    table = config["model"]["text_field_embedder"]["token_embedders"]["elmo"]
+    table |= {"weight_file": found.locations[0].weights, "options_file": found.locations[0].options}
+    changed(folder, **config)
+    assert (open_task_archive(folder).assumed is not None) is is_assumed
+
+
+def test_options_that_do_not_fit_the_archive_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "options.json"
+    with pytest.raises(ModelNotFoundError, match="no options file"):
+        open_task_archive(archive_of("ner"), options=path)
+    options = json.loads((TASK_DATA / "elmo_options.json").read_text())
+    path.write_text(json.dumps(options))
+    with pytest.raises(ConfigError, match=r"has no ELMo\. Leave out the options file"):
+        open_task_archive(archive_of("ner-gru"), options=path)
+    path.write_text(json.dumps({**options, "lstm": {**options["lstm"], "dim": 7}}))
+    with pytest.raises(TensorMismatchError, match=r"state_linearity.weight .* is \(24, 4\), expected \(28, 4\)"):
+        open_task_archive(archive_of("ner"), options=path)
+
+
+def test_character_features_include_padding_before_version_1_3(tmp_path: Path) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+    assert open_run(folder).config.chars.windows == "complete"
+    (folder / "meta.json").write_text('{"version": "1.2.2"}')
+    chars = open_run(folder).config.chars
+    assert (chars.windows, chars.min_chars) == ("batch", 3)
+
+
+def test_the_unknown_word_may_have_any_row(tmp_path: Path) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+    before = open_run(folder)
+    examples = before.read(str(TEXTS["ner"]))
+    path = folder / "vocabulary" / "tokens.txt"
+    unknown, first, second, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([first, second, unknown, *rest]) + "\n")
+
+    def move(tensors: dict[str, Tensor]) -> None:
+        table = tensors["text_field_embedder.token_embedder_tokens.weight"]
+        tensors["text_field_embedder.token_embedder_tokens.weight"] = table[[0, 2, 3, 1, *range(4, len(table))]]
+
+    with_tensors(folder, move)
+    assert torch.equal(scores_of(open_run(folder), examples), scores_of(before, examples))
+
+
+def test_only_a_star_at_the_beginning_matches_several_namespaces(tmp_path: Path) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+    vocabulary = folder / "vocabulary"
+    for name in ("tag?", "tags", "old_tags"):
+        (vocabulary / f"{name}.txt").write_text("one\n")
+    (vocabulary / "non_padded_namespaces.txt").write_text("tag?\n*labels\n*d_tags\n")
+    namespaces = read_archive(folder).namespaces
+    lengths = {name: len(namespaces[name]) for name in ("tag?", "tags", "old_tags")}
+    assert lengths == {"tag?": 1, "tags": 2, "old_tags": 1}
+
+
+def test_tensors_that_do_not_fit_are_listed_together(tmp_path: Path) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+
+    def damage(tensors: dict[str, Tensor]) -> None:
+        tensors["crf.transitions"] = tensors["crf.transitions"][:, 1:]
+        tensors["classifier.weight"] = tensors.pop("tag_projection_layer._module.weight")
+        name = "text_field_embedder.token_embedder_elmo._elmo._elmo_lstm._elmo_lstm.backward_layer_1"
+        del tensors[f"{name}.state_projection.weight"]
+
+    with_tensors(folder, damage)
+    with pytest.raises(TensorMismatchError) as error:
+        open_run(folder)
+    message = str(error.value)
+    assert "\n" not in message
+    for part in (
+        "missing: tag_projection_layer._module.weight (13, 12)",
+        "backward_layer_1.state_projection.weight (4, 6)",
+        "unexpected: classifier.weight",
+        "crf.transitions (elmokit: model.crf.transitions) is (13, 12), expected (13, 13)",
+    ):
+        assert part in message
+
+
+class Attack:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path("stolen").touch, ())
+
+
+def test_a_pickle_with_code_is_refused_and_not_run(shell: Shell, tmp_path: Path) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+    (folder / "weights.th").write_bytes(pickle.dumps({"weight": Attack()}))
+    ran = shell("open", str(folder))
+    assert ran.code == 2
+    assert "none of it was run" in ran.err or "not a readable PyTorch state dict" in ran.err
+    assert ran.err.count("\n") == 1
+    assert not Path("stolen").exists()
+
+
+@pytest.mark.parametrize("name", ["../weights.th", "/tmp/weights.th", "a/../../weights.th"])
+def test_an_archive_with_a_path_outside_is_refused(name: str, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as archive:
+        member = tarfile.TarInfo(name)
+        member.size = 1
+        archive.addfile(member, io.BytesIO(b"x"))
+    with pytest.raises(FormatError, match="would be written outside the directory"):
+        open_run(tmp_path / "model.tar.gz")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "error"),
+    [
+        ("config.json", "{", FormatError),
+        ("config.json", "[]", FormatError),
+        ("config.json", "{}", ConfigError),
+        ("config.json", '{"model": []}', ConfigError),
+        ("config.json", '{"model": {"type": "bert"}}', ConfigError),
+        ("config.json", '{"model": "crf_tagger"}', ConfigError),
+        ("config.json", '{"model": {"type": "crf_tagger", "encoder": {}, "text_field_embedder": []}}', ConfigError),
+        ("config.json", '{"model": {"type": "srl", "text_field_embedder": {"token_embedders": []}}}', ConfigError),
+        ("config.json", '{"model": {"type": "srl"}, "dataset_reader": "srl", "vocabulary": "x"}', TensorMismatchError),
+        ("weights.th", "no pickle", FormatError),
+        ("vocabulary/labels.txt", None, FormatError),
+        ("vocabulary/labels.txt", "O\nB-PER\n", TensorMismatchError),
+        ("vocabulary/tokens.txt", "a\n", FormatError),
+        ("vocabulary/non_padded_namespaces.txt", "*", TensorMismatchError),
+        ("weights.th", None, ModelNotFoundError),
+    ],
+)
+def test_damaged_files_are_errors_in_one_line(
+    file: str, content: str | None, error: type[Exception], tmp_path: Path
+) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+    if content is None:
+        (folder / file).unlink()
+    else:
+        (folder / file).write_text(content)
+    with pytest.raises(error) as raised:
+        open_task_archive(folder)
+    assert "\n" not in str(raised.value)
+
+
+def test_settings_without_a_counterpart_are_refused_by_name(tmp_path: Path) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+    model = json.loads((folder / "config.json").read_text())["model"]
+    changed(folder, model={**model, "encoder": {**model["encoder"], "type": "rnn"}})
+    with pytest.raises(ConfigError, match=r"cannot be opened: model\.encoder\.type = .rnn.: only lstm, gru, "):
+        open_task_archive(folder)
+    changed(folder, model={**model, "encoder": {**model["encoder"], "bidirectional": False}})
+    with pytest.raises(ConfigError, match=r"cannot be opened: model.encoder.bidirectional = false: always true here"):
+        open_task_archive(folder)
+    reader = {"token_indexers": {"token_characters": {"type": "characters", "start_tokens": ["@"]}}}
+    changed(folder, model=model, dataset_reader=reader)
+    with pytest.raises(ConfigError, match=r"token_characters\.start_tokens = "):
+        open_task_archive(folder)
+    elmo = model["text_field_embedder"]["token_embedders"]["elmo"]
+    where = r"cannot be opened: model\.text_field_embedder\.token_embedders\."
+    for embedder, message in (
+        ({"elmo": {**elmo, "projection_dim": 3}}, r"elmo\.projection_dim = 3: the mix is not projected\.$"),
+        ({"second": elmo}, r"second\.type = \"elmo_token_embedder\": a second one; a model has one here\.$"),
+    ):
+        embedders = {**model["text_field_embedder"]["token_embedders"], **embedder}
+        changed(folder, model={**model, "text_field_embedder": {"token_embedders": embedders}}, dataset_reader=None)
+        with pytest.raises(ConfigError, match=where + message):
+            open_task_archive(folder)
+
+
+def test_tag_rules_that_differ_from_the_encoding_are_refused(tmp_path: Path) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+
+    def allow_all(tensors: dict[str, Tensor]) -> None:
+        tensors["crf._constraint_mask"].fill_(1.0)
+
+    with_tensors(folder, allow_all)
+    with pytest.raises(ConfigError, match="not those of its label_encoding"):
+        open_task_archive(folder)
+
+
+def test_an_archive_without_the_tensors_of_its_elmo_opens_the_one_it_names(tmp_path: Path) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+    expected = open_task_archive(folder)
+    assert expected.bilm is not None
+    save_model(expected.bilm, tmp_path / "elmo_weights.hdf5")
+
+    def drop(tensors: dict[str, Tensor]) -> None:
+        for name in [name for name in tensors if "_elmo_lstm" in name]:
+            del tensors[name]
+
+    with_tensors(folder, drop)
+    model = json.loads((folder / "config.json").read_text())["model"]
+    table = model["text_field_embedder"]["token_embedders"]["elmo"]
+    names = {"weight_file": "elmo_weights.hdf5", "options_file": "elmo_options.json"}
+    table |= {key: str(tmp_path / name) for key, name in names.items()}
+    changed(folder, model=model)
+    run, before = open_run(folder), open_run(archive_of("ner"))
+    examples = run.read(str(TEXTS["ner"]))
+    torch.testing.assert_close(scores_of(run, examples), scores_of(before, examples))
+
+
+def test_an_elmo_that_was_trained_with_the_task_is_taken_from_the_archive(tmp_path: Path) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+    config = json.loads((folder / "config.json").read_text())
+    config["model"]["text_field_embedder"]["token_embedders"]["elmo"]["requires_grad"] = True
+    changed(folder, **config)
+    name = "text_field_embedder.token_embedder_elmo._elmo._elmo_lstm._token_embedder._projection.bias"
+    with_tensors(folder, lambda tensors: tensors.update({name: tensors[name] + 1}))
+    run, before = open_run(folder), open_run(archive_of("ner"))
+    examples = run.read(str(TEXTS["ner"]))
+    assert not torch.allclose(scores_of(run, examples), scores_of(before, examples))
+    opened = open_task_archive(folder)
+    assert opened.bilm is not None
+    save_as_run(opened, tmp_path / "run")
+    assert open_run(tmp_path / "run").predict(examples) == run.predict(examples)
+
+
+def test_models_of_allennlp_are_not_trained_further(tmp_path: Path) -> None:
+    run = open_run(archive_of("nli"))
+    with pytest.raises(ConfigError, match="'continued', which is for models that AllenNLP trained"):
+        train_task(run.task, run.config, tmp_path / "run")
+
+
+def test_an_archive_has_one_model() -> None:
+    with pytest.raises(ModelNotFoundError, match="Leave out the seed 3"):
+        open_run(archive_of("ner"), seed=3)

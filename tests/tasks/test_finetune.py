@@ -1,0 +1,71 @@
+"""``elmo.finetune``: the biLM learns a task's text before the task does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from elmokit.errors import TextError
+from elmokit.formats.folder import load_folder, save_folder
+from elmokit.formats.open import open_model
+from elmokit.formats.save import save_model
+from elmokit.lm.perplexity import perplexity
+from elmokit.tasks.config import FinetuneConfig
+from elmokit.tasks.finetune import finetune_for_task
+from tests.conftest import random_model
+from tests.helpers.shell import Shell
+from tests.helpers.task_examples import write_config
+
+CPU = torch.device("cpu")
+SENTENCES = [["the", "cat", "sat", "on", "the", "mat", "."], ["the", "dog", "ran", "."], ["the", "zebra", "ran"]] * 20
+
+
+def test_a_task_is_trained_on_a_biLM_that_read_its_text_first(task_shell: Shell) -> None:
+    save_folder(random_model(), Path("bilm"))
+    write_config(elmo={"model": "bilm", "finetune": {"epochs": 10, "learning_rate": 1e-2}}, train={"epochs": 2})
+    ran = task_shell("train", "config.toml", "--run", "run")
+    assert ran.code == 0, ran.err
+    tuned = load_folder(Path("run/bilm"))
+    assert tuned.initial_state is not None
+    assert tuned.card["initial"]["source"] == "bilm"
+    assert task_shell("evaluate", "run", "data").code == 0
+
+
+def test_the_models_perplexity_on_the_tasks_text_falls(tmp_path: Path) -> None:
+    save_folder(random_model(), tmp_path / "bilm")
+    config = FinetuneConfig(epochs=60, learning_rate=1e-2)
+    finetune_for_task(str(tmp_path / "bilm"), SENTENCES, config, tmp_path / "tuned", CPU)
+    before, after = (perplexity(load_folder(tmp_path / name), SENTENCES).mean for name in ("bilm", "tuned"))
+    assert after < before / 2
+
+
+def test_a_published_file_without_a_softmax_will_do(tmp_path: Path) -> None:
+    save_model(random_model(), tmp_path / "weights.hdf5")
+    finetune_for_task(str(tmp_path / "weights.hdf5"), SENTENCES, FinetuneConfig(), tmp_path / "tuned", CPU)
+    tuned = open_model(tmp_path / "tuned")
+    assert tuned.vocabulary is not None
+    assert "zebra" in tuned.vocabulary.ids
+
+
+def test_the_biLM_is_trained_on_the_tasks_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Reached(Exception):
+        pass
+
+    def finetune(*_: Any, device: torch.device, **settings: Any) -> None:
+        raise Reached(device)
+
+    monkeypatch.setattr("elmokit.training.api.finetune", finetune)
+    save_folder(random_model(), tmp_path / "bilm")
+    elsewhere = torch.device("cuda:1")
+    with pytest.raises(Reached) as reached:
+        finetune_for_task(str(tmp_path / "bilm"), SENTENCES, FinetuneConfig(), tmp_path / "tuned", elsewhere)
+    assert reached.value.args == (elsewhere,)
+
+
+def test_too_little_text_is_an_error(tmp_path: Path) -> None:
+    save_folder(random_model(), tmp_path / "bilm")
+    with pytest.raises(TextError, match=r"1 sentence is too little.*Remove elmo\.finetune"):
+        finetune_for_task(str(tmp_path / "bilm"), SENTENCES[:1], FinetuneConfig(), tmp_path / "tuned", CPU)

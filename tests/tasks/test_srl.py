@@ -1,0 +1,266 @@
+"""Semantic role labeling: the model, its labels, and runs from a file to predictions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from elmokit.cli.main import elmokit
+from elmokit.errors import TextError
+from elmokit.tasks import srl
+from elmokit.tasks.inputs import InputLayer, Inputs, WordTable
+from elmokit.tasks.nn.crf import RulePenalties, TagRules, viterbi, viterbi_of_allennlp
+from elmokit.tasks.readers.srl import Proposition, parse_proposition
+from elmokit.tasks.run import open_run, train_task
+from elmokit.tasks.scores.chunks import Chunk
+from elmokit.tasks.srl import SrlConfig, SrlModelConfig, SrlTask
+from tests.helpers import task_examples
+from tests.helpers.paths import DATA
+from tests.helpers.srl_columns import CONLL_2012
+from tests.helpers.task_examples import SRL
+
+TASK = SrlTask()
+ALLENNLP = DATA / "allennlp-tasks"
+
+EXAMPLES = [parse_proposition(line, f"written, line {n}") for n, line in enumerate(SRL.splitlines(), start=1)]
+KNOWN = TASK.labels(EXAMPLES, SrlConfig())
+
+
+def tiny(**changes: object) -> tuple[SrlConfig, srl.SrlModel, Inputs]:
+    torch.manual_seed(3)
+    config = replace(TASK.presets["small"], model=replace(SrlModelConfig(6, 24, 4, 0.1), **changes))  # type: ignore[arg-type]
+    words = sorted({token for example in EXAMPLES for token in example.tokens})
+    inputs = Inputs({"words": WordTable(words, 12, True)}, None, None)
+    assert config.words is not None
+    layer = InputLayer(inputs, {"words": config.words}, None, None)
+    model = TASK.build(config, layer, KNOWN)
+    assert isinstance(model, srl.SrlModel)
+    return config, model, inputs
+
+
+def test_the_published_sizes_have_the_published_number_of_weights() -> None:
+    inputs = Inputs({"words": WordTable([], 100, True)}, None, None)
+    config = SrlConfig()
+    assert config.words is not None
+    tags = {"tags": [f"B-{n}" for n in range(64)] + [f"I-{n}" for n in range(64)] + ["O"]}  # about OntoNotes'
+    model = TASK.build(config, InputLayer(inputs, {"words": config.words}, None, None), tags)
+    n_weights = sum(p.numel() for name, p in model.named_parameters() if not name.startswith("inputs"))
+    assert n_weights == pytest.approx(7.77e6, rel=5e-3)
+
+
+def test_the_model_can_memorize_a_few_sentences() -> None:
+    config, model, inputs = tiny()
+    batch = TASK.collate(EXAMPLES, inputs, KNOWN, config)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(60):
+        loss = model.train().loss(batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if loss < 0.02:
+            break
+    with torch.no_grad():
+        predictions = model.eval().predict(batch)
+    scores = TASK.score(EXAMPLES, predictions, config)
+    assert scores["f1"] == scores["perfect"] == scores["f1-R-ARG1"] == 100
+
+
+def test_the_loss_is_a_mean_over_tokens_then_sentences() -> None:
+    config, model, inputs = tiny()
+    model.eval()
+    apart = [model.loss(TASK.collate([example], inputs, KNOWN, config)).item() for example in EXAMPLES]
+    together = model.loss(TASK.collate(EXAMPLES, inputs, KNOWN, config)).item()
+    assert together == pytest.approx(sum(apart) / len(apart), rel=1e-5)
+    scores = model.scores(TASK.collate(EXAMPLES[-1:], inputs, KNOWN, config))[0].log_softmax(dim=-1)
+    tags = [KNOWN["tags"].index(tag) for tag in EXAMPLES[-1].tags or ()]
+    assert apart[-1] == pytest.approx(-(scores[0, tags[0]] + scores[1, tags[1]]).item() / 2, rel=1e-5)
+
+
+def test_predictions_obey_bio_though_the_model_is_untrained() -> None:
+    config, model, inputs = tiny()
+    with torch.no_grad():
+        frames = model.eval().predict(TASK.collate(EXAMPLES, inputs, KNOWN, config))
+    for example, found in zip(EXAMPLES, frames, strict=True):
+        for frame in TASK.to_record(example, found)["frames"]:
+            line = f"{frame['predicate']} {' '.join(example.tokens)} ||| {' '.join(frame['tags'])}"
+            assert parse_proposition(line, "again").tags == tuple(frame["tags"])  # the reader refuses ill-formed BIO
+
+
+def test_probabilities_instead_of_their_logarithms_would_give_other_tags() -> None:
+    torch.manual_seed(0)
+    tags = ["O", "B-A", "I-A", "B-C", "I-C"]
+    rules = RulePenalties(len(tags), srl.rules_of(tags, "IOB2"))()
+    scores, mask = torch.randn(300, 12, 5) * 2, torch.ones(300, 12, dtype=torch.bool)
+    right = viterbi(scores.log_softmax(-1), mask, *rules)
+    wrong = viterbi(scores.softmax(-1), mask, *rules)
+    assert 50 < sum(one != other for one, other in zip(right, wrong, strict=True)) < 250
+
+
+def test_decoding_like_allennlp_finds_the_tags_that_allennlp_found() -> None:
+    for case in json.loads((ALLENNLP / "viterbi.json").read_text()):
+        rules = srl.rules_of(case["tags"], "IOB2")
+        probabilities = torch.tensor(case["probabilities"])
+        mask = torch.ones(probabilities.shape[:2], dtype=torch.bool)
+        for version, paths in case["paths"].items():
+            assert viterbi_of_allennlp(probabilities, mask, rules, lowest_of_ties=version == "0.9.0") == paths
+        exact = viterbi(probabilities, mask, *RulePenalties(len(case["tags"]), rules)())
+        assert all(ours != theirs for ours, theirs in zip(exact, case["paths"]["2.10.1"], strict=True))
+
+
+def test_a_near_tie_is_decoded_exactly_or_rounded_as_in_allennlp(monkeypatch: pytest.MonkeyPatch) -> None:
+    example = Proposition("written", ("Mira", "rides"), 1, None)
+    known = {"tags": ["O", "B-A", "I-A"], "predicates": []}
+    # "B-A I-A" sums to 0.9994, "O O" to 0.9985; in units of 1/128, rounded after each token, to 63 + 64 and 65 + 63.
+    scores = torch.tensor([[[0.504, 0.4959, 0.0001], [0.4945, 0.002, 0.5035]]]).log()
+    monkeypatch.setattr(srl.SrlModel, "scores", lambda self, batch: scores)
+    found = {}
+    for decoding in ("log-probabilities", "allennlp", "allennlp 0.x"):
+        config, _, inputs = tiny(decoding=decoding)
+        layer = InputLayer(inputs, {"words": config.words}, None, None)
+        model = TASK.build(config, layer, known)
+        ((_, chunks),) = model.predict(TASK.collate([example], inputs, known, config))[0]
+        found[decoding] = chunks
+    assert found == {"log-probabilities": [Chunk(0, 2, "A")], "allennlp": [], "allennlp 0.x": []}
+
+
+def test_padding_changes_nothing_in_decoding_like_allennlp() -> None:
+    torch.manual_seed(0)
+    rules = srl.rules_of(["O", "B-A", "I-A", "B-C", "I-C"], "IOB2")
+    probabilities, lengths = torch.randn(40, 6, 5).softmax(-1), torch.arange(40) % 7
+    mask = torch.arange(6)[None, :] < lengths[:, None]
+    for row, path in enumerate(viterbi_of_allennlp(probabilities, mask, rules, lowest_of_ties=False)):
+        alone = slice(row, row + 1), slice(0, max(1, int(lengths[row])))
+        assert [path] == viterbi_of_allennlp(probabilities[alone], mask[alone], rules, lowest_of_ties=False)
+        assert len(path) == lengths[row]
+
+
+def test_viterbi_finds_the_best_of_all_sequences() -> None:
+    torch.manual_seed(0)
+    n_tags, lengths = 3, (4, 2, 1, 0)
+    emissions = torch.randn(4, 4, n_tags)
+    mask = torch.arange(4)[None, :] < torch.tensor(lengths)[:, None]
+    follow, start, end = torch.randn(n_tags, n_tags), torch.randn(n_tags), torch.randn(n_tags)
+    found = viterbi(emissions, mask, follow, start, end)
+    for row, length in enumerate(lengths):
+        best, best_score = [], float("-inf")
+        for path in torch.cartesian_prod(*[torch.arange(n_tags)] * 4).tolist() if length else []:
+            score = sum(emissions[row, step, path[step]] for step in range(length))
+            score = score + start[path[0]] + end[path[length - 1]]
+            score = score + sum(follow[path[step - 1], path[step]] for step in range(1, length))
+            if score > best_score:
+                best, best_score = path[:length], score
+        assert found[row] == best
+
+
+def test_rules_that_allow_no_path_are_broken() -> None:
+    nothing = TagRules(torch.zeros(2, 2, dtype=torch.bool), *(torch.zeros(2, dtype=torch.bool) for _ in range(2)))
+    emissions = torch.tensor([[[0.0, 1.0], [1.0, 0.0]]])
+    assert viterbi(emissions, torch.ones(1, 2, dtype=torch.bool), *RulePenalties(2, nothing)()) == [[1, 0]]
+
+
+def test_the_predicate_makes_the_difference() -> None:
+    config, model, inputs = tiny()
+    same_words = TASK.collate(EXAMPLES[3:5], inputs, KNOWN, config)
+    first, second = model.eval().scores(same_words)
+    assert not torch.allclose(first, second)
+
+
+def test_a_continued_predicate_is_marked_too() -> None:
+    example = parse_proposition("0 put it off ||| B-V B-ARG1 B-C-V", "written")
+    known = TASK.labels([example], SrlConfig())
+    batch = TASK.collate([example], Inputs({}, None, None), known, SrlConfig())
+    assert batch.is_predicate.tolist() == [[1, 0, 1]]
+
+
+def test_plain_text_gets_the_predicates_that_training_saw() -> None:
+    config, model, inputs = tiny()
+    assert KNOWN["predicates"] == ["fixed", "ran", "said", "sold", "wait"]
+    text = ["Ada fixed the car , said Mira .", "no such verb here", "", "2 the old car ran |||"]
+    examples = list(TASK.read_text(text, "text", str.split, config))
+    with torch.no_grad():
+        frames = model.eval().predict(TASK.collate(examples, inputs, KNOWN, config))
+        alone = model.predict(TASK.collate(examples[1:3], inputs, KNOWN, config))
+    assert [[place for place, _ in found] for found in frames] == [[1, 5], [], [], [2]]
+    assert alone == [[], []]
+
+
+def test_a_sentence_without_predicate_trains_but_does_not_score() -> None:
+    config, model, inputs = tiny()
+    bare = Proposition("written", ("Mira", "."), None, ("O", "O"))
+    batch = TASK.collate([bare, EXAMPLES[0]], inputs, KNOWN, config)
+    assert batch.tags is not None
+    assert batch.tags.shape[0] == 2
+    assert model.loss(batch).isfinite()
+    assert model.predict(batch)[0] == []
+    assert TASK.score([bare], [[]], config)["f1"] == 0
+
+
+def test_a_predicate_may_be_a_word_now_and_none_later() -> None:
+    often = [parse_proposition("0 run ||| B-V", "a"), Proposition("b", ("a", "run"), None, ("O", "O"))]
+    assert TASK.labels(often, SrlConfig())["predicates"] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("0 wait ! ||| B-V B-ARG9", "written: token 2 of the sentence has the role 'ARG9', and this run knows ARG0"),
+        ("0 wait ! |||", "written: no tags"),
+    ],
+)
+def test_examples_that_cannot_be_evaluated_are_rejected(line: str, message: str) -> None:
+    with pytest.raises(TextError, match=message):
+        TASK.check(parse_proposition(line, "written"), KNOWN)
+
+
+def test_training_needs_tags_and_roles() -> None:
+    with pytest.raises(TextError, match="x: no tags"):
+        TASK.labels([parse_proposition("0 wait |||", "x")], SrlConfig())
+    with pytest.raises(TextError, match="contain no predicate"):
+        TASK.labels([Proposition("x", ("a",), None, ("O",))], SrlConfig())
+
+
+def test_a_frame_is_shown_with_brackets() -> None:
+    frames = [(1, [Chunk(0, 1, "ARG0"), Chunk(1, 2, "V"), Chunk(2, 4, "ARG1")])]
+    assert TASK.to_text(EXAMPLES[0], frames) == "fixed: [ARG0 Mira] [V fixed] [ARG1 her bike] ."
+    assert TASK.to_text(EXAMPLES[0], []) == "Mira fixed her bike ."
+
+
+def test_a_run_reads_folders_of_conll_2012(tmp_path: Path) -> None:
+    (tmp_path / "train" / "nw").mkdir(parents=True)
+    (tmp_path / "train" / "nw" / "demo.gold_conll").write_text(CONLL_2012)
+    (tmp_path / "train" / "nw" / "demo.gold_skel").write_text("not read")
+    task, config = task_examples.tiny("srl", tmp_path / "train", train={"epochs": 1})
+    train_task(task, config, tmp_path / "run")
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert list(facts["data"]["dev"]) == [str(tmp_path / "train" / "nw" / "demo.gold_conll")]
+    assert len(open_run(tmp_path / "run").read(str(tmp_path / "train"))) == 2
+
+
+@pytest.mark.parametrize("with_elmo", [False, True])
+def test_the_command_line_trains_evaluates_and_predicts(tmp_path: Path, with_elmo: bool) -> None:
+    (tmp_path / "roles.txt").write_text(SRL)
+    (tmp_path / "text.txt").write_text("Ada fixed it .\n0 wait ! |||\n")
+    (tmp_path / "srl.toml").write_text(
+        f'task = "srl"\npreset = "small"\n[data]\ntrain = "{tmp_path}/roles.txt"\ndev = "{tmp_path}/roles.txt"\n'
+        "[words]\nmin_count = 1\ndim = 20\n"
+        "[model]\nhidden = 24\nlayers = 2\n[train]\nepochs = 30\npatience = false\n"
+        "[train.optimizer]\nlearning_rate = 0.01\n" + ("[elmo]\n" if with_elmo else "")
+    )
+    run = str(tmp_path / "run")
+
+    def shell(*arguments: str) -> str:
+        result = CliRunner().invoke(elmokit, ["task", *arguments], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    shell("train", str(tmp_path / "srl.toml"), "--run", run)
+    scores = json.loads(shell("evaluate", run, str(tmp_path / "roles.txt"), "--json"))["scores"]
+    assert scores["f1"]["mean"] > 90
+    records = [json.loads(line) for line in shell("predict", run, str(tmp_path / "text.txt"), "--json").splitlines()]
+    assert [[frame["predicate"] for frame in record["frames"]] for record in records] == [[1], [0]]
+    assert shell("predict", run, str(tmp_path / "text.txt")).startswith("fixed: ")

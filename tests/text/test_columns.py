@@ -1,0 +1,55 @@
+"""Files with one token per line are grouped into sentences, or rejected with file and line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from elmokit.errors import TextError
+from elmokit.storage.text_files import read_lines, split_tokens
+from elmokit.text.columns import ColumnSentence, read_column_sentences
+
+
+def read(text: str, **options: object) -> list[ColumnSentence]:
+    lines = enumerate(text.splitlines(), start=1)
+    return list(read_column_sentences("file.txt", lines, **options))  # type: ignore[arg-type]
+
+
+def test_columns_are_separated_by_spaces_or_tabs_and_document_marks_are_skipped() -> None:
+    found = read("-DOCSTART- -X- O\n\na b  c\n-DOCSTART- -X- O\n\n\nd\u00a0e\tf\tg h\n")
+    assert [sentence.rows for sentence in found] == [[["a", "b", "c"]], [["d\u00a0e", "f", "g h"]]]
+    assert [sentence.where() for sentence in found] == ["file.txt, line 3", "file.txt, line 7"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a b\nc\n", "line 2: 1 columns, expected 2, as on the lines before"),
+        ("a\tb\nc\t\n", "line 2: column 2 is empty"),
+        ("a b c\n\nd e\n", "line 3: 2 columns, expected 3"),
+    ],
+)
+def test_ragged_columns_are_rejected(text: str, message: str) -> None:
+    with pytest.raises(TextError, match=rf"file\.txt, {message}"):
+        read(text)
+
+
+def test_sentences_may_differ_in_their_number_of_columns_where_the_format_says_so() -> None:
+    assert [len(sentence.rows[0]) for sentence in read("a b c\n\nd e\n", same_in_file=False)] == [3, 2]
+
+
+def test_comments_are_recognized_only_before_a_sentence() -> None:
+    found = read("# one\na b\n# two\n\n# three\n", comment=re.compile("#"))
+    assert [(sentence.first_line, sentence.rows) for sentence in found] == [(2, [["a", "b"], ["#", "two"]])]
+
+
+def test_the_caller_chooses_how_lines_are_split() -> None:
+    assert read("a\tb c\n", split=split_tokens)[0].rows == [["a", "b", "c"]]
+
+
+def test_the_shared_data_is_read_completely(shared: Path) -> None:
+    path = shared / "data" / "ner-wikigold" / "dev.conll"
+    sentences = list(read_column_sentences(path, enumerate(read_lines(path), start=1)))
+    assert (len(sentences), sum(len(sentence.rows) for sentence in sentences)) == (296, 6982)

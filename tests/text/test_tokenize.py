@@ -1,0 +1,124 @@
+"""Raw text: split into sentences and tokens; and text that was not split is noticed."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import elmokit
+from elmokit import Elmo
+from elmokit.errors import ConfigError, MissingExtraError, TextError
+from elmokit.storage.text_files import read_sentences
+from elmokit.text.tokenize import get_tokenizer, text_splitter
+from tests.helpers.shell import Shell
+
+PARAGRAPH = "It's raining. We left at 5 p.m. on foot.\n\nMr. Smith didn't.\n"
+SENTENCES = [
+    ["It", "'s", "raining", "."],
+    ["We", "left", "at", "5", "p.m.", "on", "foot", "."],
+    ["Mr.", "Smith", "did", "n't", "."],
+]
+JAPANESE = "猫が窓辺に座っている。外では雨が降り続いていた。"
+
+
+def test_english_is_split_into_sentences_and_treebank_tokens() -> None:
+    assert elmokit.tokenize(PARAGRAPH) == SENTENCES
+    assert elmokit.tokenize(" \n") == []
+    with pytest.raises(TextError, match="Expected raw text as one string, but got list"):
+        elmokit.tokenize(["a"])  # type: ignore[arg-type]
+
+
+def test_other_languages_are_split_by_spacy() -> None:
+    pytest.importorskip("spacy")
+    found = elmokit.tokenize("Das kostet ca. 5 Euro. Wir gehen z.B. morgen.", "de")
+    assert found == [["Das", "kostet", "ca.", "5", "Euro", "."], ["Wir", "gehen", "z.B.", "morgen", "."]]
+    with pytest.raises(ConfigError, match="spaCy has no language 'qq'"):
+        text_splitter("qq")
+
+
+def test_a_language_whose_library_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("spacy")
+    monkeypatch.setitem(sys.modules, "sudachipy", None)
+    with pytest.raises(ConfigError, match=r"SudachiPy.*pip install 'spacy\[ja\]'"):
+        text_splitter.__wrapped__("ja")
+
+
+def test_without_spacy_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'elmokit\[spacy\]'"):
+        text_splitter.__wrapped__("de")
+
+
+def test_embed_raw_stores_a_row_for_each_sentence(shell: Shell) -> None:
+    Path("raw.txt").write_text(PARAGRAPH)
+    ran = shell("embed", "raw.txt", "out.hdf5", "--raw", "--top")
+    assert ran.code == 0, ran.err
+    assert "3 sentences, 17 tokens" in ran.err
+    expected = Elmo.from_pretrained().embed(SENTENCES, layers="top")
+    with h5py.File("out.hdf5") as file:
+        for index, vectors in enumerate(expected):
+            np.testing.assert_allclose(file[str(index)][...], vectors, atol=1e-5)
+        names = json.loads(file["sentence_to_index"][0])
+    assert names == {" ".join(sentence): str(index) for index, sentence in enumerate(SENTENCES)}
+
+
+def test_raw_text_is_scored_and_indexed_by_sentences(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("raw.txt").write_text(PARAGRAPH)
+    ran = shell("evaluate", "perplexity", "raw.txt", "--raw", "--per-token", "-")
+    rows = [line.split("\t")[:2] for line in ran.out.splitlines()[1:]]
+    assert rows == [[str(n), token] for n, words in enumerate(SENTENCES) for token in ("<S>", *words, "</S>")]
+    assert shell("neighbors", "index", "raw.txt", "index", "--raw").err.endswith(
+        "3 sentences, 17 tokens, 15 distinct words\n"
+    )
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(PARAGRAPH.encode())))
+    assert "3 sentences, 17 tokens" in shell("embed", "-", "piped.hdf5", "--raw").err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--language", "de"], "--language de is for raw text. Pass --raw too."),
+        (["--raw", "--strict"], "--raw cannot be combined with --tokenize or --strict"),
+        (["--raw", "--fasta"], "--fasta cannot be combined with --raw"),
+    ],
+)
+def test_flags_that_contradict_raw_text_are_refused(shell: Shell, flags: list[str], message: str) -> None:
+    Path("raw.txt").write_text(PARAGRAPH)
+    ran = shell("embed", "raw.txt", "out.hdf5", *flags)
+    assert (ran.code, message in ran.err) == (2, True)
+
+
+def test_a_line_without_spaces_is_noticed_once(tmp_path: Path) -> None:
+    path = tmp_path / "ja.txt"
+    path.write_text(f"{JAPANESE}\n{JAPANESE}\n", encoding="utf-8")
+    with pytest.warns(UserWarning, match=r"is read as one token of 24 characters.*--raw --language ja") as found:
+        assert list(read_sentences(path)) == [[JAPANESE]] * 2
+    assert len(found) == 1
+    with pytest.warns(UserWarning, match="one token of 24 characters"):
+        elmokit.tokenize(JAPANESE)
+    path.write_text("猫 が 窓辺 に 座っ て いる 。\nDonaudampfschifffahrtsgesellschaft\n", encoding="utf-8")
+    with warnings.catch_warnings(action="error"):
+        list(read_sentences(path))
+
+
+def test_embed_warns_about_a_line_without_spaces(shell: Shell) -> None:
+    Path("ja.txt").write_text(JAPANESE, encoding="utf-8")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("default")
+        assert shell("embed", "ja.txt", "out.hdf5").code == 0
+    assert [str(warning.message)[:9] for warning in found] == ["In ja.txt"]  # once, though the text is read twice
+
+
+def test_a_tokenization_is_chosen_by_its_name() -> None:
+    assert get_tokenizer("spaces")("the  cat\tsat\u00a0down.") == ["the", "cat", "sat\u00a0down."]
+    with pytest.raises(ConfigError, match=r"tokenization is 'blanks'\. Choose 'treebank' or 'spaces'"):
+        get_tokenizer("blanks")  # type: ignore[arg-type]
+    pytest.importorskip("nltk")
+    assert get_tokenizer("treebank")("It's here.") == ["It", "'s", "here", "."]

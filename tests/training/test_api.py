@@ -1,0 +1,307 @@
+"""The Python calls that train: the same run as the command line's, results, callbacks, resuming, clear errors."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from elmokit import Elmo, LanguageModel, distill, finetune, resume, train
+from elmokit.embedding.start_state import calibrate_initial_state
+from elmokit.errors import ConfigError, FormatError, OutputError, TrainingError
+from elmokit.formats.folder import load_folder
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.text.vocabulary import Vocabulary
+from elmokit.training.distributed import World
+from elmokit.training.reports import (
+    CountingProgress,
+    ModelSizes,
+    TextCounts,
+    TrainingNotice,
+    TrainingPlan,
+    TrainingProgress,
+    TrainingReport,
+)
+from elmokit.training.run import RunSettings
+from elmokit.training.run_folder import MetricsLog
+from elmokit.training.state import checkpoints
+from tests.conftest import random_model
+
+TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 20
+SETTINGS: dict[str, Any] = {
+    "preset": "tiny",
+    "max_words": 9,
+    "batch_size": 2,
+    "window_length": 5,
+    "tokens": 60,
+    "eval_every": 3,
+    "dropout": 0.1,
+    "device": "cpu",
+}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a text."""
+    monkeypatch.chdir(tmp_path)
+    Path("corpus.txt").write_text(TEXT)
+    return Path("corpus.txt")
+
+
+def weights(model: PretrainedBiLM) -> dict[str, torch.Tensor]:
+    assert model.softmax_module is not None
+    return {**model.bilm.state_dict(), **model.softmax_module.state_dict()}
+
+
+def assert_same_weights(one: PretrainedBiLM, other: PretrainedBiLM) -> None:
+    for name, tensor in weights(one).items():
+        assert torch.equal(tensor, weights(other)[name]), name
+
+
+def test_train_returns_the_best_model_and_its_perplexity(corpus: Path) -> None:
+    result = train(corpus, held_out=corpus, out="run", report=lambda _: None, **SETTINGS)
+    assert result.run == Path("run")
+    assert_same_weights(result.model, load_folder("run/model"))
+    assert result.model.initial_state is not None
+    assert len(result.best_perplexity) == 2
+    assert result.best_step in (3, 6)
+    assert result.perplexity.n_sentences == 40
+    assert not result.before_and_after
+    assert Elmo.from_pretrained("run").embed([["the", "cat"]])[0].shape == (3, 2, 64)
+    result.model.card["held_out_perplexity"] = 1.5  # as in a damaged file
+    with pytest.raises(FormatError, match=r"The model card in run/model is damaged \(Expected `array`"):
+        print(result)
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "characters": {},
+    "words": {"input": "words", "softmax": "tied"},
+    "forward only": {"bidirectional": False},
+    "adaptive softmax": {"softmax": "adaptive", "cutoffs": (4,)},
+    "averaged weights": {"ema_decay": 0.9},
+    "sampled": {"n_samples": 4, "precision": "bfloat16"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_held_out_perplexity_in_training_is_that_of_evaluate_perplexity(kind: str, corpus: Path) -> None:
+    Path("dev.txt").write_text("the dog sat on the mat .\nthe cat ran .\nthe dog sat .\n")
+    lines: list[TrainingProgress] = []
+
+    def report(content: TrainingReport) -> None:
+        if isinstance(content, TrainingProgress) and content.held_out is not None:
+            lines.append(content)
+
+    result = train(corpus, held_out="dev.txt", out="run", report=report, **(SETTINGS | KINDS[kind]))
+    found = LanguageModel.from_pretrained("run").perplexity("dev.txt")
+    assert result.best_perplexity == pytest.approx(found.per_direction, rel=1e-5)
+    last = checkpoints(Path("run"))[-1] / ("average" if kind == "averaged weights" else "model")
+    of_checkpoint = LanguageModel.from_pretrained(last).perplexity("dev.txt")
+    assert result.perplexity.per_direction == pytest.approx(of_checkpoint.per_direction, rel=1e-5)
+    assert tuple(result.best_perplexity) in [line.held_out for line in lines]
+    assert {line.held_out_unknown_ratio for line in lines} == {found.unknown_ratio}
+    assert f"({found.unknown_ratio:.1%} unknown words)" in str(lines[0])
+    assert f"({found.unknown_ratio:.1%} unknown words)" in str(result)
+
+
+def test_a_distilled_model_has_the_perplexity_that_was_printed(corpus: Path) -> None:
+    settings = {name: value for name, value in SETTINGS.items() if name != "max_words"}
+    result = distill(random_model(), corpus, held_out=corpus, out="run", report=lambda _: None, **settings)
+    found = LanguageModel.from_pretrained("run").perplexity("corpus.txt")
+    assert result.best_perplexity == pytest.approx(found.per_direction, rel=1e-5)
+
+
+def test_finetuning_begins_with_the_perplexity_of_the_model_as_it_was_given(corpus: Path) -> None:
+    model = random_model()
+    calibrate_initial_state(model, [["the", "cat"]], "a cat")
+    harmful = {"learning_rate": 3.0, "warmup_ratio": 0.0, "batch_size": 2, "window_length": 5, "tokens": 20}
+    result = finetune(model, corpus, held_out=corpus, out="run", report=lambda _: None, **harmful)
+    found = LanguageModel(model).perplexity("corpus.txt")
+    assert result.perplexity_before == pytest.approx(found.per_direction, rel=1e-5)
+    assert result.best_step == 0  # the given model is kept, with its own state
+    assert result.model.card["warm_state"] == model.card["warm_state"]
+    for ours, given in zip(result.model.initial_state or (), model.initial_state or (), strict=True):
+        np.testing.assert_array_equal(ours, given)
+
+
+def test_many_unknown_words_in_the_held_out_text_are_a_warning(corpus: Path) -> None:
+    Path("other.txt").write_text("le chat dort .\n" * 3)
+    told: list[str] = []
+
+    def report(content: TrainingReport) -> None:
+        if isinstance(content, TrainingNotice):
+            told.append(content.message)
+
+    train(corpus, held_out=corpus, out="run", report=report, **SETTINGS)
+    assert not any("vocabulary" in message for message in told)
+    train(corpus, held_out="other.txt", out="other", report=report, **SETTINGS)
+    (warning,) = (message for message in told if "vocabulary" in message)
+    assert warning.startswith("Held-out text: 75.0% of the words are not in the model's vocabulary")
+    told.clear()
+    settings = {"tokens": 20, "batch_size": 2, "window_length": 5}
+    finetune(random_model(), corpus, held_out=corpus, old_text="other.txt", out="tuned", report=report, **settings)
+    assert any(message.startswith("Old text: 75.0% of the words") for message in told)
+
+
+@pytest.mark.slow
+def test_without_matplotlib_the_result_says_so_in_one_line_and_there_is_no_warning(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = train(corpus, held_out=corpus, out="run", **SETTINGS)
+    assert result.curves == ()
+    assert str(result).splitlines()[-1] == "No curves were drawn; pip install 'elmokit[plot]' to get them."
+    out, err = capsys.readouterr()
+    assert "elmokit[plot]" not in out + err
+
+
+def test_train_in_python_and_in_the_shell_make_the_same_run(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from elmokit.cli.main import main
+
+    result = train("corpus.txt", held_out=["corpus.txt"], out=Path("python"), n_samples=4, **SETTINGS)
+    shown = capsys.readouterr()
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
+    monkeypatch.setattr(
+        sys, "argv", ["elmokit", "train", "corpus.txt", "--held-out=corpus.txt", "--out=shell", "--n-samples=4", *flags]
+    )
+    with pytest.raises(SystemExit):
+        main()
+    assert_same_weights(result.model, load_folder("shell/model"))
+    assert RunSettings.open(Path("python")) == RunSettings.open(Path("shell"))
+    logs = [MetricsLog(Path(run, "metrics.jsonl")).records() for run in ("python", "shell")]
+    for ours, theirs in zip(*logs, strict=True):
+        assert ours["losses"] == theirs["losses"]
+        assert ours["held_out"] == theirs["held_out"]
+    printed = capsys.readouterr()
+    assert [line[:11] for line in shown.out.splitlines()] == [line[:11] for line in printed.out.splitlines()[:-3]]
+    assert "Counting 1 file" in shown.err
+
+
+def test_the_callback_gets_counts_sizes_plan_and_every_line_of_the_log(corpus: Path) -> None:
+    reports: list[TrainingReport] = []
+    train(corpus, held_out=corpus, out="run", report=reports.append, log_every=2, **SETTINGS)
+    kinds = Counter(type(report) for report in reports)
+    assert kinds == {
+        TrainingNotice: 1,
+        CountingProgress: 1,
+        TextCounts: 1,
+        ModelSizes: 1,
+        TrainingPlan: 1,
+        TrainingProgress: 4,
+    }
+    lines = [report for report in reports if isinstance(report, TrainingProgress)]
+    assert [line.n_steps for line in lines] == [2, 3, 4, 6]
+    assert all(str(report) for report in reports)
+
+
+def test_a_resumed_run_reports_what_remains(corpus: Path) -> None:
+    def stop(report: TrainingReport) -> None:
+        if isinstance(report, TrainingProgress) and report.n_steps == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(corpus, held_out=corpus, out="run", report=stop, log_every=1, **{**SETTINGS, "save_every": 2})
+    reports: list[TrainingReport] = []
+    resume("run", report=reports.append)
+    (plan,) = (report for report in reports if isinstance(report, TrainingPlan))
+    assert (plan.n_steps_done, plan.n_steps, plan.seconds) == (2, 4, None)
+
+
+@pytest.mark.slow
+def test_finetune_takes_a_model_or_its_path_and_compares_before_and_after(corpus: Path) -> None:
+    settings = {**SETTINGS, "learning_rate": 0.02, "tokens": 300, "patience": 0}
+    del settings["preset"], settings["max_words"]
+    model = random_model()
+    result = finetune(model, corpus, held_out=corpus, out="run", old_text=corpus, report=lambda _: None, **settings)
+    assert set(result.before_and_after) == {"held-out", "old text"}
+    for values in result.before_and_after.values():
+        assert all(after < before for before, after in zip(values["before"], values["after"], strict=True))
+    assert "Old text: " in str(result)
+    again = finetune("run", corpus, held_out=corpus, out="again", report=lambda _: None, **settings)
+    assert again.before_and_after["held-out"]["before"] == pytest.approx(result.before_and_after["held-out"]["after"])
+
+
+@pytest.mark.slow
+def test_resume_ends_with_the_numbers_of_an_uninterrupted_run(corpus: Path) -> None:
+    straight = train(corpus, held_out=corpus, out="straight", report=lambda _: None, **SETTINGS)
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(report: TrainingReport) -> None:
+        if isinstance(report, TrainingProgress):
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        train(corpus, held_out=corpus, out="run", save_every=1, log_every=2, report=interrupt, **SETTINGS)
+    resumed = resume("run", log_every=50, device="cpu", report=lambda _: None)
+    assert resumed.perplexity.mean_nats == straight.perplexity.mean_nats
+    assert_same_weights(resumed.model, straight.model)
+    longer = resume("run", tokens=80, device="cpu", report=lambda _: None)
+    assert RunSettings.open(Path("run")).n_predictions == 80
+    assert longer.run == Path("run")
+
+
+def test_a_vocabulary_can_be_given_as_an_object(corpus: Path) -> None:
+    vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "the", "."])
+    settings = {name: value for name, value in SETTINGS.items() if name != "max_words"}
+    result = train(corpus, held_out=corpus, out="run", vocabulary=vocabulary, report=lambda _: None, **settings)
+    assert result.model.vocabulary is not None
+    assert result.model.vocabulary.words == vocabulary.words
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"learning_rat": 0.1}, "There is no setting 'learning_rat'. Did you mean 'learning_rate'?"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": "many"}, "batch_size is 'many'. Expected type: integer."),
+        ({"preset": "huge"}, "preset is 'huge'; it must be one of"),
+        ({"recipe": "old"}, "recipe is 'old'; it must be one of"),
+        ({"input": "bytes"}, "input is 'bytes'; it must be one of"),
+        ({"held_out": ()}, "There is no held-out text"),
+        ({"device": "abacus"}, "There is no device 'abacus'"),
+    ],
+)
+def test_a_bad_setting_is_refused_before_anything_is_written(
+    corpus: Path, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        train(corpus, out="run", **{"held_out": corpus, "report": lambda _: None, **SETTINGS, **settings})
+    assert message in str(error.value)
+    assert not Path("run").exists()
+
+
+def test_an_existing_directory_is_not_trained_in(corpus: Path) -> None:
+    Path("run").mkdir()
+    with pytest.raises(OutputError, match="run already exists"):
+        train(corpus, held_out=corpus, out="run", **SETTINGS)
+
+
+def test_resume_refuses_settings_that_cannot_change_and_runs_of_earlier_versions(corpus: Path) -> None:
+    train(corpus, held_out=corpus, out="run", report=lambda _: None, **SETTINGS)
+    with pytest.raises(ConfigError, match="batch_size cannot be changed"):
+        resume("run", batch_size=3)
+    path = Path("run/settings.json")
+    settings = json.loads(path.read_text())
+    del settings["version"]
+    path.write_text(json.dumps(settings))
+    with pytest.raises(TrainingError, match="run was trained with another version of elmokit"):
+        resume("run")
+
+
+def test_an_error_in_the_main_process_is_raised_in_its_caller() -> None:
+    def fail() -> None:
+        raise ConfigError("no")
+
+    with pytest.raises(ConfigError, match="no"):
+        World().on_main_process(fail)
+    assert World().on_main_process(lambda: 3) == 3

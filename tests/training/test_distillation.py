@@ -1,0 +1,295 @@
+"""Distillation: a student learns the layers and the predictions of a teacher, and a run resumes as any other."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import elmokit
+from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.errors import ConfigError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.network.bilm import BiLMState
+from elmokit.text.windows import WindowStream
+from elmokit.training.checkpoint import read_tensors
+from elmokit.training.config import DistillationConfig, TrainingConfig
+from elmokit.training.distillation import DistillationLosses, Teacher, window_encoder
+from elmokit.training.interruption import TrainingInterrupted
+from elmokit.training.reports import TrainingNotice, TrainingProgress, TrainingReport
+from elmokit.training.settings import training_settings
+from elmokit.training.state import checkpoints
+from tests.conftest import random_model
+from tests.helpers.many_langs_files import toy_model
+from tests.helpers.shell import Shell
+
+TEXT = "the cat sat on the mat .\nthe dog ran .\n\na cat and a dog ran on .\nthe mat sat .\n" * 4
+SMALL: dict[str, Any] = {
+    "preset": "tiny",
+    "hidden_dim": 24,
+    "projection_dim": 16,
+    "tokens": 6 * 4 * 5,
+    "batch_size": 4,
+    "window_length": 5,
+    "eval_every": 3,
+    "save_every": 2,
+    "log_every": 1,
+    "learning_rate": 1e-2,
+}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text(TEXT, encoding="utf-8")
+    return tmp_path
+
+
+def distill(teacher: PretrainedBiLM | str, out: str = "run", **settings: Any) -> elmokit.TrainingResult:
+    notices = settings.pop("notices", [])
+
+    def report(content: TrainingReport) -> None:
+        if isinstance(content, TrainingNotice):
+            notices.append(content.message)
+
+    settings = {"report": report, **SMALL, **settings}
+    return elmokit.distill(teacher, "text.txt", held_out="text.txt", out=out, **settings)
+
+
+def stream(model: PretrainedBiLM, teacher: PretrainedBiLM) -> WindowStream:
+    assert model.vocabulary is not None
+    encode = window_encoder(model, teacher)
+    return WindowStream([Path("text.txt")], model.vocabulary, encode, 4, 5, model.bilm.config.read_backward)
+
+
+def losses_of(
+    student: PretrainedBiLM, teacher: PretrainedBiLM, config: DistillationConfig, n_samples: int = 0
+) -> tuple[DistillationLosses, list[torch.Tensor]]:
+    """The loss of a student, and the arguments of its first window."""
+    assert student.softmax_module is not None
+    reader = Teacher(teacher, student, torch.device("cpu"))
+    torch.manual_seed(0)
+    losses = DistillationLosses(student.bilm, student.softmax_module, n_samples, reader, config)
+    window = next(stream(student, teacher))
+    tensors = [torch.from_numpy(array) for array in (window.tokens, window.inputs, window.targets)]
+    return losses, [*tensors, *student.bilm.zero_state(4), *teacher.bilm.zero_state(4)]
+
+
+def small_student(**changes: Any) -> PretrainedBiLM:
+    sizes = dataclasses.replace(PRESETS["tiny"], hidden_dim=24, projection_dim=16, dropout=0.0, **changes)
+    return random_model(sizes, seed=1)
+
+
+def test_a_student_equal_to_its_teacher_with_the_identity_has_no_loss(corpus: Path, model: PretrainedBiLM) -> None:
+    config = DistillationConfig(prediction_weight=1.0, text_weight=0.0)
+    student = random_model(dataclasses.replace(PRESETS["tiny"], dropout=0.0))
+    losses, arguments = losses_of(student, model, config)
+    with torch.no_grad():
+        for projection in losses.projections:
+            projection.weight.copy_(torch.eye(32))  # type: ignore[union-attr, operator]
+            projection.bias.zero_()  # type: ignore[union-attr, operator]
+    found, *ends = losses(*arguments)
+    torch.testing.assert_close(found, torch.zeros(2), atol=1e-6, rtol=0)
+    # The teacher read the same window, so its state ends where the student's does.
+    for own, other in zip(ends[:2], ends[2:], strict=True):
+        torch.testing.assert_close(own, other, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["mse", "cosine"])
+def test_the_loss_of_layers_is_that_of_its_definition(corpus: Path, model: PretrainedBiLM, kind: str) -> None:
+    student = small_student()
+    config = DistillationConfig(layer_loss=kind, prediction_weight=0.0, text_weight=0.0)  # type: ignore[arg-type]
+    losses, arguments = losses_of(student, model, config)
+    found = losses(*arguments)[0]
+    tokens, inputs = arguments[:2]
+    for direction in range(2):
+        layers = []
+        for one in (student, model):
+            vectors = one.bilm.token_layer(tokens)[inputs[direction]]
+            outputs, _ = one.bilm.run_direction(direction, vectors, one.bilm.zero_state(4).of_direction(direction))
+            layers.append([vectors, *outputs])
+        expected = []
+        for layer, (given, wanted) in enumerate(zip(*layers, strict=True)):
+            given = losses.projections[layer and layer + 2 * direction](given).flatten(0, 1)
+            wanted = wanted.flatten(0, 1)
+            if kind == "cosine":
+                expected.append(1 - torch.cosine_similarity(given, wanted).mean())
+            else:
+                expected.append((given - wanted).square().mean() / wanted.var(dim=0, correction=0).mean())
+        torch.testing.assert_close(found[direction], torch.stack(expected).mean(), atol=1e-5, rtol=1e-4)
+
+
+def test_text_alone_is_the_loss_of_a_training_without_a_teacher(corpus: Path, model: PretrainedBiLM) -> None:
+    student = small_student()
+    config = DistillationConfig(layer_weight=0.0, prediction_weight=0.0)
+    losses, arguments = losses_of(student, model, config)
+    assert not losses.projections
+    expected = super(DistillationLosses, losses).forward(*arguments[:5])[0]
+    torch.testing.assert_close(losses(*arguments)[0], expected)
+
+
+def test_a_sampled_loss_has_gradients_for_everything_that_is_trained(corpus: Path, model: PretrainedBiLM) -> None:
+    losses, arguments = losses_of(small_student(), model, DistillationConfig(prediction_weight=1.0), n_samples=5)
+    losses(*arguments)[0].mean().backward()
+    assert all(parameter.grad is not None for parameter in losses.parameters())
+    assert all(parameter.grad is None for parameter in model.bilm.parameters())
+
+
+@pytest.mark.parametrize(
+    "changes", [{"bidirectional": False}, {"bidirectional": False, "backward_only": True}, {"n_layers": 1}]
+)
+def test_a_student_may_have_fewer_directions_and_layers(
+    corpus: Path, model: PretrainedBiLM, changes: dict[str, Any]
+) -> None:
+    student = small_student(**changes)
+    losses, arguments = losses_of(student, model, DistillationConfig(prediction_weight=1.0))
+    assert losses(*arguments)[0].shape == (student.bilm.config.n_directions,)
+    reader = losses.teacher
+    _, layers, _ = reader.read(arguments[0], arguments[1], BiLMState(*arguments[5:]))
+    # A single layer learns from the top one, in the direction of the student.
+    direction = int(changes.get("backward_only", False))
+    states = model.bilm.zero_state(4).of_direction(direction)
+    outputs, _ = model.bilm.run_direction(direction, model.bilm.token_layer(arguments[0])[arguments[1][0]], states)
+    torch.testing.assert_close(layers[0][-1], outputs[-1])
+
+
+def test_a_direction_that_the_teacher_lacks_is_refused(corpus: Path) -> None:
+    teacher = random_model(dataclasses.replace(PRESETS["tiny"], bidirectional=False))
+    with pytest.raises(ConfigError, match="teacher reads forward only, and the student reads forward and backward"):
+        distill(teacher)
+    assert not Path("run").exists()
+
+
+def test_a_teacher_may_read_tokens_in_another_way(corpus: Path, tmp_path: Path) -> None:
+    teacher, student = elmokit.open_model(toy_model().write(tmp_path / "words-and-characters")), small_student()
+    losses, arguments = losses_of(student, teacher, DistillationConfig(prediction_weight=0.0))
+    words = ["the", "cat", "unheard"]
+    encoded = torch.from_numpy(window_encoder(student, teacher)(words))
+    own, others = losses.teacher.split(encoded, student.bilm)
+    np.testing.assert_array_equal(own, student.encode(words))
+    np.testing.assert_array_equal(others, teacher.encode(words))
+    assert losses(*arguments)[0].isfinite().all()
+
+
+def test_a_word_input_student_reads_ids(corpus: Path, model: PretrainedBiLM) -> None:
+    assert model.vocabulary is not None
+    student = random_model(BiLMConfig(None, len(model.vocabulary), projection_dim=16, hidden_dim=24))
+    losses, arguments = losses_of(student, model, DistillationConfig(prediction_weight=1.0))
+    assert losses(*arguments)[0].isfinite().all()
+
+
+@pytest.mark.slow
+def test_a_student_learns_from_its_teacher(corpus: Path) -> None:
+    teacher = elmokit.train(
+        "text.txt", held_out="text.txt", out="teacher", **{**SMALL, "tokens": 2000, "projection_dim": 24}
+    ).model
+    found: list[list[float]] = []
+
+    def report(content: TrainingReport) -> None:
+        if isinstance(content, TrainingProgress):
+            found.append(list(content.losses))
+
+    result = distill(teacher, tokens=2000, text_weight=0.0, report=report)
+    assert np.mean(found[-1]) < np.mean(found[0]) / 2
+    assert np.mean(result.best_perplexity) < 2 * np.mean(teacher.card["held_out_perplexity"])
+    model = elmokit.open_model("run")
+    # An ordinary model: nothing of the teacher is left in it.
+    assert set(model.bilm.state_dict()) == set(small_student().bilm.state_dict())
+    assert model.vocabulary is not None
+    assert teacher.vocabulary is not None
+    assert model.vocabulary.words == teacher.vocabulary.words
+    assert model.card["train"]["distillation"]["prediction_weight"] == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_samples", [0, 4])
+def test_an_interrupted_distillation_ends_with_the_same_numbers(
+    corpus: Path, model: PretrainedBiLM, n_samples: int
+) -> None:
+    expected = distill(model, "straight", n_samples=n_samples)
+    steps = 0
+
+    def stop(content: TrainingReport) -> None:
+        nonlocal steps
+        if isinstance(content, TrainingProgress):
+            steps += 1
+            if steps == 3:  # between two checkpoints
+                raise TrainingInterrupted
+
+    with pytest.raises(TrainingInterrupted):
+        distill(model, "stopped", n_samples=n_samples, report=stop)
+    shutil.move("stopped", "moved")  # the run has its own copy of the teacher
+    resumed = elmokit.resume("moved", report=lambda _: None)
+    assert resumed.perplexity == expected.perplexity
+    logs = [Path(name, "metrics.jsonl").read_text().splitlines() for name in ("straight", "moved")]
+    losses = [[json.loads(line)["losses"] for line in lines] for lines in logs]
+    assert losses[0] == losses[1]
+    for name in ("optimizer", "state"):
+        first, second = (read_tensors(checkpoints(Path(run))[-1], name) for run in ("straight", "moved"))
+        assert first.keys() == second.keys()
+        assert all(torch.equal(value, second[key]) for key, value in first.items())
+    assert "teacher.hidden" in second
+    assert "loss.projections.0.weight" in second
+
+
+def test_without_a_softmax_the_student_learns_the_layers_only(corpus: Path, model: PretrainedBiLM) -> None:
+    notices: list[str] = []
+    distill(model.replace(softmax=None), tokens=20, notices=notices)
+    assert (
+        "The student learns the layers of its teacher; not the predictions, because the teacher has no softmax."
+        in notices
+    )
+
+
+def test_with_other_words_the_predictions_are_not_learned(corpus: Path, model: PretrainedBiLM) -> None:
+    notices: list[str] = []
+    distill(model, tokens=20, max_words=6, notices=notices)
+    assert any("the words are not those of the teacher's softmax" in notice for notice in notices)
+    with pytest.raises(ConfigError, match="prediction_weight is 2, but the words are not those"):
+        distill(model, "other", tokens=20, max_words=6, prediction_weight=2.0)
+    assert not Path("other").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"layer_weight": -1.0}, "layer_weight"),
+        ({"temperature": 0.0}, "temperature"),
+        ({"layer_loss": "mae"}, "layer_loss"),
+        ({"layer_weight": 0.0, "text_weight": 0.0, "prediction_weight": 0.0}, "nothing to learn"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        training_settings(None, None, {"distillation": settings}, {}).config(10)
+
+
+def test_settings_of_a_distillation_are_refused_where_there_is_no_teacher(corpus: Path, model: PretrainedBiLM) -> None:
+    with pytest.raises(ConfigError, match="no teacher to learn from"):
+        elmokit.train("text.txt", held_out="text.txt", out="run", **SMALL, temperature=2.0)
+    with pytest.raises(ConfigError, match="no teacher to learn from"):
+        elmokit.finetune(model, "text.txt", held_out="text.txt", out="run", text_weight=2.0)
+    assert not Path("run").exists()
+
+
+def test_a_training_without_a_teacher_has_no_distillation() -> None:
+    assert TrainingConfig().distillation is None
+
+
+@pytest.mark.slow
+def test_the_command_distills_and_train_resumes(shell: Shell) -> None:
+    Path("corpus.txt").write_text(TEXT, encoding="utf-8")
+    arguments = "--preset tiny --projection-dim 16 --tokens 40 --batch-size 2 --window-length 5 --text-weight 0.5"
+    ran = shell("distill", "model", "corpus.txt", "--held-out", "corpus.txt", "--out", "run", *arguments.split())
+    assert ran.code == 0, ran.err
+    assert "learns the layers and predictions of its teacher" in ran.err
+    assert shell("train", "--resume", "run", "--tokens", "60").code == 0
+    assert elmokit.open_model("run").card["n_predictions"] == 60
+    ran = shell("distill", "model", "corpus.txt", "--held-out", "corpus.txt", "--out", "other", "--temperature", "0")
+    assert (ran.code, "--temperature is 0" in ran.err) == (2, True)

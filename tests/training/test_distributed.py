@@ -1,0 +1,215 @@
+"""Two processes of B rows are one of 2 B rows; another number of processes can go on."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from elmokit.errors import MissingExtraError
+from elmokit.formats.folder import load_folder
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.save import save_model
+from elmokit.network.bilm import BiLM
+from elmokit.network.softmax_config import build_softmax
+from elmokit.text.vocabulary import Vocabulary
+from elmokit.text.windows import Window, WindowStream
+from elmokit.training.build import config_optimizer
+from elmokit.training.config import TrainingConfig
+from elmokit.training.distributed import World, init_distributed
+from elmokit.training.losses import WindowLosses
+from elmokit.training.optimizers import set_learning_rate
+from elmokit.training.run import VOCABULARY, RunSettings
+from elmokit.training.state import checkpoints
+from tests.conftest import random_model
+from tests.helpers.paths import ROOT
+from tests.helpers.shell import command_runner
+
+LINES = ["the cat sat on the mat .", "the dog ran .", "a cat and a dog ran on .", "the mat sat .", "a dog ."] * 12
+SETTINGS = "--preset tiny --max-words 12 --batch-size 3 --window-length 5 --tokens 240 --dropout 0 --log-every 2"
+
+
+def torchrun(folder: Path, n_processes: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n_processes)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [*command, "-m", "elmokit", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1200,
+    )
+
+
+class SideBySide:
+    """The windows of several streams as one with the rows of all."""
+
+    def __init__(self, streams: list[WindowStream]) -> None:
+        self.streams = streams
+
+    def __iter__(self) -> Iterator[Window]:
+        for windows in zip(*self.streams, strict=True):
+            starts = np.cumsum([0, *(len(window.tokens) for window in windows)])
+            inputs = [window.inputs + start for window, start in zip(windows, starts, strict=False)]
+            yield Window(
+                np.concatenate([window.tokens for window in windows]),
+                np.concatenate(inputs, axis=1),
+                np.concatenate([window.targets for window in windows], axis=1),
+                np.concatenate([window.begins for window in windows], axis=1),
+            )
+
+
+def trained_alone(run: Path, shards: list[Path], config: TrainingConfig, n_steps: int) -> WindowLosses:
+    """One process with the rows of two, written out without the trainer."""
+    torch.manual_seed(config.seed)
+    vocabulary = Vocabulary.from_file(run / VOCABULARY)
+    bilm = BiLM(config.model)
+    bilm.reset_parameters()
+    softmax = build_softmax(config.softmax, len(vocabulary), bilm.config.projection_dim, bilm.token_layer)
+    softmax.reset_parameters()
+    model = PretrainedBiLM(bilm, "elmokit", softmax=softmax, vocabulary=vocabulary)
+    losses = WindowLosses(bilm, softmax, 0).train()
+    optimizer = config_optimizer(config, losses)
+    state = bilm.zero_state(2 * config.batch_size)
+    parts = [
+        WindowStream(
+            shards,
+            vocabulary,
+            model.encode,
+            config.batch_size,
+            config.window_length,
+            seed=config.seed,
+            rank=rank,
+            n_ranks=2,
+        )
+        for rank in range(2)
+    ]
+    n_predictions = 0
+    for _, window in zip(range(n_steps), SideBySide(parts), strict=False):
+        tensors = [torch.from_numpy(part) for part in (window.tokens, window.inputs, window.targets)]
+        both, hidden, cell = losses(*tensors, *state)
+        state = type(state)(hidden, cell)
+        both.mean().backward()
+        torch.nn.utils.clip_grad_norm_(losses.parameters(), config.max_grad_norm)
+        set_learning_rate(optimizer, config.learning_rate_at(n_predictions / 240))
+        optimizer.step()
+        optimizer.zero_grad()
+        n_predictions += 2 * config.predictions_per_step
+    for part in parts:
+        part.close()
+    return losses
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n_shards", "flags"), [(1, ""), (3, "--optimizer muon --ema-decay 0.9")])
+def test_two_processes_of_b_rows_equal_one_of_2b(
+    n_shards: int, flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shards = [tmp_path / f"shard-{index}.txt" for index in range(n_shards)]
+    for index, shard in enumerate(shards):
+        shard.write_text("".join(f"{line}\n" for line in LINES[index::n_shards]), encoding="utf-8")
+    names = [shard.name for shard in shards]
+    settings = [*SETTINGS.split(), *flags.split()]
+    ran = torchrun(tmp_path, 2, "train", *names, "--held-out", names[0], "--out", "run", *settings)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("Held-out perplexity") == 1, "only the leading process reports"
+    assert "Grad strides" not in ran.stderr, "gradients lie as their weights, so that none is copied"
+    run = tmp_path / "run"
+    newest = checkpoints(run)[-1]
+    assert newest.name == "step-00000008"  # of 2 x 3 x 5 predictions each
+    # Muon enlarges the rounding errors in directions in which a gradient of few positions is zero some 500 times.
+    tolerance = 3e-4 if "muon" in flags else 1e-5
+    alone = trained_alone(run, shards, RunSettings.open(run).config, 8)
+    together = load_folder(newest / "model")
+    assert together.softmax_module is not None
+    for ours, theirs in ((together.bilm, alone.bilm), (together.softmax_module, alone.softmax)):
+        for name, tensor in theirs.state_dict().items():
+            torch.testing.assert_close(ours.state_dict()[name], tensor, atol=tolerance, rtol=1e-4, msg=name)
+    assert load_file(newest / "state.safetensors")["hidden"].shape[2] == 6
+
+    if n_shards == 1:
+        return
+    # One process can resume the run, and says what changes.
+    monkeypatch.chdir(tmp_path)
+    resumed = command_runner(monkeypatch, capsys)("train", "--resume", "run", "--tokens", "360")
+    assert resumed.code == 0, resumed.err
+    assert "This run used 2 processes and is now resumed with 1, so a step reads 3 rows instead of 6" in resumed.err
+    assert load_file(checkpoints(run)[-1] / "state.safetensors")["hidden"].shape[2] == 3
+    # And then two processes again.
+    ran = torchrun(tmp_path, 2, "train", "--resume", "run", "--tokens", "480")
+    assert ran.returncode == 0, ran.stderr
+    assert "used 1 processes and is now resumed with 2" in ran.stderr
+
+
+@pytest.mark.slow
+def test_a_tail_of_an_adaptive_softmax_without_a_word_in_a_window_stops_no_process(tmp_path: Path) -> None:
+    # <UNK> stands in the head, the rare word in a tail that most windows do not hold.
+    (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in [*LINES, "rare"]), encoding="utf-8")
+    flags = ("--softmax", "adaptive", "--cutoffs", "4,13", "--out", "run", *SETTINGS.split(), "--max-words", "16")
+    ran = torchrun(tmp_path, 2, "train", "text.txt", "--held-out", "text.txt", *flags)
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.slow
+def test_processes_distill_one_student_and_keep_the_states_of_their_teachers(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    save_model(random_model(), tmp_path / "teacher")
+    # Layers alone: the softmax then gets no gradient.
+    flags = ("--out", "run", *SETTINGS.split(), "--text-weight", "0")
+    ran = torchrun(tmp_path, 2, "distill", "teacher", "text.txt", "--held-out", "text.txt", *flags)
+    assert ran.returncode == 0, ran.stderr
+    state = load_file(checkpoints(tmp_path / "run")[-1] / "state.safetensors")
+    assert state["teacher.hidden"].shape[2] == state["hidden"].shape[2] == 6
+    ran = torchrun(tmp_path, 1, "train", "--resume", "run", "--tokens", "270")
+    assert ran.returncode == 0, ran.stderr
+    assert load_file(checkpoints(tmp_path / "run")[-1] / "state.safetensors")["teacher.cell"].shape[2] == 3
+
+
+def test_what_the_leading_process_found_missing_can_be_told_to_the_others() -> None:
+    error = pickle.loads(pickle.dumps(MissingExtraError("Reading a.zst", "zstd")))
+    assert str(error) == str(MissingExtraError("Reading a.zst", "zstd"))
+
+
+@pytest.mark.slow
+def test_a_user_error_is_reported_and_no_process_hangs(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the cat\n")
+    ran = torchrun(tmp_path, 2, "train", "text.txt", "--held-out", "text.txt", "--out", "run", *SETTINGS.split())
+    assert ran.returncode != 0
+    assert "The corpus has 1 sentences, but a batch reads 6 in parallel" in ran.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with init_distributed() as world:
+        assert world == World()
+        assert world.gather(3) == [3]
+        assert world.broadcast("all") == "all"
+        torch.testing.assert_close(world.mean(torch.tensor([2.0])), torch.tensor([2.0]))
+
+
+@pytest.mark.parametrize("n_rows", [1, 3, 4, 8, 9])
+def test_rows_divided_among_processes_get_the_results_of_one(n_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, n_processes = torch.randn(n_rows, 2), 3
+    sent: list[torch.Tensor] = []
+    monkeypatch.setattr("torch.distributed.all_gather", lambda _, own: sent.append(own))
+    for rank in range(n_processes):
+        World(rank, n_processes).divide_rows(torch.square, rows)
+    assert all(len(own) == -(-n_rows // n_processes) for own in sent)
+
+    def all_gather(parts: list[torch.Tensor], _: torch.Tensor) -> None:
+        for part, own in zip(parts, sent, strict=True):
+            part.copy_(own)
+
+    monkeypatch.setattr("torch.distributed.all_gather", all_gather)
+    assert torch.equal(World(1, n_processes).divide_rows(torch.square, rows), rows.square())

@@ -1,0 +1,217 @@
+"""A trained model gets a softmax over the words of a new text, and keeps what it knows."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.softmax import SoftmaxConfig
+from elmokit.errors import ConfigError, ModelNotFoundError
+from elmokit.formats import many_langs
+from elmokit.formats.folder import load_folder, save_folder
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.network.bilm import BiLM
+from elmokit.network.softmax import AdaptiveSoftmax, FullSoftmax, TiedSoftmax
+from elmokit.network.softmax_config import build_softmax, softmax_config
+from elmokit.text.vocabulary import SPECIALS, Vocabulary
+from elmokit.training import softmax_transfer
+from elmokit.training.results import compare_models
+from elmokit.training.softmax_transfer import with_dropout, with_softmax_over
+from tests.conftest import WORDS, random_model
+from tests.helpers.many_langs_files import toy_model
+
+NEW = Vocabulary([*SPECIALS, "zebra", *WORDS[3:], "yak"])  # all old words, in other places, and two new ones
+COUNTS = {"zebra": 6, "yak": 1, "the": 10, "unlisted": 2}
+WORD_INPUT = dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=len(WORDS))
+
+
+def model_with(kind: str, config: BiLMConfig = WORD_INPUT) -> PretrainedBiLM:
+    """A random word-input model with a softmax of that kind."""
+    model = random_model(config)
+    config = SoftmaxConfig(kind, (5,) if kind == "adaptive" else ())  # type: ignore[arg-type]
+    softmax = build_softmax(config, len(WORDS), model.bilm.config.projection_dim, model.bilm.token_layer)
+    generator = torch.Generator().manual_seed(1)
+    softmax.reset_parameters(generator)
+    with torch.no_grad():
+        for parameter in softmax.parameters():
+            parameter += torch.randn(parameter.shape, generator=generator)
+    return model.replace(softmax=softmax)
+
+
+def probabilities(model: PretrainedBiLM) -> Tensor:
+    """Of every word, at some positions."""
+    assert model.softmax_module is not None
+    hidden = torch.randn(9, model.bilm.config.projection_dim, generator=torch.Generator().manual_seed(2))
+    return model.softmax_module.scores(hidden).detach().softmax(dim=1)
+
+
+def rows_of(words: Vocabulary, of: Vocabulary) -> list[int]:
+    return [words.ids[word] for word in of.words]
+
+
+@pytest.mark.parametrize("kind", ["full", "tied", "adaptive"])
+def test_over_the_same_words_the_model_stays_as_it_is(kind: str) -> None:
+    model = model_with(kind)
+    assert with_softmax_over(model, Vocabulary(WORDS), COUNTS, 3) is model
+
+
+@pytest.mark.parametrize("kind", ["full", "tied"])
+def test_old_words_keep_their_probability_and_unk_shares_its_own_with_the_new(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(softmax_transfer, "NOISE", 0.0)
+    model = model_with(kind)
+    carried = with_softmax_over(model, NEW, COUNTS, 3)
+    assert softmax_config(carried.softmax_module).kind == kind if carried.softmax_module is not None else False
+    before, after = probabilities(model), probabilities(carried)
+    old_words = Vocabulary(WORDS)
+    kept = [word for word in WORDS if word != "<UNK>"]
+    torch.testing.assert_close(
+        after[:, [NEW.ids[word] for word in kept]], before[:, [old_words.ids[word] for word in kept]]
+    )
+    zebra, yak, unknown = (after[:, NEW.ids[word]] for word in ("zebra", "yak", "<UNK>"))
+    torch.testing.assert_close(zebra + yak + unknown, before[:, old_words.unknown_id])
+    # 6, 1 and 2 times in the text, one added to each.
+    torch.testing.assert_close(zebra / yak, torch.full_like(zebra, 7 / 2))
+    torch.testing.assert_close(unknown / yak, torch.full_like(zebra, 3 / 2))
+
+
+def test_noise_parts_the_new_words_and_moves_their_probability_little() -> None:
+    model = random_model()
+    carried = with_softmax_over(model, NEW, COUNTS, 3)
+    assert isinstance(carried.softmax_module, FullSoftmax)
+    weight = carried.softmax_module.weight
+    assert not torch.equal(weight[NEW.ids["zebra"]], weight[NEW.ids["yak"]])
+    new = [NEW.ids[word] for word in ("zebra", "yak", "<UNK>")]
+    shared, before = probabilities(carried)[:, new].sum(dim=1), probabilities(model)[:, 2]
+    assert (shared / before - 1).abs().max() < 0.3
+    again = with_softmax_over(model, NEW, COUNTS, 3)
+    assert isinstance(again.softmax_module, FullSoftmax)
+    assert torch.equal(again.softmax_module.weight, weight)
+    other = with_softmax_over(model, NEW, COUNTS, 3, seed=1)
+    assert isinstance(other.softmax_module, FullSoftmax)
+    assert not torch.equal(other.softmax_module.weight, weight)
+
+
+def test_words_that_are_gone_leave_the_others_as_they_were_to_each_other() -> None:
+    model, fewer = random_model(), Vocabulary([*SPECIALS, "mat", "the"])
+    carried = with_softmax_over(model, fewer, {"the": 2, "cat": 5}, 1)
+    before, after = probabilities(model), probabilities(carried)
+    old_words = Vocabulary(WORDS)
+    ratio = after / before[:, rows_of(old_words, fewer)]
+    torch.testing.assert_close(ratio, ratio[:, :1].expand_as(ratio))
+
+
+def test_a_new_softmax_over_more_words_begins_near_the_old_perplexity() -> None:
+    model = random_model()
+    text = [["the", "cat", "sat"], ["zebra", "yak", "the", "zebra"], ["the", "dog", "ran"]] * 3
+    counts = {word: sum(sentence.count(word) for sentence in text) for sentence in text for word in sentence}
+    carried = with_softmax_over(model, NEW, counts, len(text))
+    fresh = with_softmax_over(model.replace(softmax=None, vocabulary=None), NEW, counts, len(text))
+    found = compare_models(model, carried, text)[0]
+    assert len(found["before"]) == len(found["after"]) == 2
+    # The unknown words are told apart now, which costs at most the entropy of their shares.
+    for before, after in zip(found["before"], found["after"], strict=True):
+        assert before * 0.95 < after < before * 2
+    assert compare_models(model, fresh, text)[0]["after"][0] < len(NEW) * 3
+
+
+def test_without_a_softmax_words_begin_with_their_frequency() -> None:
+    published = random_model().replace(softmax=None, vocabulary=None)
+    carried = with_softmax_over(published, NEW, COUNTS, 4)
+    assert isinstance(carried.softmax_module, FullSoftmax)
+    shares = carried.softmax_module.bias.detach().exp()
+    torch.testing.assert_close(shares.sum(), torch.tensor(1.0))
+    expected = {"the": 11, "zebra": 7, "<UNK>": 3, "</S>": 3, "<S>": 3, "cat": 1}
+    for word, count in expected.items():  # each direction ends 4 times, and half of the predictions are its
+        assert shares[NEW.ids[word]] / shares[NEW.ids["cat"]] == pytest.approx(count), word
+    forward_only = published.replace(weights=BiLM(dataclasses.replace(PRESETS["tiny"], bidirectional=False)))
+    carried = with_softmax_over(forward_only, NEW, COUNTS, 4)
+    assert isinstance(carried.softmax_module, FullSoftmax)
+    shares = carried.softmax_module.bias.detach().exp()
+    assert shares[NEW.ids["</S>"]] / shares[NEW.ids["<S>"]] == pytest.approx(5)
+
+
+def test_an_adaptive_softmax_over_other_words_is_drawn_anew_with_their_frequencies() -> None:
+    model = model_with("adaptive", PRESETS["tiny"])
+    carried = with_softmax_over(model, NEW, COUNTS, 3)
+    assert isinstance(carried.softmax_module, AdaptiveSoftmax)
+    assert softmax_config(carried.softmax_module) == SoftmaxConfig("adaptive", (5,))
+    head = carried.softmax_module.stages.head.bias.detach().exp()  # 5 words, then one tail of the other 8
+    torch.testing.assert_close(head.sum(), torch.tensor(1.0))
+    assert head[5] / head[4] == pytest.approx((8 + COUNTS["yak"]) / (COUNTS["the"] + 1))
+    with pytest.raises(ConfigError, match="The last cutoff is 5 and the vocabulary holds 5 words"):
+        with_softmax_over(model, Vocabulary([*SPECIALS, "the", "mat"]), COUNTS, 3)
+
+
+def test_another_kind_of_softmax_can_be_asked_for() -> None:
+    tied, words = model_with("tied"), Vocabulary(WORDS)
+    full = with_softmax_over(tied, words, COUNTS, 3, SoftmaxConfig())
+    assert isinstance(full.softmax_module, FullSoftmax)
+    torch.testing.assert_close(probabilities(full)[:, 3:], probabilities(tied)[:, 3:])
+    adaptive = with_softmax_over(tied, words, COUNTS, 3, SoftmaxConfig("adaptive", (4,)))
+    assert isinstance(adaptive.softmax_module, AdaptiveSoftmax)
+    with pytest.raises(ConfigError, match="A tied softmax shares the embedding of a word-input model"):
+        with_softmax_over(random_model(), NEW, COUNTS, 3, SoftmaxConfig("tied"))
+
+
+@pytest.mark.parametrize("kind", ["full", "tied"])
+def test_a_word_input_model_gets_a_table_of_the_new_words(kind: str) -> None:
+    model = model_with(kind)
+    carried = with_softmax_over(model, NEW, COUNTS, 3)
+    assert carried.bilm.config.n_words == len(NEW)
+    old, new = (m.bilm.state_dict()["token_layer.embedding.weight"] for m in (model, carried))
+    assert torch.equal(new[0], torch.zeros_like(new[0]))
+    for word in WORDS:
+        assert torch.equal(new[1 + NEW.ids[word]], old[1 + WORDS.index(word)]), word
+    apart = (new[1 + NEW.ids["zebra"]] - old[1 + WORDS.index("<UNK>")]).norm()
+    assert 0 < apart < 0.2
+    before = model.bilm.state_dict()["directions.1.layers.0.weight"]
+    assert torch.equal(carried.bilm.state_dict()["directions.1.layers.0.weight"], before)
+    if kind == "tied":
+        assert isinstance(carried.softmax_module, TiedSoftmax)
+        assert carried.softmax_module.weight.data_ptr() == carried.bilm.token_layer.embedding.weight[1:].data_ptr()  # type: ignore[union-attr]
+
+
+def test_a_published_table_without_unk_lends_new_words_its_mean_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(softmax_transfer, "NOISE", 0.0)
+    words = [word for word in WORDS if word != "<UNK>"]
+    model = random_model(dataclasses.replace(WORD_INPUT, n_words=len(words)))
+    model = model.replace(softmax=None, vocabulary=Vocabulary(words, strict=False))
+    carried = with_softmax_over(model, NEW, COUNTS, 3)
+    old, new = (m.bilm.state_dict()["token_layer.embedding.weight"] for m in (model, carried))
+    torch.testing.assert_close(new[1 + NEW.unknown_id], old[1:].mean(dim=0))
+    assert torch.equal(new[1 + NEW.ids["mat"]], old[1 + words.index("mat")])
+
+
+def test_a_word_input_model_without_its_words_is_refused() -> None:
+    model = random_model(WORD_INPUT).replace(softmax=None, vocabulary=None, source=Path("w.hdf5"))
+    with pytest.raises(ModelNotFoundError, match=r"w\.hdf5 reads words and has no vocabulary"):
+        with_softmax_over(model, NEW, COUNTS, 3)
+
+
+def test_elmo_for_many_langs_gets_a_softmax_and_keeps_its_lexicon(tmp_path: Path) -> None:
+    model = many_langs.load(toy_model().write(tmp_path / "zh"))
+    carried = with_softmax_over(model, NEW, COUNTS, 3)
+    assert isinstance(carried.softmax_module, FullSoftmax)
+    save_folder(carried, tmp_path / "ours")
+    again = load_folder(tmp_path / "ours")
+    assert again.lexicon == model.lexicon
+    assert compare_models(carried, again, [["das", "Haus"]])[0]["after"][0] > 1
+
+
+@pytest.mark.parametrize("kind", ["full", "tied", "adaptive"])
+def test_dropout_changes_and_no_weight_does(kind: str) -> None:
+    model = model_with(kind)
+    other = with_dropout(model, 0.4)
+    assert other.bilm.config.dropout == 0.4
+    assert other.bilm.directions[0].get_submodule("dropout").p == 0.4
+    for name, tensor in model.bilm.state_dict().items():
+        assert torch.equal(other.bilm.state_dict()[name], tensor), name
+    assert other.softmax_module is not None
+    torch.testing.assert_close(probabilities(other), probabilities(model))

@@ -1,0 +1,388 @@
+"""Training learns, logs, keeps checkpoints, and goes on after a kill as if there had been none."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.softmax import SoftmaxConfig
+from elmokit.errors import ConfigError, LockedError, TextError, TrainingError
+from elmokit.formats.folder import load_folder
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.network.bilm import BiLM, BiLMState
+from elmokit.network.softmax import FullSoftmax
+from elmokit.storage.lock import file_lock
+from elmokit.text.vocabulary import SPECIALS, Vocabulary
+from elmokit.text.windows import WindowStream
+from elmokit.training import loop
+from elmokit.training.config import TrainingConfig
+from elmokit.training.corpus import TrainingCorpus
+from elmokit.training.losses import WindowLosses
+from elmokit.training.reports import TrainingNotice, TrainingProgress, TrainingReport
+from elmokit.training.state import checkpoints
+
+TEXT = "the cat sat on the mat .\nthe dog ran .\n\na cat and a dog ran on .\nthe mat sat .\n" * 4
+VOCABULARY = Vocabulary([*SPECIALS, *sorted({token for token in TEXT.split() if token != "mat"})])
+CONFIG = TrainingConfig(
+    model=dataclasses.replace(PRESETS["tiny"], dropout=0.2),
+    tokens=6 * 4 * 5,
+    batch_size=4,
+    window_length=5,
+    eval_every=3,
+    save_every=2,
+    learning_rate=1e-2,
+)
+
+
+def corpus_of(folder: Path, held_out: list[list[str]] | None = None) -> TrainingCorpus:
+    text = folder / "text.txt"
+    text.write_text(TEXT, encoding="utf-8")
+    sentences = [line.split() for line in TEXT.splitlines() if line]
+    n_tokens = sum(map(len, sentences))
+    return TrainingCorpus([text], sentences if held_out is None else held_out, VOCABULARY, len(sentences), n_tokens)
+
+
+def run_training(
+    folder: Path,
+    config: TrainingConfig = CONFIG,
+    on_progress: Callable[[TrainingProgress], object] = lambda _: None,
+    notices: list[str] | None = None,
+    **settings: Any,
+) -> Any:
+    def report(content: TrainingReport) -> None:
+        if isinstance(content, TrainingProgress):
+            on_progress(content)
+        elif isinstance(content, TrainingNotice) and notices is not None:
+            notices.append(content.message)
+
+    folder.mkdir(exist_ok=True)
+    return loop.run_training(config, corpus_of(folder), folder, {"corpus": "toy"}, report, **settings)
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    stored = load_folder(checkpoints(folder)[-1] / "model")
+    assert stored.softmax_module is not None
+    return {**stored.bilm.state_dict(), **stored.softmax_module.state_dict()}
+
+
+@pytest.mark.slow
+def test_training_brings_perplexity_down_and_keeps_the_best_model(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, tokens=100 * 20, eval_every=50)
+    result = run_training(tmp_path, config)
+    assert result.mean < len(VOCABULARY) / 3
+    stored = load_folder(tmp_path / "model")
+    assert stored.card["corpus"] == "toy"
+    assert stored.card["held_out"]["n_predictions"] == result.n_predictions
+    assert stored.vocabulary is not None
+    assert stored.vocabulary.words == VOCABULARY.words
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    with file_lock(tmp_path / "lock"), pytest.raises(LockedError, match="Another process is training"):
+        run_training(tmp_path)
+    run_training(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["word input", "forward only", "one layer"])
+def test_every_kind_of_model_trains(kind: str, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "word input": {"char_cnn": None, "n_words": len(VOCABULARY)},
+        "forward only": {"bidirectional": False},
+        "one layer": {"n_layers": 1},
+    }[kind]
+    model: BiLMConfig = dataclasses.replace(CONFIG.model, **changes)
+    config = dataclasses.replace(CONFIG, model=model)
+    result = run_training(tmp_path, config)
+    assert len(result.mean_nats) == model.n_directions
+    assert math.isfinite(result.mean)
+
+
+class Killed(BaseException):
+    """Stands for whatever ends a process between two steps."""
+
+
+AS_BILM_TF = dataclasses.replace(CONFIG, optimizer="adagrad", n_samples=4, same_order=False, scale_loss_by_steps=True)
+
+
+AVERAGED = dataclasses.replace(CONFIG, optimizer="muon", ema_decay=0.9)
+ROUNDED = dataclasses.replace(CONFIG, precision="bfloat16", n_samples=4)
+
+
+@pytest.mark.parametrize(
+    ("n_lines", "config"),
+    [(1, CONFIG), (2, CONFIG), (4, CONFIG), (3, AS_BILM_TF), (2, AVERAGED), (3, AVERAGED), (2, ROUNDED)],
+)
+def test_a_run_that_was_stopped_ends_with_the_same_numbers_as_a_straight_one(
+    n_lines: int, config: TrainingConfig, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(config, log_every=1)
+    straight = run_training(tmp_path / "straight", config)
+
+    def stop_after(progress: TrainingProgress, seen: list[int] = []) -> None:  # noqa: B006 (counts across calls on purpose)
+        seen.append(progress.n_steps)
+        if len(seen) == n_lines:
+            seen.clear()
+            raise Killed
+
+    with pytest.raises(Killed):
+        run_training(tmp_path / "stopped", config, on_progress=stop_after)
+    torch.manual_seed(999)  # a new process has another random state
+    resumed = run_training(tmp_path / "stopped", config)
+    steps = [json.loads(line)["n_steps"] for line in (tmp_path / "stopped" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps))
+    assert resumed.mean_nats == straight.mean_nats
+    for name, tensor in weights_of(tmp_path / "straight").items():
+        assert torch.equal(weights_of(tmp_path / "stopped")[name], tensor), name
+
+
+def test_the_two_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    run_training(tmp_path)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-00000004", "step-00000006"]
+
+
+def test_every_line_of_the_log_is_json_with_both_losses(tmp_path: Path) -> None:
+    lines: list[TrainingProgress] = []
+    run_training(tmp_path, dataclasses.replace(CONFIG, log_every=2), on_progress=lines.append)
+    logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["n_steps"] for line in logged] == [2, 3, 4, 6] == [line.n_steps for line in lines]
+    assert all(len(line["losses"]) == 2 and line["losses"][0] > 0 for line in logged)
+    assert [line["held_out"] is None for line in logged] == [True, False, True, False]
+    assert logged[-1]["fraction"] == 1.0
+
+
+def test_a_loss_that_is_no_number_stops_and_says_what_to_change(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, learning_rate=1e30, warmup_ratio=0.0, max_grad_norm=1e30)
+    with pytest.raises(TrainingError, match=r"At step 2 the loss is .*lower learning_rate.*There is no checkpoint yet"):
+        run_training(tmp_path / "new", config)
+    with pytest.raises(
+        TrainingError, match=r"At step 2 .*from the model of the last checkpoint: .*step-00000001.model"
+    ):
+        run_training(tmp_path / "saved", dataclasses.replace(config, save_every=1))
+
+
+def test_another_length_says_what_becomes_of_the_learning_rate(tmp_path: Path) -> None:
+    notices: list[str] = []
+    run_training(tmp_path, notices=notices)
+    assert not notices
+    longer = dataclasses.replace(CONFIG, tokens=12 * 4 * 5)
+    run_training(tmp_path, longer, notices=notices)
+    assert notices == [
+        "The schedule now spans the new length: the learning rate changes from 0.0005 to "
+        f"{longer.learning_rate_at(0.5):.3g}."
+    ]
+
+
+def test_a_run_that_is_over_says_why_it_does_not_go_on(tmp_path: Path) -> None:
+    notices: list[str] = []
+    run_training(tmp_path / "done", notices=notices)
+    run_training(tmp_path / "done", notices=notices)
+    assert notices == ["Training is already complete (120 predictions). To continue, increase epochs, tokens or hours."]
+    notices.clear()
+    harmful = dataclasses.replace(CONFIG, learning_rate=3.0, warmup_ratio=0.0, patience=1, eval_every=1, tokens=2000)
+    run_training(tmp_path / "worse", harmful, notices=notices)
+    run_training(tmp_path / "worse", harmful, notices=notices)
+    assert notices == [
+        "The run stopped after 1 evaluations without improvement. To continue, increase patience or set it to 0."
+    ]
+
+
+def test_hours_count_from_now_if_given_again_and_otherwise_end_as_planned(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, tokens=None, hours=1e-9)  # one step
+    run_training(tmp_path, config)
+    run_training(tmp_path, config)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-00000001"]
+    run_training(tmp_path, config, hours_from_now=True)
+    assert checkpoints(tmp_path)[-1].name == "step-00000002"
+
+
+def test_a_run_goes_on_with_its_own_settings_only(tmp_path: Path) -> None:
+    run_training(tmp_path)
+    longer = dataclasses.replace(CONFIG, tokens=140)
+    assert math.isfinite(run_training(tmp_path, longer).mean)
+    with pytest.raises(TrainingError, match="batch_size was 4 and is 8"):
+        run_training(tmp_path, dataclasses.replace(longer, batch_size=8))
+    (tmp_path / "settings.json").unlink()
+    assert checkpoints(tmp_path)
+    with pytest.raises(TrainingError, match="has checkpoints but no settings"):
+        run_training(tmp_path, longer)
+
+
+@pytest.mark.parametrize("change", [{"batch_size": 0}, {"learning_rate": 0.0}, {"warmup_ratio": 1.0}])
+def test_settings_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(change))):
+        TrainingConfig(**change)
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    run_training(tmp_path)
+    newest = checkpoints(tmp_path)[-1]
+    (newest / "optimizer.safetensors").write_bytes(b"short")
+    with pytest.raises(TrainingError, match=f"{newest.name} is damaged"):
+        run_training(tmp_path, dataclasses.replace(CONFIG, tokens=140))
+
+
+def test_training_without_held_out_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TextError, match="no held-out sentence"):
+        loop.run_training(CONFIG, corpus_of(tmp_path, []), tmp_path, {})
+
+
+def test_a_long_training_says_that_bfloat16_would_be_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elmokit.training.precision.multiplies_bfloat16", lambda: True)
+    notices: list[str] = []
+    run_training(tmp_path / "short", notices=notices)
+    assert not notices
+    monkeypatch.setattr("elmokit.training.loop.LONG_TRAINING", 0)
+    run_training(tmp_path / "long", notices=notices)
+    run_training(tmp_path / "fast", dataclasses.replace(CONFIG, precision="bfloat16"), notices=notices)
+    monkeypatch.setattr("elmokit.training.precision.multiplies_bfloat16", lambda: False)
+    run_training(tmp_path / "old", notices=notices)
+    assert len(notices) == 1
+    assert "two to four times as fast" in notices[0]
+
+
+def test_bfloat16_trains_and_says_where_it_does_not_pay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = dataclasses.replace(CONFIG, precision="bfloat16")
+    notices: list[str] = []
+    monkeypatch.setattr("elmokit.training.precision.multiplies_bfloat16", lambda: False)
+    assert math.isfinite(run_training(tmp_path / "a", config, notices=notices).mean)
+    assert len(notices) == 1
+    assert "this training computes in float32" in notices[0]
+    notices.clear()
+    monkeypatch.setattr("elmokit.training.precision.multiplies_bfloat16", lambda: True)
+    for kind in (SoftmaxConfig("adaptive", (6,)), SoftmaxConfig()):
+        every = dataclasses.replace(config, softmax=kind, n_samples=4 if kind.kind == "full" else 0)
+        assert math.isfinite(run_training(tmp_path / kind.kind, every, notices=notices).mean)
+    assert not notices
+
+
+@pytest.mark.slow
+def test_bfloat16_learns_as_float32_does(tmp_path: Path) -> None:
+    sizes = dataclasses.replace(PRESETS["tiny"], dropout=0.0)
+    found = []
+    for precision in ("float32", "bfloat16"):
+        # Dropout draws other numbers in each precision.
+        config = dataclasses.replace(CONFIG, tokens=60 * 20, eval_every=60, precision=precision, model=sizes)
+        found.append(run_training(tmp_path / precision, config).mean_nats)
+    assert found[1] == pytest.approx(found[0], rel=0.02)
+
+
+def test_a_learning_rate_too_low_for_adagrad_is_reported(tmp_path: Path) -> None:
+    notices: list[str] = []
+    run_training(tmp_path, dataclasses.replace(CONFIG, optimizer="adagrad"), notices=notices)
+    assert notices == ["A learning rate of 0.01 is low for Adagrad: bilm-tf used 0.2."]
+
+
+def test_accumulated_windows_are_one_step(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, gradient_accumulation_steps=3, tokens=4 * 3 * 4 * 5, log_every=1)
+    lines: list[TrainingProgress] = []
+    run_training(tmp_path, config, on_progress=lines.append)
+    assert [line.n_steps for line in lines] == [1, 2, 3, 4]
+    assert lines[-1].n_predictions == 240
+
+
+def test_a_step_of_several_windows_takes_the_mean_of_their_gradients(tmp_path: Path) -> None:
+    sizes = dataclasses.replace(CONFIG.model, dropout=0.0)
+    alone = {"schedule": "constant", "warmup_ratio": 0.0, "max_grad_norm": 1e9, "optimizer": "adagrad"}
+    config = dataclasses.replace(CONFIG, model=sizes, gradient_accumulation_steps=3, tokens=3 * 4 * 5, **alone)  # type: ignore[arg-type]
+    run_training(tmp_path, config)
+    torch.manual_seed(config.seed)
+    bilm, softmax = BiLM(sizes), FullSoftmax(len(VOCABULARY), sizes.projection_dim)
+    bilm.reset_parameters()
+    softmax.reset_parameters()
+    encode = PretrainedBiLM(bilm, "elmokit", softmax=softmax, vocabulary=VOCABULARY).encode
+    stream = WindowStream(corpus_of(tmp_path).shards, VOCABULARY, encode, 4, 5)
+    losses, state = WindowLosses(bilm, softmax, 0), bilm.zero_state(4)
+    for _, window in zip(range(3), stream, strict=False):
+        parts = [torch.from_numpy(part) for part in (window.tokens, window.inputs, window.targets)]
+        both, hidden, cell = losses(*parts, *state)
+        (both.mean() / 3).backward()
+        state = BiLMState(hidden, cell)
+    stream.close()
+    trained = weights_of(tmp_path)
+    for name, parameter in losses.named_parameters():
+        assert parameter.grad is not None
+        stepped = parameter - config.learning_rate * parameter.grad / (1 + parameter.grad**2).sqrt()
+        torch.testing.assert_close(trained[name.split(".", 1)[1]], stepped.detach(), atol=1e-6, rtol=1e-5)
+
+
+def test_a_fine_tuning_goes_on_from_the_initial_state_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_training(tmp_path / "first")
+    initial = load_folder(tmp_path / "first" / "model")
+    assert initial.initial_state is not None
+    expected = torch.from_numpy(initial.initial_state.repeat_row(4).cell.copy())
+    starts: list[torch.Tensor] = []
+    forward = WindowLosses.forward
+
+    def recorded(self: WindowLosses, *arguments: torch.Tensor) -> Any:
+        starts.append(arguments[4].clone())
+        return forward(self, *arguments)
+
+    monkeypatch.setattr(WindowLosses, "forward", recorded)
+    run_training(tmp_path / "second", initial=initial)
+    assert torch.equal(starts[0], expected)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_rows_start_from_zero_at_sentences_if_that_is_asked_for(
+    reset: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[torch.Tensor] = []
+    forward = WindowLosses.forward
+
+    def recorded(self: WindowLosses, *arguments: torch.Tensor) -> Any:
+        starts.append(arguments[4].abs().amax(dim=(1, 3)))  # of the cell: (directions, batch)
+        return forward(self, *arguments)
+
+    monkeypatch.setattr(WindowLosses, "forward", recorded)
+    run_training(tmp_path, dataclasses.replace(CONFIG, reset_state=reset))
+    encode = load_folder(tmp_path / "model").encode
+    with contextlib.closing(WindowStream([tmp_path / "text.txt"], VOCABULARY, encode, 4, 5)) as stream:
+        begins = torch.from_numpy(np.stack([next(stream).begins for _ in range(6)]))
+    states = torch.stack(starts[-6:])
+    assert begins[0].all()
+    assert not begins[1:].all(), "some rows are within a sentence"
+    assert (states[1:][~begins[1:]] > 0).all()
+    assert (states[begins] == 0).all() == reset
+
+
+def test_frozen_layers_keep_their_weights_and_the_others_learn(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, frozen_layers=(0, 2), save_every=1, tokens=CONFIG.predictions_per_step)
+    run_training(tmp_path, config)
+    before = weights_of(tmp_path)
+    run_training(tmp_path, dataclasses.replace(config, tokens=100))
+    after = weights_of(tmp_path)
+    for name, tensor in before.items():
+        frozen = name.startswith("token_layer") or ".layers.1." in name
+        assert torch.equal(tensor, after[name]) == frozen, name
+
+
+def test_out_of_memory_says_what_to_lower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> Any:
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setattr("elmokit.training.losses.WindowLosses.forward", full)
+    with pytest.raises(TrainingError, match=r"Out of memory with windows of 4 x 5\. Lower .* no checkpoint yet"):
+        run_training(tmp_path)
+
+
+def test_the_model_that_is_kept_has_the_averaged_weights(tmp_path: Path) -> None:
+    run_training(tmp_path, dataclasses.replace(AVERAGED, save_every=3))
+    best = load_folder(tmp_path / "model")
+    checkpoint = tmp_path / "checkpoints" / f"step-{best.card['n_steps']:08d}"
+    averaged, trained = (load_folder(checkpoint / name).bilm.state_dict() for name in ("average", "model"))
+    for name, tensor in best.bilm.state_dict().items():
+        assert torch.equal(tensor, averaged[name]), name
+    assert not torch.equal(averaged["directions.0.layers.0.weight"], trained["directions.0.layers.0.weight"])

@@ -1,0 +1,137 @@
+"""The first six steps of bilm-tf's own training, to the digits (bilm-tf.md, appendix B)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from elmokit.engine.config import BiLMConfig
+from elmokit.engine.softmax import SoftmaxConfig
+from elmokit.formats.folder import load_folder
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.network.bilm import BiLM
+from elmokit.network.softmax_config import softmax_config
+from elmokit.training.config import TrainingConfig
+from elmokit.training.corpus import TrainingCorpus
+from elmokit.training.loop import run_training
+from elmokit.training.reports import TrainingProgress, TrainingReport
+from elmokit.training.softmax_transfer import with_softmax_over
+from elmokit.training.state import checkpoints
+from tests.helpers.trace_b import CHARS, FORWARD_WORDS, LINES, TIED_WORDS, write_checkpoint
+
+# Losses of the directions, and the global norm of the gradient times n_steps before clipping.
+TRACES = {
+    "characters": [
+        ((2.622447, 2.553160), 3.392632),
+        ((2.906319, 2.414276), 6.185790),
+        ((2.475187, 2.504671), 2.583618),
+        ((2.426880, 2.264503), 3.775451),
+        ((2.431463, 2.394853), 1.678412),
+        ((2.280420, 2.242439), 2.997483),
+    ],
+    "tied words": [
+        ((2.533889, 2.491282), 2.257958),
+        ((2.687611, 2.374966), 4.991360),
+        ((2.466717, 2.486641), 2.363138),
+        ((2.376950, 2.267755), 3.568392),
+        ((2.421889, 2.395918), 1.620088),
+        ((2.266056, 2.238963), 2.936591),
+    ],
+    "forward words": [
+        ((2.419538,), 1.184778),
+        ((2.500556,), 3.998564),
+        ((2.357711,), 1.249561),
+        ((2.313657,), 3.451434),
+        ((2.358430,), 1.431397),
+        ((2.243244,), 3.368095),
+    ],
+}
+CONFIGS = {"characters": CHARS, "tied words": TIED_WORDS, "forward words": FORWARD_WORDS}
+# (sum, sum of squares) after the sixth step.
+SUMS = {
+    "characters": {
+        "token_layer.char_embedding.weight": (-0.004616, 83.519726),
+        "token_layer.convolutions.0.weight": (-0.022599, 1.203521),
+        "token_layer.convolutions.2.bias": (-0.547914, 0.579460),
+        "token_layer.highways.0.gate.weight": (-0.040017, 25.903079),
+        "token_layer.highways.0.gate.bias": (-0.290099, 1.468828),
+        "token_layer.projection.weight": (1.633054, 8.668404),
+        "directions.0.layers.0.weight": (0.091132, 46.168840),
+        "directions.0.layers.0.bias": (-0.035742, 3.829835),
+        "directions.0.layers.0.projection": (0.122034, 5.689731),
+        "directions.1.layers.1.weight": (0.243966, 46.178288),
+        "softmax.weight": (-0.497323, 4.486531),
+        "softmax.bias": (0.021561, 0.828139),
+    },
+    "tied words": {
+        "token_layer.embedding.weight": (-0.216659, 4.502574),
+        "softmax.bias": (0.022363, 0.887300),
+    },
+    "forward words": {
+        "token_layer.embedding.weight": (-0.416866, 5.229091),
+        "softmax.weight": (-0.498544, 5.312192),
+    },
+}
+
+
+def start_of(name: str, folder: Path) -> tuple[PretrainedBiLM, BiLMConfig]:
+    tied = name == "tied words"
+    model = open_model(write_checkpoint(folder, CONFIGS[name], tied) / "model.ckpt-0")
+    assert model.vocabulary is not None
+    if tied:
+        bias = model.softmax_module.bias  # type: ignore[union-attr]
+        model = with_softmax_over(model, model.vocabulary, {}, 0, SoftmaxConfig("tied"))
+        with torch.no_grad():
+            model.softmax_module.bias.copy_(bias)  # type: ignore[union-attr]
+    assert isinstance(model.bilm, BiLM)
+    return model, model.bilm.config
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_six_steps_of_bilm_tf_to_its_digits(name: str, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    model, sizes = start_of(name, tmp_path / "checkpoint")
+    assert model.softmax_module is not None
+    assert model.vocabulary is not None
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    sentences = [line.split() for line in LINES]
+    corpus = TrainingCorpus([text], sentences, model.vocabulary, len(LINES), sum(map(len, sentences)))
+    config = TrainingConfig(
+        model=sizes,
+        softmax=softmax_config(model.softmax_module),
+        tokens=6 * 2 * 5,
+        batch_size=2,
+        window_length=5,
+        optimizer="adagrad",
+        learning_rate=0.2,
+        schedule="constant",
+        warmup_ratio=0.0,
+        max_grad_norm=1.0,
+        scale_loss_by_steps=True,
+        same_order=False,
+        shuffle=False,
+        log_every=1,
+    )
+    reports: list[TrainingReport] = []
+    run_training(config, corpus, tmp_path / "run", {}, reports.append, initial=model)
+    lines = [line for line in reports if isinstance(line, TrainingProgress)]
+    assert len(lines) == 6
+    for line, (losses, norm) in zip(lines, TRACES[name], strict=True):
+        assert line.losses == pytest.approx(losses, abs=1e-5)
+        assert line.gradient_norm == pytest.approx(norm, abs=1e-5)
+    newest = checkpoints(tmp_path / "run")[-1]
+    trained = load_folder(newest / "model")
+    assert trained.softmax_module is not None
+    softmax = {f"softmax.{name}": value for name, value in trained.softmax_module.state_dict().items()}
+    tensors = {**trained.bilm.state_dict(), **softmax}
+    for key, (total, squares) in SUMS[name].items():
+        assert float(tensors[key].double().sum()) == pytest.approx(total, abs=1e-5), key
+        assert float(tensors[key].double().square().sum()) == pytest.approx(squares, abs=1e-5), key
+    if name == "characters":
+        cell = load_file(newest / "state.safetensors")["cell"][0, 0, 0, :3]
+        assert cell.tolist() == pytest.approx([-0.067504, -3.0, -2.221574], abs=1e-5)
