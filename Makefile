@@ -1,6 +1,6 @@
 # make demo   set up, then embed examples/sentences.txt
 # make test   run all tests      make quick   skip the slow ones
-# make check  lint, check spelling and types
+# make check  lint, check spelling and types      make coverage  run all tests and show which branches no test takes
 # make wheel  build the wheel with compiled kernels, and test it in an empty environment without a compiler; CC may name another compiler to build it with
 # make wheels  build a wheel with compiled kernels for every system: Linux, macOS and Windows on x86-64 and Arm, with zig as cross compiler
 # make release-check  build the source distribution and a wheel for any platform, check them and try each in an empty environment
@@ -21,7 +21,7 @@ PIP = $(BIN)/pip install --disable-pip-version-check --constraint constraints.tx
 # One process per core with one thread each: threads of several processes would compete for the cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-.PHONY: demo test quick check campaign docs docs-serve wheel wheels release-check integrations bench clean
+.PHONY: demo test quick coverage check campaign docs docs-serve wheel wheels release-check integrations bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py vectors.hdf5
@@ -31,6 +31,9 @@ test: $(VENV)/installed-dev
 
 quick: $(VENV)/installed-dev
 	$(PYTEST) -m "not slow"
+
+coverage: $(VENV)/installed-dev
+	$(PYTEST) --cov --cov-report=term --cov-report=html
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
