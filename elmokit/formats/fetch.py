@@ -32,7 +32,7 @@ from urllib.parse import SplitResult, quote, unquote, urldefrag, urljoin, urlspl
 
 from elmokit.config import read_json
 from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelError, ModelNotFoundError, OutputError
-from elmokit.formats.archives import MODEL_FILES
+from elmokit.formats.format import model_files
 from elmokit.storage.atomic import sync
 from elmokit.storage.cache import cache_dir
 from elmokit.storage.progress import ProgressBar
@@ -108,7 +108,7 @@ def hub_folder(hub_id: str) -> Path:
         raise MissingExtraError(f"{hub_id}, a model from the Hugging Face Hub,", "huggingface-hub") from None
     name, _, revision = hub_id.removeprefix(HUB_PREFIX).partition("@")
     try:
-        return Path(snapshot_download(name, revision=revision or None, allow_patterns=list(MODEL_FILES)))
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=model_files()))
     except (OSError, ValueError, RuntimeError) as error:
         first = str(error).strip().split("\n")[0].rstrip(".")
         raise ModelNotFoundError(

@@ -3,8 +3,7 @@
 =======================  ==============================================================================
 ``config.json``          format, storage, precision if not float32, sizes and switches of the biLM, whether there is a
                          lexicon, model card
-``model.safetensors``    the biLM's tensors, as ``storage`` says (int8: see ``int8_storage``); ``warm_state.hidden`` and
-                         ``.cell`` if calibrated
+``model.safetensors``    the biLM's tensors, as ``storage`` says; ``warm_state.hidden`` and ``.cell`` if calibrated
 ``softmax.safetensors``  the softmax, if there is one (only training and perplexity need it)
 ``whitening.safetensors``  the whitening of sentence vectors, ``mean`` and ``projection``, if one was fitted
 ``alignment.safetensors``  the map into the space of another model, ``matrices`` and ``offsets``, if there is one
@@ -20,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -29,12 +28,12 @@ from elmokit.engine.config import BiLMConfig, Shape, tensor_shapes
 from elmokit.engine.precision import Precision
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
 from elmokit.engine.state import Floats, State
-from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TensorMismatchError
-from elmokit.formats.int8_storage import StoredTensors, to_int8
+from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputError, TensorMismatchError
+from elmokit.formats.format import Format, Storage
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.sentence_pooling import SentencePooling, Whitening
 from elmokit.formats.table import FileArrays, read_through, same_rows
-from elmokit.formats.tensor_file import TensorFile, write_tensor_file
+from elmokit.storage.tensor_file import StoredTensors, TensorFile, to_int8, write_tensor_file
 from elmokit.text.vocabulary import MAX_BYTES, Vocabulary, row_vocabulary
 
 if TYPE_CHECKING:
@@ -43,10 +42,8 @@ if TYPE_CHECKING:
 
 # Modules of parts that most models lack, and of writing, are imported where they are used: a first vector does not wait
 # for them.
-FORMAT = "elmokit"
+NAME = "elmokit"
 FORMAT_VERSION = 1
-Storage = Literal["float32", "float16", "int8"]
-"""How tensors are stored: as floating-point numbers, or as integers with a scale for each row."""
 DEFAULT_MODEL = "en-mini"
 """The small English model inside the package."""
 RUN_MODEL = "model"
@@ -70,10 +67,46 @@ def included_model() -> Path:
     return Path(__file__).parents[1] / "models" / DEFAULT_MODEL
 
 
-def is_folder(path: Path) -> bool:
+class ElmokitFolder(Format):
+    """A directory that ``save_model`` wrote, or a training run with its best model in such a directory."""
+
+    name = NAME
+    description = "an elmokit directory"
+    files = PARTS
+    is_complete = True
+
+    def recognizes(self, path: Path) -> bool:
+        return is_model_folder(path) or is_model_folder(path / RUN_MODEL)
+
+    def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
+        model = load_folder(path if is_model_folder(path) else path / RUN_MODEL)
+        if words is None:
+            return model
+        from elmokit.formats.words import with_words
+
+        return with_words(model, words)
+
+    def guess(self, folder: Path) -> str | None:
+        steps = sorted(folder.glob("checkpoints/step-*/model")) if (folder / "settings.json").is_file() else []
+        return f"a training run that has not saved a model yet; its newest checkpoint is {steps[-1]}" if steps else None
+
+    def check_target(self, path: Path, overwrite: bool) -> None:
+        from elmokit.storage.atomic import check_output_path
+
+        check_output_path(path, overwrite, folder=True, parts=PARTS)
+        if path.is_dir() and any(path.iterdir()) and not is_model_folder(path):
+            # Directories of other programs can have files of the same names, such as config.json and vocab.txt.
+            raise OutputError(f"{path} is not an elmokit directory, so it is not overwritten. Choose another name.")
+
+    def save(self, model: PretrainedBiLM, path: Path, storage: Storage, overwrite: bool) -> list[Path]:
+        save_folder(model, path, storage, overwrite)
+        return [path]
+
+
+def is_model_folder(path: Path) -> bool:
     """Check for an elmokit directory."""
     try:
-        return bool(read_json(path / "config.json").get("format") == FORMAT)
+        return bool(read_json(path / "config.json").get("format") == NAME)
     except ModelError:
         return False
 
@@ -87,7 +120,7 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
     from elmokit.storage.atomic import atomic_write
 
     config = {
-        "format": FORMAT,
+        "format": NAME,
         "format_version": FORMAT_VERSION,
         "storage": storage,
         **({} if model.precision is None else {"precision": model.precision}),
@@ -153,7 +186,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         softmax = WordSoftmax(kind, own_arrays, len(vocabulary), arrays if kind.kind == "tied" else None)
     return PretrainedBiLM(
         Weights(config, arrays),
-        family=FORMAT,
+        family=NAME,
         source=folder,
         softmax=softmax,
         vocabulary=vocabulary,
@@ -182,10 +215,10 @@ def _read_config(folder: Path) -> dict[str, Any]:
     """Read ``config.json``. Its "card" is a table, which is empty if the file has none."""
     path = folder / "config.json"
     content = read_json(path, f"{folder} has no config.json, so it is not an elmokit model.")
-    known = {"format": FORMAT, "format_version": FORMAT_VERSION}
+    known = {"format": NAME, "format_version": FORMAT_VERSION}
     if {name: content.get(name) for name in known} != known:
         raise FormatError(
-            f"{path} does not say format {FORMAT!r}, version {FORMAT_VERSION}, which is what this elmokit reads. If a "
+            f"{path} does not say format {NAME!r}, version {FORMAT_VERSION}, which is what this elmokit reads. If a "
             "newer elmokit wrote it, upgrade."
         )
     card = content.get("card")
@@ -279,3 +312,6 @@ def _read_stored(path: Path, wanted: Mapping[str, Shape]) -> FileArrays:
     """Read tensors of these shapes, of which the file must have all and no others."""
     tensors = StoredTensors(TensorFile(path), str(path))
     return read_through(same_rows(wanted), wanted, tensors.shapes, tensors.read, str(path))
+
+
+FORMAT = ElmokitFolder()

@@ -93,7 +93,7 @@ def cached_module(url: str) -> Path | None:
         The module's directory, or an archive ``SHA1.tar.gz`` in the cache of ``tensorflow_hub``.
     """
     for folder in _folders(url):
-        if tf_hub.is_module(folder):
+        if tf_hub.FORMAT.recognizes(folder):
             return folder
         for archive in (folder.with_name(f"{folder.name}{suffix}") for suffix in (".tar.gz", ".tgz", ".tar", "")):
             if archive.is_file() and is_archive(archive):
