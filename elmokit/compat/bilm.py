@@ -26,7 +26,7 @@ from elmokit.compat.bilm_datasets import BidirectionalLMDataset, LMDataset
 from elmokit.compat.bilm_training import dump_weights, load_options_latest_checkpoint, load_vocab, test, train
 from elmokit.formats import bilm_tf
 from elmokit.formats.bilm_tf_hdf5 import read_hdf5
-from elmokit.formats.table import TensorRow, read_through
+from elmokit.formats.tensor_rows import TensorRow, read_through
 from elmokit.formats.words import read_embeddings
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.from_arrays import load_arrays

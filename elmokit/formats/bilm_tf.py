@@ -16,7 +16,7 @@ import numpy as np
 from elmokit.config import read_json
 from elmokit.engine.config import BiLMConfig, CharCNNConfig, Shape
 from elmokit.errors import ConfigError, FormatError, TensorMismatchError
-from elmokit.formats.table import SAME, Layout, TensorRow
+from elmokit.formats.tensor_rows import SAME, Layout, TensorRow
 from elmokit.text.characters import N_CHARS
 
 TRANSPOSED = Layout(lambda theirs: theirs.T, lambda ours: ours.T)

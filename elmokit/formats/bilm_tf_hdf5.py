@@ -27,7 +27,7 @@ from elmokit.formats.format import FORMATS, Format, Storage
 from elmokit.formats.guess import guess_foreign
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.sidecars import OPTIONS, VOCABULARY, find_options, find_vocabulary, hdf5_files, own_file
-from elmokit.formats.table import read_through, to_theirs
+from elmokit.formats.tensor_rows import read_through, to_theirs
 from elmokit.formats.words import with_meta, with_words
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.hdf5 import (

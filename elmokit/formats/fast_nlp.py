@@ -26,7 +26,7 @@ from elmokit.formats.format import Format
 from elmokit.formats.many_langs_config import ManyLangsSettings, bilm_config
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.pickles import read_state_dict
-from elmokit.formats.table import read_through
+from elmokit.formats.tensor_rows import read_through
 from elmokit.formats.words import with_words
 from elmokit.text.lexicon import Lexicon, Marks
 

@@ -32,7 +32,7 @@ from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputEr
 from elmokit.formats.format import Format, Storage
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.sentence_pooling import SentencePooling, Whitening
-from elmokit.formats.table import FileArrays, read_through, same_rows
+from elmokit.formats.tensor_rows import FileArrays, read_through, same_rows
 from elmokit.storage.tensor_file import StoredTensors, TensorFile, to_int8, write_tensor_file
 from elmokit.text.vocabulary import MAX_BYTES, Vocabulary, row_vocabulary
 

@@ -33,7 +33,7 @@ from elmokit.formats.format import Format
 from elmokit.formats.many_langs_config import CHAR_TABLE, FAMILY, WORD_TABLE, bilm_config, read_settings
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.pickles import read_state_dict
-from elmokit.formats.table import GATE_BIAS, GATES, Array, Layout, TensorRow, read_through, same_shape
+from elmokit.formats.tensor_rows import GATE_BIAS, GATES, Array, Layout, TensorRow, read_through, same_shape
 from elmokit.formats.words import with_meta, with_words
 from elmokit.storage.bounded import read_bounded
 from elmokit.text.lexicon import Lexicon, Marks

@@ -33,7 +33,7 @@ from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorM
 from elmokit.formats.bilm_tf import TRANSPOSED, WITHOUT_ZERO_ROW, config_errors
 from elmokit.formats.format import Format
 from elmokit.formats.model import PretrainedBiLM, Weights
-from elmokit.formats.table import Array, Layout, TensorRow, raised_forget, read_through
+from elmokit.formats.tensor_rows import Array, Layout, TensorRow, raised_forget, read_through
 from elmokit.formats.tf_bundle import proto_fields
 from elmokit.text.vocabulary import row_vocabulary
 

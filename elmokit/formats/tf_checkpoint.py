@@ -33,7 +33,7 @@ from elmokit.formats.bilm_tf import bilm_tf_rows
 from elmokit.formats.format import Format
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.sidecars import OPTIONS, VOCABULARY_NAMES
-from elmokit.formats.table import TensorRow, read_through
+from elmokit.formats.tensor_rows import TensorRow, read_through
 from elmokit.formats.tf_bundle import INDEX_SUFFIX, TensorBundle, is_index
 from elmokit.storage.bounded import read_bounded
 from elmokit.text.vocabulary import Vocabulary, row_vocabulary

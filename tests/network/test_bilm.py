@@ -14,7 +14,7 @@ from elmokit.engine.config import PRESETS, BiLMConfig, CharCNNConfig
 from elmokit.errors import ConfigError
 from elmokit.formats import bilm_tf
 from elmokit.formats.bilm_tf import bilm_tf_rows
-from elmokit.formats.table import to_theirs
+from elmokit.formats.tensor_rows import to_theirs
 from elmokit.network.bilm import BiLM, BiLMState
 from tests.reference import bilm_numpy
 

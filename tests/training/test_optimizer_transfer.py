@@ -16,7 +16,7 @@ from elmokit.errors import TrainingError
 from elmokit.formats.bilm_tf import bilm_tf_rows
 from elmokit.formats.folder import load_folder
 from elmokit.formats.open import open_model
-from elmokit.formats.table import TensorRow
+from elmokit.formats.tensor_rows import TensorRow
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training import api, evaluation
 from elmokit.training.optimizer_transfer import read_optimizer_state, transfer_optimizer_state
