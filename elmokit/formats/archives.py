@@ -96,17 +96,7 @@ def unpacked_model(path: Path) -> AbstractContextManager[Unpacked]:
 
 @contextlib.contextmanager
 def unpacked(path: Path, wanted: Sequence[str], is_model: Callable[[Path], bool]) -> Iterator[Unpacked]:
-    """Unpack an archive and yield the directory of the one model in it, which is deleted after the block.
-
-    Args:
-        path: The archive.
-        wanted: Patterns of the names of the files to unpack.
-        is_model: Recognizes the directory of a model.
-
-    Raises:
-        FormatError: The archive is damaged or unsafe, or holds several models.
-        OutputError: There is not enough room to unpack it.
-    """
+    """Unpack the ``wanted`` files (patterns) of an archive for the block, and yield the directory of its one model."""
     # Errors while deleting are ignored: Windows cannot delete a file that is still memory-mapped.
     with tempfile.TemporaryDirectory(prefix="elmokit-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -186,11 +176,10 @@ def _unpack_tar(path: Path, folder: Path, wanted: Sequence[str]) -> list[str]:
 
 
 class _Member(tarfile.TarInfo):
-    """A tar member that is checked while its header is read, before ``tarfile`` does what the header asks for.
+    """A tar member that is checked while its header is read, before ``tarfile`` does what the header asks for."""
 
-    No header may carry more text than names and dates need. Sparse files are refused, because ``tarfile`` reads the
-    whole list of their holes, in time that grows with its square. No program stores weights this way by default.
-    """
+    # No header may carry more text than names and dates need. Sparse files are refused, because `tarfile` reads the
+    # whole list of their holes, in time that grows with its square. No program stores weights this way by default.
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:

@@ -82,11 +82,7 @@ def _number(config: BiLMConfig, d: int) -> int:
 
 
 def read_options(path: str | Path) -> dict[str, Any]:
-    """Read an options file.
-
-    Raises:
-        ModelNotFoundError, FormatError: The file is missing, or not an options file.
-    """
+    """Read an options file, or raise an error if it is something else."""
     options = read_json(path, f"There is no options file {path}.", max_bytes=1 << 24)
     if not isinstance(options.get("lstm"), dict):
         raise FormatError(f"{path} is JSON but not an ELMo options file: it has no table 'lstm'.")
@@ -94,18 +90,10 @@ def read_options(path: str | Path) -> dict[str, Any]:
 
 
 def config_from_options(options: dict[str, Any], shapes: dict[str, Shape], where: str) -> BiLMConfig:
-    """Convert the content of an options file to a config. Training settings in it are ignored.
-
-    The numbers of characters and words come from the weights: both 261 and 262 characters occur in options files of the
-    same weights. So does the number of directions if the options do not give it.
-
-    Args:
-        shapes: The shape of every tensor in the weights, by its name there.
-        where: The options file, for error messages.
-
-    Raises:
-        ConfigError: A required key is missing or has an invalid value.
-    """
+    """Convert the content of an options file to a config; ``where`` is the file. Training settings are ignored."""
+    # The numbers of characters and words come from the shapes of the tensors in the weights: both 261 and 262
+    # characters occur in options files of the same weights. So does the number of directions if the options do not give
+    # it.
     lstm = options["lstm"]
     with config_errors(where):
         char_cnn = n_words = None
@@ -179,11 +167,7 @@ def options_from_config(config: BiLMConfig) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def config_errors(where: str) -> Iterator[None]:
-    """Turn whatever a missing key or a value of the wrong type raises into a ConfigError that names the file.
-
-    Raises:
-        ConfigError: A key is missing, or a value has the wrong type or is out of range.
-    """
+    """Turn whatever a missing key or a value of the wrong type raises into a ConfigError that names the file."""
     try:
         yield
     except KeyError as error:
@@ -207,11 +191,7 @@ def clip_from(value: Any) -> float | None:
 
 
 def n_rows(shapes: Mapping[str, Shape], name: str, default: int = 1) -> int:
-    """Return the number of rows of a table, or the default if the table is missing.
-
-    Raises:
-        ConfigError: The tensor is a scalar.
-    """
+    """Return the number of rows of a table, or the default if the table is missing; a scalar is a ConfigError."""
     shape = shapes.get(name, (default,))
     if not shape:
         raise ConfigError(f"the tensor {name} is a single number; expected a table with one row per entry.")

@@ -47,11 +47,10 @@ _LEFTOVER_SUFFIXES = ("/Adagrad", "/Adam", "/Adam_1")
 
 
 class BilmTFHDF5(Format):
-    """HDF5 weights with the options next to them: the HDF5 file, or the directory of one.
+    """HDF5 weights with the options next to them: the HDF5 file, or the directory of one."""
 
-    It is written with all that the old loaders read, and the model card: the softmax, its words, the start state, the
-    whitening and the alignment are left out.
-    """
+    # It is written with what the old loaders read, and the model card: the softmax, the start state, the whitening and
+    # the alignment are left out.
 
     name = "bilm-tf"
     description = "options.json with HDF5 weights"
@@ -97,10 +96,8 @@ class BilmTFHDF5(Format):
         return [path, options, listed]
 
     def _check_own_file(self, weights: Path, name: str, overwrite: bool) -> None:
-        """Check that a file next to the weights may be written.
-
-        ``overwrite`` does not permit it if another model in the directory reads the file: that model would open wrong.
-        """
+        """Check that a file next to the weights may be written."""
+        # `overwrite` does not permit it if another model in the directory reads the file: that model would open wrong.
         path = own_file(weights, name)
         readers = [
             str(other)

@@ -112,11 +112,7 @@ def is_model_folder(path: Path) -> bool:
 
 
 def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "float32", overwrite: bool = False) -> None:
-    """Save a model as an elmokit directory, atomically.
-
-    Raises:
-        OutputError: The directory exists and may not be overwritten, or cannot be written.
-    """
+    """Save a model as an elmokit directory, atomically."""
     from elmokit.storage.atomic import atomic_write
 
     config = {
@@ -155,12 +151,7 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
 
 
 def load_folder(path: str | Path) -> PretrainedBiLM:
-    """Load a model from an elmokit directory.
-
-    Raises:
-        ModelNotFoundError: A file is missing.
-        FormatError, TensorMismatchError, ConfigError: The directory is damaged or of another format.
-    """
+    """Load a model from an elmokit directory."""
     folder = Path(path)
     content = _read_config(folder)
     storage = _choice(folder, content, "storage", get_args(Storage))
@@ -201,12 +192,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
 
 
 def read_card(path: str | Path) -> dict[str, Any]:
-    """Read the model card of an elmokit directory, without its tensors.
-
-    Raises:
-        ModelNotFoundError: There is no ``config.json``.
-        FormatError: It is damaged or of another format.
-    """
+    """Read the model card of an elmokit directory, without its tensors."""
     card: dict[str, Any] = _read_config(Path(path))["card"]
     return card
 

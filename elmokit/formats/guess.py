@@ -59,12 +59,7 @@ def _is_transformer_elmo(content: dict[str, Any]) -> bool:
 
 
 def guess_archive(names: list[str], folder: Path) -> str:
-    """Say what an archive looks like, or return an empty string.
-
-    Args:
-        names: The names of its members.
-        folder: The directory with those that were unpacked.
-    """
+    """Say what an archive looks like by the names of its members and the unpacked ones; empty if unknown."""
     files = {name.rsplit("/", 1)[-1] for name in names}
     if "data.pkl" in files:
         return " It looks like a PyTorch checkpoint."

@@ -128,10 +128,8 @@ def many_langs_rows(config: BiLMConfig) -> list[TensorRow]:
 
 
 def parts_by_name(tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """Split and join their tensors to match ours: ``x[first half]``, ``[input|state]_linearity``.
-
-    Tensors that do not fit together keep their names, so that they are reported as unexpected.
-    """
+    """Split and join their tensors to match ours: ``x[first half]``, ``[input|state]_linearity``."""
+    # Tensors that do not fit together keep their names, so that they are reported as unexpected.
     parts = dict(tensors)
     for name, array in tensors.items():
         if re.fullmatch(r"token_embedder\.highways\._layers\.\d+\.(weight|bias)", name) and array.ndim:
@@ -149,16 +147,9 @@ def parts_by_name(tensors: Mapping[str, Array]) -> dict[str, Array]:
 def read_entries(
     path: Path, n_rows: int, table_in: str = "token_embedder.pkl", every_row: bool = True
 ) -> tuple[str | None, ...]:
-    """Read the entry of each row of a table from a .dic file.
-
-    A line is stripped and split at tabs as in the code that trained the models. So several tokens that differ only in
-    surrounding white space become one; the last of them counts, and no token has the rows of the others.
-
-    Args:
-        n_rows: The number of rows of the table.
-        table_in: The file of the table, for the error message.
-        every_row: Whether the file must name every row; otherwise, no token has the rows without a name.
-    """
+    """Read the entry of each row of a table from a .dic file; without ``every_row``, rows may have no name."""
+    # A line is stripped and split at tabs as in the code that trained the models. So several tokens that differ only in
+    # surrounding white space become one; the last of them counts, and no token has the rows of the others.
     rows: dict[str, int] = {}
     named: set[int] = set()
     try:

@@ -302,12 +302,7 @@ class PretrainedBiLM:
 
 
 def check_device(device: str | torch.device | None) -> None:
-    """Check that a device can be used; None and "cpu" always can.
-
-    Raises:
-        MissingExtraError: The device needs PyTorch, which is not installed.
-        ConfigError: The device is not available.
-    """
+    """Check that a device can be used, before anything is read; None and "cpu" always can."""
     if device is None or str(device) == "cpu":
         return
     with needs_torch(f"The device {str(device)!r}"):

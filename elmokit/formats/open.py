@@ -79,14 +79,7 @@ def open_model(
 
 
 def as_model(source: str | Path | PretrainedBiLM | None, *, options: str | Path | None = None) -> PretrainedBiLM:
-    """Return a model as it is, or open the one that a source names, for functions that accept either.
-
-    Args:
-        source, options: As in :func:`open_model`.
-
-    Raises:
-        ModelError, ConfigError, MissingExtraError: As in :func:`open_model`.
-    """
+    """Return a model as it is, or open the one that a source names, for functions that accept either."""
     return source if isinstance(source, PretrainedBiLM) else open_model(source, options=options)
 
 

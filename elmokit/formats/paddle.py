@@ -159,11 +159,9 @@ class _Variable:
 
 
 def _shape(path: Path) -> tuple[Shape, int]:
-    """Read the header of a variable's file: the shape, and where the numbers begin.
-
-    The header is a version (4 bytes), the number of levels of detail (8 bytes), for which parameters have none, another
-    version (4 bytes), and a protocol buffer with its size in front (4 bytes): the dtype and the dimensions.
-    """
+    """Read the header of a variable's file: the shape, and where the numbers begin."""
+    # The header is a version (4 bytes), the number of levels of detail (8 bytes), for which parameters have none,
+    # another version (4 bytes), and a protocol buffer with its size in front (4 bytes): the dtype and the dimensions.
     try:
         with path.open("rb") as file:
             fixed = file.read(20)

@@ -41,21 +41,12 @@ def save_model(
 
 
 def refuse_target(path: Path, overwrite: bool) -> None:
-    """Check before any work is done that ``save_model`` may write to a path.
-
-    Raises:
-        OutputError: The path exists and may not be overwritten, is a directory that holds other files, or ends in the
-            extension of a format that is not written; or another model reads the file that the options would go to.
-    """
+    """Check before any work is done that ``save_model`` may write to a path."""
     format_to_write(path).check_target(path, overwrite)
 
 
 def format_to_write(path: Path) -> Format:
-    """Choose the format that a path's extension asks for; without one, it is an elmokit directory.
-
-    Raises:
-        OutputError: The extension is that of a format that is not written.
-    """
+    """Choose the format that a path's extension asks for; without one, it is an elmokit directory."""
     by_extension = {extension: weight_format for weight_format in FORMATS for extension in weight_format.extensions}
     check_extension(path, list(by_extension), "or a name without an extension for an elmokit directory")
     return by_extension.get(path.suffix, folder.FORMAT)

@@ -34,10 +34,7 @@ from elmokit.storage.text_files import expand_user
 def open_source(
     source: str | Path, options: str | Path | None, table: str | Path | None, vocabulary: str | Path | None
 ) -> PretrainedBiLM:
-    """Open what a path, a URL, the name of a published model or an id on the Hub names.
-
-    Arguments and errors as in :func:`elmokit.open_model`; ``table`` is ``token_embeddings``.
-    """
+    """Open what a path, a URL, a published name or an id on the Hub names; ``table`` is ``token_embeddings``."""
     name = normalize_url(source)
     options, table, listed = (
         None if file is None else local_path(normalize_url(file)) for file in (options, table, vocabulary)

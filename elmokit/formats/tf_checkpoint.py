@@ -108,10 +108,7 @@ class _Variables:
 
 
 class TFCheckpoint(Format):
-    """A checkpoint of bilm-tf: its directory, its ``checkpoint`` or ``.index`` file, or the latter without ``.index``.
-
-    It has its softmax if there is a vocabulary.
-    """
+    """A checkpoint of bilm-tf: its directory, ``checkpoint`` or ``.index`` file, or the latter without ``.index``."""
 
     name = "tf-checkpoint"
     description = "a TensorFlow checkpoint of bilm-tf"
@@ -188,16 +185,7 @@ def read_checkpoint(
 
 
 def read_adagrad(prefix: Path, model: PretrainedBiLM) -> dict[str, Floats]:
-    """Read the optimizer's sums for a model that was opened before, as in ``Checkpoint.adagrad``.
-
-    Args:
-        prefix: The checkpoint, as ``find_checkpoint`` returns it.
-        model: The model of this checkpoint, or one that was exported from it.
-
-    Raises:
-        TensorMismatchError: The checkpoint holds no Adagrad sums, or the model is from another point of the training.
-        FormatError: The checkpoint is damaged.
-    """
+    """Read the optimizer's sums for a model of this checkpoint that was opened before, as in ``Checkpoint.adagrad``."""
     variables = _Variables(prefix)
     if not _is_export_of(model, variables):
         raise TensorMismatchError(f"{model.source} is from another point of the training than the checkpoint {prefix}.")
@@ -205,13 +193,7 @@ def read_adagrad(prefix: Path, model: PretrainedBiLM) -> dict[str, Floats]:
 
 
 def attach_softmax(model: PretrainedBiLM, path: Path, vocabulary: Path | None = None) -> None:
-    """Give a model the softmax of the checkpoint that it was exported from.
-
-    If it cannot be used, it is left out and the model card says why.
-
-    Args:
-        path, vocabulary: As in ``read_checkpoint``.
-    """
+    """Give a model the softmax of the checkpoint that it was exported from, or say in its card why not."""
     try:
         prefix = find_checkpoint(path)
         words_path = None if prefix is None else _vocabulary_path(prefix, vocabulary)
@@ -233,11 +215,9 @@ def attach_softmax(model: PretrainedBiLM, path: Path, vocabulary: Path | None = 
 
 
 def _is_export_of(model: PretrainedBiLM, variables: _Variables) -> bool:
-    """Check whether a model was exported from this checkpoint, and not before or after further training.
-
-    A softmax is only right for the LSTMs that it was trained with. Comparing the biases is enough and quick: they are
-    small, and every training step changes them.
-    """
+    """Check whether a model was exported from this checkpoint, and not before or after further training."""
+    # A softmax is only right for the LSTMs that it was trained with. Comparing the biases is enough and quick: they are
+    # small, and every training step changes them.
     ours = model.arrays
     for row in bilm_tf_rows(model.config):
         if row.ours.endswith("bias"):
@@ -248,11 +228,7 @@ def _is_export_of(model: PretrainedBiLM, variables: _Variables) -> bool:
 
 
 def find_checkpoint(path: Path, step: int | None = None) -> Path | None:
-    """Find the checkpoint at a path: the path of its files without ``.index``, or None if there is none.
-
-    Raises:
-        ModelNotFoundError: There are checkpoints, but not of that step.
-    """
+    """Find the checkpoint at a path: the path of its files without ``.index``, or None if there is none."""
     if path.name.endswith(INDEX_SUFFIX) and path.is_file():
         return path.with_name(path.name.removesuffix(INDEX_SUFFIX))
     if path.name and path.with_name(path.name + INDEX_SUFFIX).is_file():
@@ -280,10 +256,7 @@ def as_floats(bundle: TensorBundle, name: str) -> Floats:
 
 
 def lstm_name(name: str) -> str | None:
-    """Translate an LSTM variable's name to the published one, or return None for another variable.
-
-    A single direction or layer, which has no number in TensorFlow's name, gets number 0.
-    """
+    """Translate an LSTM variable's name to the published one, where an absent number is 0; None for others."""
     match = _LSTM.fullmatch(name)
     published = _LSTM_PARTS.get(match["part"]) if match else None
     if match is None or published is None:

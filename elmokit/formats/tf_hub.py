@@ -48,11 +48,10 @@ _CHAR_TABLE = "char_embed"
 
 
 class TFHub(Format):
-    """A TF-Hub module.
+    """A TF-Hub module."""
 
-    Without an options file, the original model's values are used for what the variables do not show. The model card has
-    its scalar mix under ``mix``, and the variables that are not part of the biLM under ``skipped``.
-    """
+    # Without an options file, the original model's values are used for what the variables do not show. The model card
+    # has its scalar mix under `mix`, and the variables that are not part of the biLM under `skipped`.
 
     name = "tf-hub"
     description = "a TF-Hub module"

@@ -60,22 +60,10 @@ class _Entry(NamedTuple):
 
 
 class TensorFile:
-    """The tensors of a safetensors file, each read when it is asked for.
+    """The tensors of a safetensors file, each read when it is asked for; ``dtypes`` are as the format spells them."""
 
-    The file stays open: one that replaces it meanwhile is another file. It does not stay mapped into memory, where its
-    pages would count as memory of the process besides the weights that are packed from them.
-
-    Args:
-        path: The file.
-
-    Raises:
-        ModelNotFoundError: It does not exist.
-        FormatError: It is damaged or of another format.
-
-    Attributes:
-        shapes: The shape of each tensor by name.
-        dtypes: The dtype of each tensor by name, as the format spells it.
-    """
+    # The file stays open: one that replaces it meanwhile is another file. It does not stay mapped into memory, where
+    # its pages would count as memory of the process besides the weights that are packed from them.
 
     def __init__(self, path: Path) -> None:
         try:
@@ -92,11 +80,7 @@ class TensorFile:
         self.dtypes = {name: entry.dtype for name, entry in self._entries.items()}
 
     def read(self, name: str) -> Array:
-        """Return a tensor as it is stored, bfloat16 as float32.
-
-        Raises:
-            FormatError: The file was cut short after it was opened.
-        """
+        """Read a tensor as it is stored, bfloat16 as float32."""
         entry = self._entries[name]
         array = np.array(self._octets(entry)).view(DTYPES[entry.dtype]).reshape(entry.shape)
         if entry.dtype == "BF16":
@@ -152,14 +136,7 @@ def _entry(name: str, values: Any) -> _Entry:
 
 
 def write_tensor_file(arrays: Mapping[str, Array], path: Path) -> None:
-    """Write a file with the same bytes as the safetensors package.
-
-    Args:
-        arrays: By name. An array of uint16 holds bfloat16 numbers, as their bits.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Write a file with the bytes of the safetensors package; arrays of uint16 hold the bits of bfloat16 numbers."""
     ranks = {dtype: rank for rank, dtype in enumerate(_NAMES)}
     ordered = sorted(arrays.items(), key=lambda item: (ranks[item[1].dtype], item[0]))
     table: dict[str, Any] = {}
@@ -176,12 +153,7 @@ def write_tensor_file(arrays: Mapping[str, Array], path: Path) -> None:
 
 
 def to_int8(arrays: Mapping[str, NDArray[np.float32]], unchanged: str) -> dict[str, Array]:
-    """Convert the tensors of a model to their stored form, scales as the bits of bfloat16 numbers.
-
-    Args:
-        arrays: By name.
-        unchanged: Tensors whose name starts with this stay in float32.
-    """
+    """Convert tensors to integers with scales, but not vectors and those whose name starts with ``unchanged``."""
     stored: dict[str, Array] = {}
     for name, array in arrays.items():
         if array.ndim < 2 or name.startswith(unchanged):
@@ -199,18 +171,7 @@ def to_int8(arrays: Mapping[str, NDArray[np.float32]], unchanged: str) -> dict[s
 
 
 class StoredTensors:
-    """The tensors of a safetensors file, whether stored as floating-point numbers or as integers with scales.
-
-    Args:
-        file: The file.
-        what: The file, for error messages.
-
-    Raises:
-        TensorMismatchError: Integers have no scales, or the number of scales is not that of the rows.
-
-    Attributes:
-        shapes: The shape of each tensor by name, without the scales.
-    """
+    """The tensors of a file, stored as floating-point numbers or as integers; ``shapes`` has no scales."""
 
     def __init__(self, file: TensorFile, what: str) -> None:
         self._file, self._what = file, what
@@ -226,11 +187,7 @@ class StoredTensors:
                 )
 
     def read(self, name: str) -> Array:
-        """Return a tensor; integers are multiplied by their scales.
-
-        Raises:
-            FormatError: A scale is negative, or not a number.
-        """
+        """Read a tensor; integers are multiplied by their scales."""
         array = self._file.read(name)
         if name not in self._integers:
             return array
