@@ -76,11 +76,13 @@ def describe_type(hint: Any, literal: str = "{}") -> str:
     """Describe the type of a setting in words; ``literal`` says how to write one of several possible values."""
     arguments = typing.get_args(hint)
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return " or ".join("none" if part is types.NoneType else describe_type(part, literal) for part in arguments)
+        return " or ".join(
+            "none" if argument is types.NoneType else describe_type(argument, literal) for argument in arguments
+        )
     if typing.get_origin(hint) is typing.Literal:
         return ", ".join(literal.format(json.dumps(value)) for value in arguments)
     if typing.get_origin(hint) is tuple:
-        inner = [describe_type(part, literal) for part in arguments if part is not ...]
+        inner = [describe_type(argument, literal) for argument in arguments if argument is not ...]
         return f"list of {inner[0]}" if ... in arguments else f"[{', '.join(inner)}]"
     if dataclasses.is_dataclass(hint):
         return "table"

@@ -54,7 +54,7 @@ def bilm_tf_rows(config: BiLMConfig) -> list[TensorRow]:
 
 def _lstm_rows(config: BiLMConfig, d: int, k: int) -> list[TensorRow]:
     """List the tensors of one layer in one direction, with the irregular names of bilm-tf's dump script."""
-    number = _number(config, d)
+    number = int(config.read_backward[d])  # in the files: 0 forward, 1 backward
     regular = f"RNN_{number}/RNN/MultiRNNCell/Cell{k}/LSTMCell"
     odd: list[str] = []
     if config.n_layers == 1:
@@ -74,11 +74,6 @@ def _lstm_rows(config: BiLMConfig, d: int, k: int) -> list[TensorRow]:
         also = tuple(f"{cell}/{untranslated if cell.startswith('rnn') else theirs}" for cell in odd)
         rows.append(TensorRow(f"directions.{d}.layers.{k}.{ours}", f"{regular}/{theirs}", layout, also))
     return rows
-
-
-def _number(config: BiLMConfig, d: int) -> int:
-    """Return the number of a direction in the files: 0 forward, 1 backward."""
-    return int(config.read_backward[d])
 
 
 def read_options(path: str | Path) -> dict[str, Any]:

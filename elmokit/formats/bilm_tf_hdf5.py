@@ -39,7 +39,6 @@ from elmokit.storage.hdf5 import (
     read_dataset,
 )
 
-_MAGIC = b"\x89HDF\r\n\x1a\n"
 _GROUPS = {"char_embed", "embedding", "CNN", "CNN_proj", "RNN_0", "RNN", "rnn", "lm"}
 # What a training checkpoint may leave in a file besides the biLM.
 _LEFTOVERS = ("softmax/", "global_step", "train_perplexity")
@@ -60,7 +59,7 @@ class BilmTFHDF5(Format):
     def recognizes(self, path: Path) -> bool:
         if path.is_dir():
             return bool(hdf5_files(path))
-        return path.is_file() and (path.suffix in HDF5_SUFFIXES or _starts_with(path, _MAGIC))
+        return path.is_file() and (path.suffix in HDF5_SUFFIXES or h5py.is_hdf5(path))
 
     def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
         weights = _only_model(path) if path.is_dir() else path
@@ -203,11 +202,6 @@ def guess_hdf5(path: Path) -> str:
     if names == {"softmax"}:
         return "It looks like the softmax of an ELMo, without the rest."
     return f"It holds {', '.join(sorted(names)[:5]) or 'nothing'}."
-
-
-def _starts_with(path: Path, magic: bytes) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(magic)) == magic
 
 
 def placeholders(config: BiLMConfig) -> dict[str, Shape]:

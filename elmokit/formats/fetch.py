@@ -176,7 +176,7 @@ def cached_file(url: str) -> Path | None:
 
 
 def _cached_files(url: str) -> tuple[Path, Path]:
-    """Return where the cache keeps the file of a URL and the record of its download."""
+    """Return the paths in the cache of the file of a URL and of the record of its download."""
     # A file counts only with its record: without one, a process died before it wrote the checksum.
     # One directory per URL: many published files have the same name, such as options.json.
     folder = cache_dir() / "downloads" / hashlib.sha256(url.encode(errors="backslashreplace")).hexdigest()[:16]
@@ -314,7 +314,7 @@ def _download_error(url: str, problem: str, is_partial: bool = False) -> ModelNo
 
 
 def _etag(headers: Any) -> str | None:
-    """Return what identifies this exact version of a file, for ``If-Range``; None if the server has no strong ETag."""
+    """Return the mark of this exact version of a file, for ``If-Range``; None if the server has no strong ETag."""
     # RFC 9110, section 13.1.5: If-Range takes a strong ETag or a date, never a weak ETag (W/).
     etag = headers.get("ETag") or headers.get("Last-Modified")
     return None if etag is None or etag.startswith("W/") else str(etag)

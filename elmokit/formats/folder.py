@@ -48,16 +48,6 @@ DEFAULT_MODEL = "en-mini"
 """The small English model inside the package."""
 RUN_MODEL = "model"
 """The subfolder in which a training run keeps its best model."""
-PARTS = (
-    "config.json",
-    "model.safetensors",
-    "softmax.safetensors",
-    "whitening.safetensors",
-    "alignment.safetensors",
-    "vocab.txt",
-    "lexicon.json",
-)
-"""The files of an elmokit directory."""
 _WARM = "warm_state."
 _WHITENING, _ALIGNMENT = "whitening.safetensors", "alignment.safetensors"
 
@@ -72,7 +62,15 @@ class ElmokitFolder(Format):
 
     name = NAME
     description = "an elmokit directory"
-    files = PARTS
+    files = (
+        "config.json",
+        "model.safetensors",
+        "softmax.safetensors",
+        _WHITENING,
+        _ALIGNMENT,
+        "vocab.txt",
+        "lexicon.json",
+    )
     is_complete = True
 
     def recognizes(self, path: Path) -> bool:
@@ -93,7 +91,7 @@ class ElmokitFolder(Format):
     def check_target(self, path: Path, overwrite: bool) -> None:
         from elmokit.storage.atomic import check_output_path
 
-        check_output_path(path, overwrite, folder=True, parts=PARTS)
+        check_output_path(path, overwrite, folder=True, parts=self.files)
         if path.is_dir() and any(path.iterdir()) and not is_model_folder(path):
             # Directories of other programs can have files of the same names, such as config.json and vocab.txt.
             raise OutputError(f"{path} is not an elmokit directory, so it is not overwritten. Choose another name.")
@@ -129,16 +127,16 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
     }
     arrays = dict(model.arrays)
     if model.initial_state is not None:
-        arrays |= {_WARM + name: part for name, part in model.initial_state._asdict().items()}
+        arrays |= {_WARM + name: array for name, array in model.initial_state._asdict().items()}
     with atomic_write(path, overwrite, folder=True) as folder:
         (folder / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         _save_stored(arrays, folder / "model.safetensors", storage)
         if model.softmax is not None:
             _save_stored(model.softmax.arrays, folder / "softmax.safetensors", storage)
         if model.whitening is not None:
-            parts = {"mean": model.whitening.mean, "projection": model.whitening.projection}
+            whitening = {"mean": model.whitening.mean, "projection": model.whitening.projection}
             # Always float32: a direction of small variance has a large factor, which float16 would round badly.
-            write_tensor_file(parts, folder / _WHITENING)
+            write_tensor_file(whitening, folder / _WHITENING)
         if model.alignment is not None:
             # float32, too: vectors of float16 matrices would drift from those of the model that was aligned.
             alignment = {"matrices": model.alignment.matrices, "offsets": model.alignment.offsets}
@@ -289,7 +287,7 @@ def _read_model(path: Path, config: BiLMConfig) -> tuple[FileArrays, State | Non
     of_state = {name: shape for name, shape in tensors.shapes.items() if name not in shapes}
     if not of_state:
         return arrays, None
-    wanted = {name: part.shape for name, part in State.zero(config, 1)._asdict().items()}
+    wanted = {name: array.shape for name, array in State.zero(config, 1)._asdict().items()}
     state = read_through(same_rows(wanted, _WARM), wanted, of_state, tensors.read, str(path))
     return arrays, State(state["hidden"].copy(), state["cell"].copy())
 

@@ -72,9 +72,9 @@ class ManyLangs(Format):
         settings = read_settings(path)
         tensors = parts_by_name(
             {
-                f"{part}.{name}": array
-                for part in ("token_embedder", "encoder")
-                for name, array in read_state_dict(path / f"{part}.pkl").items()
+                f"{stem}.{name}": array
+                for stem in ("token_embedder", "encoder")
+                for name, array in read_state_dict(path / f"{stem}.pkl").items()
             }
         )
         shapes = {name: array.shape for name, array in tensors.items()}

@@ -90,7 +90,7 @@ def stock_settings(name: str) -> dict[str, Any]:
 
 
 def _refuse_other_networks(settings: ManyLangsSettings) -> None:
-    encoder, tokens = (_kind(part) for part in (settings.encoder, settings.token_embedder))
+    encoder, tokens = (_kind(table) for table in (settings.encoder, settings.token_embedder))
     if encoder != "elmo":
         because = (
             ": its second layer reads both directions of the first, so they are not two independent language models"

@@ -47,8 +47,8 @@ class PretrainedBiLM:
 
     Args:
         weights: The weights, or a PyTorch module that holds them.
-        family: The format that it was read from: "elmokit", "bilm-tf", "tf-checkpoint", "tf-hub", "ELMoForManyLangs",
-            "fastNLP" or "paddle"; "allennlp" for one that ``_ElmoBiLm.to_model`` made.
+        family: The name of the format that it was read from, such as "bilm-tf"; "allennlp" for a model that
+            ``_ElmoBiLm.to_model`` made.
         source: Where it was read from.
         softmax: The output layer, for perplexity and further training, or a PyTorch module that holds it. None if the
             files have none: most exports dropped it.

@@ -91,12 +91,12 @@ class Paddle(Format):
         rows = _rows(config)
         # Input and recurrent weights are two files, and one matrix of ours.
         variables = {row.theirs: [_Variable(path / name) for name in row.theirs.split(" and ")] for row in rows}
-        shapes = {name: _joined_shape(path, name, parts) for name, parts in variables.items()}
+        shapes = {names: _joined_shape(path, names, joined) for names, joined in variables.items()}
         arrays = read_through(
             rows,
             tensor_shapes(config),
             shapes,
-            lambda name: np.concatenate([part.read() for part in variables[name]]),
+            lambda name: np.concatenate([variable.read() for variable in variables[name]]),
             str(path),
         )
         model = PretrainedBiLM(Weights(config, arrays), self.name, source=path)
@@ -121,8 +121,8 @@ def _rows(config: BiLMConfig) -> list[TensorRow]:
     return rows
 
 
-def _joined_shape(folder: Path, names: str, parts: list[_Variable]) -> Shape:
-    shapes = [part.shape for part in parts]
+def _joined_shape(folder: Path, names: str, variables: list[_Variable]) -> Shape:
+    shapes = [variable.shape for variable in variables]
     if len(shapes) == 1:
         return shapes[0]
     if any(len(shape) != 2 or shape[1] != shapes[0][1] for shape in shapes):

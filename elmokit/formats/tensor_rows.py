@@ -104,11 +104,11 @@ class FileArrays(Mapping[str, Floats]):
     def __getitem__(self, name: str) -> Floats:
         """Read a tensor, and check its shape and that it has no NaN and no infinity."""
         theirs, layout = self._names[name]
-        stored = self._read(theirs)
-        if stored.dtype.kind != "f":
-            stored = stored.astype(np.float32)
+        in_file = self._read(theirs)
+        if in_file.dtype.kind != "f":
+            in_file = in_file.astype(np.float32)
         with np.errstate(over="ignore"):  # a number that float32 cannot hold becomes infinity, which is refused below
-            array = np.asarray(layout.to_ours(stored), np.float32, order="C")
+            array = np.asarray(layout.to_ours(in_file), np.float32, order="C")
         if array.shape != self._shapes[name]:
             raise TensorMismatchError(
                 f"{self._what}: the vocabulary does not belong to the tensors. {theirs} (elmokit: {name}) becomes "

@@ -121,7 +121,7 @@ class TorchFile:
         ranges = {name.removeprefix(root): self._range(member) for name, member in members.items()}
         if "byteorder" in ranges and self._map[slice(*ranges["byteorder"])] != b"little":
             raise ValueError("it was saved on a big-endian machine")
-        self._ranges = {name.removeprefix("data/"): place for name, place in ranges.items() if name.startswith("data/")}
+        self._ranges = {name.removeprefix("data/"): span for name, span in ranges.items() if name.startswith("data/")}
         return _load(io.BytesIO(self._map[slice(*ranges["data.pkl"])]), self.n_bytes)[0]
 
     def _range(self, member: zipfile.ZipInfo) -> tuple[int, int]:

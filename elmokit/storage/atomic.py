@@ -156,7 +156,7 @@ def check_output_path(
         raise OutputError(f"{path} is a {kinds[0]}, but the output is a {kinds[1]}. Choose another name.")
     if folder and parts is not None:
         for name in sorted(inside.name for inside in path.iterdir()):
-            if not any(fnmatch.fnmatchcase(name, part) for part in parts):
+            if not any(fnmatch.fnmatchcase(name, pattern) for pattern in parts):
                 raise OutputError(
                     f"{path} contains {name}, which overwriting would delete. Move it elsewhere, or choose another "
                     "name."

@@ -68,8 +68,8 @@ class WrittenExtents:
 
 def extents_of(content: bytes, file: int) -> NDArray[np.void]:
     """Return the extents of one file that count, from what :meth:`WrittenExtents.take` returned over time."""
-    stored = np.frombuffer(content, EXTENT)
-    own = stored[stored["file"] == file]
+    extents = np.frombuffer(content, EXTENT)
+    own = extents[extents["file"] == file]
     counts = own["stop"] != _TRUNCATED
     for mark in np.flatnonzero(~counts):
         counts[:mark] &= own["stop"][:mark] <= own["start"][mark]

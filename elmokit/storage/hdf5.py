@@ -87,10 +87,10 @@ def check_dataset(dataset: h5py.Dataset, path: str | Path) -> None:
         raise FormatError(f"{path}: dataset {name} holds {dataset.dtype}, not numbers, so it is not a model's tensor.")
     if dataset.is_virtual or dataset.external:
         raise FormatError(f"{path}: dataset {name} refers to another file, which elmokit does not read.")
-    declared, stored = int(dataset.nbytes), int(dataset.id.get_storage_size())
-    if declared > stored * (MAX_COMPRESSION if dataset.id.get_create_plist().get_nfilters() else 1):
+    declared, n_stored = int(dataset.nbytes), int(dataset.id.get_storage_size())
+    if declared > n_stored * (MAX_COMPRESSION if dataset.id.get_create_plist().get_nfilters() else 1):
         raise FormatError(
-            f"{path}: dataset {name} declares the shape {dataset.shape}, {declared:,} bytes, of which {stored:,} are "
+            f"{path}: dataset {name} declares the shape {dataset.shape}, {declared:,} bytes, of which {n_stored:,} are "
             "stored. The file is truncated or damaged: download or copy it again."
         )
 

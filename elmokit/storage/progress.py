@@ -131,7 +131,7 @@ def format_duration(seconds: float) -> str:
 
 
 def _in_notebook() -> bool:
-    """Return whether a notebook's kernel runs this process; programs that only start kernels import ipykernel too."""
+    """Check whether a notebook's kernel runs this process; programs that only start kernels import ipykernel too."""
     kernel = sys.modules.get("ipykernel.kernelapp")
     return kernel is not None and kernel.IPKernelApp.initialized()
 

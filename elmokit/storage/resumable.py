@@ -173,7 +173,7 @@ class ResumableStore:
         return os.fstat(self._file(name).fileno()).st_size
 
     def commit_is_due(self) -> bool:
-        """Return whether the last commit is ``COMMIT_SECONDS`` ago or more."""
+        """Check whether the last commit is ``COMMIT_SECONDS`` ago or more."""
         return time.monotonic() - self._committed_at >= COMMIT_SECONDS
 
     def commit(

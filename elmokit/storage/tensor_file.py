@@ -99,7 +99,7 @@ class TensorFile:
 
 
 def _read_header(file: BufferedReader) -> tuple[int, dict[str, _Entry]]:
-    """Return where the numbers of a file begin, and what its header says about them."""
+    """Read the header of a file: the position of the first number, and an entry for each tensor."""
     n_header = int.from_bytes(file.read(8), "little")
     if n_header > _MAX_HEADER:
         raise ValueError(f"a header of {n_header:,} bytes")
@@ -154,10 +154,10 @@ def write_tensor_file(arrays: Mapping[str, Array], path: Path) -> None:
 
 def to_int8(arrays: Mapping[str, NDArray[np.float32]], unchanged: str) -> dict[str, Array]:
     """Convert tensors to integers with scales, but not vectors and those whose name starts with ``unchanged``."""
-    stored: dict[str, Array] = {}
+    tensors: dict[str, Array] = {}
     for name, array in arrays.items():
         if array.ndim < 2 or name.startswith(unchanged):
-            stored[name] = array
+            tensors[name] = array
             continue
         rows = array.reshape(len(array), -1)
         bits = (np.abs(rows).max(axis=1) / np.float32(LARGEST)).view(np.uint32) >> _HALF_BITS
@@ -165,9 +165,9 @@ def to_int8(arrays: Mapping[str, NDArray[np.float32]], unchanged: str) -> dict[s
         # The bound keeps rows of zeros, whose scale is 0, free of 0/0.
         integers = np.rint(rows / np.maximum(scales, np.finfo(np.float32).tiny)[:, None]).clip(-LARGEST, LARGEST)
         with np.errstate(invalid="ignore"):  # NaN, which the scale keeps
-            stored[name] = integers.astype(np.int8).reshape(array.shape)
-        stored[name + SCALE] = bits.astype(np.uint16)
-    return stored
+            tensors[name] = integers.astype(np.int8).reshape(array.shape)
+        tensors[name + SCALE] = bits.astype(np.uint16)
+    return tensors
 
 
 class StoredTensors:

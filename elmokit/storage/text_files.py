@@ -309,7 +309,7 @@ def max_line_bytes() -> int:
 
 
 def _position(raw: IO[bytes] | None, n_bytes: int) -> int:
-    """Return how many bytes of a file were read; for a stream without a position, how many bytes came out of it."""
+    """Count the bytes of a file that were read; of a stream without a position, those that came out of it."""
     return raw.tell() if raw is not None and raw.seekable() else n_bytes
 
 
