@@ -48,9 +48,7 @@ def open_source(
         if options is not None:
             raise ConfigError(f"{name} is the name of a published model, which has its own options; leave them out.")
         model = _open_published(known, words)
-    elif name.startswith(HUB_PREFIX) or (
-        is_hub_id(name) and not any(name.endswith(known.extensions) for known in FORMATS)
-    ):
+    elif name.startswith(HUB_PREFIX) or (is_hub_id(name) and not _is_file_name(name)):
         model = open_path(_download_from_hub(name), options, words)
     else:
         nearest = difflib.get_close_matches(name.lower(), [DEFAULT_MODEL, *published.names()], n=1)
@@ -73,6 +71,7 @@ def _exists(path: Path) -> bool:
 
 
 def _is_file_name(name: str) -> bool:
+    """Check for the extension of weights: ``folder/weights.hdf5`` is a missing file and not an id on the Hub."""
     return any(name.endswith(weight_format.extensions) for weight_format in FORMATS)
 
 
