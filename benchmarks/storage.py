@@ -16,7 +16,8 @@ import torch
 from torch.nn import functional as F
 
 from elmokit.embedding.elmo import Elmo
-from elmokit.formats.folder import Storage, load_folder, save_folder
+from elmokit.formats.folder import load_folder, save_folder
+from elmokit.formats.format import Storage
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.lm.perplexity import perplexity

@@ -44,19 +44,8 @@ def setting(default: Any, help: str, group: str = "", off_flag: str = "", is_pat
 
 
 def from_dict(cls: type[Config], table: Any, where: str) -> Config:
-    """Build a config from a table of plain values.
-
-    ``false`` means None wherever the field can be None and cannot be a bool, because TOML has no null value.
-
-    Args:
-        cls: The dataclass to build.
-        table: The values. Fields that are missing keep their defaults.
-        where: The file (and the table in it) that error messages name; empty if the values are from the caller.
-
-    Raises:
-        ConfigError: A key is unknown (the message suggests the closest one), a required one is missing, or a value has
-            the wrong type or is out of range.
-    """
+    """Build a dataclass from a table of plain values; ``where`` is the file and table that error messages name."""
+    # `false` means None wherever the field can be None and cannot be a bool, because TOML has no null value.
     table = _checked_table(cls, table, where)
     try:
         return msgspec.convert(table, cls)
@@ -69,14 +58,7 @@ def from_dict(cls: type[Config], table: Any, where: str) -> Config:
 
 
 def _type_error(message: str, cls: Any, table: Any, where: str) -> SettingError:
-    """Return an error of msgspec in the words of a config file.
-
-    Args:
-        message: Such as "Expected `int`, got `str` - at `$.train.batch_size`".
-        cls: The dataclass that was to be built.
-        table: The values.
-        where: As in :func:`from_dict`.
-    """
+    """Say an error of msgspec, such as "Expected `int`, got `str` - at `$.train.x`", in the words of a config."""
     path = re.search(r" - at `\$\.([\w.]+)", message)
     names = path[1].split(".") if path else []
     missing = re.search(r"missing required field `(\w+)`", message)
@@ -91,19 +73,16 @@ def _type_error(message: str, cls: Any, table: Any, where: str) -> SettingError:
 
 
 def describe_type(hint: Any, literal: str = "{}") -> str:
-    """Return the type of a setting in words.
-
-    Args:
-        hint: The type hint of the field.
-        literal: How to write one of several possible values; ``{}`` stands for the value.
-    """
+    """Describe the type of a setting in words; ``literal`` says how to write one of several possible values."""
     arguments = typing.get_args(hint)
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return " or ".join("none" if part is types.NoneType else describe_type(part, literal) for part in arguments)
+        return " or ".join(
+            "none" if argument is types.NoneType else describe_type(argument, literal) for argument in arguments
+        )
     if typing.get_origin(hint) is typing.Literal:
         return ", ".join(literal.format(json.dumps(value)) for value in arguments)
     if typing.get_origin(hint) is tuple:
-        inner = [describe_type(part, literal) for part in arguments if part is not ...]
+        inner = [describe_type(argument, literal) for argument in arguments if argument is not ...]
         return f"list of {inner[0]}" if ... in arguments else f"[{', '.join(inner)}]"
     if dataclasses.is_dataclass(hint):
         return "table"
@@ -152,11 +131,7 @@ def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> Table:
 
 
 def read_toml(path: str | Path) -> Table:
-    """Read a TOML file.
-
-    Raises:
-        ConfigError: The file cannot be read or is not valid TOML.
-    """
+    """Read a TOML file, or raise a ConfigError."""
     import tomllib  # here, because models have no TOML: a first vector does not wait for its parser
 
     try:
@@ -183,17 +158,7 @@ def _without_none(value: Any) -> Any:
 
 
 def read_json(path: str | Path, missing: str | None = None, max_bytes: int = MAX_JSON_BYTES) -> Table:
-    """Read a JSON file of a model, which must hold one object.
-
-    Args:
-        path: The file.
-        missing: The error message if the file does not exist.
-        max_bytes: Larger files are rejected before they are parsed.
-
-    Raises:
-        ModelNotFoundError: The file does not exist.
-        FormatError: The file cannot be read, is not valid JSON, or does not hold an object.
-    """
+    """Read the one object in a JSON file of a model; ``missing`` is the error message if the file does not exist."""
     try:
         content = decode_json(read_bounded(path, max_bytes).decode("utf-8"))
     except FileNotFoundError:
@@ -206,12 +171,8 @@ def read_json(path: str | Path, missing: str | None = None, max_bytes: int = MAX
 
 
 def decode_json(text: str) -> Any:
-    """Decode JSON, except values that could not be written to a UTF-8 file again.
-
-    Raises:
-        ValueError: It is not valid JSON (``json.JSONDecodeError``), or a string contains half of a surrogate pair.
-        RecursionError: It is nested too deeply.
-    """
+    """Decode JSON, except values that could not be written to a UTF-8 file again."""
+    # Raises ValueError for invalid JSON or half of a surrogate pair in a string, and RecursionError for deep nesting.
     content = json.loads(text)
     if "\\u" in text:  # only an escape can express half of a pair, which cannot be encoded again
         json.dumps(content, ensure_ascii=False).encode("utf-8")

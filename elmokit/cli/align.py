@@ -63,13 +63,13 @@ def align(
       elmokit align german-elmo english-elmo de.txt en.txt de-en.txt --out german-aligned
       elmokit embed de.txt vectors.hdf5 --model german-aligned
     """
-    from elmokit.formats.save import refuse_target, save_model
-    from elmokit.storage.hdf5 import HDF5_SUFFIXES
+    from elmokit.formats.save import format_to_write, save_model
     from elmokit.training.alignment import align as learn_alignment
 
-    if out.suffix in HDF5_SUFFIXES:
-        raise OutputError(f"{out}: HDF5 files cannot store an alignment. Choose a name without that ending.")
-    refuse_target(out, overwrite)
+    target_format = format_to_write(out)
+    if not target_format.is_complete:
+        raise OutputError(f"{out}: {out.suffix} files cannot store an alignment. Choose a name without that ending.")
+    target_format.check_target(out, overwrite)
     with ProgressBar("sentences") as progress:
         result = learn_alignment(
             source,

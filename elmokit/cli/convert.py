@@ -13,7 +13,7 @@ from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
     from elmokit.engine.precision import Precision
-    from elmokit.formats.folder import Storage
+    from elmokit.formats.format import Storage
 
 
 @click.command(cls=GroupedCommand)
@@ -84,8 +84,7 @@ def convert(
     """
     from elmokit.embedding.start_state import calibrate_initial_state
     from elmokit.formats.open import open_model
-    from elmokit.formats.save import refuse_target, save_model
-    from elmokit.storage.hdf5 import HDF5_SUFFIXES
+    from elmokit.formats.save import format_to_write, save_model
     from elmokit.storage.text_files import read_sentences
 
     if target.suffix == ".onnx":
@@ -96,13 +95,13 @@ def convert(
             )
         _export_onnx(source, target, options, overwrite)
         return
-    is_hdf5 = target.suffix in HDF5_SUFFIXES
-    if is_hdf5 and storage != "float32":
+    target_format = format_to_write(target)
+    if storage != "float32" and not target_format.is_complete:
         raise ConfigError(
-            f"--storage {storage} is for an elmokit directory: AllenNLP and bilm-tf read float32 from {target.suffix} "
-            "files. Leave it out, or give DST without that ending."
+            f"--storage {storage} is for an elmokit directory: {target.suffix} files hold float32. Leave it out, or "
+            "give DST without that ending."
         )
-    refuse_target(target, overwrite)
+    target_format.check_target(target, overwrite)
     model = open_model(source, options=options)
     if precision is not None:
         model.precision = precision
@@ -131,8 +130,8 @@ def convert(
         "precision": model.precision,
     }
     lost = [name for name, part in parts.items() if part is not None]
-    if is_hdf5 and lost:
-        click.echo(f"Not saved (the HDF5 format does not support it): {', '.join(lost)}", err=True)
+    if lost and not target_format.is_complete:
+        click.echo(f"Not saved ({target.suffix} files cannot hold it): {', '.join(lost)}", err=True)
 
 
 def _export_onnx(source: str, target: Path, options: str | None, overwrite: bool) -> None:

@@ -85,10 +85,10 @@ def _refuse_models(texts: tuple[Path, ...]) -> None:
     Raises:
         ConfigError: One is.
     """
-    from elmokit.formats.folder import DEFAULT_MODEL, RUN_MODEL, is_folder
+    from elmokit.formats.folder import DEFAULT_MODEL, FORMAT
     from elmokit.formats.published import find_published
 
     for text in texts:
         is_name = str(text) == DEFAULT_MODEL or find_published(str(text)) is not None
-        if (is_name and not text.exists()) or is_folder(text) or is_folder(text / RUN_MODEL):
+        if (is_name and not text.exists()) or FORMAT.recognizes(text):
             raise ConfigError(f"{text} is a model, but the arguments are texts. Pass the model with --model {text}.")

@@ -25,7 +25,8 @@ from elmokit.compat.bilm_data import Batcher, TokenBatcher, UnicodeCharsVocabula
 from elmokit.compat.bilm_datasets import BidirectionalLMDataset, LMDataset
 from elmokit.compat.bilm_training import dump_weights, load_options_latest_checkpoint, load_vocab, test, train
 from elmokit.formats import bilm_tf
-from elmokit.formats.table import TensorRow, read_through
+from elmokit.formats.bilm_tf_hdf5 import read_hdf5
+from elmokit.formats.tensor_rows import TensorRow, read_through
 from elmokit.formats.words import read_embeddings
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.from_arrays import load_arrays
@@ -103,7 +104,7 @@ class BidirectionalLanguageModel(nn.Module):
         stateful: bool = True,
     ) -> None:
         super().__init__()
-        bilm = bilm_tf.load(options_file, weight_file).bilm
+        bilm = read_hdf5(options_file, weight_file).bilm
         has_characters = bilm.config.char_cnn is not None
         if use_character_inputs and not has_characters:
             raise ConfigError(f"{options_file} describes a model of word ids; pass use_character_inputs=False.")
@@ -293,7 +294,7 @@ def dump_token_embeddings(
         ModelError, TextError, OutputError: A file cannot be opened or written.
         ConfigError: The model reads word ids, so its weight file holds the vectors already.
     """
-    bilm = bilm_tf.load(options_file, weight_file).bilm.eval()
+    bilm = read_hdf5(options_file, weight_file).bilm.eval()
     cnn = bilm.config.char_cnn
     if cnn is None:
         raise ConfigError(f"{weight_file} already holds its words' vectors: pass it itself as embedding_weight_file.")

@@ -23,6 +23,7 @@ from elmokit.compat.bilm_data import UnicodeCharsVocabulary, Vocabulary
 from elmokit.compat.bilm_datasets import BidirectionalLMDataset, LMDataset
 from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.formats import bilm_tf, tf_checkpoint
+from elmokit.formats.bilm_tf_hdf5 import write_hdf5
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.lm.language_model import LanguageModel
@@ -211,7 +212,7 @@ def dump_weights(tf_save_dir: str | Path, outfile: str | Path) -> None:
     path = Path(outfile)
     # Not `own_file`, which is `options.json` for `weights.hdf5`: in bilm-tf's directory, that is the training's.
     options = path.with_name(f"{path.stem.removesuffix('_weights')}_options.json")
-    bilm_tf.save(open_model(checkpoint), options, path, overwrite=True)
+    write_hdf5(open_model(checkpoint), options, path, overwrite=True)
 
 
 def _options_for(options: Mapping[str, Any], data: LMDataset | BidirectionalLMDataset) -> dict[str, Any]:

@@ -16,21 +16,9 @@ from elmokit.formats.pickles import read_matrix
 
 
 def read_alignment(sources: Sequence[str | Path], config: BiLMConfig) -> LayerAlignment:
-    """Read the matrices of an alignment without running code from their pickles.
-
-    AllenNLP multiplied the mix of the layers by one matrix. Multiplying every layer by it gives the same mix, because
-    both are linear.
-
-    Args:
-        sources: Paths or addresses of matrices saved with ``torch.save``, tensors or NumPy arrays: one for all layers,
-            or one for each layer, layer 0 first.
-        config: The architecture of the model that they belong to.
-
-    Raises:
-        ConfigError: The number of matrices does not fit the model.
-        ModelNotFoundError: A file does not exist.
-        FormatError: A file is not a matrix of the right size.
-    """
+    """Read the matrices of an alignment, one for all layers or one for each, layer 0 first, without running code."""
+    # AllenNLP multiplied the mix of the layers by one matrix. Multiplying every layer by it gives the same mix, because
+    # both are linear.
     n_layers = config.n_layers + 1
     if len(sources) not in (1, n_layers):
         raise ConfigError(
@@ -42,12 +30,7 @@ def read_alignment(sources: Sequence[str | Path], config: BiLMConfig) -> LayerAl
 
 
 def read_alignment_matrix(source: str | Path, dim: int) -> Floats:
-    """Read one matrix ``(dim, dim)`` without running code from its pickle.
-
-    Raises:
-        ModelNotFoundError: The file does not exist.
-        FormatError: The file is not a matrix of the right size.
-    """
+    """Read one matrix ``(dim, dim)`` without running code from its pickle."""
     matrix = read_matrix(local_path(source))
     if matrix.shape != (dim, dim):
         raise FormatError(f"The matrix in {source} has the shape {matrix.shape}; expected ({dim}, {dim}).")

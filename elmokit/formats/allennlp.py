@@ -23,11 +23,7 @@ DIRECTIONS = ("forward", "backward")
 
 
 def char_cnn_of(config: BiLMConfig) -> CharCNNConfig:
-    """Return the config of the char CNN.
-
-    Raises:
-        ConfigError: AllenNLP's ELMo cannot represent the model.
-    """
+    """Return the config of the char CNN, or raise a ConfigError if AllenNLP's ELMo cannot represent the model."""
     if config.char_cnn is None:
         raise ConfigError("AllenNLP's ELMo reads characters, and this model reads words. Open it with elmokit.Elmo.")
     if not config.bidirectional:
@@ -54,11 +50,7 @@ def gate_bias_to_allennlp(bias: Tensor) -> Tensor:
 
 
 def encoder_to_allennlp(bilm: BiLM) -> dict[str, Tensor]:
-    """Convert the char CNN's tensors to those of AllenNLP's ``_ElmoCharacterEncoder``.
-
-    Raises:
-        ConfigError: AllenNLP's ELMo cannot represent the model.
-    """
+    """Convert the char CNN's tensors to those of AllenNLP's ``_ElmoCharacterEncoder``."""
     config = bilm.config
     cnn = char_cnn_of(config)
     ours = bilm.state_dict()
@@ -97,12 +89,7 @@ def lstm_to_allennlp(bilm: BiLM) -> dict[str, Tensor]:
 
 
 def from_allennlp(theirs: Mapping[str, Tensor], config: BiLMConfig) -> BiLM:
-    """Build a biLM from the tensors of AllenNLP's ``_ElmoBiLm``, the inverse of the two functions above.
-
-    Raises:
-        ConfigError: AllenNLP's ELMo cannot represent the model.
-        TensorMismatchError: A projection between equal sizes is not the identity any more, because it was trained.
-    """
+    """Build a biLM from the tensors of AllenNLP's ``_ElmoBiLm``, the inverse of the two functions above."""
     cnn = char_cnn_of(config)
     ours = {"token_layer.char_embedding.weight": theirs[f"{ENCODER}._char_embedding_weights"]}
     for parameter in ("weight", "bias"):

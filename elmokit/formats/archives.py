@@ -7,6 +7,7 @@ every member were checked. Nothing is written outside the directory, and never m
 from __future__ import annotations
 
 import contextlib
+import copy
 import lzma
 import re
 import shutil
@@ -15,36 +16,16 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
-from elmokit.errors import FormatError, OutputError
-
-MODEL_FILES = (
-    "*.json",
-    "*.hdf5",
-    "*.h5",
-    "*.safetensors",
-    "*vocab*.txt",
-    "*vocab*.txt.gz",
-    "*.dic",
-    "*.pkl",
-    "checkpoint",
-    "*.index",
-    "*.data-*-of-*",
-    "*.pb",
-    "*options_file",
-    "*weight_file",
-    "embedding_para",
-    "*_gate_w",
-    "lstmp_*.w_[01]",
-    "lstmp_*.b_0",
-    "softmax_weight",
-    "softmax_bias",
-)
-"""Patterns of the names of model files. Other members of an archive are not unpacked."""
+from elmokit.errors import FormatError, ModelError, OutputError
+from elmokit.formats.format import Format, find_format, model_files, open_path
+from elmokit.formats.guess import guess_archive
+from elmokit.formats.model import PretrainedBiLM, Weights
 
 MAX_MEMBERS = 20_000
 MAX_BYTES = 64 * 2**30
@@ -53,17 +34,6 @@ _SMALL_BYTES = 1 << 20  # allowed at any ratio
 _HEADER_BYTES = 1 << 14  # of text in one header of a tar file
 _BLOCK = 1 << 20
 
-MODEL_ROOTS = (
-    "*.hdf5",
-    "*.h5",
-    "model.safetensors",
-    "*.dic",
-    "*.index",
-    "saved_model.pb",
-    "*weight_file",
-    "embedding_para",
-)
-"""Patterns of the files that a directory is recognized as a model by."""
 _TEXT_HEADERS = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -97,19 +67,36 @@ class Unpacked(NamedTuple):
     names: list[str]  # of all members, including those that were not unpacked
 
 
+class Archive(Format):
+    """A zip or tar archive of a model in another format."""
+
+    name = "archive"
+    description = "a zip or tar archive of a model"
+    files = ()
+
+    def recognizes(self, path: Path) -> bool:
+        return path.is_file() and is_archive(path)
+
+    def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
+        with unpacked_model(path) as archive:
+            try:
+                model = open_path(archive.folder, options, words)
+                # Read everything now: the unpacked files are about to be deleted.
+                weights, softmax = copy.deepcopy((Weights(model.config, model.arrays), model.softmax))
+            except ModelError as error:
+                hint = guess_archive(archive.names, archive.folder) if isinstance(error, FormatError) else ""
+                raise type(error)(str(error).replace(str(archive.folder), str(path)) + hint) from None
+        return model.replace(weights=weights, softmax=softmax, source=path)
+
+
+def unpacked_model(path: Path) -> AbstractContextManager[Unpacked]:
+    """Unpack the files of a model from an archive; arguments and errors as in ``unpacked``."""
+    return unpacked(path, model_files(), lambda folder: find_format(folder) is not None)
+
+
 @contextlib.contextmanager
-def unpacked(path: Path, wanted: Sequence[str] = MODEL_FILES, roots: Sequence[str] = MODEL_ROOTS) -> Iterator[Unpacked]:
-    """Unpack an archive and yield the directory of the one model in it, which is deleted after the block.
-
-    Args:
-        path: The archive.
-        wanted: Patterns of the names of the files to unpack.
-        roots: Patterns of the files that are in the directory of a model.
-
-    Raises:
-        FormatError: The archive is damaged or unsafe, or holds no model or several.
-        OutputError: There is not enough room to unpack it.
-    """
+def unpacked(path: Path, wanted: Sequence[str], is_model: Callable[[Path], bool]) -> Iterator[Unpacked]:
+    """Unpack the ``wanted`` files (patterns) of an archive for the block, and yield the directory of its one model."""
     # Errors while deleting are ignored: Windows cannot delete a file that is still memory-mapped.
     with tempfile.TemporaryDirectory(prefix="elmokit-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -123,7 +110,7 @@ def unpacked(path: Path, wanted: Sequence[str] = MODEL_FILES, roots: Sequence[st
             if error.errno is None:  # gzip, bz2 and lzma report damage this way
                 raise FormatError(f"{path} is a damaged archive ({error}). Download or copy it again.") from None
             raise OutputError(f"Unpacking {path} for reading failed: {error.strerror}.") from None
-        yield Unpacked(_root(path, folder, roots), names)
+        yield Unpacked(_root(path, folder, is_model), names)
 
 
 def _is_zip(path: Path) -> bool:
@@ -189,11 +176,10 @@ def _unpack_tar(path: Path, folder: Path, wanted: Sequence[str]) -> list[str]:
 
 
 class _Member(tarfile.TarInfo):
-    """A tar member that is checked while its header is read, before ``tarfile`` does what the header asks for.
+    """A tar member that is checked while its header is read, before ``tarfile`` does what the header asks for."""
 
-    No header may carry more text than names and dates need. Sparse files are refused, because ``tarfile`` reads the
-    whole list of their holes, in time that grows with its square. No program stores weights this way by default.
-    """
+    # No header may carry more text than names and dates need. Sparse files are refused, because `tarfile` reads the
+    # whole list of their holes, in time that grows with its square. No program stores weights this way by default.
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
@@ -276,16 +262,20 @@ def _write(path: Path, source: IO[bytes], target: Path, declared: int) -> None:
         raise _unsafe(path, target.name, f"is truncated: {written:,} of {declared:,} bytes")
 
 
-def _root(path: Path, folder: Path, patterns: Sequence[str]) -> Path:
-    """Find the one directory that holds a model."""
-    roots = {file.parent for file in folder.rglob("*") if any(fnmatch(file.name, pattern) for pattern in patterns)}
-    # `variables` holds the weights of a SavedModel, `fta` the files of the ELMo inside an archive of an AllenNLP task
-    # model. The model is the directory above either.
-    roots = {root.parent if root.name in ("variables", "fta") else root for root in roots}
-    outer = [root for root in roots if not any(other in root.parents for other in roots)]
-    if len(outer) == 1:
-        return outer[0]
-    if outer:
-        names = ", ".join(sorted(str(root.relative_to(folder)) for root in outer))
+def _root(path: Path, folder: Path, is_model: Callable[[Path], bool]) -> Path:
+    """Find the one directory that holds a model; if there is none, the first one that holds more than a directory."""
+    inside = [directory for directory in (folder, *folder.rglob("*")) if directory.is_dir()]
+    models = [directory for directory in inside if is_model(directory)]
+    # A directory inside a model is part of it, such as the variables of a TF-Hub module.
+    outer = [model for model in models if not any(other in model.parents for other in models)]
+    if len(outer) > 1:
+        names = ", ".join(sorted(str(model.relative_to(folder)) for model in outer))
         raise FormatError(f"{path} holds several models, in {names}. Unpack it and give the directory of one.")
+    if outer:
+        return outer[0]
+    while len(content := list(folder.iterdir())) == 1 and content[0].is_dir():
+        folder = content[0]
     return folder
+
+
+FORMAT = Archive()

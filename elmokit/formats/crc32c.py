@@ -43,10 +43,8 @@ def crc32c(data: bytes | NDArray[np.uint8]) -> int:
 
 
 def masked_crc32c(data: bytes | NDArray[np.uint8]) -> int:
-    """Compute the CRC-32C as TensorFlow stores it: rotated and offset.
-
-    The mask is there because the CRC of data that contains its own CRC is weak.
-    """
+    """Compute the CRC-32C as TensorFlow stores it: rotated and offset."""
+    # The mask is there because the CRC of data that contains its own CRC is weak.
     crc = crc32c(data)
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & _ALL
 

@@ -22,10 +22,12 @@ from elmokit.config import read_json
 from elmokit.engine.config import tensor_shapes
 from elmokit.errors import FormatError
 from elmokit.formats import many_langs
+from elmokit.formats.format import Format
 from elmokit.formats.many_langs_config import ManyLangsSettings, bilm_config
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.pickles import read_state_dict
-from elmokit.formats.table import read_through
+from elmokit.formats.tensor_rows import read_through
+from elmokit.formats.words import with_words
 from elmokit.text.lexicon import Lexicon, Marks
 
 FAMILY = "fastNLP"
@@ -42,35 +44,35 @@ _NAMES = (
 _MANY_LANGS_PICKLES = {"encoder.pkl", "token_embedder.pkl", "classifier.pkl"}
 
 
-def is_folder(path: Path) -> bool:
-    """Check for a model of this format."""
-    pickles, configurations = list(path.glob("*.pkl")), list(path.glob("*.json"))
-    is_pair = len(pickles) == len(configurations) == 1
-    return is_pair and pickles[0].name not in _MANY_LANGS_PICKLES and (path / "char.dic").is_file()
+class FastNLP(Format):
+    """A directory of fastNLP's ``ElmoEmbedding``."""
 
+    name = FAMILY
+    description = "a directory of fastNLP"
+    files = ("*.json", "*.dic", "*.pkl")
 
-def load(folder: Path) -> PretrainedBiLM:
-    """Open a model. No code in the pickle is run.
+    def recognizes(self, path: Path) -> bool:
+        if not (path / "char.dic").is_file():
+            return False
+        pickles, configurations = list(path.glob("*.pkl")), list(path.glob("*.json"))
+        return len(pickles) == len(configurations) == 1 and pickles[0].name not in _MANY_LANGS_PICKLES
 
-    Raises:
-        FormatError: A file is damaged, or holds code or something else.
-        TensorMismatchError: Configuration, lexicon and tensors are of different models.
-        ConfigError: A size is missing or invalid.
-    """
-    (configuration,), (weights,) = folder.glob("*.json"), folder.glob("*.pkl")
-    settings = _settings(configuration)
-    named = {_to_many_langs(name): array for name, array in read_state_dict(weights, PARTS).items()}
-    tensors = many_langs.parts_by_name(named)
-    config = bilm_config(settings, {name: array.shape for name, array in tensors.items()})
-    assert config.char_cnn is not None
-    tensors = {_to_fast_nlp(name): array for name, array in tensors.items()}
-    rows = [row._replace(theirs=_to_fast_nlp(row.theirs)) for row in many_langs.table(config)]
-    shapes = {name: array.shape for name, array in tensors.items()}
-    what = f"{weights} (sizes from {configuration.name})"
-    arrays = read_through(rows, tensor_shapes(config), shapes, tensors.__getitem__, what)
-    chars = many_langs.read_entries(folder / "char.dic", config.char_cnn.n_chars, weights.name, every_row=False)
-    lexicon = Lexicon(_marks(chars), settings.max_chars, chars=chars)
-    return PretrainedBiLM(Weights(config, arrays), FAMILY, source=folder, lexicon=lexicon)
+    def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
+        (configuration,), (weights,) = path.glob("*.json"), path.glob("*.pkl")
+        settings = _settings(configuration)
+        named = {_to_many_langs(name): array for name, array in read_state_dict(weights, PARTS).items()}
+        tensors = many_langs.parts_by_name(named)
+        config = bilm_config(settings, {name: array.shape for name, array in tensors.items()})
+        assert config.char_cnn is not None
+        tensors = {_to_fast_nlp(name): array for name, array in tensors.items()}
+        rows = [row._replace(theirs=_to_fast_nlp(row.theirs)) for row in many_langs.many_langs_rows(config)]
+        shapes = {name: array.shape for name, array in tensors.items()}
+        what = f"{weights} (sizes from {configuration.name})"
+        arrays = read_through(rows, tensor_shapes(config), shapes, tensors.__getitem__, what)
+        chars = many_langs.read_entries(path / "char.dic", config.char_cnn.n_chars, weights.name, every_row=False)
+        lexicon = Lexicon(_marks(chars), settings.max_chars, chars=chars)
+        model = PretrainedBiLM(Weights(config, arrays), self.name, source=path, lexicon=lexicon)
+        return with_words(model, words)
 
 
 def _settings(path: Path) -> ManyLangsSettings:
@@ -98,3 +100,6 @@ def _to_many_langs(name: str) -> str:
 
 def _to_fast_nlp(name: str) -> str:
     return next((ours + name.removeprefix(theirs) for ours, theirs in _NAMES if name.startswith(theirs)), name)
+
+
+FORMAT = FastNLP()

@@ -32,7 +32,7 @@ from urllib.parse import SplitResult, quote, unquote, urldefrag, urljoin, urlspl
 
 from elmokit.config import read_json
 from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelError, ModelNotFoundError, OutputError
-from elmokit.formats.archives import MODEL_FILES
+from elmokit.formats.format import model_files
 from elmokit.storage.atomic import sync
 from elmokit.storage.cache import cache_dir
 from elmokit.storage.progress import ProgressBar
@@ -82,11 +82,7 @@ def url_file_name(url: str) -> str:
 
 
 def local_path(path: str | Path) -> Path:
-    """Return a path on this machine: a URL is downloaded, and ``~`` is expanded.
-
-    Raises:
-        ModelError: As in ``fetch``.
-    """
+    """Return the local path of a path or URL: a URL is downloaded, and ``~`` is expanded."""
     return fetch(path) if is_url(path) else expand_user(path, ModelNotFoundError)
 
 
@@ -96,19 +92,14 @@ def is_hub_id(text: str) -> bool:
 
 
 def hub_folder(hub_id: str) -> Path:
-    """Download a model from the Hugging Face Hub, unless it is in the Hub's own cache, and return its directory.
-
-    Raises:
-        MissingExtraError: ``huggingface_hub`` is not installed.
-        ModelNotFoundError: The model was not found, or the Hub cannot be reached.
-    """
+    """Download a model from the Hugging Face Hub, unless it is in the Hub's own cache, and return its directory."""
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise MissingExtraError(f"{hub_id}, a model from the Hugging Face Hub,", "huggingface-hub") from None
     name, _, revision = hub_id.removeprefix(HUB_PREFIX).partition("@")
     try:
-        return Path(snapshot_download(name, revision=revision or None, allow_patterns=list(MODEL_FILES)))
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=model_files()))
     except (OSError, ValueError, RuntimeError) as error:
         first = str(error).strip().split("\n")[0].rstrip(".")
         raise ModelNotFoundError(
@@ -163,11 +154,7 @@ def fetch(url: str | Path) -> Path:
 
 
 def link_into(folder: Path, file: Path) -> None:
-    """Make a downloaded file appear in the directory of another one, for models whose files must be together.
-
-    Raises:
-        OutputError: The cache cannot be written to.
-    """
+    """Make a downloaded file appear in the directory of another one, for models whose files must be together."""
     link = folder / file.name
     try:
         if not (link.exists() and link.samefile(file)):
@@ -189,21 +176,15 @@ def cached_file(url: str) -> Path | None:
 
 
 def _cached_files(url: str) -> tuple[Path, Path]:
-    """Return where the cache keeps the file of a URL and the record of its download.
-
-    A file counts only with its record: without one, a process died before it wrote the checksum.
-    """
+    """Return the paths in the cache of the file of a URL and of the record of its download."""
+    # A file counts only with its record: without one, a process died before it wrote the checksum.
     # One directory per URL: many published files have the same name, such as options.json.
     folder = cache_dir() / "downloads" / hashlib.sha256(url.encode(errors="backslashreplace")).hexdigest()[:16]
     return folder / url_file_name(url), folder / "download.json"
 
 
 def split_url(url: str) -> SplitResult:
-    """Split a URL into its parts.
-
-    Raises:
-        ConfigError: It cannot be parsed.
-    """
+    """Split a URL into its parts, or raise a ConfigError."""
     try:
         parts = urlsplit(url)
         _ = parts.port  # parsed only when it is read
@@ -241,11 +222,9 @@ def _check(path: Path, sha256: str, problem: str) -> None:
 
 
 def _download_to(url: str, path: Path, record: Path, expected: str | None) -> None:
-    """Download to a temporary file, then rename.
-
-    The file is renamed first and its record written last: a file without a record counts as not downloaded, so an
-    interruption between the two costs a download and never yields an unchecked file.
-    """
+    """Download to a temporary file, then rename."""
+    # The file is renamed first and its record written last: a file without a record counts as not downloaded, so an
+    # interruption between the two costs a download and never yields an unchecked file.
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # In the same directory, so that the rename is atomic; with a random name, so that two processes do not write
@@ -282,11 +261,9 @@ def _download_to(url: str, path: Path, record: Path, expected: str | None) -> No
 
 
 def _download(url: str, file: IO[bytes]) -> None:
-    """Fill a file from a URL, resuming a broken connection where it broke.
-
-    The rest is only requested under the ETag of the first part (``If-Range``): a server whose file has changed in the
-    meantime then sends the whole new file, so parts of two versions are never joined.
-    """
+    """Fill a file from a URL, resuming a broken connection where it broke."""
+    # The rest is only requested under the ETag of the first part (If-Range): a server whose file has changed in the
+    # meantime then sends the whole new file, so parts of two versions are never joined.
     problem = ""
     is_partial = False
     etag: str | None = None
@@ -337,7 +314,7 @@ def _download_error(url: str, problem: str, is_partial: bool = False) -> ModelNo
 
 
 def _etag(headers: Any) -> str | None:
-    """Return what identifies this exact version of a file, for ``If-Range``; None if the server has no strong ETag."""
+    """Return the mark of this exact version of a file, for ``If-Range``; None if the server has no strong ETag."""
     # RFC 9110, section 13.1.5: If-Range takes a strong ETag or a date, never a weak ETag (W/).
     etag = headers.get("ETag") or headers.get("Last-Modified")
     return None if etag is None or etag.startswith("W/") else str(etag)

@@ -3,8 +3,7 @@
 =======================  ==============================================================================
 ``config.json``          format, storage, precision if not float32, sizes and switches of the biLM, whether there is a
                          lexicon, model card
-``model.safetensors``    the biLM's tensors, as ``storage`` says (int8: see ``int8_storage``); ``warm_state.hidden`` and
-                         ``.cell`` if calibrated
+``model.safetensors``    the biLM's tensors, as ``storage`` says; ``warm_state.hidden`` and ``.cell`` if calibrated
 ``softmax.safetensors``  the softmax, if there is one (only training and perplexity need it)
 ``whitening.safetensors``  the whitening of sentence vectors, ``mean`` and ``projection``, if one was fitted
 ``alignment.safetensors``  the map into the space of another model, ``matrices`` and ``offsets``, if there is one
@@ -20,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -29,12 +28,12 @@ from elmokit.engine.config import BiLMConfig, Shape, tensor_shapes
 from elmokit.engine.precision import Precision
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
 from elmokit.engine.state import Floats, State
-from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TensorMismatchError
-from elmokit.formats.int8_storage import StoredTensors, to_int8
+from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputError, TensorMismatchError
+from elmokit.formats.format import Format, Storage
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.sentence_pooling import SentencePooling, Whitening
-from elmokit.formats.table import FileArrays, read_through, same_rows
-from elmokit.formats.tensor_file import TensorFile, write_tensor_file
+from elmokit.formats.tensor_rows import FileArrays, read_through, same_rows
+from elmokit.storage.tensor_file import StoredTensors, TensorFile, to_int8, write_tensor_file
 from elmokit.text.vocabulary import MAX_BYTES, Vocabulary, row_vocabulary
 
 if TYPE_CHECKING:
@@ -43,24 +42,12 @@ if TYPE_CHECKING:
 
 # Modules of parts that most models lack, and of writing, are imported where they are used: a first vector does not wait
 # for them.
-FORMAT = "elmokit"
+NAME = "elmokit"
 FORMAT_VERSION = 1
-Storage = Literal["float32", "float16", "int8"]
-"""How tensors are stored: as floating-point numbers, or as integers with a scale for each row."""
 DEFAULT_MODEL = "en-mini"
 """The small English model inside the package."""
 RUN_MODEL = "model"
 """The subfolder in which a training run keeps its best model."""
-PARTS = (
-    "config.json",
-    "model.safetensors",
-    "softmax.safetensors",
-    "whitening.safetensors",
-    "alignment.safetensors",
-    "vocab.txt",
-    "lexicon.json",
-)
-"""The files of an elmokit directory."""
 _WARM = "warm_state."
 _WHITENING, _ALIGNMENT = "whitening.safetensors", "alignment.safetensors"
 
@@ -70,24 +57,64 @@ def included_model() -> Path:
     return Path(__file__).parents[1] / "models" / DEFAULT_MODEL
 
 
-def is_folder(path: Path) -> bool:
+class ElmokitFolder(Format):
+    """A directory that ``save_model`` wrote, or a training run with its best model in such a directory."""
+
+    name = NAME
+    description = "an elmokit directory"
+    files = (
+        "config.json",
+        "model.safetensors",
+        "softmax.safetensors",
+        _WHITENING,
+        _ALIGNMENT,
+        "vocab.txt",
+        "lexicon.json",
+    )
+    is_complete = True
+
+    def recognizes(self, path: Path) -> bool:
+        return is_model_folder(path) or is_model_folder(path / RUN_MODEL)
+
+    def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
+        model = load_folder(path if is_model_folder(path) else path / RUN_MODEL)
+        if words is None:
+            return model
+        from elmokit.formats.words import with_words
+
+        return with_words(model, words)
+
+    def guess(self, folder: Path) -> str | None:
+        steps = sorted(folder.glob("checkpoints/step-*/model")) if (folder / "settings.json").is_file() else []
+        return f"a training run that has not saved a model yet; its newest checkpoint is {steps[-1]}" if steps else None
+
+    def check_target(self, path: Path, overwrite: bool) -> None:
+        from elmokit.storage.atomic import check_output_path
+
+        check_output_path(path, overwrite, folder=True, parts=self.files)
+        if path.is_dir() and any(path.iterdir()) and not is_model_folder(path):
+            # Directories of other programs can have files of the same names, such as config.json and vocab.txt.
+            raise OutputError(f"{path} is not an elmokit directory, so it is not overwritten. Choose another name.")
+
+    def save(self, model: PretrainedBiLM, path: Path, storage: Storage, overwrite: bool) -> list[Path]:
+        save_folder(model, path, storage, overwrite)
+        return [path]
+
+
+def is_model_folder(path: Path) -> bool:
     """Check for an elmokit directory."""
     try:
-        return bool(read_json(path / "config.json").get("format") == FORMAT)
+        return bool(read_json(path / "config.json").get("format") == NAME)
     except ModelError:
         return False
 
 
 def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "float32", overwrite: bool = False) -> None:
-    """Save a model as an elmokit directory, atomically.
-
-    Raises:
-        OutputError: The directory exists and may not be overwritten, or cannot be written.
-    """
+    """Save a model as an elmokit directory, atomically."""
     from elmokit.storage.atomic import atomic_write
 
     config = {
-        "format": FORMAT,
+        "format": NAME,
         "format_version": FORMAT_VERSION,
         "storage": storage,
         **({} if model.precision is None else {"precision": model.precision}),
@@ -100,16 +127,16 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
     }
     arrays = dict(model.arrays)
     if model.initial_state is not None:
-        arrays |= {_WARM + name: part for name, part in model.initial_state._asdict().items()}
+        arrays |= {_WARM + name: array for name, array in model.initial_state._asdict().items()}
     with atomic_write(path, overwrite, folder=True) as folder:
         (folder / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         _save_stored(arrays, folder / "model.safetensors", storage)
         if model.softmax is not None:
             _save_stored(model.softmax.arrays, folder / "softmax.safetensors", storage)
         if model.whitening is not None:
-            parts = {"mean": model.whitening.mean, "projection": model.whitening.projection}
+            whitening = {"mean": model.whitening.mean, "projection": model.whitening.projection}
             # Always float32: a direction of small variance has a large factor, which float16 would round badly.
-            write_tensor_file(parts, folder / _WHITENING)
+            write_tensor_file(whitening, folder / _WHITENING)
         if model.alignment is not None:
             # float32, too: vectors of float16 matrices would drift from those of the model that was aligned.
             alignment = {"matrices": model.alignment.matrices, "offsets": model.alignment.offsets}
@@ -122,12 +149,7 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
 
 
 def load_folder(path: str | Path) -> PretrainedBiLM:
-    """Load a model from an elmokit directory.
-
-    Raises:
-        ModelNotFoundError: A file is missing.
-        FormatError, TensorMismatchError, ConfigError: The directory is damaged or of another format.
-    """
+    """Load a model from an elmokit directory."""
     folder = Path(path)
     content = _read_config(folder)
     storage = _choice(folder, content, "storage", get_args(Storage))
@@ -153,7 +175,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         softmax = WordSoftmax(kind, own_arrays, len(vocabulary), arrays if kind.kind == "tied" else None)
     return PretrainedBiLM(
         Weights(config, arrays),
-        family=FORMAT,
+        family=NAME,
         source=folder,
         softmax=softmax,
         vocabulary=vocabulary,
@@ -168,12 +190,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
 
 
 def read_card(path: str | Path) -> dict[str, Any]:
-    """Read the model card of an elmokit directory, without its tensors.
-
-    Raises:
-        ModelNotFoundError: There is no ``config.json``.
-        FormatError: It is damaged or of another format.
-    """
+    """Read the model card of an elmokit directory, without its tensors."""
     card: dict[str, Any] = _read_config(Path(path))["card"]
     return card
 
@@ -182,10 +199,10 @@ def _read_config(folder: Path) -> dict[str, Any]:
     """Read ``config.json``. Its "card" is a table, which is empty if the file has none."""
     path = folder / "config.json"
     content = read_json(path, f"{folder} has no config.json, so it is not an elmokit model.")
-    known = {"format": FORMAT, "format_version": FORMAT_VERSION}
+    known = {"format": NAME, "format_version": FORMAT_VERSION}
     if {name: content.get(name) for name in known} != known:
         raise FormatError(
-            f"{path} does not say format {FORMAT!r}, version {FORMAT_VERSION}, which is what this elmokit reads. If a "
+            f"{path} does not say format {NAME!r}, version {FORMAT_VERSION}, which is what this elmokit reads. If a "
             "newer elmokit wrote it, upgrade."
         )
     card = content.get("card")
@@ -270,7 +287,7 @@ def _read_model(path: Path, config: BiLMConfig) -> tuple[FileArrays, State | Non
     of_state = {name: shape for name, shape in tensors.shapes.items() if name not in shapes}
     if not of_state:
         return arrays, None
-    wanted = {name: part.shape for name, part in State.zero(config, 1)._asdict().items()}
+    wanted = {name: array.shape for name, array in State.zero(config, 1)._asdict().items()}
     state = read_through(same_rows(wanted, _WARM), wanted, of_state, tensors.read, str(path))
     return arrays, State(state["hidden"].copy(), state["cell"].copy())
 
@@ -279,3 +296,6 @@ def _read_stored(path: Path, wanted: Mapping[str, Shape]) -> FileArrays:
     """Read tensors of these shapes, of which the file must have all and no others."""
     tensors = StoredTensors(TensorFile(path), str(path))
     return read_through(same_rows(wanted), wanted, tensors.shapes, tensors.read, str(path))
+
+
+FORMAT = ElmokitFolder()

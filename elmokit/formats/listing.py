@@ -32,10 +32,7 @@ class NamedModel:
 
 
 def named_models() -> list[NamedModel]:
-    """List the models that can be opened by name, the included one first.
-
-    ``nlpl:NUMBER`` opens further models, which have no names.
-    """
+    """List the models that can be opened by name, the included one first. ``nlpl:NUMBER`` opens more, without names."""
     size = sum(file.stat().st_size for file in included_model().iterdir())
     about = "Wikipedia and novels; elmokit"
     included = NamedModel(DEFAULT_MODEL, "English", about, round(size / 1e6), "included", None, None)

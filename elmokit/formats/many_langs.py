@@ -29,11 +29,12 @@ import numpy as np
 from elmokit.engine.config import BiLMConfig, tensor_shapes
 from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError
 from elmokit.formats.bilm_tf import WITHOUT_ZERO_ROW
+from elmokit.formats.format import Format
 from elmokit.formats.many_langs_config import CHAR_TABLE, FAMILY, WORD_TABLE, bilm_config, read_settings
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.pickles import read_state_dict
-from elmokit.formats.table import GATE_BIAS, GATES, Array, Layout, TensorRow, read_through, same_shape
-from elmokit.formats.words import with_meta
+from elmokit.formats.tensor_rows import GATE_BIAS, GATES, Array, Layout, TensorRow, read_through, same_shape
+from elmokit.formats.words import with_meta, with_words
 from elmokit.storage.bounded import read_bounded
 from elmokit.text.lexicon import Lexicon, Marks
 from elmokit.text.vocabulary import MAX_BYTES
@@ -53,51 +54,52 @@ _NAMELESS = "\u3000"  # a .dic line without a token means the ideographic space
 NEGATED = Layout(np.negative, np.negative, same_shape)
 
 
-def is_folder(path: Path) -> bool:
-    """Check for a model of this format. Some of its files may be missing."""
-    companions = ("token_embedder.pkl", "word.dic", "char.dic")
-    return (path / "encoder.pkl").is_file() and any((path / name).is_file() for name in companions)
+class ManyLangs(Format):
+    """A directory of ELMoForManyLangs."""
 
+    name = FAMILY
+    description = "a directory of ELMoForManyLangs"
+    files = ("*.json", "*.dic", "*.pkl")
 
-def load(folder: Path) -> PretrainedBiLM:
-    """Open a model. No code in the directory is run.
+    def recognizes(self, path: Path) -> bool:
+        companions = ("token_embedder.pkl", "word.dic", "char.dic")  # some of them may be missing
+        return (path / "encoder.pkl").is_file() and any((path / name).is_file() for name in companions)
 
-    Raises:
-        ModelNotFoundError: A file is missing.
-        FormatError: A file is damaged, holds code, or describes a network that is not supported.
-        TensorMismatchError: Configuration, lexicons and tensors are of different models.
-        ConfigError: A size is missing or invalid.
-    """
-    settings = read_settings(folder)
-    tensors = parts_by_name(
-        {
-            f"{part}.{name}": array
-            for part in ("token_embedder", "encoder")
-            for name, array in read_state_dict(folder / f"{part}.pkl").items()
-        }
-    )
-    shapes = {name: array.shape for name, array in tensors.items()}
-    config = bilm_config(settings, shapes)
-    what = f"{folder} (sizes from {settings.where})"
-    arrays = read_through(table(config), tensor_shapes(config), shapes, tensors.__getitem__, what)
-    words, cnn = config.word_features, config.char_cnn
-    lexicon = Lexicon(
-        MARKS,
-        settings.max_chars,
-        words=read_entries(folder / "word.dic", words.n_words) if words is not None else None,
-        chars=read_entries(folder / "char.dic", cnn.n_chars) if cnn is not None else None,
-    )
-    card: dict[str, Any] = {}
-    if settings.is_stock:
-        card["sizes"] = settings.where
-    if (folder / "classifier.pkl").is_file():
-        card["left out"] = (
-            "classifier.pkl, the softmax: it has a column for all unlisted words, which our softmax does not have"
+    def guess(self, folder: Path) -> str | None:
+        return "an ELMoForManyLangs model" if (folder / "encoder.pkl").is_file() else None
+
+    def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
+        settings = read_settings(path)
+        tensors = parts_by_name(
+            {
+                f"{stem}.{name}": array
+                for stem in ("token_embedder", "encoder")
+                for name, array in read_state_dict(path / f"{stem}.pkl").items()
+            }
         )
-    return with_meta(PretrainedBiLM(Weights(config, arrays), FAMILY, source=folder, card=card, lexicon=lexicon), folder)
+        shapes = {name: array.shape for name, array in tensors.items()}
+        config = bilm_config(settings, shapes)
+        what = f"{path} (sizes from {settings.where})"
+        arrays = read_through(many_langs_rows(config), tensor_shapes(config), shapes, tensors.__getitem__, what)
+        features, cnn = config.word_features, config.char_cnn
+        lexicon = Lexicon(
+            MARKS,
+            settings.max_chars,
+            words=read_entries(path / "word.dic", features.n_words) if features is not None else None,
+            chars=read_entries(path / "char.dic", cnn.n_chars) if cnn is not None else None,
+        )
+        card: dict[str, Any] = {}
+        if settings.is_stock:
+            card["sizes"] = settings.where
+        if (path / "classifier.pkl").is_file():
+            card["left out"] = (
+                "classifier.pkl, the softmax: it has a column for all unlisted words, which our softmax does not have"
+            )
+        model = PretrainedBiLM(Weights(config, arrays), self.name, source=path, card=card, lexicon=lexicon)
+        return with_words(with_meta(model, path), words)
 
 
-def table(config: BiLMConfig) -> list[TensorRow]:
+def many_langs_rows(config: BiLMConfig) -> list[TensorRow]:
     """List the tensors of a biLM by our names and theirs. See ``parts_by_name`` for joined and split tensors."""
     rows: list[TensorRow] = []
     cnn, prefix = config.char_cnn, "token_layer"
@@ -126,10 +128,8 @@ def table(config: BiLMConfig) -> list[TensorRow]:
 
 
 def parts_by_name(tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """Split and join their tensors to match ours: ``x[first half]``, ``[input|state]_linearity``.
-
-    Tensors that do not fit together keep their names, so that they are reported as unexpected.
-    """
+    """Split and join their tensors to match ours: ``x[first half]``, ``[input|state]_linearity``."""
+    # Tensors that do not fit together keep their names, so that they are reported as unexpected.
     parts = dict(tensors)
     for name, array in tensors.items():
         if re.fullmatch(r"token_embedder\.highways\._layers\.\d+\.(weight|bias)", name) and array.ndim:
@@ -147,16 +147,9 @@ def parts_by_name(tensors: Mapping[str, Array]) -> dict[str, Array]:
 def read_entries(
     path: Path, n_rows: int, table_in: str = "token_embedder.pkl", every_row: bool = True
 ) -> tuple[str | None, ...]:
-    """Read the entry of each row of a table from a .dic file.
-
-    A line is stripped and split at tabs as in the code that trained the models. So several tokens that differ only in
-    surrounding white space become one; the last of them counts, and no token has the rows of the others.
-
-    Args:
-        n_rows: The number of rows of the table.
-        table_in: The file of the table, for the error message.
-        every_row: Whether the file must name every row; otherwise, no token has the rows without a name.
-    """
+    """Read the entry of each row of a table from a .dic file; without ``every_row``, rows may have no name."""
+    # A line is stripped and split at tabs as in the code that trained the models. So several tokens that differ only in
+    # surrounding white space become one; the last of them counts, and no token has the rows of the others.
     rows: dict[str, int] = {}
     named: set[int] = set()
     try:
@@ -180,3 +173,6 @@ def read_entries(
         )
     by_row = {row: token for token, row in rows.items()}
     return tuple(by_row.get(row) for row in range(n_rows))
+
+
+FORMAT = ManyLangs()

@@ -38,16 +38,9 @@ class ManyLangsSettings(NamedTuple):
 
 
 def read_settings(folder: Path) -> ManyLangsSettings:
-    """Find the configuration of the network.
-
-    ``config.json`` names it in ``config_path``, often by a path on the author's machine. It is only searched for inside
-    the model's directory, under that path and under its file name. If it is not there, it is the configuration that the
-    published models share.
-
-    Raises:
-        ModelNotFoundError: There is no ``config.json``.
-        FormatError: A file is damaged, or describes a network that is not supported.
-    """
+    """Find the configuration of the network."""
+    # config.json names it in `config_path`, often by a path on the author's machine. It is only searched for inside the
+    # model's directory, under that path and under its file name. If it is not there, it is the stock configuration.
     run = read_json(folder / "config.json")
     named = run.get("config_path")
     if not isinstance(named, str) or not named:
@@ -69,11 +62,9 @@ def read_settings(folder: Path) -> ManyLangsSettings:
 
 
 def stock_settings(name: str) -> dict[str, Any]:
-    """Return the configuration that the published models share.
-
-    A name such as ``cnn_50_100_512_4096_sample.json`` gives the sizes of characters, words, projection and cell. The
-    sizes in this example are the default for a name that gives none.
-    """
+    """Make the configuration that the published models share."""
+    # A name such as `cnn_50_100_512_4096_sample.json` gives the sizes of characters, words, projection and cell; those
+    # of this example are the default.
     match = re.match(r"cnn_(\d{1,9})_(\d{1,9})_(\d{1,9})_(\d{1,9})", name)
     char_dim, word_dim, projection_dim, dim = (int(size) for size in match.groups()) if match else (50, 100, 512, 4096)
     return {
@@ -99,7 +90,7 @@ def stock_settings(name: str) -> dict[str, Any]:
 
 
 def _refuse_other_networks(settings: ManyLangsSettings) -> None:
-    encoder, tokens = (_kind(part) for part in (settings.encoder, settings.token_embedder))
+    encoder, tokens = (_kind(table) for table in (settings.encoder, settings.token_embedder))
     if encoder != "elmo":
         because = (
             ": its second layer reads both directions of the first, so they are not two independent language models"
@@ -127,15 +118,7 @@ def _kind(table: Mapping[str, Any]) -> str:
 
 
 def bilm_config(settings: ManyLangsSettings, shapes: Mapping[str, Shape]) -> BiLMConfig:
-    """Convert the settings to a config. The numbers of words and characters come from the tables.
-
-    Args:
-        shapes: The shape of every tensor by its name, with the file's stem in front.
-
-    Raises:
-        ConfigError: A key is missing, a value is invalid, or our network has no such projection.
-        TensorMismatchError: The tensors and the configuration have different numbers of layers.
-    """
+    """Convert the settings to a config. The numbers of words and characters come from the shapes of the tables."""
     where, encoder, tokens = settings.where, settings.encoder, settings.token_embedder
     word_dim, char_dim = (_count(tokens, name, where, least=0) for name in ("word_dim", "char_dim"))
     n_layers = _count(encoder, "n_layers", where)

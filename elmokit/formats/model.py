@@ -47,8 +47,8 @@ class PretrainedBiLM:
 
     Args:
         weights: The weights, or a PyTorch module that holds them.
-        family: The format that it was read from: "elmokit", "bilm-tf", "tf-checkpoint", "tf-hub", "ELMoForManyLangs",
-            "fastNLP" or "paddle"; "allennlp" for one that ``_ElmoBiLm.to_model`` made.
+        family: The name of the format that it was read from, such as "bilm-tf"; "allennlp" for a model that
+            ``_ElmoBiLm.to_model`` made.
         source: Where it was read from.
         softmax: The output layer, for perplexity and further training, or a PyTorch module that holds it. None if the
             files have none: most exports dropped it.
@@ -302,12 +302,7 @@ class PretrainedBiLM:
 
 
 def check_device(device: str | torch.device | None) -> None:
-    """Check that a device can be used; None and "cpu" always can.
-
-    Raises:
-        MissingExtraError: The device needs PyTorch, which is not installed.
-        ConfigError: The device is not available.
-    """
+    """Check that a device can be used, before anything is read; None and "cpu" always can."""
     if device is None or str(device) == "cpu":
         return
     with needs_torch(f"The device {str(device)!r}"):

@@ -1,17 +1,18 @@
 """Open a model: ``open_model``.
 
-An elmokit directory, such as that of the included model, is opened here. Everything else takes two steps, whose modules
-are loaded only then: what the source names becomes a path (``sources.py``), and the path is opened by the module of its
-format (``formats.py``).
+A path is opened by the first of ``FORMATS`` that recognizes it. ``sources.py`` finds what other sources name, such as a
+URL or a published model, and is imported only for these.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elmokit.engine.precision import Precision, check_precision
-from elmokit.formats.folder import DEFAULT_MODEL, RUN_MODEL, included_model, is_folder, load_folder
+from elmokit.formats.folder import DEFAULT_MODEL, included_model
+from elmokit.formats.format import find_format
 from elmokit.formats.model import PretrainedBiLM, check_device
 
 if TYPE_CHECKING:
@@ -78,14 +79,7 @@ def open_model(
 
 
 def as_model(source: str | Path | PretrainedBiLM | None, *, options: str | Path | None = None) -> PretrainedBiLM:
-    """Return a model as it is, or open the one that a source names, for functions that accept either.
-
-    Args:
-        source, options: As in :func:`open_model`.
-
-    Raises:
-        ModelError, ConfigError, MissingExtraError: As in :func:`open_model`.
-    """
+    """Return a model as it is, or open the one that a source names, for functions that accept either."""
     return source if isinstance(source, PretrainedBiLM) else open_model(source, options=options)
 
 
@@ -97,17 +91,12 @@ def _open(
 ) -> PretrainedBiLM:
     if source is None or str(source) == DEFAULT_MODEL:
         source = included_model()
-    if options is token_embeddings is vocabulary is None and (folder := _own_folder(source)) is not None:
-        return load_folder(folder)
+    if options is token_embeddings is vocabulary is None:
+        path = Path(source)
+        with suppress(RuntimeError):  # the home directory of an unknown user
+            path = path.expanduser()
+        if (weight_format := find_format(path)) is not None:
+            return weight_format.load(path)
     from elmokit.formats.sources import open_source
 
     return open_source(source, options, token_embeddings, vocabulary)
-
-
-def _own_folder(source: str | Path) -> Path | None:
-    """Return the elmokit directory that a path names, itself or as a training run; None for everything else."""
-    try:
-        path = Path(source).expanduser()
-    except RuntimeError:  # the home directory of an unknown user
-        return None
-    return next((folder for folder in (path, path / RUN_MODEL) if is_folder(folder)), None)

@@ -31,15 +31,16 @@ from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
 from elmokit.engine.state import Floats
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
 from elmokit.formats.bilm_tf import TRANSPOSED, WITHOUT_ZERO_ROW, config_errors
+from elmokit.formats.format import Format
 from elmokit.formats.model import PretrainedBiLM, Weights
-from elmokit.formats.table import Array, Layout, TensorRow, raised_forget, read_through
+from elmokit.formats.tensor_rows import Array, Layout, TensorRow, raised_forget, read_through
 from elmokit.formats.tf_bundle import proto_fields
 from elmokit.text.vocabulary import row_vocabulary
 
-FAMILY = "paddle"
 TABLE = "embedding_para"
 CLIP = 3.0
 _SOFTMAX = {"weight": "softmax_weight", "bias": "softmax_bias"}
+WORD_LISTS = ("*vocab*.txt", "*vocab*.txt.gz")
 _FLOAT32 = 5  # ``VarType.FP32`` in Paddle's framework.proto
 _MAX_HEADER = 1 << 12
 
@@ -57,63 +58,56 @@ BIAS = Layout(
 )
 
 
-def is_folder(path: Path) -> bool:
-    """Check for a model of this format."""
-    return (path / TABLE).is_file() and (path / "fw_layer1_gate_w").is_file()
+class Paddle(Format):
+    """A directory of Baidu's PaddlePaddle ELMo. Without its word list, it has no softmax and cannot encode tokens."""
 
+    name = "paddle"
+    description = "a directory of Baidu's PaddlePaddle ELMo"
+    files = (TABLE, "*_gate_w", "lstmp_*.w_[01]", "lstmp_*.b_0", *_SOFTMAX.values(), *WORD_LISTS)
 
-def load(folder: Path, words: Path | None = None) -> PretrainedBiLM:
-    """Open a model.
+    def recognizes(self, path: Path) -> bool:
+        return (path / TABLE).is_file() and (path / "fw_layer1_gate_w").is_file()
 
-    Args:
-        words: The word list; None for the only file in the directory whose name contains ``vocab`` and ends in
-            ``.txt``. Without one, the model opens without its softmax and cannot encode tokens.
-
-    Raises:
-        ModelNotFoundError: A file is missing.
-        FormatError: A file is damaged.
-        TensorMismatchError: The files are of different models.
-        ConfigError: The sizes are of a network that is not supported.
-    """
-    n_layers = sum(bool(re.fullmatch(r"fw_layer\d+_gate_w", path.name)) for path in folder.iterdir())
-    table, gates = (_Variable(folder / name).shape for name in (TABLE, "fw_layer1_gate_w"))
-    if len(table) != 2 or len(gates) != 2:
-        raise TensorMismatchError(f"{folder}: {TABLE} is {table} and fw_layer1_gate_w {gates}, expected matrices.")
-    with config_errors(str(folder)):
-        config = BiLMConfig(
-            char_cnn=None,
-            n_words=table[0],
-            projection_dim=table[1],
-            hidden_dim=gates[1] // 4,
-            n_layers=n_layers,
-            cell_clip=CLIP,
-            projection_clip=CLIP,
+    def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
+        n_layers = sum(bool(re.fullmatch(r"fw_layer\d+_gate_w", file.name)) for file in path.iterdir())
+        table, gates = (_Variable(path / name).shape for name in (TABLE, "fw_layer1_gate_w"))
+        if len(table) != 2 or len(gates) != 2:
+            raise TensorMismatchError(f"{path}: {TABLE} is {table} and fw_layer1_gate_w {gates}, expected matrices.")
+        with config_errors(str(path)):
+            config = BiLMConfig(
+                char_cnn=None,
+                n_words=table[0],
+                projection_dim=table[1],
+                hidden_dim=gates[1] // 4,
+                n_layers=n_layers,
+                cell_clip=CLIP,
+                projection_clip=CLIP,
+            )
+        if config.hidden_dim == config.projection_dim:
+            raise ConfigError(
+                f"{path}: the LSTM and its projection have the same size ({config.hidden_dim}). Paddle has a "
+                "projection there and elmokit's network has none, so such a model is not supported."
+            )
+        rows = _rows(config)
+        # Input and recurrent weights are two files, and one matrix of ours.
+        variables = {row.theirs: [_Variable(path / name) for name in row.theirs.split(" and ")] for row in rows}
+        shapes = {names: _joined_shape(path, names, joined) for names, joined in variables.items()}
+        arrays = read_through(
+            rows,
+            tensor_shapes(config),
+            shapes,
+            lambda name: np.concatenate([variable.read() for variable in variables[name]]),
+            str(path),
         )
-    if config.hidden_dim == config.projection_dim:
-        raise ConfigError(
-            f"{folder}: the LSTM and its projection have the same size ({config.hidden_dim}). Paddle has a projection "
-            "there and elmokit's network has none, so such a model is not supported."
-        )
-    rows = _rows(config)
-    # Input and recurrent weights are two files, and one matrix of ours.
-    variables = {row.theirs: [_Variable(folder / name) for name in row.theirs.split(" and ")] for row in rows}
-    shapes = {name: _joined_shape(folder, name, parts) for name, parts in variables.items()}
-    arrays = read_through(
-        rows,
-        tensor_shapes(config),
-        shapes,
-        lambda name: np.concatenate([part.read() for part in variables[name]]),
-        str(folder),
-    )
-    model = PretrainedBiLM(Weights(config, arrays), FAMILY, source=folder)
-    words = words or _word_list(folder)
-    if words is None:
-        model.card["softmax"] = "left out: no vocabulary was given or found"
+        model = PretrainedBiLM(Weights(config, arrays), self.name, source=path)
+        words = words or _word_list(path)
+        if words is None:
+            model.card["softmax"] = "left out: no vocabulary was given or found"
+            return model
+        model.vocabulary = row_vocabulary(words, table[0], f"{TABLE} of {path}")
+        if all((path / name).is_file() for name in _SOFTMAX.values()):
+            model.softmax = _softmax(path, config)
         return model
-    model.vocabulary = row_vocabulary(words, table[0], f"{TABLE} of {folder}")
-    if all((folder / name).is_file() for name in _SOFTMAX.values()):
-        model.softmax = _softmax(folder, config)
-    return model
 
 
 def _rows(config: BiLMConfig) -> list[TensorRow]:
@@ -127,8 +121,8 @@ def _rows(config: BiLMConfig) -> list[TensorRow]:
     return rows
 
 
-def _joined_shape(folder: Path, names: str, parts: list[_Variable]) -> Shape:
-    shapes = [part.shape for part in parts]
+def _joined_shape(folder: Path, names: str, variables: list[_Variable]) -> Shape:
+    shapes = [variable.shape for variable in variables]
     if len(shapes) == 1:
         return shapes[0]
     if any(len(shape) != 2 or shape[1] != shapes[0][1] for shape in shapes):
@@ -148,7 +142,7 @@ def _softmax(folder: Path, config: BiLMConfig) -> WordSoftmax:
 
 
 def _word_list(folder: Path) -> Path | None:
-    word_lists = [path for pattern in ("*vocab*.txt", "*vocab*.txt.gz") for path in folder.glob(pattern)]
+    word_lists = [path for pattern in WORD_LISTS for path in folder.glob(pattern)]
     return word_lists[0] if len(word_lists) == 1 else None
 
 
@@ -165,11 +159,9 @@ class _Variable:
 
 
 def _shape(path: Path) -> tuple[Shape, int]:
-    """Read the header of a variable's file: the shape, and where the numbers begin.
-
-    The header is a version (4 bytes), the number of levels of detail (8 bytes), for which parameters have none, another
-    version (4 bytes), and a protocol buffer with its size in front (4 bytes): the dtype and the dimensions.
-    """
+    """Read the header of a variable's file: the shape, and where the numbers begin."""
+    # The header is a version (4 bytes), the number of levels of detail (8 bytes), for which parameters have none,
+    # another version (4 bytes), and a protocol buffer with its size in front (4 bytes): the dtype and the dimensions.
     try:
         with path.open("rb") as file:
             fixed = file.read(20)
@@ -203,3 +195,6 @@ def _shape(path: Path) -> tuple[Shape, int]:
             "It is cut short or damaged: download or copy it again."
         )
     return tuple(shape), start
+
+
+FORMAT = Paddle()

@@ -20,16 +20,7 @@ _ADVICE = "It may be cut short: download or copy it again."
 
 
 def read_state_dict(path: Path, parts: Sequence[str] = ()) -> dict[str, Array]:
-    """Read the tensors of a state dict by name.
-
-    Args:
-        parts: If the file holds a dict of state dicts, the names of all of them. Their tensors are returned with the
-            name of the part and a dot in front.
-
-    Raises:
-        ModelNotFoundError: The file does not exist.
-        FormatError: The file is damaged, holds anything but named tensors, or declares more numbers than it holds.
-    """
+    """Read the tensors of a state dict, or of a dict of the state dicts ``parts``, as ``part.name``."""
     try:
         with path.open("rb") as file:
             return _read_state_dict(file, path, parts)
@@ -40,12 +31,7 @@ def read_state_dict(path: Path, parts: Sequence[str] = ()) -> dict[str, Array]:
 
 
 def read_matrix(path: Path) -> Floats:
-    """Read one tensor or NumPy array of numbers, as float32.
-
-    Raises:
-        ModelNotFoundError: The file does not exist.
-        FormatError: The file is damaged, holds anything else, or declares more numbers than it holds.
-    """
+    """Read one tensor or NumPy array of numbers, as float32."""
     try:
         with path.open("rb") as file:
             opened = TorchFile(file)

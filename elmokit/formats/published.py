@@ -114,15 +114,10 @@ def names() -> list[str]:
 
 
 def find_published(name: str) -> PublishedModel | None:
-    """Find a published model by name, in upper or lower case.
-
-    Besides the names in the table, ``FAMILY:LANGUAGE`` is a model of a family, such as ``many-langs:german`` of
-    ELMoForManyLangs, and ``nlpl:NUMBER`` any model of the NLPL repository (vectors.nlpl.eu), for example 210, 211, 217
-    and 218 for Norwegian.
-
-    Returns:
-        None if there is no model of this name.
-    """
+    """Find a published model by name, in upper or lower case; None if there is none."""
+    # Besides the names in the table, FAMILY:LANGUAGE is a model of a family, such as many-langs:german of
+    # ELMoForManyLangs, and nlpl:NUMBER any model of the NLPL repository (vectors.nlpl.eu), for example 210, 211, 217
+    # and 218 for Norwegian.
     name = name.lower()
     for model in models():
         if name in (model.name, *model.also):

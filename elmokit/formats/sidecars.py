@@ -25,21 +25,14 @@ def hdf5_files(folder: Path) -> list[Path]:
 
 
 def own_file(weights: Path, name: str) -> Path:
-    """Return the path of the file that belongs to these weights alone.
-
-    Args:
-        weights: The HDF5 file.
-        name: The plain name: ``options.json`` or ``vocab.txt``.
-    """
+    """Return the path of the ``options.json`` or ``vocab.txt`` that belongs to these weights alone."""
     stem = weights.stem
     return weights.with_name(name if stem == "weights" else f"{stem.removesuffix('_weights')}_{name}")
 
 
 def find_options(weights: Path) -> Path:
-    """Return the options file of a weight file: its own, or ``options.json``.
-
-    If there is neither, it is the only other file there with "options" in its name that is not another model's own.
-    """
+    """Find the options file of a weight file: its own, or ``options.json``."""
+    # If there is neither, it is the only other file there with "options" in its name that is not another model's own.
     own, plain = own_file(weights, OPTIONS), weights.with_name(OPTIONS)
     if own.exists():
         return own

@@ -1,12 +1,12 @@
 """Find the model that a source names: a path, a URL, a published name, or an id on the Hugging Face Hub.
 
-Each becomes a path on this machine, which ``formats.py`` opens.
+Each becomes a path on this machine, which ``open_path`` opens.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-import os
 from pathlib import Path
 
 from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelNotFoundError
@@ -24,23 +24,17 @@ from elmokit.formats.fetch import (
     url_file_name,
 )
 from elmokit.formats.folder import DEFAULT_MODEL
-from elmokit.formats.formats import open_path
+from elmokit.formats.format import FORMATS, find_format, open_path
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.sidecars import OPTIONS, own_file
-from elmokit.formats.tf_bundle import INDEX_SUFFIX
 from elmokit.formats.tf_hub_address import archive_url, cached_module, elmo_version, is_hub_address, module_folder
 from elmokit.formats.words import with_token_embeddings
-from elmokit.storage.hdf5 import HDF5_SUFFIXES
 from elmokit.storage.text_files import expand_user
 
 
 def open_source(
     source: str | Path, options: str | Path | None, table: str | Path | None, vocabulary: str | Path | None
 ) -> PretrainedBiLM:
-    """Open what a path, a URL, the name of a published model or an id on the Hub names.
-
-    Arguments and errors as in :func:`elmokit.open_model`; ``table`` is ``token_embeddings``.
-    """
+    """Open what a path, a URL, a published name or an id on the Hub names; ``table`` is ``token_embeddings``."""
     name = normalize_url(source)
     options, table, listed = (
         None if file is None else local_path(normalize_url(file)) for file in (options, table, vocabulary)
@@ -54,7 +48,7 @@ def open_source(
         if options is not None:
             raise ConfigError(f"{name} is the name of a published model, which has its own options; leave them out.")
         model = _open_published(known, words)
-    elif name.startswith(HUB_PREFIX) or (is_hub_id(name) and not name.endswith(HDF5_SUFFIXES)):
+    elif name.startswith(HUB_PREFIX) or (is_hub_id(name) and not _is_file_name(name)):
         model = open_path(_download_from_hub(name), options, words)
     else:
         nearest = difflib.get_close_matches(name.lower(), [DEFAULT_MODEL, *published.names()], n=1)
@@ -69,27 +63,34 @@ def open_source(
 
 
 def _exists(path: Path) -> bool:
-    """Check for a file, a directory, or a checkpoint that is named without its ``.index``.
+    """Check for a file, a directory, or what a format recognizes though it is neither, such as the stem of a name."""
+    try:
+        return path.exists() or find_format(path) is not None
+    except OSError:  # a name that is too long, as any text may be
+        return False
 
-    ``os.path.exists`` is used because ``Path.exists`` raises if the name is too long, as any text may be.
-    """
-    return os.path.exists(path) or os.path.exists(f"{path}{INDEX_SUFFIX}")  # noqa: PTH110
+
+def _is_file_name(name: str) -> bool:
+    """Check for the extension of weights: ``folder/weights.hdf5`` is a missing file and not an id on the Hub."""
+    return any(name.endswith(weight_format.extensions) for weight_format in FORMATS)
 
 
 def _open_url(url: str, options: Path | None, words: Path | None) -> PretrainedBiLM:
-    """Download and open a model. The options of an HDF5 file are looked for next to it on the server."""
+    """Download and open a model. Its options are looked for next to it on the server."""
     if is_hub_address(url):
         return _open_tf_hub(url, options, words)
-    file_name = url_file_name(url)
-    if options is None and not url.startswith("file:") and file_name.endswith(HDF5_SUFFIXES):
-        own = own_file(Path(file_name), OPTIONS).name
-        try:
-            options = fetch(sibling_url(url, own))
-        except ModelNotFoundError:
-            if own == OPTIONS:
-                raise
-            options = fetch(sibling_url(url, OPTIONS))
+    names = [name for weight_format in FORMATS for name in weight_format.options_names(url_file_name(url))]
+    if options is None and names and not url.startswith("file:"):
+        options = _fetch_options(url, names)
     return open_path(fetch(url), options, words)
+
+
+def _fetch_options(url: str, names: list[str]) -> Path:
+    """Download the options file that is next to a URL, by the first of its possible names that the server has."""
+    for name in names[:-1]:
+        with contextlib.suppress(ModelNotFoundError):
+            return fetch(sibling_url(url, name))
+    return fetch(sibling_url(url, names[-1]))
 
 
 def _open_tf_hub(url: str, options: Path | None, words: Path | None) -> PretrainedBiLM:

@@ -22,23 +22,13 @@ from elmokit.text.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class ModelStructure:
-    """All that computing vectors needs besides the weights.
+    """All that computing vectors needs besides the weights, to be stored with ``elmokit.config.to_dict``."""
 
-    Use :func:`elmokit.config.to_dict` and :func:`elmokit.config.from_dict` to store it. The softmax and the whitening
-    are not part of it, because token vectors do not need them.
-
-    Args:
-        bilm: The sizes of the biLM.
-        lexicon: As in ``PretrainedBiLM``.
-        words: The words of a word-input model, one per row of its table.
-        is_aligned: Whether the model has an alignment.
-        card: The model card.
-        precision: The lowest precision in which the model is computed; None means float32.
-    """
+    # The softmax and the whitening are not part of it, because token vectors do not need them.
 
     bilm: BiLMConfig
     lexicon: Lexicon | None = None
-    words: tuple[str, ...] | None = None
+    words: tuple[str, ...] | None = None  # of a word-input model, one per row of its table
     is_aligned: bool = False
     card: dict[str, Any] = field(default_factory=dict)
     precision: Precision | None = None

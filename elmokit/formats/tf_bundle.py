@@ -70,15 +70,7 @@ class Entry:
 
 
 class TensorBundle:
-    """The variables of one bundle.
-
-    Args:
-        prefix: Path of the files, without ``.index``.
-
-    Raises:
-        ModelNotFoundError: The index or a data file is missing.
-        FormatError: A file is damaged or of another format, or the files do not belong together.
-    """
+    """The variables of one bundle; ``prefix`` is the path of its files, without ``.index``."""
 
     def __init__(self, prefix: str | Path) -> None:
         self.prefix = Path(prefix)
@@ -98,12 +90,7 @@ class TensorBundle:
         return {name: entry.shape for name, entry in self.entries.items()}
 
     def read(self, name: str) -> NDArray[np.generic]:
-        """Return a variable, memory-mapped and read-only, after checking its checksum.
-
-        Raises:
-            FormatError: The checksum is wrong, the variable has a dtype without a plain array (text), or it is stored
-                in slices.
-        """
+        """Read a variable, memory-mapped and read-only, and check its checksum."""
         entry = self.entries[name]
         dtype = DTYPES.get(entry.dtype)
         if entry.sliced or dtype is None:

@@ -29,14 +29,15 @@ from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
 from elmokit.engine.state import Floats
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TensorMismatchError
 from elmokit.formats import bilm_tf
+from elmokit.formats.bilm_tf import bilm_tf_rows
+from elmokit.formats.format import Format
 from elmokit.formats.model import PretrainedBiLM, Weights
-from elmokit.formats.sidecars import VOCABULARY_NAMES
-from elmokit.formats.table import TensorRow, read_through
+from elmokit.formats.sidecars import OPTIONS, VOCABULARY_NAMES
+from elmokit.formats.tensor_rows import TensorRow, read_through
 from elmokit.formats.tf_bundle import INDEX_SUFFIX, TensorBundle, is_index
 from elmokit.storage.bounded import read_bounded
 from elmokit.text.vocabulary import Vocabulary, row_vocabulary
 
-FAMILY = "tf-checkpoint"
 ADAGRAD_START = 1.0
 """bilm-tf's initial value of every sum, also used for the table rows that bilm-tf does not have."""
 
@@ -44,7 +45,7 @@ _MAX_STATE_SIZE = 1 << 20  # of the file `checkpoint`, which lists names
 _SCOPE = "lm/"
 _ADAGRAD = "/Adagrad"
 _SOFTMAX = "softmax/"
-# Variables that no model has; of the optimizer's state only the Adagrad sums can be read (`read(adagrad=True)`).
+# Variables that no model has; of the optimizer's state only the Adagrad sums can be read, by `read_checkpoint`.
 _TRAINING = ("global_step", "train_perplexity", "beta1_power", "beta2_power")
 # Optimizers and moving averages keep their variables under the name of the trained one, with one of these endings.
 _SLOTS = (_ADAGRAD, "/Adam", "/Adam_1", "/ExponentialMovingAverage", "/Momentum")
@@ -106,18 +107,28 @@ class _Variables:
         return next((name for name in (row.theirs, *row.also) if name in self.names), None)
 
 
-def load(
-    path: str | Path,
-    options: str | Path | None = None,
-    *,
-    step: int | None = None,
-    vocabulary: str | Path | None = None,
-) -> PretrainedBiLM:
-    """Open the biLM of a checkpoint, with its softmax if there is a vocabulary. Arguments as in ``read``."""
-    return read(path, options, step=step, vocabulary=vocabulary).model
+class TFCheckpoint(Format):
+    """A checkpoint of bilm-tf: its directory, ``checkpoint`` or ``.index`` file, or the latter without ``.index``."""
+
+    name = "tf-checkpoint"
+    description = "a TensorFlow checkpoint of bilm-tf"
+    files = ("checkpoint", f"*{INDEX_SUFFIX}", "*.data-*-of-*", OPTIONS, "*vocab*.txt", "*vocab*.txt.gz")
+
+    def recognizes(self, path: Path) -> bool:
+        if path.is_file():
+            return path.name == "checkpoint" or path.name.endswith(INDEX_SUFFIX)
+        if path.is_dir():
+            return find_checkpoint(path) is not None
+        return bool(path.name) and path.with_name(path.name + INDEX_SUFFIX).is_file()
+
+    def guess(self, folder: Path) -> str | None:
+        return "a TensorFlow checkpoint" if (folder / "checkpoint").is_file() else None
+
+    def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
+        return read_checkpoint(path, options, vocabulary=words).model
 
 
-def read(
+def read_checkpoint(
     path: str | Path,
     options: str | Path | None = None,
     *,
@@ -144,7 +155,7 @@ def read(
     if prefix is None:
         raise ModelNotFoundError(f"There is no TensorFlow checkpoint at {path}: it has no .index file of one.")
     variables = _Variables(prefix)
-    options = options or _in_or_above(prefix, "options.json")
+    options = options or _in_or_above(prefix, OPTIONS)
     if options is None:
         raise ModelNotFoundError(
             f"{prefix} has no options.json next to it. Put the options of the training run there, or name them."
@@ -153,10 +164,10 @@ def read(
     lm_shapes = {name: shape for name, shape in variables.shapes.items() if not name.startswith(_SOFTMAX)}
     config = bilm_tf.config_from_options(bilm_tf.read_options(options), lm_shapes, str(options))
     what = f"{prefix} (sizes from {options})"
-    arrays = read_through(bilm_tf.table(config), tensor_shapes(config), lm_shapes, variables.read, what)
+    arrays = read_through(bilm_tf_rows(config), tensor_shapes(config), lm_shapes, variables.read, what)
     n_steps = _step(variables.bundle, prefix)
     card = {} if n_steps is None else {"training_steps": n_steps}
-    model = PretrainedBiLM(Weights(config, arrays), FAMILY, source=prefix, card=card)
+    model = PretrainedBiLM(Weights(config, arrays), TFCheckpoint.name, source=prefix, card=card)
     # A softmax without its words is useless and may hold most of the bytes: without a vocabulary it is not read at all.
     words_path = _vocabulary_path(prefix, vocabulary)
     if words_path is None:
@@ -174,16 +185,7 @@ def read(
 
 
 def read_adagrad(prefix: Path, model: PretrainedBiLM) -> dict[str, Floats]:
-    """Read the optimizer's sums for a model that was opened before, as in ``Checkpoint.adagrad``.
-
-    Args:
-        prefix: The checkpoint, as ``find_checkpoint`` returns it.
-        model: The model of this checkpoint, or one that was exported from it.
-
-    Raises:
-        TensorMismatchError: The checkpoint holds no Adagrad sums, or the model is from another point of the training.
-        FormatError: The checkpoint is damaged.
-    """
+    """Read the optimizer's sums for a model of this checkpoint that was opened before, as in ``Checkpoint.adagrad``."""
     variables = _Variables(prefix)
     if not _is_export_of(model, variables):
         raise TensorMismatchError(f"{model.source} is from another point of the training than the checkpoint {prefix}.")
@@ -191,13 +193,7 @@ def read_adagrad(prefix: Path, model: PretrainedBiLM) -> dict[str, Floats]:
 
 
 def attach_softmax(model: PretrainedBiLM, path: Path, vocabulary: Path | None = None) -> None:
-    """Give a model the softmax of the checkpoint that it was exported from.
-
-    If it cannot be used, it is left out and the model card says why.
-
-    Args:
-        path, vocabulary: As in ``read``.
-    """
+    """Give a model the softmax of the checkpoint that it was exported from, or say in its card why not."""
     try:
         prefix = find_checkpoint(path)
         words_path = None if prefix is None else _vocabulary_path(prefix, vocabulary)
@@ -219,13 +215,11 @@ def attach_softmax(model: PretrainedBiLM, path: Path, vocabulary: Path | None = 
 
 
 def _is_export_of(model: PretrainedBiLM, variables: _Variables) -> bool:
-    """Check whether a model was exported from this checkpoint, and not before or after further training.
-
-    A softmax is only right for the LSTMs that it was trained with. Comparing the biases is enough and quick: they are
-    small, and every training step changes them.
-    """
+    """Check whether a model was exported from this checkpoint, and not before or after further training."""
+    # A softmax is only right for the LSTMs that it was trained with. Comparing the biases is enough and quick: they are
+    # small, and every training step changes them.
     ours = model.arrays
-    for row in bilm_tf.table(model.config):
+    for row in bilm_tf_rows(model.config):
         if row.ours.endswith("bias"):
             name = variables.name_of(row)
             if name is None or not np.array_equal(row.layout.to_ours(variables.read(name)), ours[row.ours]):
@@ -234,11 +228,7 @@ def _is_export_of(model: PretrainedBiLM, variables: _Variables) -> bool:
 
 
 def find_checkpoint(path: Path, step: int | None = None) -> Path | None:
-    """Find the checkpoint at a path: the path of its files without ``.index``, or None if there is none.
-
-    Raises:
-        ModelNotFoundError: There are checkpoints, but not of that step.
-    """
+    """Find the checkpoint at a path: the path of its files without ``.index``, or None if there is none."""
     if path.name.endswith(INDEX_SUFFIX) and path.is_file():
         return path.with_name(path.name.removesuffix(INDEX_SUFFIX))
     if path.name and path.with_name(path.name + INDEX_SUFFIX).is_file():
@@ -251,13 +241,6 @@ def find_checkpoint(path: Path, step: int | None = None) -> Path | None:
         if checkpoints := [prefix for prefix in sorted(prefixes) if _is_bundle(prefix)]:
             return _choose(inner, checkpoints, step)
     return None
-
-
-def is_named_by(path: Path) -> bool:
-    """Check whether a path is a checkpoint's ``checkpoint`` or ``.index`` file, or the latter without ``.index``."""
-    if path.is_file():
-        return path.name == "checkpoint" or path.name.endswith(INDEX_SUFFIX)
-    return not path.exists() and path.with_name(path.name + INDEX_SUFFIX).is_file()
 
 
 def _is_bundle(prefix: Path) -> bool:
@@ -273,10 +256,7 @@ def as_floats(bundle: TensorBundle, name: str) -> Floats:
 
 
 def lstm_name(name: str) -> str | None:
-    """Translate an LSTM variable's name to the published one, or return None for another variable.
-
-    A single direction or layer, which has no number in TensorFlow's name, gets number 0.
-    """
+    """Translate an LSTM variable's name to the published one, where an absent number is 0; None for others."""
     match = _LSTM.fullmatch(name)
     published = _LSTM_PARTS.get(match["part"]) if match else None
     if match is None or published is None:
@@ -379,7 +359,7 @@ def _softmax(variables: _Variables, model: PretrainedBiLM, vocabulary: Vocabular
 
 
 def _all_adagrad(variables: _Variables, model: PretrainedBiLM) -> dict[str, Floats]:
-    sums = _adagrad(variables, bilm_tf.table(model.config))
+    sums = _adagrad(variables, bilm_tf_rows(model.config))
     if model.softmax is not None:
         softmax_sums = _adagrad(variables, _softmax_rows(variables))
         sums |= {f"softmax.{name}": array for name, array in softmax_sums.items()}
@@ -404,3 +384,6 @@ def _adagrad(variables: _Variables, rows: list[TensorRow]) -> dict[str, Floats]:
             array[0] = ADAGRAD_START  # not zero: Adagrad divides by the square root of it
         sums[row.ours] = array
     return sums
+
+
+FORMAT = TFCheckpoint()

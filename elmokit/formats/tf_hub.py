@@ -26,13 +26,16 @@ from elmokit.engine.config import Shape, tensor_shapes
 from elmokit.engine.state import Floats
 from elmokit.errors import FormatError, TensorMismatchError
 from elmokit.formats import bilm_tf
+from elmokit.formats.bilm_tf import bilm_tf_rows
+from elmokit.formats.format import Format
 from elmokit.formats.model import PretrainedBiLM, Weights
-from elmokit.formats.table import read_through
+from elmokit.formats.sidecars import OPTIONS
+from elmokit.formats.tensor_rows import read_through
 from elmokit.formats.tf_bundle import INDEX_SUFFIX, TensorBundle
 from elmokit.formats.tf_checkpoint import as_floats, lstm_name
+from elmokit.formats.words import with_words
 from elmokit.text.characters import N_CHARS
 
-FAMILY = "tf-hub"
 GRAPHS = ("saved_model.pb", "tfhub_module.pb")
 MIX = "mix"
 """Key in the model card: ``{"weights": [...], "gamma": ...}``, the module's own scalar mix before its softmax."""
@@ -44,57 +47,54 @@ _MIX_GAMMA = ("aggregation/scaling", "_ELMo_gamma")
 _CHAR_TABLE = "char_embed"
 
 
-def is_module(path: Path) -> bool:
-    """Check whether a directory is a TF-Hub module or another SavedModel."""
-    return (path / f"{_VARIABLES}{INDEX_SUFFIX}").is_file() and any((path / name).is_file() for name in GRAPHS)
+class TFHub(Format):
+    """A TF-Hub module."""
 
+    # Without an options file, the original model's values are used for what the variables do not show. The model card
+    # has its scalar mix under `mix`, and the variables that are not part of the biLM under `skipped`.
 
-def load(path: str | Path, options: str | Path | None = None) -> PretrainedBiLM:
-    """Open a module.
+    name = "tf-hub"
+    description = "a TF-Hub module"
+    files = (*GRAPHS, f"*{INDEX_SUFFIX}", "*.data-*-of-*", OPTIONS)
 
-    The model card has its scalar mix under ``mix``, and the variables that are not part of the biLM under ``skipped``.
+    def recognizes(self, path: Path) -> bool:
+        return (path / f"{_VARIABLES}{INDEX_SUFFIX}").is_file() and any((path / name).is_file() for name in GRAPHS)
 
-    Args:
-        path: The module's directory.
-        options: An options file of the biLM. The default is ``options.json`` in the directory; if there is none, the
-            original model's values are used for what the variables do not show.
+    def guess(self, folder: Path) -> str | None:
+        return "a TensorFlow SavedModel" if (folder / "saved_model.pb").is_file() else None
 
-    Raises:
-        ModelNotFoundError: A file is missing.
-        FormatError, TensorMismatchError, ConfigError: A file is damaged or of another format.
-    """
-    folder = Path(path)
-    bundle = TensorBundle(folder / _VARIABLES)
-    names = _published_names(bundle, folder)
-    shapes = {name: bundle.entries[variable].shape for name, variable in names.items()}
-    has_zero_row = shapes[_CHAR_TABLE][:1] == (N_CHARS + 1,)
-    if has_zero_row:
-        shapes[_CHAR_TABLE] = (N_CHARS, *shapes[_CHAR_TABLE][1:])
-        if as_floats(bundle, names[_CHAR_TABLE])[0].any():
-            raise FormatError(
-                f"{folder}: the character table has {N_CHARS + 1} rows and the first is not zero, so it is not the one "
-                "for no token. elmokit does not know the layout of this module."
-            )
+    def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
+        bundle = TensorBundle(path / _VARIABLES)
+        names = _published_names(bundle, path)
+        shapes = {name: bundle.entries[variable].shape for name, variable in names.items()}
+        has_zero_row = shapes[_CHAR_TABLE][:1] == (N_CHARS + 1,)
+        if has_zero_row:
+            shapes[_CHAR_TABLE] = (N_CHARS, *shapes[_CHAR_TABLE][1:])
+            if as_floats(bundle, names[_CHAR_TABLE])[0].any():
+                raise FormatError(
+                    f"{path}: the character table has {N_CHARS + 1} rows and the first is not zero, so it is not the "
+                    "one for no token. elmokit does not know the layout of this module."
+                )
 
-    def read(name: str) -> Floats:
-        array = as_floats(bundle, names[name])
-        return array[1:] if has_zero_row and name == _CHAR_TABLE else array
+        def read(name: str) -> Floats:
+            array = as_floats(bundle, names[name])
+            return array[1:] if has_zero_row and name == _CHAR_TABLE else array
 
-    if options is None and (folder / "options.json").is_file():
-        options = folder / "options.json"
-    content = _options_from(shapes, folder) if options is None else bilm_tf.read_options(options)
-    config = bilm_tf.config_from_options(content, shapes, str(options or folder))
-    rows = bilm_tf.table(config)
-    known = {row.theirs for row in rows}
-    own_shapes = {name: shape for name, shape in shapes.items() if name in known}
-    what = f"{folder} (sizes from {options or 'its variables'})"
-    arrays = read_through(rows, tensor_shapes(config), own_shapes, read, what)
-    used = {names[name] for name in own_shapes}
-    mix = _mix(bundle, config.n_layers + 1, used)
-    card: dict[str, Any] = {} if mix is None else {MIX: mix}
-    if skipped := sorted(set(bundle.entries) - used):
-        card["skipped"] = skipped
-    return PretrainedBiLM(Weights(config, arrays), FAMILY, source=folder, card=card)
+        if options is None and (path / OPTIONS).is_file():
+            options = path / OPTIONS
+        content = _options_from(shapes, path) if options is None else bilm_tf.read_options(options)
+        config = bilm_tf.config_from_options(content, shapes, str(options or path))
+        rows = bilm_tf_rows(config)
+        known = {row.theirs for row in rows}
+        own_shapes = {name: shape for name, shape in shapes.items() if name in known}
+        what = f"{path} (sizes from {options or 'its variables'})"
+        arrays = read_through(rows, tensor_shapes(config), own_shapes, read, what)
+        used = {names[name] for name in own_shapes}
+        mix = _mix(bundle, config.n_layers + 1, used)
+        card: dict[str, Any] = {} if mix is None else {MIX: mix}
+        if skipped := sorted(set(bundle.entries) - used):
+            card["skipped"] = skipped
+        return with_words(PretrainedBiLM(Weights(config, arrays), self.name, source=path, card=card), words)
 
 
 def _published_names(bundle: TensorBundle, folder: Path) -> dict[str, str]:
@@ -163,3 +163,6 @@ def _mix(bundle: TensorBundle, n_layers: int, used: set[str]) -> dict[str, Any] 
         used.add(names[0])
     weights, gamma = mix
     return {"weights": weights, "gamma": gamma[0]}
+
+
+FORMAT = TFHub()

@@ -84,16 +84,9 @@ def module_folder(url: str) -> Path:
 
 
 def cached_module(url: str) -> Path | None:
-    """Find a module that ``tensorflow_hub`` or ``kagglehub`` downloaded, or its archive, on this machine.
-
-    Args:
-        url: The module's address. Other addresses of the same module are looked up too.
-
-    Returns:
-        The module's directory, or an archive ``SHA1.tar.gz`` in the cache of ``tensorflow_hub``.
-    """
+    """Find the module of an address, or its archive, that ``tensorflow_hub`` or ``kagglehub`` downloaded."""
     for folder in _folders(url):
-        if tf_hub.is_module(folder):
+        if tf_hub.FORMAT.recognizes(folder):
             return folder
         for archive in (folder.with_name(f"{folder.name}{suffix}") for suffix in (".tar.gz", ".tgz", ".tar", "")):
             if archive.is_file() and is_archive(archive):

@@ -55,12 +55,7 @@ _OPCODES = {
 
 
 class ForeignNameError(Exception):
-    """A pickle asks for something that is no part of a tensor.
-
-    Attributes:
-        name: Its full name.
-        is_tensor: Whether it belongs to a tensor of a kind that is not read: sparse, quantized, complex.
-    """
+    """A pickle asks for more than tensors need, or for a kind that is not read: sparse, quantized, complex."""
 
     def __init__(self, name: str, is_tensor: bool) -> None:
         super().__init__(name)
@@ -90,21 +85,9 @@ class StoredTensor(NamedTuple):
 
 
 class TorchFile:
-    """The content of a file that ``torch.save`` wrote, memory-mapped.
+    """The content of a file that ``torch.save`` wrote, memory-mapped, with a :class:`StoredTensor` for each tensor."""
 
-    Damaged bytes raise exceptions of any type, when the file is opened and when a tensor is read.
-
-    Args:
-        file: The open file.
-
-    Raises:
-        ForeignNameError: Its pickle asks for more than tensors need.
-
-    Attributes:
-        content: What the pickle holds: plain values and containers, a :class:`StoredTensor` in place of each tensor,
-            and NumPy arrays.
-        n_bytes: The size of the file.
-    """
+    # Damaged bytes raise exceptions of any type, when the file is opened and when a tensor is read.
 
     def __init__(self, file: IO[bytes]) -> None:
         self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -138,14 +121,11 @@ class TorchFile:
         ranges = {name.removeprefix(root): self._range(member) for name, member in members.items()}
         if "byteorder" in ranges and self._map[slice(*ranges["byteorder"])] != b"little":
             raise ValueError("it was saved on a big-endian machine")
-        self._ranges = {name.removeprefix("data/"): place for name, place in ranges.items() if name.startswith("data/")}
+        self._ranges = {name.removeprefix("data/"): span for name, span in ranges.items() if name.startswith("data/")}
         return _load(io.BytesIO(self._map[slice(*ranges["data.pkl"])]), self.n_bytes)[0]
 
     def _range(self, member: zipfile.ZipInfo) -> tuple[int, int]:
-        """Return where the bytes of a member begin and end. They are not compressed.
-
-        Their checksum is not compared: PyTorch can be told not to compute it.
-        """
+        """Find where the bytes of a member begin and end. Its checksum is not compared: PyTorch may leave it out."""
         header = self._map[member.header_offset : member.header_offset + _LOCAL_HEADER]
         n_name, n_extra = (int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
         start = member.header_offset + _LOCAL_HEADER + n_name + n_extra
@@ -308,10 +288,8 @@ class _PickledArray:
 def _rebuild_tensor(
     storage: Storage, offset: int, shape: Sequence[int], strides: Sequence[int], *others: Any
 ) -> StoredTensor:
-    """Note a tensor, after checking that it is within its storage.
-
-    ``others`` are ``requires_grad``, hooks, and marks of a tensor that shows its storage negated or conjugated.
-    """
+    """Note a tensor, after checking that it is within its storage."""
+    # `others` are requires_grad, hooks, and marks of a tensor that shows its storage negated or conjugated.
     if not isinstance(storage, Storage) or len(shape) != len(strides) or any(others[2:]):
         raise ValueError("its pickle describes a tensor that is not plain")
     (offset,) = _sizes([offset])

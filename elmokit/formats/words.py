@@ -30,13 +30,7 @@ if TYPE_CHECKING:
 
 
 class CachedModel(PretrainedBiLM):
-    """A model that reads characters and has precomputed vectors of some tokens.
-
-    Args:
-        rows: The row of each listed token in the table.
-        table: The vectors, ``(rows, projection_dim)``.
-        parts: The parts of a ``PretrainedBiLM``.
-    """
+    """A model that reads characters and has precomputed vectors ``(rows, projection_dim)`` of some tokens."""
 
     def __init__(self, rows: dict[str, int], table: Floats, **parts: Any) -> None:
         super().__init__(**parts)
@@ -85,15 +79,9 @@ class CachedModel(PretrainedBiLM):
 
 
 def with_words(model: PretrainedBiLM, path: Path | None) -> PretrainedBiLM:
-    """Return a model with its word list, if there is one.
-
-    A model that reads words needs it, and it must fit. For a model that reads characters it is optional: an invalid
-    vocabulary is left out, and the model card says so. The words of a softmax are never replaced.
-
-    Raises:
-        ConfigError: The model has a softmax over other words.
-        ModelNotFoundError, FormatError, TensorMismatchError: As in ``row_vocabulary``.
-    """
+    """Return a model with its word list, if there is one."""
+    # A model that reads words needs it, and it must fit. For a model that reads characters it is optional: an invalid
+    # vocabulary is left out, and the model card says so. The words of a softmax are never replaced.
     if path is None:
         return model
     if model.softmax is not None:
@@ -123,20 +111,9 @@ def with_meta(model: PretrainedBiLM, folder: Path) -> PretrainedBiLM:
 
 
 def with_token_embeddings(model: PretrainedBiLM, path: str | Path, vocabulary: str | Path | None) -> PretrainedBiLM:
-    """Return a model that looks tokens up in a table that bilm-tf computed: the dataset ``embedding``, one row per
-    word.
-
-    Tokens that are not in the table are computed from their characters if the model reads characters. A model that
-    reads words maps them to ``<UNK>``, or refuses them if its list has none.
-
-    Args:
-        vocabulary: The words of the rows; None for the word list next to the table, as
-            ``find_vocabulary`` finds it.
-
-    Raises:
-        ModelNotFoundError, FormatError, TensorMismatchError: The table or its words are missing, damaged, or of another
-            model.
-    """
+    """Return a model that looks tokens up in a table that bilm-tf computed, with one row per word of ``vocabulary``."""
+    # Tokens that are not in the table are computed from their characters if the model reads characters. A model that
+    # reads words maps them to `<UNK>`, or refuses them if its list has none.
     path = Path(path)
     config = model.config
     table = read_embeddings(path, config.projection_dim)
@@ -164,13 +141,7 @@ def with_token_embeddings(model: PretrainedBiLM, path: str | Path, vocabulary: s
 
 
 def read_embeddings(path: str | Path, dim: int) -> NDArray[np.float32]:
-    """Read the table that bilm-tf's ``dump_token_embeddings`` writes: the dataset ``embedding``, ``(words, dim)``.
-
-    Raises:
-        ModelNotFoundError: The file does not exist.
-        FormatError, TensorMismatchError: The file is damaged, holds no such table or one of another size, or only a
-            link to another file.
-    """
+    """Read the table that bilm-tf's ``dump_token_embeddings`` writes: the dataset ``embedding``, ``(words, dim)``."""
     import h5py
 
     try:

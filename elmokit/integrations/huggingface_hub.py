@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from elmokit.errors import MissingExtraError, OutputError
-from elmokit.formats.archives import MODEL_FILES
 from elmokit.formats.folder import save_folder
+from elmokit.formats.format import model_files
 from elmokit.formats.model import PretrainedBiLM, describe
 from elmokit.formats.open import open_model
 from elmokit.formats.save import refuse_target
@@ -118,7 +118,7 @@ class HubModel(ModelHubMixin):  # type: ignore[misc]
                 force_download=force_download,
                 local_files_only=local_files_only,
                 token=token,
-                allow_patterns=list(MODEL_FILES),
+                allow_patterns=model_files(),
             )
             folder = Path(downloaded)
         return cls(open_model(folder), **model_kwargs)

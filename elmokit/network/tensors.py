@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from elmokit.storage.tensor_file import write_tensor_file
 
 
 def tensor_of(array: NDArray[np.float32]) -> Tensor:
@@ -23,14 +26,11 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    # Imported here, because importing the network must read no more than its own code.
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
+    write_tensor_file({name: _array_of(tensor.detach().cpu()) for name, tensor in tensors.items()}, path)
 
-    path.touch()
-    mode = path.stat().st_mode  # safetensors replaces the file with one that only its owner can read
-    try:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
-    except SafetensorError as error:
-        raise OSError(str(error)) from error
-    path.chmod(mode)
+
+def _array_of(tensor: Tensor) -> NDArray[Any]:
+    if tensor.dtype == torch.bfloat16:  # which NumPy does not have: its bits
+        return tensor.contiguous().view(torch.int16).numpy().view(np.uint16)
+    array: NDArray[Any] = tensor.numpy()
+    return array

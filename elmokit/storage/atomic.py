@@ -27,23 +27,7 @@ SUFFIX_LENGTH = 8  # random characters at the end of a temporary directory's nam
 
 @contextlib.contextmanager
 def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False) -> Iterator[Path]:
-    """Yield a temporary path to write to. It is renamed to ``path`` when the block ends, or removed if the block
-    raises.
-
-    Once this returns, the output survives a power loss: it has been flushed to disk.
-
-    Args:
-        path: The destination. Its parent directories are created if missing.
-        overwrite: Replace an existing destination.
-        folder: Write a directory, which is created at the temporary path; otherwise a file.
-
-    Raises:
-        OutputError: The destination exists and ``overwrite`` is False, or it cannot be written.
-
-    Example:
-        >>> with atomic_write("vectors.npy") as temporary:
-        ...     numpy.save(temporary, vectors)
-    """
+    """Yield a temporary path that is flushed and renamed to ``path`` at the end of the block, or removed on errors."""
     path = Path(path)
     check_output_path(path, overwrite, folder)
     try:
@@ -93,15 +77,9 @@ def _make_folder(folder: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Flush a file or directory to disk, so that it survives a power loss. A directory is the list of its names.
-
-    Where directories cannot be flushed (Windows, some network file systems), their part is skipped.
-
-    Raises:
-        OSError: The disk is full or fails.
-    """
+    """Flush a file or directory to disk, so that it survives a power loss. A directory is the list of its names."""
     if path.is_dir():
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # Windows and some network file systems cannot flush directories
             _sync(os.open(path, os.O_RDONLY))
     else:
         _sync(os.open(path, os.O_RDWR))  # Windows flushes only what is open for writing
@@ -115,10 +93,7 @@ def _sync(descriptor: int) -> None:
 
 
 def recover_interrupted(folder: Path) -> None:
-    """Remove what killed processes left in a directory, and restore what one had moved out of the way.
-
-    Call this only for a directory that no other process is writing to.
-    """
+    """Remove what killed processes left in a directory that nobody writes to, and restore what they moved away."""
     for workspace in _workspaces(folder):
         name = workspace.name[1:].rpartition(".")[0]
         # The process died between the two renames of `_move_into_place`: put the old directory back.
@@ -128,9 +103,7 @@ def recover_interrupted(folder: Path) -> None:
 
 
 def is_unused(path: Path) -> bool:
-    """Return whether nothing is at a path, or a directory that a process left that was killed before it wrote anything:
-    one with nothing but a lock and temporary directories.
-    """
+    """Check that nothing is at a path but what a killed process leaves: a lock and temporary directories."""
     if not path.exists():
         return True
     return path.is_dir() and all(inside.name == LOCK for inside in set(path.iterdir()).difference(_workspaces(path)))
@@ -144,11 +117,7 @@ def _workspaces(folder: Path) -> list[Path]:
 
 
 def check_parent(path: str | Path) -> None:
-    """Check that the directory of an output exists.
-
-    Raises:
-        OutputError: It does not exist, or is a file.
-    """
+    """Check that the directory of an output exists, or raise an OutputError."""
     parent = Path(path).parent
     if not parent.is_dir():
         problem = f"{parent} is not a directory" if parent.exists() else f"the directory {parent} does not exist"
@@ -156,19 +125,9 @@ def check_parent(path: str | Path) -> None:
 
 
 def check_extension(path: str | Path, extensions: Sequence[str], otherwise: str = "") -> None:
-    """Check that the name of an output does not ask for a format that will not be written.
-
-    What follows the last dot counts as an extension if it starts with two letters, or is one of ``extensions``: names
-    such as ``elmo-v1.5`` and ``corpus.2019`` have none.
-
-    Args:
-        path: The output path.
-        extensions: The extensions that are allowed, with their dots.
-        otherwise: The end of the error message: what else could be passed.
-
-    Raises:
-        OutputError: The extension is another one.
-    """
+    """Refuse the extension of a format that will not be written; ``otherwise`` ends the message: what else to pass."""
+    # What follows the last dot counts as an extension if it starts with two letters, or is one of `extensions`: names
+    # such as `elmo-v1.5` and `corpus.2019` have none.
     suffix = Path(path).suffix
     if suffix not in extensions and re.match(r"\.[A-Za-z]{2}", suffix):
         known = " or ".join(filter(None, [", ".join(extensions[:-1]), extensions[-1]]))
@@ -181,18 +140,8 @@ def check_extension(path: str | Path, extensions: Sequence[str], otherwise: str 
 def check_output_path(
     path: str | Path, overwrite: bool, folder: bool = False, parts: Sequence[str] | None = None
 ) -> None:
-    """Check before any work is done that an output can be written to a path.
-
-    Args:
-        path: The output path.
-        overwrite: Whether an existing output can be replaced.
-        folder: Whether the output is a directory.
-        parts: Name patterns of the files in such a directory. A directory that contains anything else is not
-            overwritten, because that would be lost. None allows anything.
-
-    Raises:
-        OutputError: Something exists there that cannot be overwritten, or the path has no name, such as ``.``.
-    """
+    """Check before any work is done that an output can be written to a path."""
+    # A directory that contains anything but `parts` (name patterns) is not overwritten, because that would be lost.
     path = Path(path)
     if not path.name:
         raise OutputError(f"The output path {str(path)!r} has no name. Give it one.")
@@ -207,7 +156,7 @@ def check_output_path(
         raise OutputError(f"{path} is a {kinds[0]}, but the output is a {kinds[1]}. Choose another name.")
     if folder and parts is not None:
         for name in sorted(inside.name for inside in path.iterdir()):
-            if not any(fnmatch.fnmatchcase(name, part) for part in parts):
+            if not any(fnmatch.fnmatchcase(name, pattern) for pattern in parts):
                 raise OutputError(
                     f"{path} contains {name}, which overwriting would delete. Move it elsewhere, or choose another "
                     "name."

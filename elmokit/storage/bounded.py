@@ -11,12 +11,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def read_bounded(path: str | Path, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
-    """Read a whole file.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: It is larger than ``max_bytes``.
-    """
+    """Read a whole file; one that is larger than ``max_bytes`` is a ValueError."""
     with Path(path).open("rb") as file:
         # `read` allocates as much as it is asked for. A device or a pipe has no size: the rest is read in chunks, so
         # that it takes no more memory than the limit.

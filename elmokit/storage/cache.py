@@ -9,11 +9,7 @@ from elmokit.errors import OutputError
 
 
 def cache_dir() -> Path:
-    """Return the cache directory: ``ELMOKIT_CACHE`` if set, else the platform's usual place for caches.
-
-    Raises:
-        OutputError: ``ELMOKIT_CACHE`` starts with the home directory of an unknown user, or there is no home directory.
-    """
+    """Return the cache directory: ``ELMOKIT_CACHE`` if set, else the platform's usual place for caches."""
     if chosen := os.environ.get("ELMOKIT_CACHE"):
         try:
             return Path(chosen).expanduser()

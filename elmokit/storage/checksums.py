@@ -47,15 +47,9 @@ class WrittenExtents:
     _extents: dict[str, list[list[int]]] = field(default_factory=dict)
 
     def add(self, name: str, start: int, data: bytes | memoryview, continues: bool = False) -> None:
-        """Note that data was written to a file at an offset.
-
-        Args:
-            name: The file.
-            start: The offset.
-            data: What was written.
-            continues: Make one extent of this write and the one before, if they are adjacent. An extent that a
-                truncation cuts in two does not count any more, so writes between which a file may be cut stay apart.
-        """
+        """Note that data was written to a file; ``continues`` joins it to the extent before, if adjacent."""
+        # An extent that a truncation cuts in two does not count any more, so writes between which a file may be cut
+        # stay apart.
         extents = self._extents.setdefault(name, [])
         if continues and extents and extents[-1][1] == start:
             # A checksum can be continued, so that a file that only grows has one extent per call of `take`.
@@ -65,12 +59,7 @@ class WrittenExtents:
             extents.append([start, start + len(data), zlib.crc32(data)])
 
     def take(self, files: Sequence[str], truncated: Mapping[str, int]) -> bytes:
-        """Return the extents as they are stored, followed by marks for truncated files, and forget them.
-
-        Args:
-            files: The names of all files in a fixed order.
-            truncated: The new sizes of files that are cut.
-        """
+        """Return the extents as they are stored, with marks for truncated files (their new sizes), and forget them."""
         taken, self._extents = self._extents, {}
         rows = [(number, *extent) for number, name in enumerate(files) for extent in taken.get(name, ())]
         rows += [(files.index(name), size, _TRUNCATED, 0) for name, size in truncated.items()]
@@ -79,8 +68,8 @@ class WrittenExtents:
 
 def extents_of(content: bytes, file: int) -> NDArray[np.void]:
     """Return the extents of one file that count, from what :meth:`WrittenExtents.take` returned over time."""
-    stored = np.frombuffer(content, EXTENT)
-    own = stored[stored["file"] == file]
+    extents = np.frombuffer(content, EXTENT)
+    own = extents[extents["file"] == file]
     counts = own["stop"] != _TRUNCATED
     for mark in np.flatnonzero(~counts):
         counts[:mark] &= own["stop"][:mark] <= own["start"][mark]
@@ -89,11 +78,7 @@ def extents_of(content: bytes, file: int) -> NDArray[np.void]:
 
 
 def find_damage(path: Path, extents: NDArray[np.void]) -> tuple[int, int] | None:
-    """Return where the first extent whose content has changed starts and stops, or None if there is none.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
+    """Find the first extent whose content has changed, as ``(start, stop)``; None if there is none."""
     with path.open("rb") as file:
         for _, start, stop, expected in extents.tolist():
             file.seek(start)

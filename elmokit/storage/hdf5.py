@@ -29,11 +29,10 @@ MAX_COMPRESSION = 200  # ratio of declared to stored bytes of a compressed datas
 
 
 class _RememberErrors(io.FileIO):
-    """A file that remembers its first write error instead of raising it.
+    """A file that remembers its first write error instead of raising it."""
 
-    If the disk is full, HDF5 cannot close its file any more and h5py crashes the process. So HDF5 is told that every
-    write succeeded, and whoever writes calls :meth:`check` to learn the truth.
-    """
+    # If the disk is full, HDF5 cannot close its file any more and h5py crashes the process. So HDF5 is told that every
+    # write succeeded, and whoever writes calls `check` to learn the truth.
 
     error: OSError | None = None
 
@@ -61,14 +60,7 @@ class _RememberErrors(io.FileIO):
 
 @contextlib.contextmanager
 def create_hdf5(path: Path) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
-    """Create an HDF5 file.
-
-    Yields:
-        The open file, and a function that raises the first write error so far. Call it now and then.
-
-    Raises:
-        OSError: The file cannot be created or written, at the latest when the block ends.
-    """
+    """Create an HDF5 file: yield it, and a function to call now and then that raises the first write error so far."""
     with _RememberErrors(path, "w+") as raw:
         import h5py
 
@@ -79,11 +71,7 @@ def create_hdf5(path: Path) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
 
 @contextlib.contextmanager
 def damage_as_format_error(path: str | Path) -> Iterator[None]:
-    """Turn whatever h5py raises for a damaged file into a FormatError that names the file.
-
-    Raises:
-        FormatError: The file is damaged.
-    """
+    """Turn whatever h5py raises for a damaged file into a FormatError that names the file."""
     try:
         yield
     except HDF5_ERRORS as error:
@@ -93,30 +81,22 @@ def damage_as_format_error(path: str | Path) -> Iterator[None]:
 
 
 def check_dataset(dataset: h5py.Dataset, path: str | Path) -> None:
-    """Reject a dataset unless its numbers are stored in this file, before any memory is allocated for them.
-
-    Raises:
-        FormatError: The dataset declares more than is stored, refers to another file, or does not hold numbers.
-    """
+    """Reject a dataset unless its numbers are stored in this file, before any memory is allocated for them."""
     name = str(dataset.name).lstrip("/")
     if dataset.dtype.kind not in "fiu":
         raise FormatError(f"{path}: dataset {name} holds {dataset.dtype}, not numbers, so it is not a model's tensor.")
     if dataset.is_virtual or dataset.external:
         raise FormatError(f"{path}: dataset {name} refers to another file, which elmokit does not read.")
-    declared, stored = int(dataset.nbytes), int(dataset.id.get_storage_size())
-    if declared > stored * (MAX_COMPRESSION if dataset.id.get_create_plist().get_nfilters() else 1):
+    declared, n_stored = int(dataset.nbytes), int(dataset.id.get_storage_size())
+    if declared > n_stored * (MAX_COMPRESSION if dataset.id.get_create_plist().get_nfilters() else 1):
         raise FormatError(
-            f"{path}: dataset {name} declares the shape {dataset.shape}, {declared:,} bytes, of which {stored:,} are "
+            f"{path}: dataset {name} declares the shape {dataset.shape}, {declared:,} bytes, of which {n_stored:,} are "
             "stored. The file is truncated or damaged: download or copy it again."
         )
 
 
 def read_dataset(dataset: h5py.Dataset, path: str | Path) -> NDArray[np.float32]:
-    """Read a dataset's numbers.
-
-    Raises:
-        FormatError: The dataset is damaged, or :func:`check_dataset` rejects it.
-    """
+    """Read the numbers of a dataset that :func:`check_dataset` accepts, or raise a FormatError."""
     check_dataset(dataset, path)
     try:
         return np.asarray(dataset, dtype=np.float32)

@@ -14,19 +14,9 @@ LOCK = "lock"
 
 @contextlib.contextmanager
 def file_lock(path: Path, message: str | None = None, wait: bool = False) -> Iterator[None]:
-    """Hold an exclusive lock while the block runs; the operating system releases it when the process ends.
-
-    File systems without locks (some network mounts) grant every lock.
-
-    Args:
-        path: The lock file. It is created with its directory if missing, and left in place afterwards.
-        message: The error text if another process holds the lock.
-        wait: Wait for another process that holds the lock, instead of raising an error.
-
-    Raises:
-        LockedError: Another process holds the lock.
-        OutputError: The lock file cannot be created.
-    """
+    """Hold an exclusive lock while the block runs, or raise a LockedError with ``message``; ``wait`` waits instead."""
+    # The operating system releases it when the process ends. File systems without locks (some network mounts) grant
+    # every lock. The lock file is created with its directory if missing, and left in place afterwards.
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()

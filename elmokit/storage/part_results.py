@@ -70,15 +70,7 @@ class PartResults:
         return self._store is not None and bool(self._results)
 
     def compute(self, name: str, function: Callable[[], Value]) -> Value:
-        """Return the result of a part. It is computed if it is not stored.
-
-        Args:
-            name: The part. Every part has a name of its own.
-            function: Computes the result: JSON values.
-
-        Raises:
-            OSError: The result cannot be written.
-        """
+        """Return the stored result of a part (JSON values), or compute and store it."""
         if name not in self._results:
             line = json.dumps({"name": name, "result": function()}, ensure_ascii=False)
             if self._store is not None:

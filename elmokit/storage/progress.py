@@ -53,11 +53,9 @@ class ProgressBar:
         self.close()
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
-        """Show that ``done`` of ``total`` units of a stage are finished.
-
-        A new name starts a new stage. Its first report says what an earlier, interrupted run has done already, so that
-        is left out when the time left is estimated.
-        """
+        """Show that ``done`` of ``total`` units of a stage are finished; a new name starts a new stage."""
+        # The first report of a stage says what an earlier, interrupted run has done, which is left out of the estimated
+        # time.
         if stage != self._stage:
             self._last_line = self._clock()
             self._start(stage, done)
@@ -133,7 +131,7 @@ def format_duration(seconds: float) -> str:
 
 
 def _in_notebook() -> bool:
-    """Return whether a notebook's kernel runs this process; programs that only start kernels import ipykernel too."""
+    """Check whether a notebook's kernel runs this process; programs that only start kernels import ipykernel too."""
     kernel = sys.modules.get("ipykernel.kernelapp")
     return kernel is not None and kernel.IPKernelApp.initialized()
 

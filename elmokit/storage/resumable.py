@@ -155,25 +155,15 @@ class ResumableStore:
             raise self._failure(error) from error
 
     def append(self, name: str, data: bytes | NDArray[Any]) -> None:
-        """Write data at the end of a file.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Write data at the end of a file."""
         file = self._file(name)
         # Not opened in append mode: there the system ignores `seek`, which `write_at` needs.
         offset = file.seek(0, os.SEEK_END)
         self._written.add(name, offset, _write(file, data), continues=True)
 
     def write_at(self, name: str, offset: int, data: bytes | NDArray[Any]) -> None:
-        """Write data at an offset, which may be beyond the end of the file.
-
-        Use it for parts that are complete in another order than that of the file. Data that is already committed must
-        not be overwritten, except where the progress says that it does not count.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Write data at an offset, also beyond the end of the file: for parts that are complete in another order."""
+        # Data that is committed must not be overwritten, except where the progress says that it does not count.
         file = self._file(name)
         file.seek(offset)
         self._written.add(name, offset, _write(file, data))
@@ -183,7 +173,7 @@ class ResumableStore:
         return os.fstat(self._file(name).fileno()).st_size
 
     def commit_is_due(self) -> bool:
-        """Return whether the last commit is ``COMMIT_SECONDS`` ago or more."""
+        """Check whether the last commit is ``COMMIT_SECONDS`` ago or more."""
         return time.monotonic() - self._committed_at >= COMMIT_SECONDS
 
     def commit(
@@ -254,11 +244,7 @@ class ResumableStore:
         self._committed_at = time.monotonic()
 
     def publish(self, name: str, target: Path) -> None:
-        """Move a file to its final place, and delete the rest of the store.
-
-        Raises:
-            OSError: It cannot be moved.
-        """
+        """Move a file to its final place, and delete the rest of the store."""
         os.fsync(self._file(name).fileno())
         # If the process dies between the move and the removal, the journal shows that the leftovers are not a partial
         # output.

@@ -21,11 +21,7 @@ _CODES = ((re.compile(f"[{_JAPANESE}]"), "ja"), (re.compile(f"[{_CHINESE}]"), "z
 
 
 class SegmentationCheck:
-    """Warns once about a text whose lines look as if they were not split into tokens.
-
-    Args:
-        name: What to call the text.
-    """
+    """Warns once about a text, called ``name``, whose lines look as if they were not split into tokens."""
 
     def __init__(self, name: str) -> None:
         self.name, self._is_reported = name, False

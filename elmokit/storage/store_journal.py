@@ -40,35 +40,14 @@ class _Journal:
 
 @dataclass(frozen=True)
 class StoreContents(_Journal):
-    """The committed contents of a store, for reading.
+    """The committed contents of a store, from :func:`read_store` or :attr:`ResumableStore.committed`."""
 
-    Get them from :func:`read_store` or from :attr:`ResumableStore.committed`. They stay valid while another process
-    appends to the store, because committed data never changes.
-
-    Attributes:
-        settings: The settings that identify the contents.
-        progress: The record of the last commit; empty if nothing was committed.
-        sizes: The committed length of each file in bytes.
-        finished: Whether the owner declared the store complete.
-        folder: The directory of the store.
-    """
+    # They stay valid while another process appends to the store, because committed data never changes.
 
     folder: Path = Path()
 
     def memory_map(self, name: str, dtype: DTypeLike, width: int | None = None) -> NDArray[Any]:
-        """Map a file of numbers into memory, read-only.
-
-        Args:
-            name: Name of the file. A file that was never written counts as empty.
-            dtype: Type of the numbers.
-            width: Numbers per row; None for a one-dimensional array.
-
-        Returns:
-            ``(rows, width)`` or ``(rows,)``.
-
-        Raises:
-            OutputError: The file is missing or shorter than recorded.
-        """
+        """Map a file of numbers into memory: ``(rows, width)`` or ``(rows,)``; empty if it was never written."""
         n_bytes = self.sizes.get(name, 0)
         shape: tuple[int, ...] = (n_bytes // np.dtype(dtype).itemsize,)
         if width is not None:
@@ -85,31 +64,15 @@ class StoreContents(_Journal):
             ) from None
 
     def read_bytes(self, name: str) -> bytes:
-        """Return the committed contents of a file; empty if it was never written.
-
-        Raises:
-            OutputError: The file is missing or shorter than recorded.
-        """
+        """Read the committed contents of a file; empty if it was never written."""
         return self.memory_map(name, np.uint8).tobytes()
 
     def read_state(self) -> bytes | None:
-        """Return the bytes that the last commit was given as ``state``.
-
-        Raises:
-            OutputError: The file is missing or damaged.
-        """
+        """Read the bytes that the last commit was given as ``state``."""
         return None if self.state_file is None else self._read_checked(self.state_file, None, self.state_crc32)
 
     def verify(self, files: Collection[str] | None = None, remedy: str | None = None) -> None:
-        """Compare files with the checksums of what was written to them.
-
-        Args:
-            files: The names of the files; None for all.
-            remedy: What the user should do about a damaged file, for the error message.
-
-        Raises:
-            OutputError: A file has changed, is cut short or is missing.
-        """
+        """Compare files, or all, with the checksums of what was written; ``remedy`` ends the error message."""
         remedy = remedy or f"Delete the directory {self.folder} and create it again."
         checksums = self._read_checked(CHECKSUMS, self.checksums_size, self.checksums_crc32, remedy)
         for number, name in enumerate(self.sizes):
@@ -143,11 +106,7 @@ class StoreContents(_Journal):
         return content
 
     def progress_as(self, kind: type[_Progress]) -> _Progress:
-        """Return the progress as a dataclass whose fields all have defaults.
-
-        Raises:
-            OutputError: The record does not fit the dataclass.
-        """
+        """Convert the progress to a dataclass whose fields all have defaults."""
         try:
             return msgspec.convert(self.progress, kind)
         except msgspec.ValidationError as error:
@@ -155,11 +114,7 @@ class StoreContents(_Journal):
 
 
 def read_store(folder: str | Path) -> StoreContents:
-    """Return what is committed in a store, without locking it.
-
-    Raises:
-        OutputError: There is no store, or its journal is damaged.
-    """
+    """Read what is committed in a store, without locking it."""
     contents = read_journal(Path(folder))
     if contents is None:
         raise OutputError(f"{folder} has no {JOURNAL}: it was not created by elmokit, or its creation never started.")
@@ -167,11 +122,7 @@ def read_store(folder: str | Path) -> StoreContents:
 
 
 def read_journal(folder: Path) -> StoreContents | None:
-    """Return what a journal records; None if there is none.
-
-    Raises:
-        OutputError: It is damaged, or was written by an incompatible version.
-    """
+    """Read what a journal records; None if there is none."""
     try:
         content = read_bounded(folder / JOURNAL)
     except FileNotFoundError:
@@ -193,11 +144,7 @@ def read_journal(folder: Path) -> StoreContents | None:
 
 
 def write_journal(contents: StoreContents) -> None:
-    """Replace the journal of a store, so that it survives a power loss.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Replace the journal of a store, so that it survives a power loss."""
     table = asdict(contents)
     del table["folder"]
     table = json.loads(json.dumps(table))  # tuples become lists, so that it has the checksum it will be read with

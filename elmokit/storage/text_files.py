@@ -36,11 +36,7 @@ HEAD_BYTES = 4096
 
 
 def expand_user(path: str | Path, error: type[ElmoError] = TextError) -> Path:
-    """Return a path with ``~`` and ``~user`` replaced by the home directory.
-
-    Raises:
-        ElmoError: The user does not exist. ``error`` is its class.
-    """
+    """Replace ``~`` and ``~user`` by the home directory; an unknown user is an error of the given class."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -48,12 +44,7 @@ def expand_user(path: str | Path, error: type[ElmoError] = TextError) -> Path:
 
 
 def check_input_file(source: str | Path, output: str | Path) -> None:
-    """Check before any work is done that a text exists, and that the output does not replace it.
-
-    Raises:
-        TextError: The text does not exist or is a directory.
-        OutputError: The text and the output are the same file.
-    """
+    """Check before any work is done that a text exists, and that the output does not replace it."""
     if str(source) == STDIN:
         return
     if not Path(source).exists():
@@ -126,19 +117,12 @@ def _files_inside(folder: Path, pattern: str | None) -> list[Path]:
 
 
 def can_reread(path: str | Path) -> bool:
-    """Return whether a text can be read more than once: a file can, but standard input and pipes cannot.
-
-    ``-`` is standard input even where a file has that name.
-    """
+    """Check whether a text can be read twice. Pipes and ``-`` (even where a file has that name) cannot."""
     return str(path) != STDIN and Path(path).is_file()
 
 
 def check_can_reread(path: str | Path) -> None:
-    """Check before any work is done that a text which is read more than once allows that.
-
-    Raises:
-        TextError: It is standard input or a pipe. (A missing file is an error when it is opened.)
-    """
+    """Refuse standard input and pipes before any work is done, for a text that is read more than once."""
     is_stdin = str(path) == STDIN
     if is_stdin or (Path(path).exists() and not can_reread(path)):
         what = "Standard input" if is_stdin else f"{path} is a pipe, which"
@@ -175,11 +159,7 @@ def _open(path: str | Path) -> tuple[IO[bytes], IO[bytes] | None, tuple[type[Exc
 
 @contextlib.contextmanager
 def open_binary(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading bytes, decompressed as in ``read_lines``.
-
-    Raises:
-        TextError, MissingExtraError: As in ``read_lines``.
-    """
+    """Open a file for reading bytes, decompressed as in ``read_lines``."""
     content, raw, damage = _open(path)
     with content, raw or contextlib.nullcontext():
         try:
@@ -248,16 +228,7 @@ def read_lines(path: str | Path, on_bytes: Callable[[int], object] | None = None
 def read_text(
     path: str | Path, max_bytes: int = MAX_TEXT_BYTES, if_too_large: str = "Split it into several files"
 ) -> str:
-    """Read a text file as a whole, decompressed as in ``read_lines`` and without a byte order mark.
-
-    Args:
-        path: The file.
-        max_bytes: Limit on the size of the text.
-        if_too_large: The end of the error message about a larger file.
-
-    Raises:
-        TextError, MissingExtraError: As in ``read_lines``, or the text is larger than ``max_bytes``.
-    """
+    """Read a text file as a whole, as in ``read_lines``; ``if_too_large`` ends the error about a larger file."""
     with open_binary(path) as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
@@ -273,11 +244,9 @@ def read_text(
 
 
 def _wide_encoding(data: bytes, is_start: bool = True) -> str | None:
-    """Return the encoding of text in UTF-16 or UTF-32, by its byte order mark or else by its bytes 0.
-
-    In UTF-16LE, lines after the start begin with the second byte of the line break before, so that their bytes 0 are
-    where those of UTF-16BE are.
-    """
+    """Recognize UTF-16 and UTF-32 by their byte order mark, or else by their bytes 0."""
+    # In UTF-16LE, lines after the start begin with the second byte of the line break before, so that their bytes 0 are
+    # where those of UTF-16BE are.
     # UTF-32 first: its little-endian mark begins with that of UTF-16.
     for mark, name in (
         (codecs.BOM_UTF32_LE, "UTF-32"),
@@ -319,16 +288,7 @@ def _named(path: str | Path) -> str:
 
 
 def bounded_lines(file: IO[bytes], path: str | Path, first: int = 1) -> Iterator[bytes]:
-    """Yield the lines of a file with their ends.
-
-    Args:
-        file: The file.
-        path: Its name, for the error message.
-        first: The number of its next line, for the error message.
-
-    Raises:
-        TextError: A line is longer than ``max_line_bytes()``.
-    """
+    """Yield the lines of a file with their ends; ``path`` and the number of the ``first`` line are for errors."""
     limit, number = max_line_bytes(), first
     while line := file.readline(limit + 1):
         if len(line) > limit and not line.endswith(b"\n"):
@@ -341,11 +301,7 @@ def bounded_lines(file: IO[bytes], path: str | Path, first: int = 1) -> Iterator
 
 
 def max_line_bytes() -> int:
-    """Return the limit on the length of a line: ``ELMOKIT_MAX_LINE_BYTES`` if set, else ``MAX_LINE_BYTES``.
-
-    Raises:
-        ConfigError: The variable is not a positive whole number.
-    """
+    """Return the limit on the length of a line: ``ELMOKIT_MAX_LINE_BYTES`` if set, else ``MAX_LINE_BYTES``."""
     chosen = os.environ.get(MAX_LINE_VARIABLE) or str(MAX_LINE_BYTES)
     if not chosen.isdecimal() or not int(chosen):
         raise ConfigError(f"{MAX_LINE_VARIABLE} is {chosen!r}; it must be a whole number of bytes above 0.")
@@ -353,7 +309,7 @@ def max_line_bytes() -> int:
 
 
 def _position(raw: IO[bytes] | None, n_bytes: int) -> int:
-    """Return how many bytes of a file were read; for a stream without a position, how many bytes came out of it."""
+    """Count the bytes of a file that were read; of a stream without a position, those that came out of it."""
     return raw.tell() if raw is not None and raw.seekable() else n_bytes
 
 

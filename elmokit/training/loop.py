@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from elmokit.embedding.start_state import STATE_FACT
 from elmokit.errors import TrainingError, is_out_of_memory
-from elmokit.formats.folder import RUN_MODEL, is_folder, read_card, save_folder
+from elmokit.formats.folder import RUN_MODEL, is_model_folder, read_card, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import Perplexity, unknown_words_warning
 from elmokit.network.bilm import BiLMState
@@ -449,7 +449,7 @@ def _perplexity_before(run: Path) -> tuple[float, ...] | None:
     Returns:
         None if the run did not start from a model.
     """
-    if not is_folder(run / RUN_MODEL):
+    if not is_model_folder(run / RUN_MODEL):
         return None
     return best_model_facts(read_card(run / RUN_MODEL), run).held_out_perplexity_before
 

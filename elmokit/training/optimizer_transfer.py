@@ -19,7 +19,7 @@ from torch import Tensor
 
 from elmokit.errors import ModelError, TrainingError
 from elmokit.formats import tf_checkpoint
-from elmokit.formats.archives import is_archive, unpacked
+from elmokit.formats.archives import is_archive, unpacked_model
 from elmokit.formats.folder import RUN_MODEL
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.softmax import AdaptiveSoftmax
@@ -99,7 +99,7 @@ def _read(model: PretrainedBiLM) -> OptimizerState:
 def _folder_of(source: Path) -> Iterator[Path]:
     """Yield a model's path; for an archive, a temporary directory with its content."""
     if source.is_file() and is_archive(source):
-        with unpacked(source) as archive:
+        with unpacked_model(source) as archive:
             yield archive.folder
     else:
         yield source

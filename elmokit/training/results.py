@@ -12,7 +12,7 @@ import msgspec
 
 from elmokit.errors import FormatError, LockedError, TrainingError
 from elmokit.evaluation.figures import can_draw
-from elmokit.formats.folder import RUN_MODEL, is_folder, load_folder, save_folder
+from elmokit.formats.folder import RUN_MODEL, is_model_folder, load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import Perplexity, perplexity, unknown_words_warning
 from elmokit.storage.text_files import read_sentences
@@ -156,12 +156,12 @@ def finish_run(run: Path, config: TrainingConfig, end: Perplexity, report: Train
             names = config.model.direction_names
             loss = "training loss" if config.distillation is None else "distillation loss"
             curves = draw_curves(run, "sampled loss" if config.n_samples else loss, names)
-        if is_folder(run / RUN_MODEL):
+        if is_model_folder(run / RUN_MODEL):
             best = load_folder(run / RUN_MODEL)
             if (run / INITIAL).exists():
                 best.card |= _before_and_after(run, best, report)
                 save_folder(best, run / RUN_MODEL, overwrite=True)
-    if best is None and is_folder(run / RUN_MODEL):
+    if best is None and is_model_folder(run / RUN_MODEL):
         best = load_folder(run / RUN_MODEL)
     return TrainingResult(run, end, best, curves)
 

@@ -28,7 +28,7 @@ from elmokit.compat.bilm import (
 )
 from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError, TextError
-from elmokit.formats import bilm_tf
+from elmokit.formats.bilm_tf_hdf5 import write_hdf5
 from tests.conftest import fixture_sentences, random_model
 
 WORDS = ["<S>", "</S>", "<UNK>", "the", ".", "cat", "sat", "zebra"]
@@ -52,7 +52,7 @@ def write_model(folder: Path, config: BiLMConfig = PRESETS["tiny"], seed: int = 
     for name, parameter in model.bilm.named_parameters():
         if name.endswith("bias"):  # zero in a fresh model, so that the vector of no characters would be zero too
             nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(len(name)))
-    bilm_tf.save(model, *files)
+    write_hdf5(model, *files)
     return files
 
 

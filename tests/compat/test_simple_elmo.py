@@ -15,7 +15,7 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.start_state import boundary_state
 from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
-from elmokit.formats import bilm_tf
+from elmokit.formats.bilm_tf_hdf5 import write_hdf5
 from elmokit.formats.folder import save_folder
 from elmokit.formats.open import open_model
 from elmokit.network.bilm import BiLMState
@@ -30,7 +30,7 @@ def published(folder: Path, name: str = "model.hdf5", seed: int = 0) -> Path:
     Weights made larger enlarge what rounding does in batches of other shapes, above all while a warm state is made.
     """
     folder.mkdir(exist_ok=True)
-    bilm_tf.save(random_model(seed=seed, scale=1.0), folder / "options.json", folder / name, overwrite=True)
+    write_hdf5(random_model(seed=seed, scale=1.0), folder / "options.json", folder / name, overwrite=True)
     return folder
 
 

@@ -12,7 +12,8 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import fingerprint
 from elmokit.engine.config import PRESETS
 from elmokit.errors import ConfigError
-from elmokit.formats import bilm_tf, tf_checkpoint
+from elmokit.formats import tf_checkpoint
+from elmokit.formats.bilm_tf_hdf5 import read_hdf5, write_hdf5
 from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.language_model import LanguageModel
@@ -88,7 +89,7 @@ def test_training_windows_are_those_of_the_backward_direction(
 def test_files_keep_the_direction(models: tuple[PretrainedBiLM, PretrainedBiLM], tmp_path: Path) -> None:
     _, alone = models
     save_folder(alone, tmp_path / "model")
-    bilm_tf.save(alone, tmp_path / "options.json", tmp_path / "weights.hdf5")
+    write_hdf5(alone, tmp_path / "options.json", tmp_path / "weights.hdf5")
     # bilm-tf writes a backward model like a forward one; "reverse" in the options says which it is.
     forward = alone.replace(weights=BiLM(dataclasses.replace(BACKWARD, backward_only=False)))
     forward.bilm.load_state_dict(alone.bilm.state_dict())
@@ -96,8 +97,8 @@ def test_files_keep_the_direction(models: tuple[PretrainedBiLM, PretrainedBiLM],
     (tmp_path / "vocab.txt").write_text(alone.vocabulary.to_text())  # type: ignore[union-attr]
     for opened in (
         load_folder(tmp_path / "model"),
-        bilm_tf.load(tmp_path / "options.json", tmp_path / "weights.hdf5"),
-        tf_checkpoint.load(tmp_path),
+        read_hdf5(tmp_path / "options.json", tmp_path / "weights.hdf5"),
+        tf_checkpoint.FORMAT.load(tmp_path),
     ):
         assert opened.config == BACKWARD
         assert same_weights(opened, alone)

@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError
-from elmokit.formats import archives, bilm_tf
-from elmokit.formats.archives import is_archive, unpacked
+from elmokit.formats import archives
+from elmokit.formats.archives import is_archive, unpacked_model
+from elmokit.formats.bilm_tf_hdf5 import write_hdf5
 from elmokit.formats.open import open_model
 from tests.conftest import WORDS, random_model
 from tests.helpers.weights import same_weights
@@ -30,7 +31,7 @@ Files = dict[str, bytes]
 def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     """A small model in the layout of the NLPL repository."""
     folder = tmp_path_factory.mktemp("model")
-    bilm_tf.save(random_model(), folder / "options.json", folder / "model.hdf5")
+    write_hdf5(random_model(), folder / "options.json", folder / "model.hdf5")
     found = {path.name: path.read_bytes() for path in folder.iterdir()}
     meta = {"id": 210, "corpus": "Norwegian Wikipedia", "algorithm": "ELMo"}
     return found | {"vocab.txt": "\n".join(WORDS).encode(), "meta.json": json.dumps(meta).encode(), "README": b"hello"}
@@ -82,7 +83,7 @@ def test_a_model_of_the_nlpl_repository_opens_from_its_archive(
 
 def test_only_model_files_are_unpacked(tmp_path: Path, files: Files) -> None:
     more = files | {"weights.th": b"x" * 10, "__MACOSX/options.json": b"{}", ".hidden/model.hdf5": b""}
-    with unpacked(zipped(tmp_path / "a.zip", more)) as archive:
+    with unpacked_model(zipped(tmp_path / "a.zip", more)) as archive:
         assert {path.name for path in archive.folder.iterdir()} == set(files) - {"README"}
         assert set(archive.names) == set(more)
         folder = archive.folder
@@ -105,7 +106,7 @@ def test_an_allennlp_archive_with_one_elmo_twice_opens_and_one_with_two_is_refus
     tmp_path: Path, files: Files
 ) -> None:
     other = tmp_path / "other"
-    bilm_tf.save(random_model(seed=1), other / "options.json", other / "model.hdf5")
+    write_hdf5(random_model(seed=1), other / "options.json", other / "model.hdf5")
     content = {"config.json": b"{}", "weights.th": b""}
     for name in ("premise", "hypothesis"):
         content |= {f"fta/{name}.options_file": files["options.json"], f"fta/{name}.weight_file": files["model.hdf5"]}
@@ -230,8 +231,8 @@ def test_a_sparse_file_in_a_tar_is_refused_before_its_holes_are_listed(tmp_path:
     path.write_bytes(gzip.compress(sparse_tar(kind)))
     assert path.stat().st_size < 150_000
     script = (
-        "import pathlib, sys; from elmokit.formats.archives import unpacked; "
-        "unpacked(pathlib.Path(sys.argv[1])).__enter__()"
+        "import pathlib, sys; from elmokit.formats.archives import unpacked_model; "
+        "unpacked_model(pathlib.Path(sys.argv[1])).__enter__()"
     )
     ended = subprocess.run([sys.executable, "-c", script, path], timeout=20, capture_output=True, text=True)
     assert "FormatError: The member" in ended.stderr

@@ -16,7 +16,7 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.engine.config import PRESETS, BiLMConfig, CharCNNConfig
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
 from elmokit.formats import bilm_tf
-from elmokit.formats.bilm_tf import placeholders
+from elmokit.formats.bilm_tf_hdf5 import placeholders, read_hdf5, write_hdf5
 from elmokit.formats.model import PretrainedBiLM
 from tests.conftest import fixture_sentences, random_model
 from tests.helpers.weights import same_weights
@@ -39,7 +39,7 @@ CONFIGS = {
 
 def saved(model: PretrainedBiLM, folder: Path) -> tuple[Path, Path]:
     options, weights = folder / "options.json", folder / "weights.hdf5"
-    bilm_tf.save(model, options, weights)
+    write_hdf5(model, options, weights)
     return options, weights
 
 
@@ -59,7 +59,7 @@ def rewrite(path: Path, content: dict[str, np.ndarray]) -> None:
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_hdf5_round_trip_keeps_every_tensor(kind: str, tmp_path: Path) -> None:
     model = random_model(CONFIGS[kind])
-    again = bilm_tf.load(*saved(model, tmp_path))
+    again = read_hdf5(*saved(model, tmp_path))
     assert same_weights(again, model)
 
 
@@ -106,7 +106,7 @@ def test_irregular_names_of_bilm_tfs_dump_are_read(kind: str, regular: str, odd:
                     content[f"{odd.format(d=d, k=k)}/{odd_tensor}"] = content.pop(name)
     assert not any(name.startswith("RNN_0/RNN/MultiRNNCell") for name in content)
     rewrite(weights, content)
-    again = bilm_tf.load(options, weights)
+    again = read_hdf5(options, weights)
     assert same_weights(again, model)
 
 
@@ -129,7 +129,7 @@ def test_old_loaders_find_all_that_they_ask_for_and_the_same_vectors(kind: str, 
     for name, shape in wanted.items():
         assert found[name].shape == shape, name
     tokens = [["the", "cat", "sat"], ["on"], [], ["the", "mat"]]
-    ours = Elmo(bilm_tf.load(options, weights), start="zero").embed(tokens)
+    ours = Elmo(read_hdf5(options, weights), start="zero").embed(tokens)
     theirs = vectors_of_an_old_loader(lstm, found, model, tokens)
     for mine, (forward, backward) in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(mine[..., :dim], forward, atol=1e-5)
@@ -197,17 +197,17 @@ def test_a_real_backward_lstm_is_refused_if_the_options_say_forward(tmp_path: Pa
     content = json.loads(options.read_text())
     options.write_text(json.dumps(content | {"bidirectional": False}))
     with pytest.raises(TensorMismatchError, match="unexpected: RNN_1/RNN/MultiRNNCell/Cell0/LSTMCell/B"):
-        bilm_tf.load(options, weights)
+        read_hdf5(options, weights)
 
 
 def test_the_model_card_is_in_the_options(tmp_path: Path) -> None:
     model = random_model()
     model.card = {"command": "elmokit train …", "held_out_perplexity": [3.5, 4.25], "corpus": {"n_tokens": 7}}
     options, weights = saved(model, tmp_path)
-    assert bilm_tf.load(options, weights).card == model.card
+    assert read_hdf5(options, weights).card == model.card
     content = json.loads(options.read_text())
     options.write_text(json.dumps(content | {"card": "no table"}))
-    assert bilm_tf.load(options, weights).card == {}
+    assert read_hdf5(options, weights).card == {}
 
 
 @pytest.mark.parametrize("n_characters", [261, 262])
@@ -216,7 +216,7 @@ def test_both_counts_of_characters_open(n_characters: int, tmp_path: Path) -> No
     content = json.loads(options.read_text())
     content["char_cnn"]["n_characters"] = n_characters
     options.write_text(json.dumps(content))
-    config = bilm_tf.load(options, weights).config
+    config = read_hdf5(options, weights).config
     assert config.char_cnn is not None
     assert config.char_cnn.n_chars == 261
 
@@ -231,7 +231,7 @@ def test_training_leftovers_are_ignored(tmp_path: Path) -> None:
         file["softmax/W"] = np.zeros((5, 32))
         file["global_step"] = 7.0
         file["RNN_0/Adagrad"] = np.zeros(8)
-    assert bilm_tf.load(options, weights).config == PRESETS["tiny"]
+    assert read_hdf5(options, weights).config == PRESETS["tiny"]
 
 
 def test_options_without_optional_keys_take_bilm_tfs_defaults(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_options_without_optional_keys_take_bilm_tfs_defaults(tmp_path: Path) ->
     for key in ("n_layers", "use_skip_connections", "cell_clip", "proj_clip"):
         del content["lstm"][key]
     options.write_text(json.dumps(content))
-    config = bilm_tf.load(options, weights).config
+    config = read_hdf5(options, weights).config
     assert (config.n_layers, config.skip_connections, config.cell_clip, config.projection_clip) == (
         1,
         False,
@@ -268,7 +268,7 @@ def test_all_tensors_that_do_not_fit_are_reported_together_by_both_names(tmp_pat
         file["CNN/b_cnn_1"] = np.zeros(17, dtype=np.float32)
         file["CNN_high_7/W_carry"] = np.zeros((2, 2), dtype=np.float32)
     with pytest.raises(TensorMismatchError) as caught:
-        bilm_tf.load(options, weights)
+        read_hdf5(options, weights)
     message = str(caught.value)
     assert "missing: CNN_proj/b_proj (32,) (elmokit: token_layer.projection.bias)" in message
     assert "unexpected: CNN_high_7/W_carry" in message
@@ -282,13 +282,13 @@ def test_a_huge_declared_shape_is_refused_before_anything_is_read(tmp_path: Path
         del file["CNN/b_cnn_0"]
         file.create_dataset("CNN/b_cnn_0", shape=(1 << 38,), dtype="float32", chunks=(1024,))
     with pytest.raises(FormatError, match="CNN/b_cnn_0 declares the shape"):
-        bilm_tf.load(options, weights)
+        read_hdf5(options, weights)
     with h5py.File(weights, "a") as file:
         del file["char_embed"]
         file.create_dataset("char_embed", shape=(1 << 37, 8), dtype="float32", chunks=(1024, 8))
         del file["CNN/b_cnn_0"]
     with pytest.raises(FormatError, match="char_embed declares the shape"):
-        bilm_tf.load(options, weights)
+        read_hdf5(options, weights)
     with pytest.raises(ConfigError, match=r"n_chars is 137,438,953,472\. It can be at most"):
         bilm_tf.config_from_options(bilm_tf.read_options(options), {"char_embed": (1 << 37, 8)}, "here")
 
@@ -298,15 +298,15 @@ def test_a_truncated_weight_file_is_a_clear_error(n_bytes: int, tmp_path: Path) 
     options, weights = saved(random_model(), tmp_path)
     weights.write_bytes(weights.read_bytes()[:n_bytes])
     with pytest.raises(FormatError, match="not a readable HDF5 file"):
-        bilm_tf.load(options, weights)
+        read_hdf5(options, weights)
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
     options, weights = saved(random_model(), tmp_path)
     with pytest.raises(ModelNotFoundError, match="no weight file"):
-        bilm_tf.load(options, tmp_path / "elsewhere.hdf5")
+        read_hdf5(options, tmp_path / "elsewhere.hdf5")
     with pytest.raises(ModelNotFoundError, match="no options file"):
-        bilm_tf.load(tmp_path / "elsewhere.json", weights)
+        read_hdf5(tmp_path / "elsewhere.json", weights)
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def test_invalid_options_are_a_clear_error(content: str, error: type[Exception],
     options, weights = saved(random_model(), tmp_path)
     options.write_text(content)
     with pytest.raises(error, match=message):
-        bilm_tf.load(options, weights)
+        read_hdf5(options, weights)
 
 
 # The golden model that bilm-tf published for its own tests.
@@ -351,7 +351,7 @@ APPENDIX_A = [
 
 
 def test_inference_trace_of_three_calls_is_reproduced(bilm_tf_fixture: Path) -> None:
-    model = bilm_tf.load(bilm_tf_fixture / "options.json", bilm_tf_fixture / "lm_weights.hdf5")
+    model = read_hdf5(bilm_tf_fixture / "options.json", bilm_tf_fixture / "lm_weights.hdf5")
     elmo = Elmo(model, start="stateful")
     batch = [["The", "first", "sentence", "."], ["The", "second"], ["Third"]]
     state = elmo.zero_state(3)
@@ -389,7 +389,7 @@ def test_inference_trace_with_skip_connections_is_reproduced(bilm_tf_fixture: Pa
     options = json.loads((bilm_tf_fixture / "options.json").read_text())
     options["lstm"]["use_skip_connections"] = True
     (tmp_path / "options.json").write_text(json.dumps(options))
-    elmo = Elmo(bilm_tf.load(tmp_path / "options.json", bilm_tf_fixture / "lm_weights.hdf5"), start="zero")
+    elmo = Elmo(read_hdf5(tmp_path / "options.json", bilm_tf_fixture / "lm_weights.hdf5"), start="zero")
     vectors = elmo.embed([["The", "first", "sentence", "."], ["The", "second"], ["Third"]], layers=2)
     sums = [float(top.sum(dtype=np.float64)) for top in vectors]
     np.testing.assert_allclose(sums, [-4.929780, -2.131028, -0.883369], atol=3e-6, rtol=0)
@@ -397,7 +397,7 @@ def test_inference_trace_with_skip_connections_is_reproduced(bilm_tf_fixture: Pa
 
 def test_a_real_one_layer_dump_opens(bilm_tf_run: Path) -> None:
     folder = bilm_tf_run
-    model = bilm_tf.load(folder / "options.json", folder / "weights.hdf5")
+    model = read_hdf5(folder / "options.json", folder / "weights.hdf5")
     assert (model.config.n_layers, model.config.bidirectional) == (1, True)
     with h5py.File(folder / "weights.hdf5") as file:
         expected = file["RNN_1/RNN/LSTMCell/W_0"][...]

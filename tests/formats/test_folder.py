@@ -139,7 +139,7 @@ def test_a_configuration_that_is_not_a_table_is_a_clear_error(
 ) -> None:
     save_folder(model, tmp_path / "model")
     (tmp_path / "model" / "config.json").write_text(content)
-    assert not folder_module.is_folder(tmp_path / "model")
+    assert not folder_module.is_model_folder(tmp_path / "model")
     with pytest.raises(FormatError, match=r"config\.json is"):
         load_folder(tmp_path / "model")
 

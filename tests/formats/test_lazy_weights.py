@@ -20,7 +20,7 @@ import torch
 from elmokit.engine.state import Floats
 from elmokit.formats.model import PretrainedBiLM, describe
 from elmokit.formats.open import open_model
-from elmokit.formats.table import FileArrays
+from elmokit.formats.tensor_rows import FileArrays
 from tests.helpers.every_format import FORMATS, write_model
 from tests.helpers.weights import same_weights
 

@@ -1,4 +1,4 @@
-"""One door for every format, and what it says to what is none."""
+"""Opening models by their paths, and errors about paths that are not models."""
 
 from __future__ import annotations
 

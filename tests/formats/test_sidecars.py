@@ -12,7 +12,7 @@ import pytest
 
 from elmokit.engine.config import PRESETS
 from elmokit.errors import FormatError, ModelNotFoundError, OutputError
-from elmokit.formats import bilm_tf
+from elmokit.formats.bilm_tf_hdf5 import write_hdf5
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
@@ -81,7 +81,7 @@ def test_two_word_input_models_in_one_directory_keep_their_words(tmp_path: Path)
 @pytest.mark.parametrize("name", ["weights.hdf5", "new.hdf5", "old_weights.h5"])
 def test_overwriting_touches_only_files_of_the_same_name(tmp_path: Path, name: str) -> None:
     old = random_model()
-    bilm_tf.save(old, tmp_path / "options.json", tmp_path / "old.hdf5")  # as bilm-tf writes it
+    write_hdf5(old, tmp_path / "options.json", tmp_path / "old.hdf5")  # as bilm-tf writes it
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     is_refused = name != "new.hdf5"  # old.hdf5 would read the options of the others as its own
@@ -110,7 +110,9 @@ def test_vectors_next_to_a_model_are_not_taken_for_one(shell: Any) -> None:
 def test_weights_in_the_directory_of_a_checkpoint_leave_it_its_options(tmp_path: Path) -> None:
     run = trace_b.write_checkpoint(tmp_path / "run", trace_b.CHARS)
     before, options = open_model(run), (run / "options.json").read_bytes()
-    with pytest.raises(OutputError, match=r"needs the file options\.json, which .*ckpt.* reads too"):
+    with pytest.raises(
+        OutputError, match=r"needs the file options\.json, which the tf-checkpoint model in .* reads too"
+    ):
         save_model(random_model(OTHER), run / "weights.hdf5", overwrite=True)
     save_model(random_model(OTHER), run / "other.hdf5")
     assert (run / "options.json").read_bytes() == options
@@ -143,7 +145,7 @@ def test_published_names_still_open(tmp_path: Path) -> None:
     for options, weights in (("options.json", "elmo_pt_weights.hdf5"), ("options262.json", "en_weights.hdf5")):
         folder = tmp_path / options
         folder.mkdir()
-        bilm_tf.save(model, folder / options, folder / weights)
+        write_hdf5(model, folder / options, folder / weights)
         assert same(folder, model)
         save_model(random_model(OTHER), folder / "new.hdf5")  # its options are not those of the others
         assert same(folder / weights, model)
@@ -151,7 +153,7 @@ def test_published_names_still_open(tmp_path: Path) -> None:
 
 def test_options_of_another_model_are_never_used(tmp_path: Path) -> None:
     save_model(random_model(OTHER), tmp_path / "a.hdf5")
-    bilm_tf.save(random_model(), tmp_path / "elsewhere.json", tmp_path / "b.hdf5")
+    write_hdf5(random_model(), tmp_path / "elsewhere.json", tmp_path / "b.hdf5")
     with pytest.raises(ModelNotFoundError, match=r"There is no options file .*/options\.json"):
         open_model(tmp_path / "b.hdf5")
 

@@ -18,6 +18,7 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
 from elmokit.formats import bilm_tf, tf_checkpoint
+from elmokit.formats.bilm_tf_hdf5 import read_hdf5, write_hdf5
 from elmokit.formats.folder import save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
@@ -95,7 +96,7 @@ def test_adagrad_sums_come_by_our_names_and_in_our_layout(tmp_path: Path) -> Non
     weights = checkpoint_tensors(model)
     sums = {f"{name}/Adagrad": 2 * tensor for name, tensor in weights.items() if name.startswith("lm/")}
     folder = write_checkpoint(model, tmp_path, **sums)
-    found = tf_checkpoint.read(folder, adagrad=True)
+    found = tf_checkpoint.read_checkpoint(folder, adagrad=True)
     assert found.step == 207
     assert model.softmax is not None
     ours = {**model.arrays, **{f"softmax.{name}": array for name, array in model.softmax.arrays.items()}}
@@ -105,14 +106,14 @@ def test_adagrad_sums_come_by_our_names_and_in_our_layout(tmp_path: Path) -> Non
         if name == "token_layer.char_embedding.weight":
             expected[0] = tf_checkpoint.ADAGRAD_START
         np.testing.assert_array_equal(found.adagrad[name], expected, name)
-    assert tf_checkpoint.read(folder).adagrad == {}
+    assert tf_checkpoint.read_checkpoint(folder).adagrad == {}
 
 
 def test_missing_adagrad_sums_are_an_error_only_when_requested(tmp_path: Path) -> None:
     folder = write_checkpoint(random_model(), tmp_path)
-    tf_checkpoint.load(folder)
+    tf_checkpoint.read_checkpoint(folder)
     with pytest.raises(TensorMismatchError, match="no Adagrad sums"):
-        tf_checkpoint.read(folder, adagrad=True)
+        tf_checkpoint.read_checkpoint(folder, adagrad=True)
 
 
 @pytest.mark.parametrize(
@@ -138,12 +139,12 @@ def test_the_newest_checkpoint_is_opened(tmp_path: Path, text: str | None, step:
 def test_a_named_step_is_opened(tmp_path: Path) -> None:
     for number in (9, 100):
         write_checkpoint(random_model(seed=number), tmp_path, f"model.ckpt-{number}")
-    assert_same(tf_checkpoint.load(tmp_path, step=9), random_model(seed=9))
-    assert_same(tf_checkpoint.load(tmp_path / "model.ckpt-9"), random_model(seed=9))
+    assert_same(tf_checkpoint.read_checkpoint(tmp_path, step=9).model, random_model(seed=9))
+    assert_same(tf_checkpoint.FORMAT.load(tmp_path / "model.ckpt-9"), random_model(seed=9))
     assert_same(open_model(tmp_path / "model.ckpt-9.index"), random_model(seed=9))
     assert_same(open_model(tmp_path / "checkpoint"), random_model(seed=100))
     with pytest.raises(ModelNotFoundError, match=r"step 10; there are model\.ckpt-100, model\.ckpt-9"):
-        tf_checkpoint.load(tmp_path, step=10)
+        tf_checkpoint.read_checkpoint(tmp_path, step=10)
 
 
 def test_deeppavlov_keeps_options_and_vocabulary_above(tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_without_a_vocabulary_the_softmax_is_left_out_and_the_card_says_so(tmp_p
     opened = open_model(folder)
     assert opened.softmax is None
     assert "no vocabulary" in opened.card["softmax"]
-    assert tf_checkpoint.load(folder, vocabulary=folder / "words").softmax is not None
+    assert tf_checkpoint.read_checkpoint(folder, vocabulary=folder / "words").model.softmax is not None
 
 
 @pytest.mark.parametrize("kind", ["folder", "index", "archive"])
@@ -296,7 +297,7 @@ def test_a_damaged_checkpoint_says_so(tmp_path: Path) -> None:
 
 def test_exported_weights_in_the_folder_come_first(tmp_path: Path) -> None:
     folder = write_checkpoint(random_model(), tmp_path)
-    bilm_tf.save(random_model(seed=1), folder / "options.json", folder / "weights.hdf5", overwrite=True)
+    write_hdf5(random_model(seed=1), folder / "options.json", folder / "weights.hdf5", overwrite=True)
     assert open_model(folder).family == "bilm-tf"
     assert open_model(folder / "checkpoint").family == "tf-checkpoint"
 
@@ -324,8 +325,8 @@ def test_a_checkpoint_embeds(tmp_path: Path) -> None:
 
 def test_the_checkpoint_of_bilm_tf_holds_what_its_own_dump_holds(bilm_tf_run: Path) -> None:
     run = bilm_tf_run
-    found = tf_checkpoint.read(run, adagrad=True)
-    dumped = bilm_tf.load(run / "options.json", run / "weights.hdf5")
+    found = tf_checkpoint.read_checkpoint(run, adagrad=True)
+    dumped = read_hdf5(run / "options.json", run / "weights.hdf5")
     assert_same(found.model, dumped)
     assert found.step == 207
     assert found.model.softmax is not None
@@ -338,7 +339,7 @@ def test_the_checkpoint_of_bilm_tf_holds_what_its_own_dump_holds(bilm_tf_run: Pa
 
 def test_the_checkpoint_of_bilm_tf_has_the_perplexity_that_bilm_tf_measured(bilm_tf_run: Path) -> None:
     run = bilm_tf_run
-    model = tf_checkpoint.load(run)
+    model = tf_checkpoint.FORMAT.load(run)
     assert model.softmax is not None
     assert model.vocabulary is not None
     sentences = [split_tokens(line) for line in (run / "train.txt").read_text(encoding="utf-8").splitlines()]

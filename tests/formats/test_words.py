@@ -15,7 +15,6 @@ from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError, TextError
-from elmokit.formats import bilm_tf
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
@@ -298,4 +297,4 @@ def test_bilm_tf_writes_word_input_weights_that_open(word_input: Path) -> None:
     with h5py.File(word_input / "weights.hdf5") as file:
         assert file["embedding"].shape == (len(WORDS), WORD_CONFIG.projection_dim)
         assert "char_embed" not in file
-    assert open_model(word_input).family == bilm_tf.FAMILY
+    assert open_model(word_input).family == "bilm-tf"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from elmokit.engine.config import BiLMConfig, CharCNNConfig
-from elmokit.formats.bilm_tf import save
+from elmokit.formats.bilm_tf_hdf5 import write_hdf5
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
 
@@ -45,5 +45,5 @@ def write_files(folder: Path, config: BiLMConfig = CONFIG, seed: int = 0) -> Fil
     bilm = random_bilm(config, seed)
     folder.mkdir(parents=True, exist_ok=True)
     options, weights = folder / "options.json", folder / "weights.hdf5"
-    save(PretrainedBiLM(bilm, "bilm-tf"), options, weights)
+    write_hdf5(PretrainedBiLM(bilm, "bilm-tf"), options, weights)
     return Files(str(options), str(weights), bilm)

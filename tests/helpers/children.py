@@ -43,7 +43,10 @@ _PRELOADED = [
         f"elmokit.evaluation.{name}"
         for name in ("minimal_pairs", "occurrences", "reading_times", "senses", "similarity")
     ),
-    *(f"elmokit.formats.{name}" for name in ("open", "bilm_tf", "folder", "many_langs", "tf_checkpoint", "tf_hub")),
+    *(
+        f"elmokit.formats.{name}"
+        for name in ("open", "bilm_tf_hdf5", "folder", "many_langs", "tf_checkpoint", "tf_hub")
+    ),
     *("elmokit.lm.perplexity", "elmokit.network.kernels.lstm_training"),
     *(f"elmokit.tasks.{name}" for name in ("run", "table", "allennlp_archive.opened", "allennlp_archive.as_run")),
     *("elmokit.training.api", "matplotlib.figure"),

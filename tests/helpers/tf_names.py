@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.formats.bilm_tf import table
+from elmokit.formats.bilm_tf import bilm_tf_rows
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.table import to_theirs
+from elmokit.formats.tensor_rows import to_theirs
 
 Tensors = dict[str, NDArray[Any]]
 _CELL = re.compile(r"RNN_(\d)/RNN/MultiRNNCell/Cell(\d)/LSTMCell/(.*)")
@@ -21,7 +21,7 @@ def checkpoint_tensors(model: PretrainedBiLM) -> Tensors:
     """As in bilm-tf's checkpoints: shorter names where there is one layer or one direction."""
     config = model.config
     tensors: Tensors = {"global_step": np.float32(207) * np.ones((), np.float32)}
-    for name, array in to_theirs(model.arrays, table(config)):
+    for name, array in to_theirs(model.arrays, bilm_tf_rows(config)):
         if match := _CELL.fullmatch(name):
             direction = f"RNN_{match[1]}/" if config.bidirectional else ""
             layer = f"multi_rnn_cell/cell_{match[2]}/" if config.n_layers > 1 else ""
@@ -40,7 +40,7 @@ def module_tensors(model: PretrainedBiLM, zero_row: bool = False) -> Tensors:
         zero_row: with the row that stands for no token, as in DeepPavlov's exports.
     """
     tensors: Tensors = {}
-    for name, array in to_theirs(model.arrays, table(model.config)):
+    for name, array in to_theirs(model.arrays, bilm_tf_rows(model.config)):
         if match := _CELL.fullmatch(name):
             name = f"RNN_{match[1]}/RNN/MultiRNNCell/Cell{match[2]}/rnn/lstm_cell/{_PARTS[match[3]]}"
         tensors[f"bilm/{name}"] = array

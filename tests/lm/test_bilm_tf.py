@@ -33,7 +33,7 @@ TEXT = [line.split() for line in trace_b.LINES]
     ids=["characters", "words, tied", "words, forward"],
 )
 def test_the_trace_of_bilm_tf(tmp_path: Path, config: BiLMConfig, tied: bool, expected: tuple[float, float]) -> None:
-    model = tf_checkpoint.load(trace_b.write_checkpoint(tmp_path, config, tied))
+    model = tf_checkpoint.FORMAT.load(trace_b.write_checkpoint(tmp_path, config, tied))
     for n_rows, number in enumerate(expected, start=1):
         result = bilm_tf_perplexity(model, TEXT, n_rows)
         assert result.mean == pytest.approx(number, abs=1e-4)
@@ -45,7 +45,7 @@ def test_the_trace_of_bilm_tf(tmp_path: Path, config: BiLMConfig, tied: bool, ex
 @pytest.mark.parametrize(("n_rows", "expected"), [(1, 100.72575), (7, 100.67164)])
 def test_the_run_of_bilm_tf(bilm_tf_run: Path, n_rows: int, expected: float) -> None:
     sentences = read_like_bilm_tf([bilm_tf_run / "train.txt"])
-    assert bilm_tf_perplexity(tf_checkpoint.load(bilm_tf_run), sentences, n_rows).mean == pytest.approx(
+    assert bilm_tf_perplexity(tf_checkpoint.FORMAT.load(bilm_tf_run), sentences, n_rows).mean == pytest.approx(
         expected, abs=1e-4
     )
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from elmokit.engine.config import PRESETS, BiLMConfig, CharCNNConfig
 from elmokit.errors import ConfigError
 from elmokit.formats import bilm_tf
-from elmokit.formats.table import to_theirs
+from elmokit.formats.bilm_tf import bilm_tf_rows
+from elmokit.formats.tensor_rows import to_theirs
 from elmokit.network.bilm import BiLM, BiLMState
 from tests.reference import bilm_numpy
 
@@ -87,7 +88,7 @@ def test_network_equals_the_numpy_formulas(config: BiLMConfig, lengths: list[int
     with torch.no_grad():
         layers, after = bilm(ids, mask, state)
     arrays = {name: tensor.numpy() for name, tensor in bilm.state_dict().items()}
-    weights = dict(to_theirs(arrays, bilm_tf.table(config)))
+    weights = dict(to_theirs(arrays, bilm_tf_rows(config)))
     options = bilm_tf.options_from_config(config)
     for row, length in enumerate(lengths):
         states = [

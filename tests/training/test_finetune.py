@@ -196,7 +196,7 @@ def test_a_word_input_model_without_its_words_is_refused() -> None:
 
 
 def test_elmo_for_many_langs_gets_a_softmax_and_keeps_its_lexicon(tmp_path: Path) -> None:
-    model = many_langs.load(toy_model().write(tmp_path / "zh"))
+    model = many_langs.FORMAT.load(toy_model().write(tmp_path / "zh"))
     carried = with_softmax_over(model, NEW, COUNTS, 3)
     assert isinstance(carried.softmax_module, FullSoftmax)
     save_folder(carried, tmp_path / "ours")

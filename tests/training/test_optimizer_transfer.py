@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file
 
 from elmokit.errors import TrainingError
-from elmokit.formats import bilm_tf
+from elmokit.formats.bilm_tf import bilm_tf_rows
 from elmokit.formats.folder import load_folder
 from elmokit.formats.open import open_model
-from elmokit.formats.table import TensorRow
+from elmokit.formats.tensor_rows import TensorRow
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training import api, evaluation
 from elmokit.training.optimizer_transfer import read_optimizer_state, transfer_optimizer_state
@@ -80,7 +80,7 @@ def test_ten_steps_of_bilm_tf_restart(bilm_tf_run: Path, tmp_path: Path, kept: b
     trained, sums = load_folder(newest / "model"), load_file(newest / "optimizer.safetensors")
     assert trained.softmax_module is not None
     weights = trained.bilm.state_dict() | {f"softmax.{k}": v for k, v in trained.softmax_module.state_dict().items()}
-    rows = [*bilm_tf.table(trained.bilm.config), *(TensorRow(f"softmax.{k}", f"softmax/{v}") for k, v in SOFTMAX)]
+    rows = [*bilm_tf_rows(trained.bilm.config), *(TensorRow(f"softmax.{k}", f"softmax/{v}") for k, v in SOFTMAX)]
     for row in rows:
         theirs = f"lm/{CELL.sub(lambda found: CELL_PARTS[found[1]], row.theirs)}"
         total, squares = trace["weights_sum_and_sum_of_squares"][theirs]

@@ -81,7 +81,7 @@ def read_archive(source: str | Path) -> TaskArchive:
         raise ModelNotFoundError(f"No archive found at {path}: there is no file or directory of this name.")
     if not is_archive(path):
         raise FormatError(f"{path} is not an archive of AllenNLP (model.tar.gz), nor the directory of one.")
-    with unpacked(path, UNPACKED, (CONFIG,)) as archive:
+    with unpacked(path, UNPACKED, lambda folder: (folder / CONFIG).is_file()) as archive:
         try:
             return _read_folder(archive.folder, path)
         except ModelError as error:

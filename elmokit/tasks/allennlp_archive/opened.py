@@ -15,7 +15,7 @@ from elmokit.errors import ConfigError, FormatError, TensorMismatchError
 from elmokit.formats.bilm_tf import read_options
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
-from elmokit.formats.table import TensorRow, read_through, same_rows
+from elmokit.formats.tensor_rows import TensorRow, read_through, same_rows
 from elmokit.network.from_arrays import load_arrays
 from elmokit.tasks.allennlp_archive.files import UNKNOWN, TaskArchive, known_entries, read_archive
 from elmokit.tasks.allennlp_archive.inner_bilm import (

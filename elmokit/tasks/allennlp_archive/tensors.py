@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from elmokit.formats.table import SAME, Array, Layout, TensorRow
+from elmokit.formats.tensor_rows import SAME, Array, Layout, TensorRow
 from elmokit.tasks.coref_model import CorefModel, CorefModelConfig
 from elmokit.tasks.ner import NerModel
 from elmokit.tasks.nli import NliModel

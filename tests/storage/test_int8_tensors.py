@@ -14,8 +14,8 @@ from torch import Tensor
 from elmokit.embedding.start_state import boundary_state
 from elmokit.errors import ElmoError, FormatError, TensorMismatchError
 from elmokit.formats.folder import load_folder, save_folder
-from elmokit.formats.int8_storage import to_int8
 from elmokit.formats.model import PretrainedBiLM, describe
+from elmokit.storage.tensor_file import to_int8
 
 LSTM = "directions.0.layers.0.weight"
 

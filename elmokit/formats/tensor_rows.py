@@ -87,11 +87,10 @@ def same_rows(names: Iterable[str], prefix: str = "") -> list[TensorRow]:
 
 
 class FileArrays(Mapping[str, Floats]):
-    """The tensors of a file, by our names, each read and checked when it is asked for.
+    """The tensors of a file, by our names, each read and checked when it is asked for."""
 
-    So a model that is only described is not read, and one that is packed never is in memory twice. Copies and pickles
-    hold the numbers themselves.
-    """
+    # So a model that is only described is not read, and one that is packed never is in memory twice. Copies and pickles
+    # hold the numbers themselves.
 
     def __init__(
         self,
@@ -103,19 +102,13 @@ class FileArrays(Mapping[str, Floats]):
         self._names, self._shapes, self._read, self._what = names, shapes, read, what
 
     def __getitem__(self, name: str) -> Floats:
-        """Read a tensor.
-
-        Raises:
-            TensorMismatchError: A layout that selects rows, by a vocabulary, turned the right shape of the file into a
-                wrong one.
-            FormatError: It contains NaN or infinity, or the file is damaged.
-        """
+        """Read a tensor, and check its shape and that it has no NaN and no infinity."""
         theirs, layout = self._names[name]
-        stored = self._read(theirs)
-        if stored.dtype.kind != "f":
-            stored = stored.astype(np.float32)
+        in_file = self._read(theirs)
+        if in_file.dtype.kind != "f":
+            in_file = in_file.astype(np.float32)
         with np.errstate(over="ignore"):  # a number that float32 cannot hold becomes infinity, which is refused below
-            array = np.asarray(layout.to_ours(stored), np.float32, order="C")
+            array = np.asarray(layout.to_ours(in_file), np.float32, order="C")
         if array.shape != self._shapes[name]:
             raise TensorMismatchError(
                 f"{self._what}: the vocabulary does not belong to the tensors. {theirs} (elmokit: {name}) becomes "
@@ -196,10 +189,8 @@ def _first(names: list[str]) -> str:
 
 
 def is_finite(array: Array) -> bool:
-    """Check that an array has no NaN and no infinity.
-
-    Minimum and maximum need no temporary array, and are NaN if any number is.
-    """
+    """Check that an array has no NaN and no infinity."""
+    # Minimum and maximum need no temporary array, and are NaN if any number is.
     return array.size == 0 or bool(np.isfinite([array.min(), array.max()]).all())
 
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from elmokit.errors import FormatError, ModelNotFoundError
-from elmokit.formats.tensor_file import TensorFile, write_tensor_file
+from elmokit.storage.tensor_file import TensorFile, write_tensor_file
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16)
 DTYPES += (torch.int8, torch.uint8, torch.bool)

@@ -1,8 +1,18 @@
-"""Read and write safetensors files as NumPy arrays.
+"""Read and write safetensors files as NumPy arrays, also with weights as 8-bit integers.
 
 The ``safetensors`` package does not serve here: NumPy has no bfloat16, and so neither has its interface for NumPy. The
 format is the length of the header in 8 bytes, the header (JSON: the dtype, the shape and the range of bytes of each
 tensor), and the numbers, little-endian.
+
+As integers, a matrix ``weight`` is ``weight`` (int8) and ``weight.scale`` (bfloat16, one for each row). Loading
+multiplies the two. Tensors of one dimension are stored in float32: they are small, and biases of the softmax are word
+frequencies.
+
+Why bfloat16 for the scales? An integer of 7 bits times a number of 8 bits has 15 bits, so a loaded weight is exactly
+the sum of two bfloat16 numbers. The C function for the sum over the vocabulary needs two such numbers for weights
+stored in float16, too; arbitrary float32 numbers need three, and more time. Scales are rounded down, and the largest
+weight of each row becomes 127. The kernels for ``precision="int8"`` divide each row by its largest weight, so they
+find the same integers again.
 """
 
 from __future__ import annotations
@@ -19,10 +29,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.engine.config import Shape
-from elmokit.errors import FormatError, ModelNotFoundError
+from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError
 
 Array = NDArray[Any]
+Shape = tuple[int, ...]
 
 # In the order in which tensors are written, as the safetensors package does: the widest numbers first, so that all of
 # them are aligned. NumPy holds bfloat16 numbers as the upper halves of float32 numbers, in uint16.
@@ -34,6 +44,9 @@ DTYPES = {
     )
 }  # fmt: skip
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
+SCALE = ".scale"
+LARGEST = 127
+_HALF_BITS = 16  # of a float32 number; bfloat16 keeps the upper ones
 _MAX_HEADER = 100_000_000  # bytes; the limit of the safetensors package
 
 
@@ -47,22 +60,10 @@ class _Entry(NamedTuple):
 
 
 class TensorFile:
-    """The tensors of a safetensors file, each read when it is asked for.
+    """The tensors of a safetensors file, each read when it is asked for; ``dtypes`` are as the format spells them."""
 
-    The file stays open: one that replaces it meanwhile is another file. It does not stay mapped into memory, where its
-    pages would count as memory of the process besides the weights that are packed from them.
-
-    Args:
-        path: The file.
-
-    Raises:
-        ModelNotFoundError: It does not exist.
-        FormatError: It is damaged or of another format.
-
-    Attributes:
-        shapes: The shape of each tensor by name.
-        dtypes: The dtype of each tensor by name, as the format spells it.
-    """
+    # The file stays open: one that replaces it meanwhile is another file. It does not stay mapped into memory, where
+    # its pages would count as memory of the process besides the weights that are packed from them.
 
     def __init__(self, path: Path) -> None:
         try:
@@ -79,11 +80,7 @@ class TensorFile:
         self.dtypes = {name: entry.dtype for name, entry in self._entries.items()}
 
     def read(self, name: str) -> Array:
-        """Return a tensor as it is stored, bfloat16 as float32.
-
-        Raises:
-            FormatError: The file was cut short after it was opened.
-        """
+        """Read a tensor as it is stored, bfloat16 as float32."""
         entry = self._entries[name]
         array = np.array(self._octets(entry)).view(DTYPES[entry.dtype]).reshape(entry.shape)
         if entry.dtype == "BF16":
@@ -102,7 +99,7 @@ class TensorFile:
 
 
 def _read_header(file: BufferedReader) -> tuple[int, dict[str, _Entry]]:
-    """Return where the numbers of a file begin, and what its header says about them."""
+    """Read the header of a file: the position of the first number, and an entry for each tensor."""
     n_header = int.from_bytes(file.read(8), "little")
     if n_header > _MAX_HEADER:
         raise ValueError(f"a header of {n_header:,} bytes")
@@ -139,14 +136,7 @@ def _entry(name: str, values: Any) -> _Entry:
 
 
 def write_tensor_file(arrays: Mapping[str, Array], path: Path) -> None:
-    """Write a file with the same bytes as the safetensors package.
-
-    Args:
-        arrays: By name. An array of uint16 holds bfloat16 numbers, as their bits.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Write a file with the bytes of the safetensors package; arrays of uint16 hold the bits of bfloat16 numbers."""
     ranks = {dtype: rank for rank, dtype in enumerate(_NAMES)}
     ordered = sorted(arrays.items(), key=lambda item: (ranks[item[1].dtype], item[0]))
     table: dict[str, Any] = {}
@@ -160,3 +150,52 @@ def write_tensor_file(arrays: Mapping[str, Array], path: Path) -> None:
         file.write(len(header).to_bytes(8, "little") + header)
         for _, array in ordered:
             file.write(np.ascontiguousarray(array).data)
+
+
+def to_int8(arrays: Mapping[str, NDArray[np.float32]], unchanged: str) -> dict[str, Array]:
+    """Convert tensors to integers with scales, but not vectors and those whose name starts with ``unchanged``."""
+    tensors: dict[str, Array] = {}
+    for name, array in arrays.items():
+        if array.ndim < 2 or name.startswith(unchanged):
+            tensors[name] = array
+            continue
+        rows = array.reshape(len(array), -1)
+        bits = (np.abs(rows).max(axis=1) / np.float32(LARGEST)).view(np.uint32) >> _HALF_BITS
+        scales = (bits << _HALF_BITS).view(np.float32)
+        # The bound keeps rows of zeros, whose scale is 0, free of 0/0.
+        integers = np.rint(rows / np.maximum(scales, np.finfo(np.float32).tiny)[:, None]).clip(-LARGEST, LARGEST)
+        with np.errstate(invalid="ignore"):  # NaN, which the scale keeps
+            tensors[name] = integers.astype(np.int8).reshape(array.shape)
+        tensors[name + SCALE] = bits.astype(np.uint16)
+    return tensors
+
+
+class StoredTensors:
+    """The tensors of a file, stored as floating-point numbers or as integers; ``shapes`` has no scales."""
+
+    def __init__(self, file: TensorFile, what: str) -> None:
+        self._file, self._what = file, what
+        self.shapes = dict(file.shapes)
+        self._integers = {name for name, dtype in file.dtypes.items() if dtype == "I8"}
+        for name in self._integers:
+            expected, shape = self.shapes[name][:1], self.shapes.pop(name + SCALE, None)
+            if shape != expected or not expected:
+                raise TensorMismatchError(
+                    f"{what} holds {name} as integers of the shape {self.shapes[name]}, and its scales, "
+                    f"{name + SCALE}, {'are missing' if shape is None else f'have the shape {shape}'}; expected one "
+                    "scale for each row. Copy the file again."
+                )
+
+    def read(self, name: str) -> Array:
+        """Read a tensor; integers are multiplied by their scales."""
+        array = self._file.read(name)
+        if name not in self._integers:
+            return array
+        scales = self._file.read(name + SCALE).astype(np.float32)
+        # A sign or a NaN in a scale would change a whole row, without any weight that looks wrong.
+        if not bool((np.isfinite(scales) & (scales >= 0)).all()):
+            raise FormatError(
+                f"{self._what} holds scales in {name + SCALE} that are negative, NaN or infinite. Training diverged, "
+                "or the file is damaged: download or copy it again."
+            )
+        return np.multiply(array, scales.reshape(-1, *[1] * (array.ndim - 1)), dtype=np.float32)

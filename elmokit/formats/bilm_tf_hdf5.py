@@ -1,0 +1,253 @@
+"""The published format: ``options.json`` and ``weights.hdf5``, as bilm-tf wrote and AllenNLP read them.
+
+``bilm_tf.py`` lists the tensors. bilm-tf's dump script gave one-layer and one-direction models names that no old loader
+can read. They are read under these names, and written under the regular ones. The old loaders require tensors that some
+models do not have (a backward direction, a projection): these are written as placeholders that change nothing, and
+dropped when the file is read again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from elmokit.engine.config import BiLMConfig, Shape, tensor_shapes
+from elmokit.engine.state import Floats
+from elmokit.errors import FormatError, ModelNotFoundError, OutputError
+from elmokit.formats import tf_checkpoint
+from elmokit.formats.bilm_tf import bilm_tf_rows, config_from_options, options_from_config, read_options
+from elmokit.formats.format import FORMATS, Format, Storage
+from elmokit.formats.guess import guess_foreign
+from elmokit.formats.model import PretrainedBiLM, Weights
+from elmokit.formats.sidecars import OPTIONS, VOCABULARY, find_options, find_vocabulary, hdf5_files, own_file
+from elmokit.formats.tensor_rows import read_through, to_theirs
+from elmokit.formats.words import with_meta, with_words
+from elmokit.storage.atomic import atomic_write, check_output_path
+from elmokit.storage.hdf5 import (
+    HDF5_ERRORS,
+    HDF5_SUFFIXES,
+    check_dataset,
+    create_hdf5,
+    damage_as_format_error,
+    read_dataset,
+)
+
+_GROUPS = {"char_embed", "embedding", "CNN", "CNN_proj", "RNN_0", "RNN", "rnn", "lm"}
+# What a training checkpoint may leave in a file besides the biLM.
+_LEFTOVERS = ("softmax/", "global_step", "train_perplexity")
+_LEFTOVER_SUFFIXES = ("/Adagrad", "/Adam", "/Adam_1")
+
+
+class BilmTFHDF5(Format):
+    """HDF5 weights with the options next to them: the HDF5 file, or the directory of one."""
+
+    # It is written with what the old loaders read, and the model card: the softmax, the start state, the whitening and
+    # the alignment are left out.
+
+    name = "bilm-tf"
+    description = "options.json with HDF5 weights"
+    files = ("*.hdf5", "*.h5", "*.json", "*vocab*.txt", "*vocab*.txt.gz")
+    extensions = HDF5_SUFFIXES
+
+    def recognizes(self, path: Path) -> bool:
+        if path.is_dir():
+            return bool(hdf5_files(path))
+        return path.is_file() and (path.suffix in HDF5_SUFFIXES or h5py.is_hdf5(path))
+
+    def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
+        weights = _only_model(path) if path.is_dir() else path
+        if not h5py.is_hdf5(weights) and (guess := guess_foreign(weights)):
+            raise FormatError(f"{weights} is not an HDF5 file. It looks like {guess}.")
+        if hint := guess_hdf5(weights):
+            raise FormatError(f"{weights} is an HDF5 file but not an ELMo. {hint}")
+        model = read_hdf5(options or find_options(weights), weights)
+        model = with_meta(with_words(model, words or find_vocabulary(weights)), weights.parent)
+        if path.is_dir() and tf_checkpoint.find_checkpoint(path) is not None:
+            tf_checkpoint.attach_softmax(model, path, words)
+        return model
+
+    def options_names(self, file_name: str) -> list[str]:
+        if not file_name.endswith(HDF5_SUFFIXES):
+            return []
+        return list(dict.fromkeys((own_file(Path(file_name), OPTIONS).name, OPTIONS)))
+
+    def check_target(self, path: Path, overwrite: bool) -> None:
+        check_output_path(path, overwrite)
+        self._check_own_file(path, OPTIONS, overwrite)
+
+    def save(self, model: PretrainedBiLM, path: Path, storage: Storage, overwrite: bool) -> list[Path]:
+        options = own_file(path, OPTIONS)
+        if model.config.n_words is None or model.vocabulary is None:
+            write_hdf5(model, options, path, overwrite)
+            return [path, options]
+        self._check_own_file(path, VOCABULARY, overwrite)
+        listed = own_file(path, VOCABULARY)
+        with atomic_write(listed, overwrite) as words:
+            words.write_text(model.vocabulary.to_text(), encoding="utf-8", newline="\n")
+            write_hdf5(model, options, path, overwrite)
+        return [path, options, listed]
+
+    def _check_own_file(self, weights: Path, name: str, overwrite: bool) -> None:
+        """Check that a file next to the weights may be written."""
+        # `overwrite` does not permit it if another model in the directory reads the file: that model would open wrong.
+        path = own_file(weights, name)
+        readers = [
+            str(other)
+            for other in hdf5_files(path.parent)
+            if other != weights
+            and (own_file(other, name) == path or (path.name == name and not own_file(other, name).exists()))
+            and not guess_hdf5(other)
+        ]
+        if path.name == name:  # the other formats read the plain names only
+            readers += [
+                f"the {other.name} model in {path.parent}"
+                for other in FORMATS
+                if other is not self
+                and any(fnmatch(name, pattern) for pattern in other.files)
+                and other.recognizes(path.parent)
+            ]
+        if readers:
+            stem = weights.stem.removesuffix("_weights")
+            raise OutputError(
+                f"{weights} needs the file {path.name}, which {readers[0]} reads too. Choose another name, such as "
+                f"{weights.with_name(f'{stem}-2{weights.suffix}').name}, or another directory."
+            )
+        check_output_path(path, overwrite)
+
+
+def read_hdf5(options_path: str | Path, weights_path: str | Path) -> PretrainedBiLM:
+    """Open weights with an options file, wherever the two are."""
+    options = read_options(options_path)
+    try:
+        file = h5py.File(weights_path, "r")
+    except FileNotFoundError:
+        raise ModelNotFoundError(f"There is no weight file {weights_path}.") from None
+    except OSError as error:
+        raise FormatError(
+            f"{weights_path} is not a readable HDF5 file ({error}). It may be truncated: download or copy it again."
+        ) from None
+    with contextlib.ExitStack() as on_error:
+        on_error.enter_context(file)
+        shapes = _shapes(file)
+        config = config_from_options(options, shapes, str(options_path))
+        read = _reader(file, weights_path)
+        extra = {name: shape for name, shape in placeholders(config).items() if shapes.get(name) == shape}
+        if all(np.array_equal(read(name), _placeholder(name, shape)) for name, shape in extra.items()):
+            shapes = {name: shape for name, shape in shapes.items() if name not in extra}
+        what = f"{weights_path} (sizes from {options_path})"
+        arrays = read_through(bilm_tf_rows(config), tensor_shapes(config), shapes, read, what)
+        on_error.pop_all()  # the arrays read from the open file; it is closed with them
+    card = options.get("card")
+    card = card if isinstance(card, dict) else {}
+    return PretrainedBiLM(Weights(config, arrays), BilmTFHDF5.name, source=Path(weights_path), card=card)
+
+
+def write_hdf5(
+    model: PretrainedBiLM, options_path: str | Path, weights_path: str | Path, overwrite: bool = False
+) -> None:
+    """Write the weights and an options file with the model card; nothing else, which the old loaders could not read."""
+    config = model.config
+    if model.lexicon is not None or config.word_features is not None:
+        raise OutputError(
+            f"{weights_path}: the HDF5 format cannot hold a word or character lexicon, and this model needs one. "
+            "Write a directory instead: a path without .hdf5 or .h5."
+        )
+    with atomic_write(options_path, overwrite) as options, atomic_write(weights_path, overwrite) as weights:
+        card = {name: fact for name, fact in model.card.items() if name != "warm_state"}  # describes what is left out
+        content = options_from_config(config) | ({"card": card} if card else {})
+        options.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        with create_hdf5(weights) as (file, _):
+            for name, array in to_theirs(model.arrays, bilm_tf_rows(config)):
+                file.create_dataset(name, data=array)
+            for name, shape in placeholders(config).items():
+                file.create_dataset(name, data=_placeholder(name, shape))
+
+
+def _only_model(folder: Path) -> Path:
+    """Choose the HDF5 file of a directory that is the model. The others may be vectors, or tables of token vectors."""
+    files = hdf5_files(folder)
+    named_weights = [file for file in files if "weights" in file.name or file.stem == "model"]
+    chosen = files if len(files) == 1 else named_weights
+    # A file with options of its own is a model too, whatever its name.
+    with_options = [file for file in files if file not in chosen and own_file(file, OPTIONS).exists()]
+    if len(chosen) != 1 or with_options:
+        names = ", ".join(file.name for file in files)
+        raise FormatError(f"{folder} holds several HDF5 files ({names}). Name the one to open.")
+    return chosen[0]
+
+
+def guess_hdf5(path: Path) -> str:
+    """Say what an HDF5 file looks like. Return an empty string if it may be an ELMo, or cannot be read at all."""
+    try:
+        with h5py.File(path, "r") as file:
+            names = set(file)
+            is_keras = "keras_version" in file.attrs or "model_weights" in names
+    except HDF5_ERRORS:
+        return ""
+    if names == {"embedding"}:
+        return "It looks like cached token embeddings: open the model itself, and give this file as token_embeddings."
+    if names & _GROUPS:
+        return ""
+    if "sentence_to_index" in names or (names and all(name.isdecimal() for name in names)):
+        return "It looks like vectors that elmokit embed or allennlp elmo wrote."
+    if is_keras:
+        return "It looks like a Keras model."
+    if names == {"softmax"}:
+        return "It looks like the softmax of an ELMo, without the rest."
+    return f"It holds {', '.join(sorted(names)[:5]) or 'nothing'}."
+
+
+def placeholders(config: BiLMConfig) -> dict[str, Shape]:
+    """List the placeholder tensors that AllenNLP's and bilm-tf's loaders require besides the model's own."""
+    shapes: dict[str, Shape] = {}
+    cnn, dim, hidden_dim = config.char_cnn, config.projection_dim, config.hidden_dim
+    if cnn is not None and cnn.n_features == dim:
+        shapes |= {"CNN_proj/W_proj": (dim, dim), "CNN_proj/b_proj": (dim,)}
+    whole = {"W_0": (2 * dim, 4 * hidden_dim), "B": (4 * hidden_dim,), "W_P_0": (hidden_dim, dim)}
+    for number in range(2):
+        for k in range(config.n_layers):
+            cell = f"RNN_{number}/RNN/MultiRNNCell/Cell{k}/LSTMCell"
+            if bool(number) not in config.read_backward:
+                shapes |= {f"{cell}/{name}": shape for name, shape in whole.items()}
+            elif hidden_dim == dim:
+                shapes[f"{cell}/W_P_0"] = whole["W_P_0"]
+    return shapes
+
+
+def _placeholder(name: str, shape: Shape) -> Floats:
+    """Return a placeholder: the identity for a projection, otherwise zeros, because an LSTM of zeros outputs zeros."""
+    is_square = len(shape) == 2 and shape[0] == shape[1]
+    is_projection = is_square and name.endswith(("W_P_0", "W_proj"))
+    return np.eye(shape[0], dtype=np.float32) if is_projection else np.zeros(shape, np.float32)
+
+
+def _shapes(file: h5py.File) -> dict[str, Shape]:
+    """Return the shape of each dataset but training leftovers, and check that each is stored completely."""
+    shapes: dict[str, Shape] = {}
+
+    def note(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and not name.startswith(_LEFTOVERS) and not name.endswith(_LEFTOVER_SUFFIXES):
+            check_dataset(item, file.filename)
+            shapes[name] = item.shape
+
+    with damage_as_format_error(file.filename):
+        file.visititems(note)
+    return shapes
+
+
+def _reader(file: h5py.File, path: str | Path) -> Callable[[str], Floats]:
+    def read(name: str) -> Floats:
+        with damage_as_format_error(path):
+            return read_dataset(file[name], path)
+
+    return read
+
+
+FORMAT = BilmTFHDF5()

@@ -1,0 +1,136 @@
+"""What a weight format is, and the table of all weight formats.
+
+To add a format, write a module with a subclass of ``Format`` and its instance ``FORMAT``, and list the module in
+``FORMATS`` (docs/how-to/develop/add-a-weight-format.md).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from elmokit.errors import FormatError
+
+if TYPE_CHECKING:
+    from elmokit.formats.model import PretrainedBiLM
+
+Storage = Literal["float32", "float16", "int8"]
+"""How an elmokit directory stores tensors: as floating-point numbers, or as integers with a scale for each row."""
+
+
+class Format(ABC):
+    """A weight format: how its files are recognized, opened and, if it can be written, saved.
+
+    A path is opened by the first format in ``FORMATS`` that recognizes it.
+    """
+
+    name: ClassVar[str]
+    """The short name of the format, which becomes the ``family`` of its models."""
+    description: ClassVar[str]
+    """A model of this format in an error message, with its article: "a TF-Hub module"."""
+    files: ClassVar[tuple[str, ...]]
+    """Patterns of the names of its files. Others are neither unpacked from an archive nor downloaded from the Hub."""
+    extensions: ClassVar[tuple[str, ...]] = ()
+    """The extensions of the paths that ``save_model`` writes in this format; empty if it is only read."""
+    is_complete: ClassVar[bool] = False
+    """Whether it keeps all that a model has, in any ``Storage``, and not only the weights, the card and the words."""
+
+    @abstractmethod
+    def recognizes(self, path: Path) -> bool:
+        """Check whether a path is a model of this format. The path may not exist, and the model may be damaged."""
+
+    @abstractmethod
+    def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
+        """Open a model that this format recognizes, without running code from its files.
+
+        Args:
+            path: The model.
+            options: Its options file, if it is not next to the weights.
+            words: Its word list, likewise.
+
+        Raises:
+            ModelError, ConfigError: As in :func:`elmokit.open_model`.
+        """
+
+    def options_names(self, file_name: str) -> list[str]:
+        """List the names that the options file of a weight file can have on a server; empty if it needs none."""
+        return []
+
+    def guess(self, folder: Path) -> str | None:
+        """Say what a directory looks like that is not a complete model of this format, for an error message."""
+        return None
+
+    def check_target(self, path: Path, overwrite: bool) -> None:
+        """Check before any work is done that ``save`` may write to a path.
+
+        Raises:
+            OutputError: It may not.
+        """
+        raise NotImplementedError(f"{self.name} has extensions, so it needs check_target")
+
+    def save(self, model: PretrainedBiLM, path: Path, storage: Storage, overwrite: bool) -> list[Path]:
+        """Write a model, and return the paths that were written.
+
+        Raises:
+            OutputError: The path exists and may not be overwritten, cannot be written, or the format cannot hold the
+                model.
+        """
+        raise NotImplementedError(f"{self.name} has extensions, so it needs save")
+
+
+class _Formats:
+    """The formats in the modules of these names, each imported when a loop reaches it."""
+
+    def __init__(self, *modules: str) -> None:
+        self.modules = modules
+
+    def __iter__(self) -> Iterator[Format]:
+        for module in self.modules:
+            yield import_module(f"elmokit.formats.{module}").FORMAT
+
+
+# The order matters where two formats recognize a path. Elmokit's own comes first, so that the included model opens
+# without the modules of the others. HDF5 weights come before the checkpoint that they were exported from.
+FORMATS = _Formats(
+    "folder",
+    "archives",
+    "many_langs",
+    "fast_nlp",
+    "paddle",
+    "tf_hub",
+    "bilm_tf_hdf5",
+    "tf_checkpoint",
+    "allennlp_archive",
+)
+"""All weight formats."""
+
+
+def find_format(path: Path) -> Format | None:
+    """Find the format of a path, or return None if no format recognizes it."""
+    try:
+        return next((weight_format for weight_format in FORMATS if weight_format.recognizes(path)), None)
+    except OSError:  # a name that is too long, as any text may be, or a directory that may not be read
+        return None
+
+
+def open_path(path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
+    """Open the model at a path, in whatever format it is. Arguments and errors as in ``Format.load``."""
+    if (weight_format := find_format(path)) is not None:
+        return weight_format.load(path, options, words)
+    from elmokit.formats.guess import guess_foreign
+
+    known = ", ".join(weight_format.description for weight_format in FORMATS)
+    guesses = (weight_format.guess(path) for weight_format in FORMATS)
+    guess = guess_foreign(path) or next(filter(None, guesses), None)
+    hint = f" It looks like {guess}." if guess else ""
+    raise FormatError(
+        f"{path} is not a model that elmokit can open ({known}; see docs/reference/model-files.md).{hint}"
+    )
+
+
+def model_files() -> list[str]:
+    """List the patterns of the files of all formats."""
+    return [pattern for weight_format in FORMATS for pattern in weight_format.files]

@@ -1,0 +1,67 @@
+"""The table of weight formats, and what all of them have."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from elmokit.errors import FormatError, OutputError
+from elmokit.formats.format import FORMATS, Format, find_format, open_path
+from elmokit.formats.open import open_model
+from elmokit.formats.save import save_model
+from tests.conftest import random_model
+from tests.helpers import fast_nlp_files
+from tests.helpers.every_format import FORMATS as KINDS
+from tests.helpers.every_format import write_model
+
+
+def test_formats_that_are_written_can_check_a_path_and_save() -> None:
+    for weight_format in (known for known in FORMATS if known.extensions or known.is_complete):
+        assert type(weight_format).save is not Format.save
+        assert type(weight_format).check_target is not Format.check_target
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_format_recognizes_its_own_models(kind: str, tmp_path: Path) -> None:
+    path = write_model(kind, tmp_path / "model")
+    weight_format = find_format(path)
+    assert weight_format is not None
+    assert weight_format.name in (open_path(path).family, "archive")
+
+
+def test_the_error_about_another_path_lists_every_format(tmp_path: Path) -> None:
+    with pytest.raises(FormatError) as error:
+        open_model(tmp_path)
+    assert all(weight_format.description in str(error.value) for weight_format in FORMATS)
+
+
+def test_odd_paths_are_of_no_format() -> None:
+    for name in ("x" * 5000, "a\0b", "/"):
+        assert find_format(Path(name)) is None
+
+
+def test_the_included_model_opens_without_the_modules_of_other_formats() -> None:
+    code = "import sys; from elmokit import open_model; open_model(); print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "elmokit.formats.folder" in ran.stdout.split()
+    others = {f"elmokit.formats.{module}" for module in FORMATS.modules} - {"elmokit.formats.folder"}
+    assert not others & set(ran.stdout.split())
+
+
+def test_weights_are_not_written_where_another_format_would_read_their_options(tmp_path: Path) -> None:
+    fast_nlp_files.toy_model().write(tmp_path / "model")
+    with pytest.raises(OutputError, match=r"options\.json, which the fastNLP model in .* reads too"):
+        save_model(random_model(), tmp_path / "model" / "weights.hdf5")
+    assert open_model(tmp_path / "model").family == "fastNLP"
+
+
+def test_an_incomplete_model_in_a_directory_of_an_archive_is_named_by_what_it_looks_like(tmp_path: Path) -> None:
+    (tmp_path / "content" / "chinese").mkdir(parents=True)
+    (tmp_path / "content" / "chinese" / "encoder.pkl").write_bytes(b"")
+    archive = shutil.make_archive(str(tmp_path / "model"), "zip", tmp_path / "content")
+    with pytest.raises(FormatError, match=r"model\.zip.* looks like an ELMoForManyLangs model"):
+        open_model(archive)

@@ -1,0 +1,62 @@
+"""The guide to adding a weight format works, and two files are all that it changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.helpers.paths import ROOT
+from tests.helpers.worked_example import follow, run_in
+
+PAGE = ROOT / "docs" / "how-to" / "develop" / "add-a-weight-format.md"
+# Run with the changed package.
+USE = """
+import shutil
+import sys
+from pathlib import Path
+import numpy as np
+from elmokit import Elmo, open_model, save_model
+from elmokit.cli.main import main
+from elmokit.errors import ElmoError
+from elmokit.formats.format import model_files
+
+def run(*command):
+    sys.argv = ["elmokit", *command]
+    try:
+        main()
+    except SystemExit as end:
+        return end.code
+
+def error_of(call, *arguments):
+    try:
+        call(*arguments)
+    except ElmoError as error:
+        return str(error)
+
+Path("tiny").mkdir()
+assert not run("convert", "en-mini", "tiny/x_weights.safetensors")
+assert {path.name for path in Path("tiny").iterdir()} == {"x_weights.safetensors", "x_options.json"}
+ours = open_model("en-mini")
+shutil.make_archive("tiny", "zip", ".", "tiny")
+for path in ("tiny/x_weights.safetensors", "tiny", "tiny.zip"):
+    model = open_model(path)
+    assert model.family == "bilm-tf-safetensors"
+    assert set(model.arrays) == set(ours.arrays)
+    assert all(np.array_equal(model.arrays[name], ours.arrays[name]) for name in ours.arrays)
+sentence = [["The", "cat", "sat", "."]]
+one, other = (Elmo(open_model(path, precision="float32"), start="zero") for path in ("en-mini", "tiny"))
+np.testing.assert_array_equal(one.embed(sentence)[0], other.embed(sentence)[0])
+
+assert run("convert", "en-mini", "tiny/x_weights.safetensors") == 2  # it exists
+assert run("convert", "en-mini", "y_weights.safetensors", "--storage", "int8") == 2
+assert "choose a name" in error_of(save_model, ours, "z.safetensors")
+assert "*_weights.safetensors" in model_files()
+Path("empty").mkdir()
+assert "options with safetensors weights" in error_of(open_model, "empty")
+Path("tiny/x_options.json").unlink()
+assert "no options file" in error_of(open_model, "tiny")
+"""
+
+
+def test_a_weight_format_is_added_in_two_files_as_the_page_says(tmp_path: Path) -> None:
+    assert len(follow(PAGE, tmp_path)) == 2
+    run_in(tmp_path, USE)
