@@ -19,22 +19,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from elmokit.embedding.elmo import Elmo, Vectors
-from elmokit.embedding.estimate import check_disk_space, describe_work
+from elmokit.embedding.estimate import OutputSize, check_disk_space, describe_work
 from elmokit.embedding.fingerprint import vector_settings
 from elmokit.embedding.outputs.layout import DatasetNames, StoredDtype, VectorFileLayout
-from elmokit.embedding.outputs.table import OutputFormat, output_format
-from elmokit.embedding.outputs.writer import ResumableWriter, open_resumable
-from elmokit.embedding.reading import SentencePool, count_sentences, read_corpus_sentences, read_pools
+from elmokit.embedding.outputs.output_format import OutputFormat
+from elmokit.embedding.outputs.table import output_format
+from elmokit.embedding.outputs.writer import ResumableWriter, WriteProgress, open_resumable
+from elmokit.embedding.reading import Corpus, SentencePool, read_pools
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.embedding.threads import BackgroundWriter, Prefetcher
 from elmokit.engine.layer_selection import Layers
-from elmokit.engine.state import State
 from elmokit.errors import ConfigError
+from elmokit.formats.model import PretrainedBiLM
 from elmokit.storage.atomic import check_output_path
 from elmokit.storage.progress import ProgressCallback
 from elmokit.storage.text_files import STDIN, can_reread, check_input_file, split_tokens
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches
-from elmokit.text.tokenize import text_splitter
 from elmokit.version import __version__
 
 # A few items even out pools and writes of different speed; each one more costs memory.
@@ -141,80 +141,73 @@ def embed_file(
     check_output_path(output, overwrite)
     check_input_file(source, output)
     format_ = output_format(output)
-    pooler: SentenceEmbedder | None = None
-    if isinstance(elmo, SentenceEmbedder):
-        if layers != "all":
-            raise ConfigError(f"layers is {layers!r}, but a SentenceEmbedder has its own. Choose them in its pooling.")
-        pooler = elmo
-        elmo, layers = pooler.elmo, pooler.pooling.layers
-    # An empty call checks the arguments before the output is created.
-    elmo.embed([], layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)  # checks these three
-    layout = format_.layout(
-        _stored_layers(elmo, layers) if pooler is None else None,
-        elmo.output_dim if pooler is None else pooler.dim,
+    # Whatever is wrong with the arguments is found here, so that a mistake leaves no partial output behind.
+    embedding = _Embedding(elmo, layers, batch_tokens, batch_size)
+    layout = VectorFileLayout(
+        embedding.stored_layers,
+        embedding.dim,
         dtype,
-        keys,
-        with_map,
-        with_old_map,
-        fasta,
-        pooler is not None,
+        pooled=embedding.pooler is not None,
+        keys=keys,
+        fasta=fasta,
+        with_sentences=with_map,
+        with_old_map=with_old_map,
     )
-    if raw_language is not None and (fasta or strict):
-        raise ConfigError("Raw text cannot be read with fasta or strict: its rows are sentences, not lines.")
-    split = None if raw_language is None else text_splitter(raw_language)
-    read_source = partial(read_corpus_sentences, source, fasta, strict, tokenize, split)
-    stateful = elmo.start == "stateful"
-    tokenizer = f"raw {raw_language}" if split else f"{tokenize.__module__}.{tokenize.__qualname__}"
-    settings = _settings(elmo, layers, dtype, fasta, tokenizer, batch_size if stateful else batch_tokens)
-    if pooler is not None:
-        settings["pooling"] = pooler.fingerprint()
-    if not format_.is_hdf5:
-        settings["sentences"] = with_map  # kept from the beginning, unlike the names of HDF5
-    # The name alone: files are shared, and tell nobody about the directories of a machine.
-    name = None if elmo.model.source is None else elmo.model.source.name
-    layout = replace(layout, about=json.dumps({**settings, "model": name, "fingerprint": settings["model"]}))
-    counted = None
-    if can_reread(source):
-        counted = count_sentences(source, fasta, strict, tokenize, progress, split)
-    # The arguments were checked above, so that a mistake leaves no partial output behind.
+    format_.check(layout)
+    corpus = Corpus(source, fasta, strict, tokenize, raw_language)
+    settings = _settings(embedding, layout, corpus) | format_.settings(layout)
+    layout = replace(layout, about=_about(embedding.elmo.model, settings))
+    counts = corpus.count(progress) if can_reread(source) else None
     with open_resumable(output, settings, resume, overwrite) as writer:
         before = writer.progress
-        if counted is not None:
-            n_bytes = format_.file_bytes(layout, counted)
-            n_temporary_bytes = format_.temporary_bytes(layout, counted)
+        if counts is not None:
+            size = OutputSize(format_.file_bytes(layout, counts), format_.temporary_bytes(layout, counts))
             if check_space:
-                check_disk_space(output, n_bytes, before, n_temporary_bytes)
+                check_disk_space(output, size, before)
             if report is not None:
-                report(
-                    describe_work(
-                        elmo, output, counted, before, n_bytes, read_source(), layers, batch_tokens, n_temporary_bytes
-                    )
-                )
-        count = _TokenCounter(progress, before.n_tokens, None if counted is None else counted.n_tokens)
-        pools = read_pools(
-            read_source(),
-            before,
-            layout.row_bytes,
-            # In a stateful run, row r continues from row r of the batch before, so batches are consecutive sentences of
-            # the text. In other runs batches are planned over pools whose limits depend on the text alone, never on
-            # time or on where a run was interrupted: a resumed run computes the same batches, and so the same bits.
-            max_tokens=None if stateful else READ_AHEAD_BATCHES * batch_tokens,
-            max_sentences=batch_size if stateful else None,
-            n_rows=layout.n_rows,
-        )
-        embedding = _Embedding(elmo, layers, batch_tokens, writer.state, pooler)
+                work = (embedding.elmo, output, counts, before, size, corpus, embedding.layers, batch_tokens)
+                report(describe_work(*work))
+        count = _TokenCounter(progress, before.n_tokens, None if counts is None else counts.n_tokens)
+        if writer.state is not None:
+            embedding.state = writer.state
         # The first call compiles and packs, which would spoil the reported speed of a short text.
-        elmo.embed([["."]], layers=layers)
+        embedding.elmo.embed([["."]], layers=embedding.layers)
         started = time.monotonic()
+        pools = embedding.read_pools(corpus, before, layout)
         # A thread that waits for standard input cannot be ended, and would crash Python on Ctrl-C.
         prefetched = contextlib.nullcontext(pools) if str(source) == STDIN else Prefetcher(pools, POOLS_AHEAD)
         with prefetched as pools_ahead:
             n_skipped = _embed_pools(embedding, pools_ahead, writer, layout, format_, count)
-        format_.finish(writer, layout)
+        writer.end_data()
+        format_.write(writer, layout)
         done = writer.progress
     return EmbedSummary(
         done.n_sentences, done.n_tokens, done.n_blank, time.monotonic() - started, before.n_tokens + n_skipped
     )
+
+
+def _settings(embedding: _Embedding, layout: VectorFileLayout, corpus: Corpus) -> dict[str, Any]:
+    """Return everything but the text that the vectors depend on; an interrupted run is resumed only with the same."""
+    layers = embedding.layers
+    settings = {
+        **embedding.settings(),
+        "elmokit": __version__,
+        "layers": layers if isinstance(layers, (str, int)) else list(layers),
+        "dtype": layout.dtype,
+        "fasta": corpus.fasta,
+        "tokenizer": corpus.tokenizer,
+        "batch": embedding.batch_tokens if embedding.state is None else embedding.batch_size,
+    }
+    if embedding.pooler is not None:
+        settings["pooling"] = embedding.pooler.fingerprint()
+    return settings
+
+
+def _about(model: PretrainedBiLM, settings: dict[str, Any]) -> str:
+    """Return what the file says about itself."""
+    # The name alone: files are shared, and tell nobody about the directories of a machine.
+    name = None if model.source is None else model.source.name
+    return json.dumps({**settings, "model": name, "fingerprint": settings["model"]})
 
 
 def _embed_pools(
@@ -228,13 +221,12 @@ def _embed_pools(
     """Write all pools that are left; return how many tokens of the first one an interrupted run had written."""
     before = writer.progress
     n_to_skip, n_skipped_tokens = before.n_batches, 0
-    with BackgroundWriter(_call, WRITES_BEHIND) as background:
+    stores_tokens = format_.stores == "tokens" and layout.with_sentences
+    with BackgroundWriter[Callable[[], None]](lambda write: write(), WRITES_BEHIND) as background:
         for pool in pools:
-            if layout.keys == "sentences":
-                # Checked pool by pool, so that a name that the format cannot hold is reported before its vectors are
-                # computed.
-                for number, name in enumerate(pool.names, start=pool.progress.n_sentences - len(pool.names)):
-                    format_.check_name(name, number)
+            # Checked pool by pool, so that a name that the format cannot hold is reported before its vectors are
+            # computed.
+            format_.check_names(layout, pool.names, pool.progress.n_sentences - len(pool.names))
             if n_to_skip and pool.progress.checksum != before.pool_checksum:
                 # The text of the incomplete pool has changed: its batches are not those that were written.
                 writer.discard_batches()
@@ -255,10 +247,10 @@ def _embed_pools(
                 if embedding.state is None:  # else a batch is a pool, and counts together with the state after it
                     background.put(partial(writer.end_batch, pool.progress.checksum))
             names = "".join(f"{name}\n" for name in pool.names).encode("utf-8")
-            tokens = b""
-            if layout.with_tokens:
-                tokens = "".join(f"{json.dumps(sentence)}\n" for sentence in pool.sentences).encode("ascii")
-            background.put(partial(writer.end_pool, pool.progress, pool.lengths, names, embedding.state, tokens))
+            tokens = "".join(f"{json.dumps(sentence)}\n" for sentence in pool.sentences if stores_tokens)
+            background.put(
+                partial(writer.end_pool, pool.progress, pool.lengths, names, embedding.state, tokens.encode("ascii"))
+            )
     if n_to_skip:  # the text has become shorter and ends before the incomplete pool
         writer.discard_batches()
     return n_skipped_tokens
@@ -296,18 +288,54 @@ class _VectorChunk(NamedTuple):
 class _Embedding:
     """Computes the batches of pools. With ``start="stateful"`` it holds the state after the last batch."""
 
-    def __init__(
-        self,
-        elmo: Elmo,
-        layers: Layers,
-        batch_tokens: int,
-        state: State | None,
-        pooler: SentenceEmbedder | None = None,
-    ) -> None:
-        self.elmo, self.layers, self.batch_tokens, self.pooler = elmo, layers, batch_tokens, pooler
-        self.state: State | None = None
-        if elmo.start == "stateful":
-            self.state = elmo.zero_state(0) if state is None else state
+    def __init__(self, elmo: Elmo | SentenceEmbedder, layers: Layers, batch_tokens: int, batch_size: int) -> None:
+        self.pooler: SentenceEmbedder | None = None
+        if isinstance(elmo, SentenceEmbedder):
+            if layers != "all":
+                raise ConfigError(
+                    f"layers is {layers!r}, but a SentenceEmbedder has its own. Choose them in its pooling."
+                )
+            self.pooler, layers = elmo, elmo.pooling.layers
+            elmo = elmo.elmo
+        self.elmo, self.layers, self.batch_tokens, self.batch_size = elmo, layers, batch_tokens, batch_size
+        elmo.embed([], layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)  # checks these three
+        self.state = elmo.zero_state(0) if elmo.start == "stateful" else None
+
+    @property
+    def dim(self) -> int:
+        """The number of dimensions of a vector."""
+        return self.elmo.output_dim if self.pooler is None else self.pooler.dim
+
+    @property
+    def stored_layers(self) -> tuple[int, ...] | None:
+        """The numbers of the layers of an output; None if a token or sentence has one vector ``(dim,)``."""
+        if self.pooler is not None:
+            return None
+        if self.layers == "all":
+            return tuple(range(self.elmo.n_layers))
+        return None if isinstance(self.layers, (str, int)) else tuple(self.layers)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the vectors of all layers depend on."""
+        settings = vector_settings(self.elmo.model, self.elmo.start)
+        if self.elmo.mix is not None:
+            # Vectors of a learned mix depend on its weights, which the fingerprint of the model does not include.
+            settings["model"] += f"-{self.elmo.mix.checksum:08x}"
+        return settings
+
+    def read_pools(self, corpus: Corpus, done: WriteProgress, layout: VectorFileLayout) -> Iterator[SentencePool]:
+        """Yield the sentences that are not done, pool by pool."""
+        # In a stateful run, row r continues from row r of the batch before, so batches are consecutive sentences of
+        # the text. In other runs batches are planned over pools whose limits depend on the text alone, never on time
+        # or on where a run was interrupted: a resumed run computes the same batches, and so the same bits.
+        return read_pools(
+            iter(corpus),
+            done,
+            layout.row_bytes,
+            max_tokens=READ_AHEAD_BATCHES * self.batch_tokens if self.state is None else None,
+            max_sentences=None if self.state is None else self.batch_size,
+            n_rows=layout.n_rows,
+        )
 
     def plan(self, pool: SentencePool) -> list[list[int]]:
         """Return the batches of a pool, as row numbers. In a stateful run the pool is one batch, in text order."""
@@ -340,11 +368,6 @@ class _Embedding:
             first_row += vectors[0].shape[-2]  # used only for the further chunks of a single long sentence
 
 
-def _call(write: Callable[[], None]) -> None:
-    """Run one task of the writing thread."""
-    write()
-
-
 def _write_chunks(writer: ResumableWriter, chunks: list[_VectorChunk], dtype: StoredDtype) -> None:
     for chunk in chunks:
         vectors: Any = chunk.vectors
@@ -364,29 +387,3 @@ def _write_chunks(writer: ResumableWriter, chunks: list[_VectorChunk], dtype: St
         token_bytes = layers.shape[-1] * layers.itemsize
         for number, layer in enumerate(layers):
             writer.write_vectors(chunk.offset + (number * chunk.n_rows + chunk.first_row) * token_bytes, layer)
-
-
-def _stored_layers(elmo: Elmo, layers: Layers) -> tuple[int, ...] | None:
-    """Return the numbers of the layers of an output; None if a token has one vector ``(dim,)``."""
-    if layers == "all":
-        return tuple(range(elmo.n_layers))
-    return None if isinstance(layers, (str, int)) else tuple(layers)
-
-
-def _settings(
-    elmo: Elmo, layers: Layers, dtype: StoredDtype, fasta: bool, tokenizer: str, batch: int
-) -> dict[str, Any]:
-    """Return everything but the text that the vectors depend on; an interrupted run is resumed only with the same."""
-    settings = vector_settings(elmo.model, elmo.start)
-    if elmo.mix is not None:
-        # Vectors of a learned mix depend on its weights, which the fingerprint of the model does not include.
-        settings["model"] += f"-{elmo.mix.checksum:08x}"
-    return {
-        **settings,
-        "elmokit": __version__,
-        "layers": list(layers) if not isinstance(layers, (str, int)) else layers,
-        "dtype": dtype,
-        "fasta": fasta,
-        "tokenizer": tokenizer,
-        "batch": batch,
-    }

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.embedding.corpus import _settings, embed_file
+from elmokit.embedding.corpus import _Embedding, embed_file
 from elmokit.embedding.elmo import Elmo, Start
 from elmokit.embedding.outputs.layout import DatasetNames
 from elmokit.embedding.outputs.writer import ResumableWriter, partial_folder
@@ -25,7 +25,6 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.words import CachedModel
 from elmokit.network.kernels import backends
 from elmokit.storage import resumable
-from elmokit.storage.text_files import split_tokens
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.vocabulary import Vocabulary
 from tests.conftest import random_model
@@ -301,7 +300,7 @@ def test_an_incomplete_pool_is_computed_again_if_its_text_changed(
 
 def test_resuming_requires_the_same_words_and_tables_but_the_initial_state_may_round(tmp_path: Path) -> None:
     def name(model: PretrainedBiLM, start: Start = "warm") -> str:
-        return str(_settings(Elmo(model, start=start), "all", "float32", False, split_tokens, 1)["model"])
+        return str(_Embedding(Elmo(model, start=start), "all", 2048, 64).settings()["model"])
 
     words = [BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, "the", "cat"]
     config = BiLMConfig(char_cnn=None, n_words=5, projection_dim=4, hidden_dim=6)
@@ -312,8 +311,7 @@ def test_resuming_requires_the_same_words_and_tables_but_the_initial_state_may_r
     assert name(model) != name(model, "zero")
     elmo = Elmo(model)
     elmo.start_state.hidden[:] += 1e-7  # the initial state of another backend
-    settings = _settings(elmo, "all", "float32", False, split_tokens, 1)
-    assert settings["model"] == name(model)
+    assert _Embedding(elmo, "all", 2048, 64).settings()["model"] == name(model)
     table = np.zeros((2, model.config.projection_dim), np.float32)
     cached = [CachedModel.of(model, {"the": row}, array) for row, array in ((0, table), (1, table), (1, table + 1))]
     assert len({name(model), *map(name, cached)}) == 4

@@ -3,7 +3,7 @@
 There is one dataset per sentence, named by its line number from 0 (or by its text), of shape ``(layers, tokens, dim)``
 or ``(tokens, dim)``. With one vector per sentence there is a single dataset ``vectors`` of shape ``(sentences, dim)``
 instead, because thousands of tiny datasets are slow to read. ``sentence_to_index`` is one JSON text that maps each
-sentence to its number as a string. The attribute ``elmokit`` of the file says what computed it (``about.py``).
+sentence to its number as a string. The attribute ``elmokit`` of the file says what computed it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from elmokit.embedding.outputs.about import NAME
 from elmokit.embedding.outputs.hdf5_index import (
-    DATA_START,
     attribute_bytes,
     dataset_headers,
     group_bytes,
@@ -33,9 +31,11 @@ from elmokit.embedding.outputs.hdf5_index import (
     write_text_dataset,
 )
 from elmokit.embedding.outputs.layout import VectorFileLayout
-from elmokit.embedding.outputs.writer import ResumableWriter
+from elmokit.embedding.outputs.output_format import ABOUT, OutputFormat
+from elmokit.embedding.outputs.writer import DATA_START, ResumableWriter
 from elmokit.embedding.reading import SentenceCounts
 from elmokit.errors import FormatError, TextError
+from elmokit.storage.hdf5 import HDF5_SUFFIXES
 
 if TYPE_CHECKING:
     import h5py
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 MAPS = ["sentence_to_index", "sentence_indices"]
 """The name of the map, and the name that it has in early tutorials."""
 POOLED = "vectors"
-"""The dataset of sentence vectors. It sorts after the maps, as ``write_index`` needs."""
+"""The dataset of sentence vectors. It sorts after the maps, as :meth:`HDF5Format.write` needs."""
 MAX_KEY_BYTES = 60_000  # HDF5 stores the name of a dataset in one 64 KiB header
 
 _ESCAPES = {"%2F": "/", "%2E": ".", "%00": "\0", "%25": "%"}
@@ -52,60 +52,82 @@ _LOOKS_ESCAPED = re.compile("%(?=2F|2E|00|25|#)")
 _OCCURRENCE = re.compile(r"%#\d+$")
 
 
-def hdf5_bytes(layout: VectorFileLayout, counts: SentenceCounts) -> int:
-    """Return the size of the output: exact for the vectors, within a few percent for the rest."""
-    n, n_text_bytes = counts.n_sentences, counts.n_text_bytes
-    map_bytes = 160 + max(4096, n_text_bytes + (len(str(n)) + 8) * n)
-    n_name_bytes = number_name_bytes(n) if layout.keys == "numbers" else n_text_bytes + 5 * n
-    n_datasets = n
-    if layout.pooled:
-        n_datasets, n_name_bytes = 1, name_bytes(POOLED.encode("ascii"))
-    index = n_datasets * header_bytes(layout.n_layers) + group_bytes(n_datasets + layout.n_maps, n_name_bytes)
-    about = attribute_bytes(NAME.encode("ascii"), len(layout.about))
-    return layout.vector_bytes(counts) + index + layout.n_maps * map_bytes + about
+class HDF5Format(OutputFormat):
+    """HDF5 files: the growing file of vectors, with an index at its end that gives names to datasets."""
 
+    name = "HDF5"
+    extensions = HDF5_SUFFIXES
+    stores = "keys"
 
-def write_index(writer: ResumableWriter, layout: VectorFileLayout) -> None:
-    """Write the index behind the vectors, which makes the file a complete HDF5 file.
+    def check_names(self, layout: VectorFileLayout, names: Sequence[str], first: int) -> None:
+        if _is_keyed(layout):
+            for number, name in enumerate(names, start=first):
+                check_key(name, number)
 
-    Args:
-        writer: The output, after its last pool.
-        layout: What the datasets look like.
-
-    Raises:
-        OutputError: The map of sentences is too long for HDF5.
-    """
-    writer.end_data()
-    done = writer.progress
-    with writer.vectors_path.open("r+b") as file:
-        # First the headers of all datasets, in order: the header of dataset n is at first_header + n * size.
-        first_header = position = -(-done.data_end // 8) * 8
-        file.seek(position)
-        data_end = DATA_START
-        # With one vector per sentence, all sentences are the rows of one dataset.
-        for lengths in [np.array([done.n_sentences])] if layout.pooled else writer.read_lengths():
-            headers, data_end = dataset_headers(data_end, lengths, layout.n_layers, layout.dim, layout.dtype)
-            position += file.write(headers)
-        size = header_bytes(layout.n_layers)
-        about, position = write_text_attribute(file, position, NAME.encode("ascii"), layout.about.encode("ascii"))
-        # Then the group that lists them. HDF5 looks names up by bisection, so they must be sorted as bytes.
-        if layout.keys == "sentences":
-            named = enumerate(sentence_keys(writer.read_names()))
-            entries = sorted((key.encode("utf-8"), first_header + row * size) for row, key in named)
-            write_group(file, position, entries, sum(name_bytes(name) for name, _ in entries), about)
-            return
-        maps: list[tuple[bytes, int]] = []
-        for name in MAPS[: layout.n_maps]:
-            address, position = write_text_dataset(file, position, sentence_map(writer.read_names))
-            maps.append((name.encode("ascii"), address))
+    def file_bytes(self, layout: VectorFileLayout, counts: SentenceCounts) -> int:
+        n, n_text_bytes = counts.n_sentences, counts.n_text_bytes
+        map_bytes = 160 + max(4096, n_text_bytes + (len(str(n)) + 8) * n)
+        n_name_bytes = n_text_bytes + 5 * n if _is_keyed(layout) else number_name_bytes(n)
+        n_datasets, n_maps = n, len(_maps(layout))
         if layout.pooled:
-            entries = [*sorted(maps), (POOLED.encode("ascii"), first_header)]
+            n_datasets, n_name_bytes = 1, name_bytes(POOLED.encode("ascii"))
+        index = n_datasets * header_bytes(layout.n_layers) + group_bytes(n_datasets + n_maps, n_name_bytes)
+        about = attribute_bytes(ABOUT.encode("ascii"), len(layout.about))
+        return layout.vector_bytes(counts) + index + n_maps * map_bytes + about
+
+    def temporary_bytes(self, layout: VectorFileLayout, counts: SentenceCounts) -> int:
+        """Return 0, because the file of vectors becomes the output."""
+        return 0
+
+    def write(self, writer: ResumableWriter, layout: VectorFileLayout) -> None:
+        """Write the index behind the vectors. An OutputError if the map of sentences is too long for HDF5."""
+        done, n = writer.progress, writer.progress.n_sentences
+        with writer.vectors_path.open("r+b") as file:
+            # First the headers of all datasets, in order: the header of dataset n is at first_header + n * size.
+            first_header = position = -(-done.data_end // 8) * 8
+            file.seek(position)
+            data_end = DATA_START
+            # With one vector per sentence, all sentences are the rows of one dataset.
+            for lengths in [np.array([n])] if layout.pooled else writer.read_lengths():
+                headers, data_end = dataset_headers(data_end, lengths, layout.n_layers, layout.dim, layout.dtype)
+                position += file.write(headers)
+            size = header_bytes(layout.n_layers)
+            about, position = write_text_attribute(file, position, ABOUT.encode("ascii"), layout.about.encode("ascii"))
+            # Then the group that lists them. HDF5 looks names up by bisection, so they must be sorted as bytes.
+            maps: list[tuple[bytes, int]] = []
+            for name in _maps(layout):
+                address, position = write_text_dataset(file, position, sentence_map(writer.read_names))
+                maps.append((name.encode("ascii"), address))
+            maps.sort()
+            if not layout.pooled and not _is_keyed(layout):
+                # Every digit sorts before "s", so the maps follow the numbers.
+                numbers = ((b"%d" % number, first_header + number * size) for number in numbers_by_name(n))
+                n_name_bytes = number_name_bytes(n) + sum(name_bytes(name) for name, _ in maps)
+                write_group(file, position, chain(numbers, maps), n_name_bytes, about)
+                return
+            if layout.pooled:
+                entries = [*maps, (POOLED.encode("ascii"), first_header)]
+            else:
+                keys = enumerate(sentence_keys(writer.read_names()))
+                entries = sorted((key.encode("utf-8"), first_header + number * size) for number, key in keys)
             write_group(file, position, entries, sum(name_bytes(name) for name, _ in entries), about)
-            return
-        # Every digit sorts before "s", so the maps follow the numbers.
-        numbers = ((b"%d" % number, first_header + number * size) for number in numbers_by_name(done.n_sentences))
-        n_name_bytes = number_name_bytes(done.n_sentences) + sum(name_bytes(name) for name, _ in maps)
-        write_group(file, position, chain(numbers, sorted(maps)), n_name_bytes, about)
+
+    def read_about(self, path: Path) -> str:
+        import h5py
+
+        with h5py.File(path) as file:
+            text: str = file.attrs[ABOUT]
+            return text
+
+
+def _is_keyed(layout: VectorFileLayout) -> bool:
+    # Sentence vectors are rows of one dataset, which have no names.
+    return not layout.pooled and (layout.fasta or layout.keys == "sentences")
+
+
+def _maps(layout: VectorFileLayout) -> list[str]:
+    # Datasets that are named by sentences need no map.
+    return [] if _is_keyed(layout) else MAPS[: layout.with_sentences * (1 + layout.with_old_map)]
 
 
 def sentence_map(read_names: Callable[[], Iterable[str]]) -> Iterator[bytes]:

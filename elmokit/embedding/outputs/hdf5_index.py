@@ -2,8 +2,8 @@
 
 An HDF5 file is data, plus an index that says which dataset is where. h5py writes both together: that takes 0.3 ms per
 dataset while holding Python's lock, and an interruption leaves a file that cannot be opened. Here the vectors are
-written first, one after another from ``DATA_START``. The index follows when all are there, and the first 96 bytes,
-which make the file an HDF5 file, come last.
+written first, one after another from ``DATA_START`` (``writer.py``). The index follows when all are there, and the
+first 96 bytes, which make the file an HDF5 file, come last.
 
 The file then looks like this, each part at an address that is a multiple of 8::
 
@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 
 from elmokit.errors import OutputError
 
-DATA_START = 512  # room for the superblock; a multiple of the block size of disks
 MAX_TEXT_BYTES = 2**32 - 1  # the length of a string is stored in four bytes
 _REFERENCE_BYTES = 16  # of a reference to a string
 

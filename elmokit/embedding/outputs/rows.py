@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.embedding.outputs.hdf5_index import DATA_START
 from elmokit.embedding.outputs.layout import VectorFileLayout
-from elmokit.embedding.outputs.writer import ResumableWriter
+from elmokit.embedding.outputs.writer import DATA_START, ResumableWriter
 
 GROUP_BYTES = 32 * 2**20
 """The vectors of a group. Parquet recommends row groups of this size and larger; two are in memory at a time."""
@@ -29,7 +28,7 @@ class RowGroup:
     lengths: NDArray[np.int64]
     names: list[str]
     tokens: list[list[str]]
-    """Empty if the layout has no tokens."""
+    """Empty if the sentences are not stored."""
     vectors: list[NDArray[Any]]
     """One array ``(rows, dim)`` per layer. The rows are the tokens of all sentences, or the sentences."""
 

@@ -32,11 +32,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.embedding.fingerprint import RESTORE
-from elmokit.embedding.outputs.hdf5_index import DATA_START
 from elmokit.engine.state import State
 from elmokit.storage.atomic import check_output_path
 from elmokit.storage.resumable import ResumableStore
 
+DATA_START = 512
+"""Where the vectors begin: behind room for the header of a format that is completed in place (of HDF5, 96 bytes). A
+multiple of the block size of disks."""
 VECTORS, LENGTHS, NAMES, TOKENS, OUTPUT = "vectors.hdf5", "lengths", "names", "tokens", "output"
 
 

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.embedding.outputs.hdf5_index import (
-    DATA_START,
     attribute_bytes,
     dataset_headers,
     group_bytes,
@@ -24,6 +23,7 @@ from elmokit.embedding.outputs.hdf5_index import (
     write_text_attribute,
     write_text_dataset,
 )
+from elmokit.embedding.outputs.writer import DATA_START
 from elmokit.errors import OutputError
 
 DIM = 3

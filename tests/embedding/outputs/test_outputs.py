@@ -21,8 +21,8 @@ from elmokit.embedding.fingerprint import fingerprint
 from elmokit.embedding.outputs.about import read_about
 from elmokit.embedding.outputs.hdf5 import read_sentence_map
 from elmokit.embedding.outputs.layout import VectorFileLayout
-from elmokit.embedding.outputs.table import FORMATS
-from elmokit.embedding.reading import count_sentences
+from elmokit.embedding.outputs.table import output_format
+from elmokit.embedding.reading import Corpus
 from elmokit.errors import ConfigError, FormatError, MissingExtraError, OutputError
 from elmokit.storage import resumable
 from tests.conftest import random_model
@@ -264,7 +264,7 @@ def test_the_estimated_size_is_about_the_size_written(elmo: Elmo, tmp_path: Path
     embedder = SentenceEmbedder(elmo, SentencePooling())
     embed_file(embedder if is_pooled else elmo, text, output)
     layout = VectorFileLayout(None, embedder.dim, pooled=True) if is_pooled else VectorFileLayout((0, 1, 2), 64)
-    estimate = FORMATS[suffix].file_bytes(layout, count_sentences(text))
+    estimate = output_format(output).file_bytes(layout, Corpus(text).count())
     assert estimate == pytest.approx(output.stat().st_size, rel=0.2 if is_pooled else 0.03)
 
 
