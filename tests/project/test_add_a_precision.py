@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from elmokit.engine import compiler
 from tests.helpers.paths import ROOT
-from tests.project.test_docs import blocks
+from tests.helpers.worked_example import follow, run_in
 
 PAGE = ROOT / "docs" / "how-to" / "develop" / "add-a-precision.md"
 # Run with the changed package.
@@ -46,26 +43,9 @@ for ours, theirs in zip(rounded.embed(sentences), exact.embed(sentences), strict
 """
 
 
-def apply(change: str, package: Path) -> str:
-    """Apply a block of the page, and return which file it changes."""
-    head, _, body = change.partition("\n")
-    name, lines = head.removeprefix("--- "), body.splitlines()
-    old, new = ("\n".join(line[1:] for line in lines if line[0] in signs) for signs in (" -", " +"))
-    file = package / name
-    content = file.read_text(encoding="utf-8")
-    assert content.count(old) == 1, f"{name} does not have this once: {old}"
-    file.write_text(content.replace(old, new), encoding="utf-8")
-    return name
-
-
 @pytest.mark.slow
 def test_a_precision_is_added_in_three_files_as_the_page_says(tmp_path: Path) -> None:
     if compiler.load_library() is None or not shutil.which("cc"):
         pytest.skip("there is no C compiler")
-    shutil.copytree(ROOT / "elmokit", tmp_path / "elmokit", ignore=shutil.ignore_patterns("libraries", "__pycache__"))
-    changed = {apply(change, tmp_path) for change in blocks(PAGE, "diff")}
-    assert len(changed) == 3
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "ELMOKIT_CACHE": str(tmp_path / "cache")}
-    environment.pop("ELMOKIT_BACKEND", None)
-    run = subprocess.run([sys.executable, "-c", USE], env=environment, cwd=tmp_path, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
+    assert len(follow(PAGE, tmp_path)) == 3
+    run_in(tmp_path, USE, ELMOKIT_CACHE=str(tmp_path / "cache"))
