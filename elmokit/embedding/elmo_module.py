@@ -332,15 +332,15 @@ class ElmoModule(nn.Module):
 
         return list(map_in_batches(check_sentences(sentences), compute, batch_tokens=batch_tokens))
 
-    def model_with_initial_state(self) -> PretrainedBiLM:
-        """Return the model to save, with the initial state that its sentences start from.
+    def model_with_start_state(self) -> PretrainedBiLM:
+        """Return the model to save, with the start state that its sentences start from.
 
-        A model that stores no initial state gets one from its weights when it is opened. After fine-tuning, the weights
+        A model that stores no start state gets one from its weights when it is opened. After fine-tuning, the weights
         would give another state than the one that was trained with.
         """
         if self.start != "warm":
             return self.model
-        return self.model.replace(initial_state=BiLMState(self.start_hidden, self.start_cell).numpy())
+        return self.model.replace(start_state=BiLMState(self.start_hidden, self.start_cell).numpy())
 
     def start_state(self, n_rows: int) -> BiLMState:
         """Return the LSTM state that every sentence starts from, for a batch of ``n_rows`` sentences."""

@@ -22,7 +22,7 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
 
     Two models with the same fingerprint compute the same vectors, whatever their paths or formats: the same bits where
     their :class:`~elmokit.engine.computation.Computation` is the same too, else the same up to rounding. The hash
-    covers the weights, the configuration, the initial state, an alignment, word lists, and tables of precomputed
+    covers the weights, the configuration, the start state, an alignment, word lists, and tables of precomputed
     vectors. It does not depend on the machine, so a task model that was trained on one recognizes its biLM on another.
 
     Args:
@@ -35,9 +35,9 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
     digest = hashlib.blake2b(digest_size=16)
     facts = {
         "bilm": to_dict(model.config),
-        # An initial state that is not stored follows from the weights; its last bits depend on the machine, so it is
+        # A start state that is not stored follows from the weights; its last bits depend on the machine, so it is
         # left out.
-        "start": "one empty sentence" if start == "warm" and model.initial_state is None else start,
+        "start": "one empty sentence" if start == "warm" and model.start_state is None else start,
         "words": None if model.config.n_words is None or model.vocabulary is None else model.vocabulary.words,
         "lexicon": None if model.lexicon is None else to_dict(model.lexicon),
     }
@@ -47,8 +47,8 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
     more: dict[str, Floats] = {}
     if isinstance(model, CachedModel):
         more["token_layer.vectors"] = model.table
-    if start == "warm" and model.initial_state is not None:
-        more |= {"start_hidden": model.initial_state.hidden, "start_cell": model.initial_state.cell}
+    if start == "warm" and model.start_state is not None:
+        more |= {"start_hidden": model.start_state.hidden, "start_cell": model.start_state.cell}
     if model.alignment is not None:
         more |= {"alignment.matrices": model.alignment.matrices, "alignment.offsets": model.alignment.offsets}
     _add_arrays(digest, model.arrays, more)

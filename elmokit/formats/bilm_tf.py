@@ -158,7 +158,7 @@ def load(options_path: str | Path, weights_path: str | Path) -> PretrainedBiLM:
 def save(model: PretrainedBiLM, options_path: str | Path, weights_path: str | Path, overwrite: bool = False) -> None:
     """Write a biLM for AllenNLP's and bilm-tf's loaders, with its model card in the options file.
 
-    The format cannot hold anything else: the softmax, its words and the initial state are left out.
+    The format cannot hold anything else: the softmax, its words and the start state are left out.
 
     Raises:
         OutputError: A file exists and may not be overwritten, or cannot be written; or the model has word and character

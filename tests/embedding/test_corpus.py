@@ -298,7 +298,7 @@ def test_an_incomplete_pool_is_computed_again_if_its_text_changed(
     assert output.read_bytes() == whole.read_bytes()
 
 
-def test_resuming_requires_the_same_words_and_tables_but_the_initial_state_may_round(tmp_path: Path) -> None:
+def test_resuming_requires_the_same_words_and_tables_but_the_start_state_may_round(tmp_path: Path) -> None:
     def name(model: PretrainedBiLM, start: Start = "warm") -> str:
         return str(_Embedding(Elmo(model, start=start), "all", 2048, 64).settings()["model"])
 
@@ -310,7 +310,7 @@ def test_resuming_requires_the_same_words_and_tables_but_the_initial_state_may_r
     model = random_model()
     assert name(model) != name(model, "zero")
     elmo = Elmo(model)
-    elmo.start_state.hidden[:] += 1e-7  # the initial state of another backend
+    elmo.start_state.hidden[:] += 1e-7  # the start state of another backend
     assert _Embedding(elmo, "all", 2048, 64).settings()["model"] == name(model)
     table = np.zeros((2, model.config.projection_dim), np.float32)
     cached = [CachedModel.of(model, {"the": row}, array) for row, array in ((0, table), (1, table), (1, table + 1))]

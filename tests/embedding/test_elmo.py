@@ -147,10 +147,10 @@ def test_invalid_arguments_are_refused() -> None:
         Elmo.from_pretrained("no/such/model")
 
 
-def test_the_initial_state_is_the_stored_one_or_that_after_an_empty_sentence(model: PretrainedBiLM) -> None:
+def test_the_start_state_is_the_stored_one_or_that_after_an_empty_sentence(model: PretrainedBiLM) -> None:
     for ours, expected in zip(Elmo(model).start_state, boundary_state(model), strict=True):
         np.testing.assert_array_equal(ours, expected)
-    model.initial_state = State.zero(model.config, 1)._replace(hidden=np.ones((2, 2, 1, 32), np.float32))
+    model.start_state = State.zero(model.config, 1)._replace(hidden=np.ones((2, 2, 1, 32), np.float32))
     assert (Elmo(model).start_state.hidden == 1).all()
 
 

@@ -22,15 +22,15 @@ from elmokit.network.scalar_mix import ScalarMix
 from tests.conftest import WORDS, aligned_model, random_model
 
 
-def test_the_model_to_save_has_the_initial_state_that_sentences_started_from(model: PretrainedBiLM) -> None:
+def test_the_model_to_save_has_the_start_state_that_sentences_started_from(model: PretrainedBiLM) -> None:
     elmo, sentences = ElmoModule(model, trainable=True), [["the", "cat", "sat"]]
     with torch.no_grad():
         for parameter in elmo.bilm.parameters():
             parameter.mul_(1.1)
-    saved = elmo.model_with_initial_state()
+    saved = elmo.model_with_start_state()
     np.testing.assert_array_equal(Elmo(saved).embed(sentences)[0], elmo.embed(sentences, layers="all")[0])
-    assert model.initial_state is None
-    assert ElmoModule(model, start="zero").model_with_initial_state() is model
+    assert model.start_state is None
+    assert ElmoModule(model, start="zero").model_with_start_state() is model
 
 
 def test_the_model_to_save_does_not_read_a_deferred_softmax(model: PretrainedBiLM) -> None:
@@ -39,7 +39,7 @@ def test_the_model_to_save_does_not_read_a_deferred_softmax(model: PretrainedBiL
             pytest.fail("the softmax was read")
 
     stored = model.replace(softmax=WordSoftmax(SoftmaxConfig(), Unread(), len(WORDS)))
-    assert ElmoModule(stored).model_with_initial_state().softmax is stored.softmax
+    assert ElmoModule(stored).model_with_start_state().softmax is stored.softmax
 
 
 def test_module_mixes_equal_the_embedded_layers() -> None:
@@ -148,7 +148,7 @@ def test_padding_between_tokens_is_refused() -> None:
         elmo(ids)
 
 
-def test_a_saved_state_dict_restores_mixes_and_initial_state() -> None:
+def test_a_saved_state_dict_restores_mixes_and_start_state() -> None:
     model = random_model()
     elmo = ElmoModule(model)
     with torch.no_grad():
@@ -251,11 +251,11 @@ def test_its_elmo_computes_with_weights_and_start_states_that_were_loaded_or_tra
     np.testing.assert_array_equal(other.elmo.embed(sentences)[0], after)
 
 
-def test_loading_a_state_dict_leaves_the_initial_state_of_the_model_as_it_was() -> None:
+def test_loading_a_state_dict_leaves_the_start_state_of_the_model_as_it_was() -> None:
     model = random_model()
-    model.initial_state = State.zero(model.config, 1)
+    model.start_state = State.zero(model.config, 1)
     ElmoModule(model).load_state_dict(ElmoModule(random_model()).state_dict())
-    assert not model.initial_state.hidden.any()
+    assert not model.start_state.hidden.any()
 
 
 def test_a_word_input_model_reads_unknown_words_as_unk() -> None:
