@@ -1,4 +1,4 @@
-"""Embed a file of sentences into a file of vectors: HDF5, Parquet, Arrow or NumPy.
+"""Embed a file of sentences into a file of vectors.
 
 Three threads share the work: one reads the text and plans ahead, the calling one computes, one writes. The offset of a
 sentence in the output follows from the lengths of the sentences before it, so batches are written in the order in which
@@ -10,31 +10,27 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from elmokit.embedding.elmo import Elmo, Vectors
+from elmokit.embedding.batch_embedder import BatchEmbedder, write_chunks
+from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.estimate import OutputSize, check_disk_space, describe_work
-from elmokit.embedding.fingerprint import vector_settings
 from elmokit.embedding.outputs.layout import DatasetNames, StoredDtype, VectorFileLayout
 from elmokit.embedding.outputs.output_format import OutputFormat
 from elmokit.embedding.outputs.table import output_format
-from elmokit.embedding.outputs.writer import ResumableWriter, WriteProgress, open_resumable
-from elmokit.embedding.reading import Corpus, SentencePool, read_pools
+from elmokit.embedding.outputs.writer import ResumableWriter, open_resumable
+from elmokit.embedding.reading import Corpus, SentencePool
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.embedding.threads import BackgroundWriter, Prefetcher
 from elmokit.engine.layer_selection import Layers
-from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.storage.atomic import check_output_path
 from elmokit.storage.progress import ProgressCallback
 from elmokit.storage.text_files import STDIN, can_reread, check_input_file, split_tokens
-from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches
 from elmokit.version import __version__
 
 # A few items even out pools and writes of different speed; each one more costs memory.
@@ -96,8 +92,8 @@ def embed_file(
         elmo: The model. With an :class:`Elmo`, each token gets its vectors; with a
             :class:`~elmokit.SentenceEmbedder`, each sentence gets one vector.
         source: A text file (``.gz``, ``.xz`` and ``.zst`` too), or ``-`` for standard input.
-        output: The output. Its extension chooses the format: ``.hdf5``, ``.h5`` or none for HDF5, ``.parquet``,
-            ``.arrow`` or ``.npz``. It appears when it is complete.
+        output: The output, which appears when it is complete. Its extension chooses the format, such as ``.parquet``,
+            ``.arrow`` or ``.npz``; ``.hdf5``, ``.h5`` or none is HDF5.
         layers: The layers to store, as in :meth:`Elmo.embed`. A ``SentenceEmbedder`` has its own.
         dtype: The type of the stored numbers. "float16" halves the file.
         keys: In HDF5, name the datasets by line number ("numbers") or by the text of the sentence ("sentences").
@@ -142,12 +138,12 @@ def embed_file(
     check_input_file(source, output)
     format_ = output_format(output)
     # Whatever is wrong with the arguments is found here, so that a mistake leaves no partial output behind.
-    embedding = _Embedding(elmo, layers, batch_tokens, batch_size)
+    embedder = BatchEmbedder(elmo, layers, batch_tokens, batch_size)
     layout = VectorFileLayout(
-        embedding.stored_layers,
-        embedding.dim,
+        embedder.stored_layers,
+        embedder.dim,
         dtype,
-        pooled=embedding.pooler is not None,
+        pooled=embedder.pooler is not None,
         keys=keys,
         fasta=fasta,
         with_sentences=with_map,
@@ -155,8 +151,8 @@ def embed_file(
     )
     format_.check(layout)
     corpus = Corpus(source, fasta, strict, tokenize, raw_language)
-    settings = _settings(embedding, layout, corpus) | format_.settings(layout)
-    layout = replace(layout, about=_about(embedding.elmo.model, settings))
+    settings = _settings(embedder, layout, corpus) | format_.settings(layout)
+    layout = replace(layout, about=_about(embedder.elmo.model, settings))
     counts = corpus.count(progress) if can_reread(source) else None
     with open_resumable(output, settings, resume, overwrite) as writer:
         before = writer.progress
@@ -165,19 +161,18 @@ def embed_file(
             if check_space:
                 check_disk_space(output, size, before)
             if report is not None:
-                work = (embedding.elmo, output, counts, before, size, corpus, embedding.layers, batch_tokens)
-                report(describe_work(*work))
+                report(describe_work(embedder, output, counts, before, size, corpus))
         count = _TokenCounter(progress, before.n_tokens, None if counts is None else counts.n_tokens)
         if writer.state is not None:
-            embedding.state = writer.state
+            embedder.state = writer.state
         # The first call compiles and packs, which would spoil the reported speed of a short text.
-        embedding.elmo.embed([["."]], layers=embedding.layers)
+        embedder.elmo.embed([["."]], layers=embedder.layers)
         started = time.monotonic()
-        pools = embedding.read_pools(corpus, before, layout)
+        pools = embedder.read_pools(corpus, before, layout)
         # A thread that waits for standard input cannot be ended, and would crash Python on Ctrl-C.
         prefetched = contextlib.nullcontext(pools) if str(source) == STDIN else Prefetcher(pools, POOLS_AHEAD)
         with prefetched as pools_ahead:
-            n_skipped = _embed_pools(embedding, pools_ahead, writer, layout, format_, count)
+            n_skipped = _embed_pools(embedder, pools_ahead, writer, layout, format_, count)
         writer.end_data()
         format_.write(writer, layout)
         done = writer.progress
@@ -186,20 +181,20 @@ def embed_file(
     )
 
 
-def _settings(embedding: _Embedding, layout: VectorFileLayout, corpus: Corpus) -> dict[str, Any]:
+def _settings(embedder: BatchEmbedder, layout: VectorFileLayout, corpus: Corpus) -> dict[str, Any]:
     """Return everything but the text that the vectors depend on; an interrupted run is resumed only with the same."""
-    layers = embedding.layers
+    layers = embedder.layers
     settings = {
-        **embedding.settings(),
+        **embedder.settings(),
         "elmokit": __version__,
         "layers": layers if isinstance(layers, (str, int)) else list(layers),
         "dtype": layout.dtype,
         "fasta": corpus.fasta,
         "tokenizer": corpus.tokenizer,
-        "batch": embedding.batch_tokens if embedding.state is None else embedding.batch_size,
+        "batch": embedder.batch_tokens if embedder.state is None else embedder.batch_size,
     }
-    if embedding.pooler is not None:
-        settings["pooling"] = embedding.pooler.fingerprint()
+    if embedder.pooler is not None:
+        settings["pooling"] = embedder.pooler.fingerprint()
     return settings
 
 
@@ -211,7 +206,7 @@ def _about(model: PretrainedBiLM, settings: dict[str, Any]) -> str:
 
 
 def _embed_pools(
-    embedding: _Embedding,
+    embedder: BatchEmbedder,
     pools: Iterable[SentencePool],
     writer: ResumableWriter,
     layout: VectorFileLayout,
@@ -231,7 +226,7 @@ def _embed_pools(
                 # The text of the incomplete pool has changed: its batches are not those that were written.
                 writer.discard_batches()
                 n_to_skip = 0
-            for batch in embedding.plan(pool):
+            for batch in embedder.plan(pool):
                 if n_to_skip:
                     # Batches of a pool come in a fixed order, so a count is enough to know which of them were written.
                     n_to_skip -= 1
@@ -239,17 +234,17 @@ def _embed_pools(
                     n_skipped_tokens += n_tokens
                     count(n_tokens)
                     continue
-                for chunks in embedding.compute(pool, batch):
+                for chunks in embedder.compute(pool, batch):
                     # Writes and counts go through one queue: a batch is counted only after its vectors were written.
-                    background.put(partial(_write_chunks, writer, chunks, layout.dtype))
+                    background.put(partial(write_chunks, writer, chunks, layout.dtype))
                     for chunk in chunks:
                         count(chunk.n_tokens)
-                if embedding.state is None:  # else a batch is a pool, and counts together with the state after it
+                if embedder.state is None:  # else a batch is a pool, and counts together with the state after it
                     background.put(partial(writer.end_batch, pool.progress.checksum))
             names = "".join(f"{name}\n" for name in pool.names).encode("utf-8")
             tokens = "".join(f"{json.dumps(sentence)}\n" for sentence in pool.sentences if stores_tokens)
             background.put(
-                partial(writer.end_pool, pool.progress, pool.lengths, names, embedding.state, tokens.encode("ascii"))
+                partial(writer.end_pool, pool.progress, pool.lengths, names, embedder.state, tokens.encode("ascii"))
             )
     if n_to_skip:  # the text has become shorter and ends before the incomplete pool
         writer.discard_batches()
@@ -268,122 +263,3 @@ class _TokenCounter:
         self.n_done += n_tokens
         if self.progress is not None:
             self.progress("embedding", self.n_done, self.n_tokens)
-
-
-class _VectorChunk(NamedTuple):
-    """The vectors of a sentence, or of a part of a very long one, and where they belong."""
-
-    offset: int
-    """Where the vectors of the sentence begin in the file."""
-    n_tokens: int
-    """The number of tokens of the chunk."""
-    n_rows: int
-    """The number of vectors of the whole sentence, per layer: its tokens, or 1 for a sentence vector."""
-    first_row: int
-    """The position of the chunk's first vector in the sentence."""
-    vectors: Vectors
-    """``(rows, dim)`` or ``(layers, rows, dim)``."""
-
-
-class _Embedding:
-    """Computes the batches of pools. With ``start="stateful"`` it holds the state after the last batch."""
-
-    def __init__(self, elmo: Elmo | SentenceEmbedder, layers: Layers, batch_tokens: int, batch_size: int) -> None:
-        self.pooler: SentenceEmbedder | None = None
-        if isinstance(elmo, SentenceEmbedder):
-            if layers != "all":
-                raise ConfigError(
-                    f"layers is {layers!r}, but a SentenceEmbedder has its own. Choose them in its pooling."
-                )
-            self.pooler, layers = elmo, elmo.pooling.layers
-            elmo = elmo.elmo
-        self.elmo, self.layers, self.batch_tokens, self.batch_size = elmo, layers, batch_tokens, batch_size
-        elmo.embed([], layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)  # checks these three
-        self.state = elmo.zero_state(0) if elmo.start == "stateful" else None
-
-    @property
-    def dim(self) -> int:
-        """The number of dimensions of a vector."""
-        return self.elmo.output_dim if self.pooler is None else self.pooler.dim
-
-    @property
-    def stored_layers(self) -> tuple[int, ...] | None:
-        """The numbers of the layers of an output; None if a token or sentence has one vector ``(dim,)``."""
-        if self.pooler is not None:
-            return None
-        if self.layers == "all":
-            return tuple(range(self.elmo.n_layers))
-        return None if isinstance(self.layers, (str, int)) else tuple(self.layers)
-
-    def settings(self) -> dict[str, Any]:
-        """Return what the vectors of all layers depend on."""
-        settings = vector_settings(self.elmo.model, self.elmo.start)
-        if self.elmo.mix is not None:
-            # Vectors of a learned mix depend on its weights, which the fingerprint of the model does not include.
-            settings["model"] += f"-{self.elmo.mix.checksum:08x}"
-        return settings
-
-    def read_pools(self, corpus: Corpus, done: WriteProgress, layout: VectorFileLayout) -> Iterator[SentencePool]:
-        """Yield the sentences that are not done, pool by pool."""
-        # In a stateful run, row r continues from row r of the batch before, so batches are consecutive sentences of
-        # the text. In other runs batches are planned over pools whose limits depend on the text alone, never on time
-        # or on where a run was interrupted: a resumed run computes the same batches, and so the same bits.
-        return read_pools(
-            iter(corpus),
-            done,
-            layout.row_bytes,
-            max_tokens=READ_AHEAD_BATCHES * self.batch_tokens if self.state is None else None,
-            max_sentences=None if self.state is None else self.batch_size,
-            n_rows=layout.n_rows,
-        )
-
-    def plan(self, pool: SentencePool) -> list[list[int]]:
-        """Return the batches of a pool, as row numbers. In a stateful run the pool is one batch, in text order."""
-        if self.state is not None:
-            return [list(range(len(pool.sentences)))]
-        return plan_batches(pool.lengths.tolist(), self.batch_tokens)
-
-    def compute(self, pool: SentencePool, batch: list[int]) -> Iterator[list[_VectorChunk]]:
-        """Yield the vectors of a batch: all at once, or chunk by chunk for a sentence that is too long for that."""
-        sentences = [pool.sentences[row] for row in batch]
-        if self.state is not None:
-            vectors, after = self.elmo.embed_batch(sentences, self.state.first_rows(len(batch)), self.layers)
-            self.state = self.state.with_first_rows(after)
-            computed: Iterable[list[Vectors]] = [vectors]
-        else:
-            computed = self.elmo.embed_planned_batch(sentences, self.layers)
-        if self.pooler is not None:
-            pooled = self.pooler.pool_planned_batch(sentences, computed)
-            yield [
-                _VectorChunk(pool.offsets[row], len(pool.sentences[row]), 1, 0, vector[None])
-                for row, vector in zip(batch, pooled, strict=True)
-            ]
-            return
-        first_row = 0
-        for vectors in computed:
-            yield [
-                _VectorChunk(pool.offsets[row], array.shape[-2], len(pool.sentences[row]), first_row, array)
-                for row, array in zip(batch, vectors, strict=True)
-            ]
-            first_row += vectors[0].shape[-2]  # used only for the further chunks of a single long sentence
-
-
-def _write_chunks(writer: ResumableWriter, chunks: list[_VectorChunk], dtype: StoredDtype) -> None:
-    for chunk in chunks:
-        vectors: Any = chunk.vectors
-        if dtype == "float16":
-            try:
-                with np.errstate(over="raise"):
-                    vectors = vectors.astype(np.float16)
-            except FloatingPointError:
-                raise ConfigError(
-                    "A vector has a number beyond 65,504, the largest of float16. Pass --dtype float32."
-                ) from None
-        if vectors.shape[-2] == chunk.n_rows:
-            writer.write_vectors(chunk.offset, vectors)
-            continue
-        # A dataset is stored layer by layer, so the tokens of a chunk are in one range per layer.
-        layers = vectors.reshape(-1, *vectors.shape[-2:])
-        token_bytes = layers.shape[-1] * layers.itemsize
-        for number, layer in enumerate(layers):
-            writer.write_vectors(chunk.offset + (number * chunk.n_rows + chunk.first_row) * token_bytes, layer)

@@ -117,9 +117,8 @@ class Elmo:
             vocabulary: Path of a word list, for ``token_embeddings`` or for a word-input model.
             start, token_cache_mib: See :class:`Elmo`.
             precision: The lowest precision in which LSTM weights may be computed: "float32", "bfloat16", "int8" or
-                "int7".
-                Lower precision is faster and slightly less exact (docs/how-to/speed.md). None leaves the model's own:
-                float32, unless its files name another one.
+                "int7". Lower precision is faster and slightly less exact (docs/how-to/speed.md). None leaves the
+                model's own: float32, unless its files name another one.
             device: Where to compute, such as "cuda", which needs PyTorch. None computes on the CPU.
 
         Raises:
@@ -310,7 +309,7 @@ class Elmo:
     ) -> Iterator[list[Vectors]]:
         """Compute the vectors of one batch of :func:`~elmokit.text.batching.plan_batches`.
 
-        For callers that plan batches themselves and write results as they come (``elmokit.embedding.corpus``).
+        For callers that plan batches themselves and write results as they come (``embedding/batch_embedder.py``).
 
         Args:
             sentences: The sentences of the batch.
@@ -350,8 +349,7 @@ class Elmo:
         yield from map_in_batches(sentences, compute, batch_tokens=batch_tokens)
 
     def _embed_long(self, sentence: Sequence[str], selection: LayerSelection) -> Vectors:
-        """Compute a long sentence chunk by chunk into one array, so that intermediate activations are never all in
-        memory."""
+        # Chunk by chunk, so that intermediate activations are never all in memory.
         # Allocated once its shape is known; joining the chunks at the end would take twice the memory.
         vectors, stop = np.empty(0, np.float32), 0
         for chunk in self._embed_in_chunks(check_sentence(sentence), selection, CHUNK_TOKENS):
@@ -427,5 +425,5 @@ class Elmo:
 
 
 def _needs_chunks(batch: Sequence[Sequence[str]], selection: LayerSelection) -> bool:
-    """Return whether a planned batch is a single sentence that is too long to be computed at once."""
+    # A sentence that is too long to be computed at once is alone in its planned batch.
     return is_long(len(batch[0])) and not selection.needs_whole_batch

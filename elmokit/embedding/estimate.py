@@ -8,10 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.batch_embedder import BatchEmbedder
 from elmokit.embedding.outputs.writer import WriteProgress, partial_folder
 from elmokit.embedding.reading import CorpusSentence, SentenceCounts
-from elmokit.engine.layer_selection import Layers
 from elmokit.errors import OutputError
 from elmokit.storage.progress import format_duration
 
@@ -43,14 +42,12 @@ def check_disk_space(output: str | Path, size: OutputSize, done: WriteProgress) 
 
 
 def describe_work(
-    elmo: Elmo,
+    embedder: BatchEmbedder,
     output: str | Path,
     counts: SentenceCounts,
     done: WriteProgress,
     size: OutputSize,
     sentences: Iterable[CorpusSentence],
-    layers: Layers,
-    batch_tokens: int,
 ) -> str:
     """Say in one line how much there is to do, how large the output will be, how long it will take, in which precision.
 
@@ -62,15 +59,16 @@ def describe_work(
         line += f", {done.n_tokens:,} already done"
     line += f"; {output} will take {size}"
     if n_left >= MIN_TOKENS_FOR_TRIAL:
-        seconds = _seconds_per_token(elmo, _first_tokens(sentences), layers, batch_tokens)
+        seconds = _seconds_per_token(embedder, _first_tokens(sentences))
         line += f" and about {format_duration(n_left * seconds)} ({1 / seconds:,.0f} tokens/s)"
-    return f"{line}; computed in {elmo.model.network.computation()}"
+    return f"{line}; computed in {embedder.elmo.model.network.computation()}"
 
 
-def _seconds_per_token(elmo: Elmo, sentences: list[list[str]], layers: Layers, batch_tokens: int) -> float:
+def _seconds_per_token(embedder: BatchEmbedder, sentences: list[list[str]]) -> float:
+    elmo, layers = embedder.elmo, embedder.layers
     elmo.embed(sentences[:1], layers=layers)  # the first call compiles and packs; that happens only once
     started = time.perf_counter()
-    elmo.embed(sentences, layers=layers, batch_tokens=batch_tokens)
+    elmo.embed(sentences, layers=layers, batch_tokens=embedder.batch_tokens)
     return (time.perf_counter() - started) / sum(map(len, sentences))
 
 

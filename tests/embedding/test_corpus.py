@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.embedding.corpus import _Embedding, embed_file
+from elmokit.embedding.batch_embedder import BatchEmbedder
+from elmokit.embedding.corpus import embed_file
 from elmokit.embedding.elmo import Elmo, Start
 from elmokit.embedding.outputs.layout import DatasetNames
 from elmokit.embedding.outputs.writer import ResumableWriter, partial_folder
@@ -300,7 +301,7 @@ def test_an_incomplete_pool_is_computed_again_if_its_text_changed(
 
 def test_resuming_requires_the_same_words_and_tables_but_the_start_state_may_round(tmp_path: Path) -> None:
     def name(model: PretrainedBiLM, start: Start = "warm") -> str:
-        return str(_Embedding(Elmo(model, start=start), "all", 2048, 64).settings()["model"])
+        return str(BatchEmbedder(Elmo(model, start=start), "all", 2048, 64).settings()["model"])
 
     words = [BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, "the", "cat"]
     config = BiLMConfig(char_cnn=None, n_words=5, projection_dim=4, hidden_dim=6)
@@ -311,7 +312,7 @@ def test_resuming_requires_the_same_words_and_tables_but_the_start_state_may_rou
     assert name(model) != name(model, "zero")
     elmo = Elmo(model)
     elmo.start_state.hidden[:] += 1e-7  # the start state of another backend
-    assert _Embedding(elmo, "all", 2048, 64).settings()["model"] == name(model)
+    assert BatchEmbedder(elmo, "all", 2048, 64).settings()["model"] == name(model)
     table = np.zeros((2, model.config.projection_dim), np.float32)
     cached = [CachedModel.of(model, {"the": row}, array) for row, array in ((0, table), (1, table), (1, table + 1))]
     assert len({name(model), *map(name, cached)}) == 4

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
+from elmokit.embedding.batch_embedder import BatchEmbedder
 from elmokit.embedding.corpus import embed_file
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.estimate import OutputSize, check_disk_space, describe_work, format_bytes
@@ -50,13 +51,13 @@ def test_output_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest
 
 
 def test_time_is_estimated_only_for_long_texts(elmo: Elmo) -> None:
-    sentences = [CorpusSentence("", ["the", "cat"], "")] * 10
+    embedder, sentences = BatchEmbedder(elmo, "all", 2048, 64), [CorpusSentence("", ["the", "cat"], "")] * 10
     counts, done = SentenceCounts(10**6, 10**8, 0), WriteProgress(n_tokens=5)
-    much = describe_work(elmo, "out.hdf5", counts, done, OutputSize(10**11), sentences, "all", 2048)
+    much = describe_work(embedder, "out.hdf5", counts, done, OutputSize(10**11), sentences)
     expected = r"1,000,000 sentences, 100,000,000 tokens, 5 already done; out.hdf5 will take 100 GB and about "
     assert re.fullmatch(expected + r".+ \(.+ tokens/s\); computed in float32 \(.+, cpu\)", much)
     counts, done = SentenceCounts(10, 20, 0), WriteProgress()
-    little = describe_work(elmo, "out.hdf5", counts, done, OutputSize(5000), sentences, "all", 2048)
+    little = describe_work(embedder, "out.hdf5", counts, done, OutputSize(5000), sentences)
     computation = elmo.model.network.computation()
     assert little == f"10 sentences, 20 tokens; out.hdf5 will take 5.0 kB; computed in {computation}"
 

@@ -149,14 +149,10 @@ def _columns(group: RowGroup, layout: VectorFileLayout) -> list[Any]:
 
 
 def vector_array(rows: NDArray[Any], lengths: NDArray[np.int64] | None) -> Any:
-    """Return a column of vectors as an Arrow array, without copying them.
-
-    Args:
-        rows: ``(rows, dim)``: the vectors of all sentences.
-        lengths: How many of them each sentence has; None if it has one.
-    """
+    """Return vectors ``(rows, dim)`` as an Arrow array of sentences, which have ``lengths`` of them, or one if None."""
     import pyarrow as pa
 
+    # Without a copy.
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
     if lengths is None:
         return vectors

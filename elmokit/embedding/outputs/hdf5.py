@@ -131,13 +131,9 @@ def _maps(layout: VectorFileLayout) -> list[str]:
 
 
 def sentence_map(read_names: Callable[[], Iterable[str]]) -> Iterator[bytes]:
-    """Yield, piece by piece, ``json.dumps`` of the dict from each sentence to its last number as a string.
-
-    Memory holds only the sentences that occur on several lines, and eight bytes per line for the hashes that find them.
-
-    Args:
-        read_names: Returns a fresh iterator over the sentences. It is called three times.
-    """
+    """Yield, piece by piece, ``json.dumps`` of the dict from each sentence to its last number as a string."""
+    # Memory holds only the sentences that occur on several lines, and eight bytes per line for the hashes that find
+    # them.
     hashes = np.fromiter(map(hash, read_names()), dtype=np.int64)
     distinct, counts = np.unique(hashes, return_counts=True)
     repeated = set(distinct[counts > 1].tolist())
@@ -162,11 +158,7 @@ def sentence_keys(sentences: Iterable[str]) -> Iterator[str]:
 
 
 def check_key(sentence: str, number: int) -> None:
-    """Check that a sentence can be the name of a dataset.
-
-    Raises:
-        TextError: It is too long.
-    """
+    """Raise a TextError if a sentence is too long for the name of a dataset."""
     if len(sentence_key(sentence, number + 2).encode("utf-8")) > MAX_KEY_BYTES:
         raise TextError(
             f"Sentence {number} has {len(sentence)} characters, too many for the name of an HDF5 dataset. Do not "
@@ -175,12 +167,9 @@ def check_key(sentence: str, number: int) -> None:
 
 
 def sentence_key(sentence: str, occurrence: int = 1) -> str:
-    """Return the name of the dataset of a sentence: its text, wherever HDF5 allows it.
-
-    In HDF5, ``/`` separates groups, a lone ``.`` is the group itself, and names are unique. So these become ``%2F`` and
-    ``%2E``, the second ``the same`` becomes ``the same%#2``, and a ``%`` that could be mistaken for one of these
-    becomes ``%25``.
-    """
+    """Return the name of the dataset of a sentence: its text, wherever HDF5 allows it."""
+    # In HDF5, "/" separates groups, a lone "." is the group itself, and names are unique. So these become %2F and %2E,
+    # the second "the same" becomes "the same%#2", and a "%" that could be mistaken for one of these becomes %25.
     key = _LOOKS_ESCAPED.sub("%25", sentence).replace("/", "%2F").replace("\0", "%00")
     if key == ".":
         key = "%2E"

@@ -34,15 +34,13 @@ class RowGroup:
 
 
 def read_row_groups(writer: ResumableWriter, layout: VectorFileLayout) -> Iterator[RowGroup]:
-    """Yield all sentences of an output that has its last pool, in groups of bounded size.
-
-    Only a sentence that is longer than ``GROUP_BYTES`` makes a larger group.
-    """
+    """Yield all sentences of an output that has its last pool, in groups of bounded size."""
     names, tokens = writer.read_names(), writer.read_tokens()
     first, offset = 0, DATA_START
     for block in writer.read_lengths(GROUP_SENTENCES):
         n_bytes = layout.n_rows(block) * layout.row_bytes
-        # Cut where the sum of bytes reaches the next multiple of the size of a group.
+        # Cut where the sum of bytes reaches the next multiple of the size of a group. Only a sentence that is longer
+        # makes a larger one.
         cuts = np.flatnonzero(np.diff((np.cumsum(n_bytes) - 1) // GROUP_BYTES)) + 1
         for lengths, sizes in zip(np.split(block, cuts), np.split(n_bytes, cuts), strict=True):
             yield RowGroup(
