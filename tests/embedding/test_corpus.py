@@ -181,7 +181,7 @@ def test_resuming_requires_the_same_text_and_model(elmo: Elmo, tmp_path: Path, m
 
 
 @pytest.mark.parametrize("changed", ["instructions", "precision"])
-def test_a_run_is_resumed_only_by_what_computed_its_beginning(
+def test_a_run_is_resumed_only_by_an_equal_computation(
     elmo: Elmo, changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
@@ -247,10 +247,10 @@ def test_a_long_line_is_written_chunk_by_chunk(
             np.testing.assert_allclose(file[str(number)][...], expected, atol=1e-5 if dtype == "float32" else 2e-3)
 
 
-def test_an_error_of_the_writing_thread_is_one_clear_error(
+def test_an_error_in_the_writing_thread_is_reported_once(
     elmo: Elmo, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: ResumableWriter, place: int, vectors: object) -> None:
+    def full(self: ResumableWriter, offset: int, vectors: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(ResumableWriter, "write_vectors", full)

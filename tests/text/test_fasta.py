@@ -78,7 +78,7 @@ def test_a_bad_record_is_named_with_file_and_line(tmp_path: Path, text: str, mes
         list(read_fasta(write(tmp_path, text)))
 
 
-def test_vectors_of_proteins_stand_under_their_identifiers(proteins: Path, tmp_path: Path) -> None:
+def test_vectors_of_proteins_are_named_by_identifier(proteins: Path, tmp_path: Path) -> None:
     elmo = Elmo(random_model())
     assert Corpus(proteins, fasta=True).count().n_tokens == 10
     summary = embed_file(elmo, proteins, tmp_path / "out.hdf5", fasta=True)
@@ -95,7 +95,7 @@ def test_a_bad_record_leaves_no_output(tmp_path: Path) -> None:
     assert not (tmp_path / "out.hdf5").exists()
 
 
-def test_the_shell_embeds_proteins(proteins: Path, tmp_path: Path) -> None:
+def test_the_command_embeds_proteins(proteins: Path, tmp_path: Path) -> None:
     save_model(random_model(), tmp_path / "model" / "weights.hdf5")
     arguments = [str(proteins), str(tmp_path / "out.hdf5"), "--fasta", "--model", str(tmp_path / "model")]
     refused = CliRunner().invoke(embed, [*arguments, "--tokenize"])

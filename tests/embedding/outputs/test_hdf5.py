@@ -54,7 +54,7 @@ def write(path: Path, sentences: Sequence[str], dtype: str = "float32", **switch
     st.booleans(),
     st.sampled_from(["float32", "float16"]),
 )
-def test_files_hold_what_h5py_writes(
+def test_files_equal_what_h5py_writes(
     tmp_path_factory: pytest.TempPathFactory,
     sentences: list[str],
     keys: DatasetNames,
@@ -141,7 +141,7 @@ def test_plain_sentences_are_their_own_keys() -> None:
     assert sentence_key("a / b") == "a %2F b"
 
 
-def test_a_sentence_too_long_for_a_key_is_a_clear_error() -> None:
+def test_a_sentence_that_is_too_long_for_a_key_is_refused() -> None:
     check_key("a " * 29_000, 0)
     with pytest.raises(TextError, match="Do not pass --use-sentence-keys"):
         check_key("a " * 40_000, 0)
