@@ -333,7 +333,7 @@ class ElmoModule(nn.Module):
         return list(map_in_batches(check_sentences(sentences), compute, batch_tokens=batch_tokens))
 
     def model_with_start_state(self) -> PretrainedBiLM:
-        """Return the model to save, with the start state that its sentences start from.
+        """Return the model to save, with the start state of its sentences.
 
         A model that stores no start state gets one from its weights when it is opened. After fine-tuning, the weights
         would give another state than the one that was trained with.

@@ -238,7 +238,7 @@ class SentenceEmbedder:
 
 
 def word_probability(model: PretrainedBiLM, word_counts: Mapping[str, int] | None = None) -> Callable[[str], float]:
-    """Return a function that estimates the probability of a word in running text, without counts by Zipf's law."""
+    """Return a function that estimates how probable a word is in running text: from counts, or else by Zipf's law."""
     if word_counts is not None:
         total = sum(word_counts.values())
         probabilities = {word: count / total for word, count in word_counts.items()}
