@@ -37,6 +37,7 @@ class _TableFormat(OutputFormat):
     """What Parquet and Arrow files have in common."""
 
     def check(self, layout: VectorFileLayout) -> None:
+        """Check also that pyarrow is installed and that no two columns have the same name."""
         super().check(layout)
         try:
             import pyarrow.parquet  # noqa: F401
@@ -46,11 +47,13 @@ class _TableFormat(OutputFormat):
             raise ConfigError(f"layers is {list(layout.layers)}, which would give two columns the same name.")
 
     def file_bytes(self, layout: VectorFileLayout, counts: SentenceCounts) -> int:
+        """Estimate the columns, and the metadata of each group of rows."""
         n_text_bytes = layout.with_sentences * (counts.n_text_bytes + 4 * counts.n_tokens)
         n_groups = 1 + layout.vector_bytes(counts) // GROUP_BYTES
         return layout.vector_bytes(counts) + n_text_bytes + 16 * counts.n_sentences + 2000 * n_groups
 
     def write(self, writer: ResumableWriter, layout: VectorFileLayout) -> None:
+        """Write a record batch for each group of sentences."""
         import pyarrow as pa
 
         schema = _schema(layout)
@@ -63,6 +66,7 @@ class _TableFormat(OutputFormat):
         """Open a file for writing, as a function that writes a record batch."""
 
     def read_about(self, path: Path) -> bytes:
+        """Read the metadata of the schema."""
         try:
             metadata = self.read_schema(path).metadata
         except ImportError:
@@ -83,6 +87,7 @@ class ParquetFormat(_TableFormat):
 
     @contextlib.contextmanager
     def create(self, path: Path, schema: Any) -> Iterator[Callable[[Any], None]]:
+        """Open a file in which each record batch is a row group."""
         import pyarrow.parquet as pq
 
         # Few vectors are equal, so dictionaries and statistics only cost time. Text is better with a dictionary.
@@ -97,6 +102,7 @@ class ParquetFormat(_TableFormat):
             yield lambda batch: file.write_batch(batch, row_group_size=max(1, batch.num_rows))
 
     def read_schema(self, path: Path) -> Any:
+        """Read the schema from the end of the file."""
         import pyarrow.parquet as pq
 
         return pq.read_schema(path)
@@ -110,12 +116,14 @@ class ArrowFormat(_TableFormat):
 
     @contextlib.contextmanager
     def create(self, path: Path, schema: Any) -> Iterator[Callable[[Any], None]]:
+        """Open a file in which each record batch follows the one before."""
         import pyarrow as pa
 
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as file:
             yield file.write_batch
 
     def read_schema(self, path: Path) -> Any:
+        """Read the schema through an Arrow reader."""
         import pyarrow as pa
 
         with pa.OSFile(str(path)) as file:

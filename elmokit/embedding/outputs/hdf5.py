@@ -60,11 +60,13 @@ class HDF5Format(OutputFormat):
     stores = "keys"
 
     def check_names(self, layout: VectorFileLayout, names: Sequence[str], first: int) -> None:
+        """Check that sentences that name datasets are not too long."""
         if _is_keyed(layout):
             for number, name in enumerate(names, start=first):
                 check_key(name, number)
 
     def file_bytes(self, layout: VectorFileLayout, counts: SentenceCounts) -> int:
+        """Estimate the vectors, the index of datasets, the maps and the attribute."""
         n, n_text_bytes = counts.n_sentences, counts.n_text_bytes
         map_bytes = 160 + max(4096, n_text_bytes + (len(str(n)) + 8) * n)
         n_name_bytes = n_text_bytes + 5 * n if _is_keyed(layout) else number_name_bytes(n)
@@ -113,6 +115,7 @@ class HDF5Format(OutputFormat):
             write_group(file, position, entries, sum(name_bytes(name) for name, _ in entries), about)
 
     def read_about(self, path: Path) -> str:
+        """Read the attribute of the file."""
         import h5py
 
         with h5py.File(path) as file:

@@ -36,10 +36,12 @@ class NumPyFormat(OutputFormat):
     extensions = (".npz",)
 
     def file_bytes(self, layout: VectorFileLayout, counts: SentenceCounts) -> int:
+        """Estimate the arrays."""
         n_text_bytes = layout.with_sentences * (counts.n_text_bytes + counts.n_sentences)
         return layout.vector_bytes(counts) + n_text_bytes + 8 * counts.n_sentences + len(layout.about) + 1000
 
     def write(self, writer: ResumableWriter, layout: VectorFileLayout) -> None:
+        """Write one array after the other."""
         done = writer.progress
         n_rows = done.n_sentences if layout.pooled else done.n_tokens
         shape = (n_rows, layout.dim) if layout.layers is None else (n_rows, len(layout.layers), layout.dim)
@@ -66,6 +68,7 @@ class NumPyFormat(OutputFormat):
                 add_text("ids", lambda: ([name] for name in writer.read_names()))
 
     def read_about(self, path: Path) -> bytes:
+        """Read the array of bytes."""
         try:
             with np.load(path) as archive:
                 content: bytes = archive[ABOUT].tobytes()
