@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from elmokit import open_model
-from elmokit.embedding.start_state import initial_state
+from elmokit.embedding.start_state import start_state
 from elmokit.engine.precision import Precision
 from elmokit.lm.perplexity import perplexity
 from elmokit.network.softmax import FullSoftmax
@@ -57,7 +57,7 @@ def main() -> None:
         raise SystemExit(f"{arguments.model} has no full softmax. Give a model that was trained with one.")
     vocabulary = Vocabulary(model.vocabulary.words[: arguments.n_words])
     truncated = model.replace(softmax=TruncatedSoftmax(softmax, vocabulary), vocabulary=vocabulary)
-    start = initial_state(model)
+    start = start_state(model)
     print("| text | predictions | unknown words | forward | backward |\n|---|---|---|---|---|")
     for text in arguments.texts:
         result = perplexity(truncated, read_sentences(text), start=start)

@@ -1,4 +1,4 @@
-"""Compare initial states by perplexity and by the distance of vectors to those of the stateful start.
+"""Compare start states by perplexity and by the distance of vectors to those of the stateful start.
 
     python benchmarks/start_states.py MODEL TEXT CALIBRATION [--sentences 2000]
 
@@ -55,15 +55,15 @@ def main() -> None:
     stateful = Elmo(model, start="stateful").embed(text, batch_size=STATEFUL_BATCH_SIZE)
 
     names = " | ".join(f"distance, layer {layer}" for layer in range(1, config.n_layers + 1))
-    print(f"| initial state | perplexity, forward | backward | mean | {names} |")
+    print(f"| start state | perplexity, forward | backward | mean | {names} |")
     print("|---" * (4 + config.n_layers) + "|")
     starts = {
         "zeros": State.zero(config, 1),
         "one empty sentence": boundary_state(model),
         f"mean state over {len(calibration)} sentences": mean_state(model, calibration),
     }
-    if model.initial_state is not None:
-        starts["state stored with the model"] = model.initial_state
+    if model.start_state is not None:
+        starts["state stored with the model"] = model.start_state
     for name, start in starts.items():
         result = perplexity(model, text, start=start)
         per_layer = " | ".join(f"{distance:.5f}" for distance in distances(model, start, text, stateful))

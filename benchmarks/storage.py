@@ -2,7 +2,7 @@
 
     python benchmarks/storage.py en-mini TEXT... [--sentences 1000]
 
-Perplexity is that of the first sentences of each text, forward and backward, with the stored initial state.
+Perplexity is that of the first sentences of each text, forward and backward, with the stored start state.
 """
 
 from __future__ import annotations

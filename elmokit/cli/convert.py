@@ -82,7 +82,7 @@ def convert(
       elmokit convert my-elmo back_weights.hdf5
       elmokit convert en-mini en-mini.onnx
     """
-    from elmokit.embedding.start_state import calibrate_initial_state
+    from elmokit.embedding.start_state import calibrate_start_state
     from elmokit.formats.open import open_model
     from elmokit.formats.save import format_to_write, save_model
     from elmokit.storage.text_files import read_sentences
@@ -106,7 +106,7 @@ def convert(
     if precision is not None:
         model.precision = precision
     if calibrate is not None:
-        calibrate_initial_state(model, list(read_sentences(calibrate)), calibrate.name)
+        calibrate_start_state(model, list(read_sentences(calibrate)), calibrate.name)
     if matrices:
         from elmokit.formats.alignment import read_alignment
 
@@ -124,7 +124,7 @@ def convert(
         click.echo(f"wrote {path}", err=True)
     parts = {
         "softmax, vocabulary": model.softmax,
-        "initial state": model.initial_state,
+        "initial state": model.start_state,
         "whitening": model.whitening,
         "alignment": model.alignment,
         "precision": model.precision,

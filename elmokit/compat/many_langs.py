@@ -33,7 +33,7 @@ class Embedder:
     Args:
         model_dir: The directory of a model, as downloaded or converted, or any other model that elmokit opens.
         batch_size: Sentences of typical length per batch. It changes the memory use, not the vectors.
-        start: The initial state of a sentence, as for ``elmokit.Elmo``. "zero" gives the vectors of the old class's
+        start: The start state of a sentence, as for ``elmokit.Elmo``. "zero" gives the vectors of the old class's
             first batch; "warm" is better for single short sentences; "stateful" continues from the same row of the
             previous batch, in the given order.
         device: Where to compute, such as "cuda"; the CPU if None.

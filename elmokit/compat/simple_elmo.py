@@ -4,7 +4,7 @@ What differs, on purpose:
 
 - A sentence's vectors do not depend on other sentences. The old class ran the first batch once before the real pass
   ("warm-up") and carried the LSTM state, so results depended on the rest of the list. Here ``warmup=True`` starts every
-  sentence from the model's fixed initial state, and ``warmup=False`` from zero.
+  sentence from the model's start state, and ``warmup=False`` from zero.
 - A sentence's average is the plain mean over its tokens, for each layer. The old class counted padding, mixed up layers
   and tokens for ``layers="all"``, and scaled the result to length 1. For the old scale, divide by
   ``numpy.linalg.norm(vectors, axis=-1, keepdims=True)``.
@@ -94,7 +94,7 @@ class ElmoModel:
 
         Args:
             texts: Sentences, each a list of tokens.
-            warmup: Start each sentence from the model's fixed initial state, else from zero.
+            warmup: Start each sentence from the model's start state, else from zero.
             layers: "average", the plain mean of the layers; "top", the last layer; or "all".
             session: Must be None; there are no sessions.
 

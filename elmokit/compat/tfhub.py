@@ -63,7 +63,7 @@ class Module(nn.Module):
         tags: Ignored; there is one variant.
         trainable_lstm: Also train the LSTMs. None: if ``trainable``, as version 1 of ``google/elmo`` does and the
             others do not.
-        start: The initial state of a sentence. "zero": the zero state, as in the first call of a module; every call
+        start: The start state of a sentence. "zero": the zero state, as in the first call of a module; every call
             then returns the same numbers. "warm": elmokit's own default, see ``Elmo``. "stateful": row r continues from
             row r of the previous call, as in bilm-tf's graph, of which DeepPavlov's modules are copies; ``forget``
             resets the state. It is unknown whether Google's modules carry state.

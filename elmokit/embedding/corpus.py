@@ -1,4 +1,4 @@
-"""Embed a file of sentences into a file of vectors: HDF5, Parquet, Arrow or NumPy.
+"""Embed a file of sentences into a file of vectors.
 
 Three threads share the work: one reads the text and plans ahead, the calling one computes, one writes. The offset of a
 sentence in the output follows from the lengths of the sentences before it, so batches are written in the order in which
@@ -10,31 +10,27 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from elmokit.embedding.elmo import Elmo, Vectors
-from elmokit.embedding.estimate import check_disk_space, describe_work
-from elmokit.embedding.fingerprint import vector_settings
+from elmokit.embedding.batch_embedder import BatchEmbedder, write_chunks
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.estimate import OutputSize, check_disk_space, describe_work
 from elmokit.embedding.outputs.layout import DatasetNames, StoredDtype, VectorFileLayout
-from elmokit.embedding.outputs.table import OutputFormat, output_format
+from elmokit.embedding.outputs.output_format import OutputFormat
+from elmokit.embedding.outputs.table import output_format
 from elmokit.embedding.outputs.writer import ResumableWriter, open_resumable
-from elmokit.embedding.reading import SentencePool, count_sentences, read_corpus_sentences, read_pools
+from elmokit.embedding.reading import Corpus, SentencePool
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.embedding.threads import BackgroundWriter, Prefetcher
 from elmokit.engine.layer_selection import Layers
-from elmokit.engine.state import State
-from elmokit.errors import ConfigError
+from elmokit.formats.model import PretrainedBiLM
 from elmokit.storage.atomic import check_output_path
 from elmokit.storage.progress import ProgressCallback
 from elmokit.storage.text_files import STDIN, can_reread, check_input_file, split_tokens
-from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches
-from elmokit.text.tokenize import text_splitter
 from elmokit.version import __version__
 
 # A few items even out pools and writes of different speed; each one more costs memory.
@@ -96,8 +92,8 @@ def embed_file(
         elmo: The model. With an :class:`Elmo`, each token gets its vectors; with a
             :class:`~elmokit.SentenceEmbedder`, each sentence gets one vector.
         source: A text file (``.gz``, ``.xz`` and ``.zst`` too), or ``-`` for standard input.
-        output: The output. Its extension chooses the format: ``.hdf5``, ``.h5`` or none for HDF5, ``.parquet``,
-            ``.arrow`` or ``.npz``. It appears when it is complete.
+        output: The output, which appears when it is complete. Its extension chooses the format, such as ``.parquet``,
+            ``.arrow`` or ``.npz``; ``.hdf5``, ``.h5`` or none is HDF5.
         layers: The layers to store, as in :meth:`Elmo.embed`. A ``SentenceEmbedder`` has its own.
         dtype: The type of the stored numbers. "float16" halves the file.
         keys: In HDF5, name the datasets by line number ("numbers") or by the text of the sentence ("sentences").
@@ -141,84 +137,76 @@ def embed_file(
     check_output_path(output, overwrite)
     check_input_file(source, output)
     format_ = output_format(output)
-    pooler: SentenceEmbedder | None = None
-    if isinstance(elmo, SentenceEmbedder):
-        if layers != "all":
-            raise ConfigError(f"layers is {layers!r}, but a SentenceEmbedder has its own. Choose them in its pooling.")
-        pooler = elmo
-        elmo, layers = pooler.elmo, pooler.pooling.layers
-    # An empty call checks the arguments before the output is created.
-    elmo.embed([], layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)  # checks these three
-    layout = format_.layout(
-        _stored_layers(elmo, layers) if pooler is None else None,
-        elmo.output_dim if pooler is None else pooler.dim,
+    # Whatever is wrong with the arguments is found here, so that a mistake leaves no partial output behind.
+    embedder = BatchEmbedder(elmo, layers, batch_tokens, batch_size)
+    layout = VectorFileLayout(
+        embedder.stored_layers,
+        embedder.dim,
         dtype,
-        keys,
-        with_map,
-        with_old_map,
-        fasta,
-        pooler is not None,
+        pooled=embedder.pooler is not None,
+        keys=keys,
+        fasta=fasta,
+        with_sentences=with_map,
+        with_old_map=with_old_map,
     )
-    if raw_language is not None and (fasta or strict):
-        raise ConfigError("Raw text cannot be read with fasta or strict: its rows are sentences, not lines.")
-    split = None if raw_language is None else text_splitter(raw_language)
-    read_source = partial(read_corpus_sentences, source, fasta, strict, tokenize, split)
-    stateful = elmo.start == "stateful"
-    tokenizer = f"raw {raw_language}" if split else f"{tokenize.__module__}.{tokenize.__qualname__}"
-    settings = _settings(elmo, layers, dtype, fasta, tokenizer, batch_size if stateful else batch_tokens)
-    if pooler is not None:
-        settings["pooling"] = pooler.fingerprint()
-    if not format_.is_hdf5:
-        settings["sentences"] = with_map  # kept from the beginning, unlike the names of HDF5
-    # The name alone: files are shared, and tell nobody about the directories of a machine.
-    name = None if elmo.model.source is None else elmo.model.source.name
-    layout = replace(layout, about=json.dumps({**settings, "model": name, "fingerprint": settings["model"]}))
-    counted = None
-    if can_reread(source):
-        counted = count_sentences(source, fasta, strict, tokenize, progress, split)
-    # The arguments were checked above, so that a mistake leaves no partial output behind.
+    format_.check(layout)
+    corpus = Corpus(source, fasta, strict, tokenize, raw_language)
+    settings = _settings(embedder, layout, corpus) | format_.settings(layout)
+    layout = replace(layout, about=_about(embedder.elmo.model, settings))
+    counts = corpus.count(progress) if can_reread(source) else None
     with open_resumable(output, settings, resume, overwrite) as writer:
         before = writer.progress
-        if counted is not None:
-            n_bytes = format_.file_bytes(layout, counted)
-            n_temporary_bytes = format_.temporary_bytes(layout, counted)
+        if counts is not None:
+            size = OutputSize(format_.file_bytes(layout, counts), format_.temporary_bytes(layout, counts))
             if check_space:
-                check_disk_space(output, n_bytes, before, n_temporary_bytes)
+                check_disk_space(output, size, before)
             if report is not None:
-                report(
-                    describe_work(
-                        elmo, output, counted, before, n_bytes, read_source(), layers, batch_tokens, n_temporary_bytes
-                    )
-                )
-        count = _TokenCounter(progress, before.n_tokens, None if counted is None else counted.n_tokens)
-        pools = read_pools(
-            read_source(),
-            before,
-            layout.row_bytes,
-            # In a stateful run, row r continues from row r of the batch before, so batches are consecutive sentences of
-            # the text. In other runs batches are planned over pools whose limits depend on the text alone, never on
-            # time or on where a run was interrupted: a resumed run computes the same batches, and so the same bits.
-            max_tokens=None if stateful else READ_AHEAD_BATCHES * batch_tokens,
-            max_sentences=batch_size if stateful else None,
-            n_rows=layout.n_rows,
-        )
-        embedding = _Embedding(elmo, layers, batch_tokens, writer.state, pooler)
+                report(describe_work(embedder, output, counts, before, size, corpus))
+        count = _TokenCounter(progress, before.n_tokens, None if counts is None else counts.n_tokens)
+        if writer.state is not None:
+            embedder.state = writer.state
         # The first call compiles and packs, which would spoil the reported speed of a short text.
-        elmo.embed([["."]], layers=layers)
+        embedder.elmo.embed([["."]], layers=embedder.layers)
         started = time.monotonic()
+        pools = embedder.read_pools(corpus, before, layout)
         # A thread that waits for standard input cannot be ended, and would crash Python on Ctrl-C.
         prefetched = contextlib.nullcontext(pools) if str(source) == STDIN else Prefetcher(pools, POOLS_AHEAD)
         with prefetched as pools_ahead:
-            n_skipped = _embed_pools(embedding, pools_ahead, writer, layout, format_, count)
-        format_.finish(writer, layout)
+            n_skipped = _embed_pools(embedder, pools_ahead, writer, layout, format_, count)
+        writer.end_data()
+        format_.write(writer, layout)
         done = writer.progress
     return EmbedSummary(
         done.n_sentences, done.n_tokens, done.n_blank, time.monotonic() - started, before.n_tokens + n_skipped
     )
 
 
+def _settings(embedder: BatchEmbedder, layout: VectorFileLayout, corpus: Corpus) -> dict[str, Any]:
+    """Return everything but the text that the vectors depend on; an interrupted run is resumed only with the same."""
+    layers = embedder.layers
+    settings = {
+        **embedder.settings(),
+        "elmokit": __version__,
+        "layers": layers if isinstance(layers, (str, int)) else list(layers),
+        "dtype": layout.dtype,
+        "fasta": corpus.fasta,
+        "tokenizer": corpus.tokenizer,
+        "batch": embedder.batch_tokens if embedder.state is None else embedder.batch_size,
+    }
+    if embedder.pooler is not None:
+        settings["pooling"] = embedder.pooler.fingerprint()
+    return settings
+
+
+def _about(model: PretrainedBiLM, settings: dict[str, Any]) -> str:
+    """Return what the file says about itself."""
+    # The name alone: files are shared, and tell nobody about the directories of a machine.
+    name = None if model.source is None else model.source.name
+    return json.dumps({**settings, "model": name, "fingerprint": settings["model"]})
+
+
 def _embed_pools(
-    embedding: _Embedding,
+    embedder: BatchEmbedder,
     pools: Iterable[SentencePool],
     writer: ResumableWriter,
     layout: VectorFileLayout,
@@ -228,18 +216,17 @@ def _embed_pools(
     """Write all pools that are left; return how many tokens of the first one an interrupted run had written."""
     before = writer.progress
     n_to_skip, n_skipped_tokens = before.n_batches, 0
-    with BackgroundWriter(_call, WRITES_BEHIND) as background:
+    stores_tokens = format_.stores == "tokens" and layout.with_sentences
+    with BackgroundWriter[Callable[[], None]](lambda write: write(), WRITES_BEHIND) as background:
         for pool in pools:
-            if layout.keys == "sentences":
-                # Checked pool by pool, so that a name that the format cannot hold is reported before its vectors are
-                # computed.
-                for number, name in enumerate(pool.names, start=pool.progress.n_sentences - len(pool.names)):
-                    format_.check_name(name, number)
+            # Checked pool by pool, so that a name that the format cannot hold is reported before its vectors are
+            # computed.
+            format_.check_names(layout, pool.names, pool.progress.n_sentences - len(pool.names))
             if n_to_skip and pool.progress.checksum != before.pool_checksum:
                 # The text of the incomplete pool has changed: its batches are not those that were written.
                 writer.discard_batches()
                 n_to_skip = 0
-            for batch in embedding.plan(pool):
+            for batch in embedder.plan(pool):
                 if n_to_skip:
                     # Batches of a pool come in a fixed order, so a count is enough to know which of them were written.
                     n_to_skip -= 1
@@ -247,18 +234,18 @@ def _embed_pools(
                     n_skipped_tokens += n_tokens
                     count(n_tokens)
                     continue
-                for chunks in embedding.compute(pool, batch):
+                for chunks in embedder.compute(pool, batch):
                     # Writes and counts go through one queue: a batch is counted only after its vectors were written.
-                    background.put(partial(_write_chunks, writer, chunks, layout.dtype))
+                    background.put(partial(write_chunks, writer, chunks, layout.dtype))
                     for chunk in chunks:
                         count(chunk.n_tokens)
-                if embedding.state is None:  # else a batch is a pool, and counts together with the state after it
+                if embedder.state is None:  # else a batch is a pool, and counts together with the state after it
                     background.put(partial(writer.end_batch, pool.progress.checksum))
             names = "".join(f"{name}\n" for name in pool.names).encode("utf-8")
-            tokens = b""
-            if layout.with_tokens:
-                tokens = "".join(f"{json.dumps(sentence)}\n" for sentence in pool.sentences).encode("ascii")
-            background.put(partial(writer.end_pool, pool.progress, pool.lengths, names, embedding.state, tokens))
+            tokens = "".join(f"{json.dumps(sentence)}\n" for sentence in pool.sentences if stores_tokens)
+            background.put(
+                partial(writer.end_pool, pool.progress, pool.lengths, names, embedder.state, tokens.encode("ascii"))
+            )
     if n_to_skip:  # the text has become shorter and ends before the incomplete pool
         writer.discard_batches()
     return n_skipped_tokens
@@ -276,117 +263,3 @@ class _TokenCounter:
         self.n_done += n_tokens
         if self.progress is not None:
             self.progress("embedding", self.n_done, self.n_tokens)
-
-
-class _VectorChunk(NamedTuple):
-    """The vectors of a sentence, or of a part of a very long one, and where they belong."""
-
-    offset: int
-    """Where the vectors of the sentence begin in the file."""
-    n_tokens: int
-    """The number of tokens of the chunk."""
-    n_rows: int
-    """The number of vectors of the whole sentence, per layer: its tokens, or 1 for a sentence vector."""
-    first_row: int
-    """The position of the chunk's first vector in the sentence."""
-    vectors: Vectors
-    """``(rows, dim)`` or ``(layers, rows, dim)``."""
-
-
-class _Embedding:
-    """Computes the batches of pools. With ``start="stateful"`` it holds the state after the last batch."""
-
-    def __init__(
-        self,
-        elmo: Elmo,
-        layers: Layers,
-        batch_tokens: int,
-        state: State | None,
-        pooler: SentenceEmbedder | None = None,
-    ) -> None:
-        self.elmo, self.layers, self.batch_tokens, self.pooler = elmo, layers, batch_tokens, pooler
-        self.state: State | None = None
-        if elmo.start == "stateful":
-            self.state = elmo.zero_state(0) if state is None else state
-
-    def plan(self, pool: SentencePool) -> list[list[int]]:
-        """Return the batches of a pool, as row numbers. In a stateful run the pool is one batch, in text order."""
-        if self.state is not None:
-            return [list(range(len(pool.sentences)))]
-        return plan_batches(pool.lengths.tolist(), self.batch_tokens)
-
-    def compute(self, pool: SentencePool, batch: list[int]) -> Iterator[list[_VectorChunk]]:
-        """Yield the vectors of a batch: all at once, or chunk by chunk for a sentence that is too long for that."""
-        sentences = [pool.sentences[row] for row in batch]
-        if self.state is not None:
-            vectors, after = self.elmo.embed_batch(sentences, self.state.first_rows(len(batch)), self.layers)
-            self.state = self.state.with_first_rows(after)
-            computed: Iterable[list[Vectors]] = [vectors]
-        else:
-            computed = self.elmo.embed_planned_batch(sentences, self.layers)
-        if self.pooler is not None:
-            pooled = self.pooler.pool_planned_batch(sentences, computed)
-            yield [
-                _VectorChunk(pool.offsets[row], len(pool.sentences[row]), 1, 0, vector[None])
-                for row, vector in zip(batch, pooled, strict=True)
-            ]
-            return
-        first_row = 0
-        for vectors in computed:
-            yield [
-                _VectorChunk(pool.offsets[row], array.shape[-2], len(pool.sentences[row]), first_row, array)
-                for row, array in zip(batch, vectors, strict=True)
-            ]
-            first_row += vectors[0].shape[-2]  # used only for the further chunks of a single long sentence
-
-
-def _call(write: Callable[[], None]) -> None:
-    """Run one task of the writing thread."""
-    write()
-
-
-def _write_chunks(writer: ResumableWriter, chunks: list[_VectorChunk], dtype: StoredDtype) -> None:
-    for chunk in chunks:
-        vectors: Any = chunk.vectors
-        if dtype == "float16":
-            try:
-                with np.errstate(over="raise"):
-                    vectors = vectors.astype(np.float16)
-            except FloatingPointError:
-                raise ConfigError(
-                    "A vector has a number beyond 65,504, the largest of float16. Pass --dtype float32."
-                ) from None
-        if vectors.shape[-2] == chunk.n_rows:
-            writer.write_vectors(chunk.offset, vectors)
-            continue
-        # A dataset is stored layer by layer, so the tokens of a chunk are in one range per layer.
-        layers = vectors.reshape(-1, *vectors.shape[-2:])
-        token_bytes = layers.shape[-1] * layers.itemsize
-        for number, layer in enumerate(layers):
-            writer.write_vectors(chunk.offset + (number * chunk.n_rows + chunk.first_row) * token_bytes, layer)
-
-
-def _stored_layers(elmo: Elmo, layers: Layers) -> tuple[int, ...] | None:
-    """Return the numbers of the layers of an output; None if a token has one vector ``(dim,)``."""
-    if layers == "all":
-        return tuple(range(elmo.n_layers))
-    return None if isinstance(layers, (str, int)) else tuple(layers)
-
-
-def _settings(
-    elmo: Elmo, layers: Layers, dtype: StoredDtype, fasta: bool, tokenizer: str, batch: int
-) -> dict[str, Any]:
-    """Return everything but the text that the vectors depend on; an interrupted run is resumed only with the same."""
-    settings = vector_settings(elmo.model, elmo.start)
-    if elmo.mix is not None:
-        # Vectors of a learned mix depend on its weights, which the fingerprint of the model does not include.
-        settings["model"] += f"-{elmo.mix.checksum:08x}"
-    return {
-        **settings,
-        "elmokit": __version__,
-        "layers": list(layers) if not isinstance(layers, (str, int)) else layers,
-        "dtype": dtype,
-        "fasta": fasta,
-        "tokenizer": tokenizer,
-        "batch": batch,
-    }

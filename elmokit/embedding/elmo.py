@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.embedding.start_state import initial_state
+from elmokit.embedding.start_state import start_state
 from elmokit.engine.layer_selection import Layers, LayerSelection, Mix, select_layers
 from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.state import Floats, Ids, State
@@ -44,15 +44,15 @@ class Elmo:
     It needs no PyTorch. Inside a PyTorch model, use :class:`~elmokit.ElmoModule`, which learns mixes of the layers.
 
     With ``start`` "warm" or "zero", the vectors of a sentence depend on that sentence alone, not on other sentences,
-    the batch or the order. ("Warm" means a fixed initial LSTM state: one that is stored with the model, or else the
-    state after an empty sentence. It avoids the poor vectors that a zero state gives to the first words.)
+    the batch or the order. ("Warm" is a start state that is stored with the model, or else the state after an
+    empty sentence. It avoids the poor vectors that a zero state gives to the first words.)
 
     If the model has an alignment (:func:`elmokit.align`), all vectors are in the space of the model it was aligned to.
 
     Args:
         model: An opened model. :meth:`from_pretrained` opens one for you.
-        start: The LSTM state that each sentence starts from. "warm": a fixed initial state. "zero": all zeros,
-            from which some models never recover, because training passes the state on (see ``reset_state`` of
+        start: The LSTM state that each sentence starts from. "warm": the model's start state. "zero": all zeros, from
+            which some models never recover, because training passes the state on (see ``reset_state`` of
             :func:`elmokit.train`). "stateful": the state of the same batch row after the previous batch, as in bilm-tf
             and AllenNLP; the first batch starts from zeros.
         token_cache_mib: Memory in MiB for the layer-0 vectors of frequent tokens, which are then computed only once. 0
@@ -81,7 +81,7 @@ class Elmo:
         """What ``layers="mix"`` means: the first mix of the :class:`~elmokit.ElmoModule` that this belongs to."""
         _ = model.network  # reads the weights now, so that damaged ones are noticed here
         # "stateful" also starts from zero: there is no sentence before the first one.
-        self.start_state = initial_state(model) if start == "warm" else self.zero_state(1)
+        self.start_state = start_state(model, "warm" if start == "warm" else "zero")
         """The LSTM state that every sentence starts from, of one row."""
 
     def __repr__(self) -> str:
@@ -117,9 +117,8 @@ class Elmo:
             vocabulary: Path of a word list, for ``token_embeddings`` or for a word-input model.
             start, token_cache_mib: See :class:`Elmo`.
             precision: The lowest precision in which LSTM weights may be computed: "float32", "bfloat16", "int8" or
-                "int7".
-                Lower precision is faster and slightly less exact (docs/how-to/speed.md). None leaves the model's own:
-                float32, unless its files name another one.
+                "int7". Lower precision is faster and slightly less exact (docs/how-to/speed.md). None leaves the
+                model's own: float32, unless its files name another one.
             device: Where to compute, such as "cuda", which needs PyTorch. None computes on the CPU.
 
         Raises:
@@ -310,7 +309,7 @@ class Elmo:
     ) -> Iterator[list[Vectors]]:
         """Compute the vectors of one batch of :func:`~elmokit.text.batching.plan_batches`.
 
-        For callers that plan batches themselves and write results as they come (``elmokit.embedding.corpus``).
+        For callers that plan batches themselves and write results as they come (``embedding/batch_embedder.py``).
 
         Args:
             sentences: The sentences of the batch.
@@ -350,8 +349,7 @@ class Elmo:
         yield from map_in_batches(sentences, compute, batch_tokens=batch_tokens)
 
     def _embed_long(self, sentence: Sequence[str], selection: LayerSelection) -> Vectors:
-        """Compute a long sentence chunk by chunk into one array, so that intermediate activations are never all in
-        memory."""
+        # Chunk by chunk, so that intermediate activations are never all in memory.
         # Allocated once its shape is known; joining the chunks at the end would take twice the memory.
         vectors, stop = np.empty(0, np.float32), 0
         for chunk in self._embed_in_chunks(check_sentence(sentence), selection, CHUNK_TOKENS):
@@ -427,5 +425,5 @@ class Elmo:
 
 
 def _needs_chunks(batch: Sequence[Sequence[str]], selection: LayerSelection) -> bool:
-    """Return whether a planned batch is a single sentence that is too long to be computed at once."""
+    # A sentence that is too long to be computed at once is alone in its planned batch.
     return is_long(len(batch[0])) and not selection.needs_whole_batch

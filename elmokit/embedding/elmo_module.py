@@ -324,23 +324,23 @@ class ElmoModule(nn.Module):
             arrays = self.embed(sentences, batch_tokens=batch_tokens)
             return [self.dropout(torch.from_numpy(array).to(self.start_hidden.device)) for array in arrays]
 
-        def compute(part: list[Sequence[str]]) -> list[Tensor]:
+        def compute(batch: list[Sequence[str]]) -> list[Tensor]:
             with torch.set_grad_enabled(self.trainable):
-                layers, mask = self.padded_layers(part)
+                layers, mask = self.padded_layers(batch)
             mixed = self.dropout(self.mixes[0](layers, mask))
             return [row[is_token] for row, is_token in zip(mixed, mask, strict=True)]
 
         return list(map_in_batches(check_sentences(sentences), compute, batch_tokens=batch_tokens))
 
-    def model_with_initial_state(self) -> PretrainedBiLM:
-        """Return the model to save, with the initial state that its sentences start from.
+    def model_with_start_state(self) -> PretrainedBiLM:
+        """Return the model to save, with the start state of its sentences.
 
-        A model that stores no initial state gets one from its weights when it is opened. After fine-tuning, the weights
+        A model that stores no start state gets one from its weights when it is opened. After fine-tuning, the weights
         would give another state than the one that was trained with.
         """
         if self.start != "warm":
             return self.model
-        return self.model.replace(initial_state=BiLMState(self.start_hidden, self.start_cell).numpy())
+        return self.model.replace(start_state=BiLMState(self.start_hidden, self.start_cell).numpy())
 
     def start_state(self, n_rows: int) -> BiLMState:
         """Return the LSTM state that every sentence starts from, for a batch of ``n_rows`` sentences."""
@@ -375,7 +375,9 @@ class _NumpyMix:
 
     @property
     def checksum(self) -> int:
-        return zlib.crc32(b"".join(part.detach().float().cpu().numpy().tobytes() for part in self._mix.parameters()))
+        return zlib.crc32(
+            b"".join(weight.detach().float().cpu().numpy().tobytes() for weight in self._mix.parameters())
+        )
 
     @torch.no_grad()
     def __call__(self, layers: Sequence[Floats]) -> list[Floats]:
@@ -384,7 +386,7 @@ class _NumpyMix:
         joined = torch.from_numpy(np.concatenate(layers, axis=1))[:, None].to(gamma.device, gamma.dtype)
         mixed = self._mix(joined, torch.ones(joined.shape[1:3], dtype=torch.bool, device=joined.device))[0]
         stops = np.cumsum([array.shape[1] for array in layers])[:-1]
-        return [part.copy() for part in np.split(mixed.float().cpu().numpy(), stops)]
+        return [vectors.copy() for vectors in np.split(mixed.float().cpu().numpy(), stops)]
 
 
 def within_boundaries(mask: Tensor) -> Tensor:

@@ -18,26 +18,18 @@ from elmokit.formats.words import CachedModel
 
 
 def fingerprint(model: PretrainedBiLM, start: str) -> str:
-    """Return a hash of everything that the layers of a sentence depend on.
+    """Return a hash, 32 hexadecimal digits, of everything in a model that the layers of a sentence depend on.
 
     Two models with the same fingerprint compute the same vectors, whatever their paths or formats: the same bits where
-    their :class:`~elmokit.engine.computation.Computation` is the same too, else the same up to rounding. The hash
-    covers the weights, the configuration, the initial state, an alignment, word lists, and tables of precomputed
-    vectors. It does not depend on the machine, so a task model that was trained on one recognizes its biLM on another.
-
-    Args:
-        model: The model.
-        start: The state that sentences start from, as in :class:`~elmokit.embedding.elmo.Elmo`.
-
-    Returns:
-        32 hexadecimal digits.
+    their :class:`~elmokit.engine.computation.Computation` is the same too, else the same up to rounding. It does not
+    depend on the machine, so a task model that was trained on one recognizes its biLM on another.
     """
     digest = hashlib.blake2b(digest_size=16)
     facts = {
         "bilm": to_dict(model.config),
-        # An initial state that is not stored follows from the weights; its last bits depend on the machine, so it is
+        # A start state that is not stored follows from the weights; its last bits depend on the machine, so it is
         # left out.
-        "start": "one empty sentence" if start == "warm" and model.initial_state is None else start,
+        "start": "one empty sentence" if start == "warm" and model.start_state is None else start,
         "words": None if model.config.n_words is None or model.vocabulary is None else model.vocabulary.words,
         "lexicon": None if model.lexicon is None else to_dict(model.lexicon),
     }
@@ -47,8 +39,8 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
     more: dict[str, Floats] = {}
     if isinstance(model, CachedModel):
         more["token_layer.vectors"] = model.table
-    if start == "warm" and model.initial_state is not None:
-        more |= {"start_hidden": model.initial_state.hidden, "start_cell": model.initial_state.cell}
+    if start == "warm" and model.start_state is not None:
+        more |= {"start_hidden": model.start_state.hidden, "start_cell": model.start_state.cell}
     if model.alignment is not None:
         more |= {"alignment.matrices": model.alignment.matrices, "alignment.offsets": model.alignment.offsets}
     _add_arrays(digest, model.arrays, more)
@@ -56,29 +48,19 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
 
 
 def vector_settings(model: PretrainedBiLM, start: str) -> dict[str, Any]:
-    """Return everything but the text that the bits of a model's layers depend on: the model, and what computes it.
-
-    Stores of vectors have these JSON values as settings, so that none of them mixes the vectors of two computations.
-    Arguments as in :func:`fingerprint`.
-    """
+    """Return everything but the text that the bits of a model's layers depend on, as settings of stores of vectors."""
     return {"model": fingerprint(model, start), "start": start, **model.network.computation().settings()}
 
 
 def prediction_settings(model: PretrainedBiLM, start: str) -> dict[str, Any]:
-    """Return everything but the text that the bits of a model's probabilities depend on.
-
-    Arguments and result as in :func:`vector_settings`.
-    """
+    """Return everything but the text that the bits of a model's probabilities depend on, like ``vector_settings``."""
     settings = vector_settings(model, start)
     softmax = softmax_precision(settings["device"], model.precision)
     return settings | {"model": prediction_fingerprint(model, start), "softmax": softmax}
 
 
 def prediction_fingerprint(model: PretrainedBiLM, start: str) -> str:
-    """Return a hash of everything that the model's probabilities depend on: its layers, softmax and vocabulary.
-
-    Arguments and result as in :func:`fingerprint`. The hash of a model without a softmax is another one.
-    """
+    """Return a hash of all that a model's probabilities depend on: layers, softmax (or that it has none) and words."""
     digest = hashlib.blake2b(fingerprint(model, start).encode(), digest_size=16)
     words = None if model.vocabulary is None else model.vocabulary.words
     digest.update(json.dumps(words).encode("utf-8", "surrogatepass"))

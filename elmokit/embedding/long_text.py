@@ -25,26 +25,23 @@ def read_in_chunks(
     start: State,
     wanted: Sequence[int],
 ) -> Iterator[Floats]:
-    """Compute layers of one text, chunk by chunk.
+    """Yield the layers ``(wanted, chunk, output_dim)`` of each chunk of one text.
 
     Args:
         network: The network.
         vectors_of: Returns token vectors ``(words, projection_dim)``, and for each of the positions ``[start, stop)``
-            the row of its own. It is called for each chunk once from the end of the text, and once from the beginning.
+            the row of its own.
         edges: The first position of each chunk, then the length of the text.
         start: The state that both directions start from, for one row.
-        wanted: The layers.
-
-    Yields:
-        ``(wanted, chunk, output_dim)``.
+        wanted: The numbers of the layers.
     """
     chunks = list(pairwise(edges))
     read_backward = network.config.read_backward
 
     def read(direction: int, chunk: tuple[Floats, Ids], state: State, layers: Sequence[int]) -> tuple[Floats, State]:
         vectors, words = chunk
-        (found,), after = network.direction(direction, vectors, words, np.array([len(words)]), state, layers)
-        return found, after
+        (computed,), after = network.direction(direction, vectors, words, np.array([len(words)]), state, layers)
+        return computed, after
 
     # The backward states before each chunk, for the last chunk first. The first chunk is not read here: no chunk needs
     # the state after it.

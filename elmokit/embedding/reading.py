@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.embedding.outputs.writer import WriteProgress
-from elmokit.errors import TextError
+from elmokit.errors import ConfigError, TextError
 from elmokit.storage.progress import ProgressCallback
 from elmokit.storage.segmentation import SegmentationCheck
 from elmokit.storage.text_files import LINES_BETWEEN_PROGRESS, read_lines, split_tokens
 from elmokit.text.batching import read_ahead
 from elmokit.text.fasta import read_fasta
-from elmokit.text.tokenize import TextSplitter
+from elmokit.text.tokenize import TextSplitter, text_splitter
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,7 @@ class CorpusSentence(NamedTuple):
 
 @dataclass(frozen=True)
 class SentencePool:
-    """Consecutive sentences that are read together, and then batched by length.
-
-    The same text and limits always give the same pools, so that a resumed run computes the same batches.
-    """
+    """Consecutive sentences that are read together, and then batched by length."""
 
     sentences: list[list[str]]
     names: list[str]
@@ -58,64 +56,69 @@ class SentencePool:
     """The progress of the output once the pool is written."""
 
 
-def count_sentences(
-    source: str | Path,
-    fasta: bool = False,
-    strict: bool = False,
-    tokenize: Callable[[str], list[str]] = split_tokens,
-    progress: ProgressCallback | None = None,
-    split: TextSplitter | None = None,
-) -> SentenceCounts:
-    """Read a corpus to its end, to count it and to find errors in it before any work is done.
+@dataclass(frozen=True)
+class Corpus:
+    """A text file of sentences or proteins. Iterating over it reads the file.
 
-    Args:
-        source: The text file.
-        fasta: The text holds proteins in FASTA format.
-        strict: Raise an error for blank lines.
-        tokenize: Splits a line into tokens.
-        progress: Called now and then with the number of sentences read.
-        split: Splits a line of raw text into sentences and tokens, instead of ``tokenize``.
-
-    Raises:
-        TextError: The text cannot be read, a line is not UTF-8 or not FASTA, or (with ``strict``) a line is blank.
+    A TextError says what is wrong with the text.
     """
-    n_sentences = n_tokens = n_blank = n_text_bytes = 0
-    for sentence in read_corpus_sentences(source, fasta, strict, tokenize, split):
-        n_sentences, n_tokens = n_sentences + 1, n_tokens + len(sentence.tokens)
-        n_blank += not sentence.tokens
-        n_text_bytes += len(sentence.name.encode("utf-8"))
-        if progress is not None and n_sentences % LINES_BETWEEN_PROGRESS == 0:
-            progress("reading lines", n_sentences, None)
-    return SentenceCounts(n_sentences, n_tokens, n_blank, n_text_bytes)
 
+    source: str | Path
+    fasta: bool = False
+    """The file holds proteins in FASTA format."""
+    strict: bool = False
+    """Raise an error for blank lines."""
+    tokenize: Callable[[str], list[str]] = split_tokens
+    """Splits a line into tokens."""
+    raw_language: str | None = None
+    """The language of raw text, whose lines are split into sentences and tokens; None if the text is tokenized."""
 
-def read_corpus_sentences(
-    source: str | Path,
-    fasta: bool,
-    strict: bool,
-    tokenize: Callable[[str], list[str]],
-    split: TextSplitter | None = None,
-) -> Iterator[CorpusSentence]:
-    """Yield the sentences or proteins of a file. Arguments and errors as in :func:`count_sentences`."""
-    if fasta:
-        for protein in read_fasta(source):
-            residues = "".join(protein.residues)
-            yield CorpusSentence(protein.identifier, protein.residues, f"{protein.identifier} {residues}")
-        return
-    check = SegmentationCheck(str(source))
-    if split is not None:
-        for line in read_lines(source):
-            for tokens in split(line):
-                check(tokens)
-                name = " ".join(tokens)
-                yield CorpusSentence(name, tokens, name)
-        return
-    for number, line in enumerate(read_lines(source), start=1):
-        tokens = tokenize(line)
-        check(tokens)
-        if strict and not tokens:
-            raise TextError(f"{source}, line {number} is blank. Remove it, or do not pass --strict.")
-        yield CorpusSentence(line.strip(), tokens, line)
+    def __post_init__(self) -> None:
+        if self.raw_language is not None and (self.fasta or self.strict):
+            raise ConfigError("Raw text cannot be read with fasta or strict: its rows are sentences, not lines.")
+        _ = self._split_raw  # an unknown language or a missing tokenizer is noticed now
+
+    @cached_property
+    def _split_raw(self) -> TextSplitter | None:
+        return None if self.raw_language is None else text_splitter(self.raw_language)
+
+    @property
+    def tokenizer(self) -> str:
+        """The name of what splits the text, by which a resumed run recognizes it."""
+        if self.raw_language is not None:
+            return f"raw {self.raw_language}"
+        return f"{self.tokenize.__module__}.{self.tokenize.__qualname__}"
+
+    def count(self, progress: ProgressCallback | None = None) -> SentenceCounts:
+        """Read the text to its end, to count it and to find errors in it before any work is done."""
+        n_sentences = n_tokens = n_blank = n_text_bytes = 0
+        for sentence in self:
+            n_sentences, n_tokens = n_sentences + 1, n_tokens + len(sentence.tokens)
+            n_blank += not sentence.tokens
+            n_text_bytes += len(sentence.name.encode("utf-8"))
+            if progress is not None and n_sentences % LINES_BETWEEN_PROGRESS == 0:
+                progress("reading lines", n_sentences, None)
+        return SentenceCounts(n_sentences, n_tokens, n_blank, n_text_bytes)
+
+    def __iter__(self) -> Iterator[CorpusSentence]:
+        if self.fasta:
+            for protein in read_fasta(self.source):
+                residues = "".join(protein.residues)
+                yield CorpusSentence(protein.identifier, protein.residues, f"{protein.identifier} {residues}")
+            return
+        check = SegmentationCheck(str(self.source))
+        for number, line in enumerate(read_lines(self.source), start=1):
+            if self._split_raw is not None:
+                for tokens in self._split_raw(line):
+                    check(tokens)
+                    name = " ".join(tokens)
+                    yield CorpusSentence(name, tokens, name)
+                continue
+            tokens = self.tokenize(line)
+            check(tokens)
+            if self.strict and not tokens:
+                raise TextError(f"{self.source}, line {number} is blank. Remove it, or do not pass --strict.")
+            yield CorpusSentence(line.strip(), tokens, line)
 
 
 def read_pools(
@@ -126,19 +129,10 @@ def read_pools(
     max_sentences: int | None = None,
     n_rows: Callable[[NDArray[np.int64]], NDArray[np.int64]] = lambda lengths: lengths,
 ) -> Iterator[SentencePool]:
-    """Yield the sentences that are not yet embedded, pool by pool.
+    """Yield the sentences that are not done, pool by pool; a TextError if the text does not begin with those that are.
 
-    Args:
-        sentences: The whole corpus, including what is done.
-        done: The progress of the output.
-        row_bytes: The size of the vectors of one token, or of one sentence.
-        max_tokens: The size of a pool in tokens, as in :func:`~elmokit.text.batching.read_ahead`.
-        max_sentences: The size of a pool in sentences.
-        n_rows: Returns how many times ``row_bytes`` sentences of given lengths take, as in
-            :class:`~elmokit.embedding.outputs.layout.VectorFileLayout`. By default one for each token.
-
-    Raises:
-        TextError: The text does not begin with the sentences that are done.
+    The size of a pool is limited by ``max_tokens`` or ``max_sentences``, as in ``read_ahead``. ``row_bytes`` and
+    ``n_rows`` are those of :class:`~elmokit.embedding.outputs.layout.VectorFileLayout`.
     """
     _skip(sentences, done)
     for taken in read_ahead(

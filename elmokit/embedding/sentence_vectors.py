@@ -61,10 +61,9 @@ class SentenceEmbedder:
     def __init__(
         self, elmo: Elmo, pooling: SentencePooling | None = None, word_counts: Mapping[str, int] | None = None
     ) -> None:
-        stored = elmo.model.whitening if pooling is None else None
+        self.whitening = elmo.model.whitening if pooling is None else None
         self.elmo, self._word_counts = elmo, word_counts
-        self.pooling = pooling or (SentencePooling() if stored is None else stored.pooling)
-        self.whitening = stored
+        self.pooling = pooling or (SentencePooling() if self.whitening is None else self.whitening.pooling)
         elmo.embed([], layers=self.pooling.layers)  # checks the layers
         self._mean_dim = self.pooling.dim(elmo.n_layers, elmo.output_dim)
         self._probability = word_probability(elmo.model, word_counts) if self.pooling.weighting == "sif" else None
@@ -239,18 +238,7 @@ class SentenceEmbedder:
 
 
 def word_probability(model: PretrainedBiLM, word_counts: Mapping[str, int] | None = None) -> Callable[[str], float]:
-    """Return a function that estimates the probability of a word in running text.
-
-    A word counts as at least as frequent as its lower-case form, so that the first word of a sentence is weighted like
-    the others. A word that is not listed counts as the rarest.
-
-    Args:
-        model: A model whose vocabulary is sorted by frequency.
-        word_counts: How often each word occurs. None: Zipf's law, by the word's rank in the vocabulary.
-
-    Raises:
-        ConfigError: There are no word counts, and the model has no vocabulary.
-    """
+    """Return a function that estimates how probable a word is in running text: from counts, or else by Zipf's law."""
     if word_counts is not None:
         total = sum(word_counts.values())
         probabilities = {word: count / total for word, count in word_counts.items()}
@@ -263,5 +251,6 @@ def word_probability(model: PretrainedBiLM, word_counts: Mapping[str, int] | Non
             "The weighting 'sif' needs word frequencies, and this model has no vocabulary. Give word_counts, or choose "
             "SentencePooling(weighting='mean')."
         )
-    rarest = min(probabilities.values(), default=1.0)
+    rarest = min(probabilities.values(), default=1.0)  # also for words that are not listed
+    # At least as frequent as its lower-case form, so that the first word of a sentence is weighted like the others.
     return lambda word: max(probabilities.get(word, rarest), probabilities.get(word.lower(), rarest))

@@ -1,4 +1,4 @@
-"""The fixed initial LSTM state that sentences start from (``start="warm"``).
+"""The start state: the LSTM state that every sentence starts from.
 
 A biLM was trained on running text: it has never seen an LSTM state of zero in the middle of a text, and gives poor
 vectors to the first words after one. AllenNLP carried the state from batch to batch instead, so that vectors depended
@@ -17,87 +17,72 @@ from elmokit.errors import ConfigError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.text.batching import number_tokens
 
-FixedStart = Literal["warm", "zero"]
-"""The state that every sentence starts from, whatever was computed before: the model's initial state, or all zeros."""
+StartName = Literal["warm", "zero"]
+"""The name of a start state: the model's own, or all zeros."""
 N_ROWS = 32  # sentences that are read side by side for the mean state
 STATE_FACT = "warm_state"  # what the model card calls the text that the state was calibrated on
 
 
-def check_fixed_start(start: str) -> None:
-    """Check that every sentence starts from the same state.
-
-    Raises:
-        ConfigError: The start is neither "warm" nor "zero".
-    """
+def check_start_name(start: str) -> None:
+    """Check, where every sentence must start from the same state, that the start is neither "stateful" nor unknown."""
     if start not in ("warm", "zero"):
         raise ConfigError(f"start is {start!r}. Choose 'warm' or 'zero'.")
 
 
-def initial_state(model: PretrainedBiLM) -> State:
-    """Return the fixed state that sentences start from, for one row.
-
-    It is the state stored with the model, or else the one after an empty sentence (:func:`boundary_state`).
-    """
-    return model.initial_state or boundary_state(model)
+def start_state(model: PretrainedBiLM, start: StartName | State = "warm") -> State:
+    """Return the start state of a name, for one row; a ``State`` is returned as it is."""
+    if isinstance(start, State):
+        return start
+    check_start_name(start)
+    if start == "zero":
+        return State.zero(model.config, 1)
+    return model.start_state or boundary_state(model)
 
 
 def stored_or_zero_state(model: PretrainedBiLM, n_rows: int) -> State:
     """Return the state to read running text from: in each row that stored with the model, or else zero."""
-    if model.initial_state is None:
+    if model.start_state is None:
         return State.zero(model.config, n_rows)
-    return model.initial_state.repeat_row(n_rows)
+    return model.start_state.repeat_row(n_rows)
 
 
-def calibrate_initial_state(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], text_name: str) -> None:
-    """Set the initial state of a model to the mean state after a sentence, and record that in its model card.
+def calibrate_start_state(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], text_name: str) -> None:
+    """Set the start state of a model to the mean state after a sentence, and record that in its model card.
 
-    Args:
-        model: The model. Save it to keep the state.
-        sentences: Tokenized sentences of running text, in order; a few hundred are enough.
-        text_name: What to call the text in the model card.
-
-    Raises:
-        TextError: There is no sentence.
+    The sentences are running text, in order; a few hundred are enough. ``text_name`` is for the card.
     """
-    model.initial_state = mean_state(model, sentences)
+    model.start_state = mean_state(model, sentences)
     model.card[STATE_FACT] = f"mean state after a sentence, over {len(sentences):,} sentences of {text_name}"
 
 
 def boundary_state(model: PretrainedBiLM) -> State:
-    """Return the state after one empty sentence, ``<S> </S>``, read from a state of zero.
-
-    One sentence only: text never contains many empty sentences in a row, and a trained biLM that reads sixteen of them
-    can end far from any state that text leads to.
-    """
+    """Return the state after one empty sentence, ``<S> </S>``, read from a state of zero."""
+    # One sentence only: text never contains many empty sentences in a row, and a trained biLM that reads sixteen of
+    # them can end far from any state that text leads to.
     batch = number_tokens([[]])
-    vectors, start = model.word_vectors(batch.words), State.zero(model.config, 1)
-    _, after = model.network.layers(vectors, batch.index, batch.lengths, start, (), returns_state=True)
+    vectors, zero = model.word_vectors(batch.words), State.zero(model.config, 1)
+    _, after = model.network.layers(vectors, batch.index, batch.lengths, zero, (), returns_state=True)
     assert after is not None
     return after
 
 
 def mean_state(model: PretrainedBiLM, sentences: Sequence[Sequence[str]]) -> State:
-    """Return the mean state after a sentence, with the state carried from sentence to sentence.
-
-    The first sentences are read from the state stored with the model, if there is one, and else from zero. A biLM that
-    has never seen a state of zero may not recover from it, however much text it reads.
-
-    Raises:
-        TextError: There is no sentence.
-    """
+    """Return the mean state after a sentence, with the state carried from sentence to sentence."""
     if not sentences:
-        raise TextError("The initial state cannot be calibrated: the text has no sentence.")
+        raise TextError("The start state cannot be calibrated: the text has no sentence.")
     n_rows = min(N_ROWS, len(sentences))
+    # From the stored state, if there is one: a biLM that has never seen a state of zero may not recover from it,
+    # however much text it reads.
     state, states = stored_or_zero_state(model, n_rows), []
-    for start in range(0, len(sentences) - n_rows + 1, n_rows):
-        state = _state_after(model, sentences[start : start + n_rows], state)
+    for first in range(0, len(sentences) - n_rows + 1, n_rows):
+        state = _state_after(model, sentences[first : first + n_rows], state)
         states.append(state)
     states = states[len(states) // 5 :]  # the first batches are still affected by the state before them
-    return State(*(np.concatenate(parts, axis=2) for parts in zip(*states, strict=True))).mean_row()
+    return State(*(np.concatenate(arrays, axis=2) for arrays in zip(*states, strict=True))).mean_row()
 
 
 def _state_after(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: State) -> State:
-    """Return the state after a batch of sentences, from which training continues with the next ones."""
+    # The state from which training continues with the next sentences.
     network, batch = model.network, number_tokens(sentences)
     vectors = model.word_vectors(batch.words)
     after = State.zero(model.config, len(sentences))

@@ -20,14 +20,10 @@ _WAIT_SECONDS = 0.1
 
 
 class Prefetcher(Generic[Item]):
-    """Runs an iterator in a thread, ahead of the code that iterates over the items.
+    """A context manager that runs an iterator in a thread, up to ``n`` items ahead of the code that iterates over it.
 
-    Use it as a context manager. An exception of the iterator is raised where its next item would have come. When the
-    block ends, the thread has ended too, unless it is blocked waiting for input; then it ends with the next item.
-
-    Args:
-        items: The iterator.
-        n: The largest number of items to read ahead.
+    An exception of the iterator is raised where its next item would have come. When the block ends, the thread has
+    ended too, unless it is blocked waiting for input; then it ends with the next item.
     """
 
     def __init__(self, items: Iterator[Item], n: int) -> None:
@@ -66,15 +62,11 @@ class Prefetcher(Generic[Item]):
 
 
 class BackgroundWriter(Generic[Item]):
-    """Passes items to a function that runs in a thread.
+    """A context manager that passes items in order to a function in a thread; up to ``n`` items may wait.
 
-    Use it as a context manager. An exception of the function is raised by the next :meth:`put`, or at the end of the
-    block; later items are dropped. If the block ends without an exception, all items have been handled. However it
-    ends, also by another Ctrl-C, no item is being handled any more, so that the files it is written to can be closed.
-
-    Args:
-        handle: Called with each item, in order.
-        n: The largest number of items that may wait.
+    An exception of the function is raised by the next :meth:`put`, or at the end of the block; later items are dropped.
+    If the block ends without an exception, all items have been handled. However it ends, also by another Ctrl-C, no
+    item is being handled any more, so that the files it is written to can be closed.
     """
 
     def __init__(self, handle: Callable[[Item], None], n: int) -> None:

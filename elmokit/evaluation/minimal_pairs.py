@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.embedding.start_state import FixedStart
+from elmokit.embedding.start_state import StartName
 from elmokit.engine.state import State
 from elmokit.errors import TextError
 from elmokit.evaluation.figures import INK, LINES, PAGE, save_figure, styled_figure
@@ -255,7 +255,7 @@ def evaluate_minimal_pairs(
     tokenize: Callable[[str], list[str]],
     *,
     published: PublishedAccuracies | None = None,
-    start: FixedStart | State = "warm",
+    start: StartName | State = "warm",
     batch_tokens: int = BATCH_TOKENS,
     parts: PartResults | None = None,
     progress: ProgressCallback | None = None,

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.embedding.sentence_vectors import word_probability
-from elmokit.embedding.start_state import FixedStart
+from elmokit.embedding.start_state import StartName
 from elmokit.errors import TextError
 from elmokit.evaluation.figures import COLORS, COLUMN, INK, save_figure, styled_figure
 from elmokit.evaluation.natural_stories import Story
@@ -150,7 +150,7 @@ def evaluate_reading_times(
     *,
     text: Sequence[str | Path] | None = None,
     others: Mapping[str, Columns] | None = None,
-    start: FixedStart = "warm",
+    start: StartName = "warm",
     parts: PartResults | None = None,
     progress: ProgressCallback | None = None,
 ) -> ReadingTimesResult:
@@ -264,7 +264,7 @@ def _with_spill_over(stories: Columns) -> NDArray[np.float64]:
     return np.concatenate(shifted)
 
 
-def _word_nats(model: PretrainedBiLM, story: Story, start: FixedStart) -> list[list[float]]:
+def _word_nats(model: PretrainedBiLM, story: Story, start: StartName) -> list[list[float]]:
     """Return the surprisal of each word for each direction, ``(directions, words)``: the sum over its tokens."""
     sentences = [story.words[place] for place in story.sentences()]
     found = surprisals(model, [[token for word in words for token in word.tokens] for words in sentences], start)

@@ -111,7 +111,7 @@ def _perplexity(run: ReportRun, files: Files) -> Section:
         headlines.append([f"perplexity, {name}, mean of directions", mean])
     head = ["text", "predictions", "unknown words", *names, "mean", *(f"bits per character, {name}" for name in names)]
     note = (
-        "Full softmax; each token and each sentence end counts once; each sentence starts from the fixed initial "
+        "Full softmax; each token and each sentence end counts once; each sentence starts from the model's start "
         "state. The mean is geometric. Compare perplexities only between models with the same vocabulary; bits per "
         "character include the spelling of unknown words."
     )

@@ -126,8 +126,8 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
         "card": model.card,
     }
     arrays = dict(model.arrays)
-    if model.initial_state is not None:
-        arrays |= {_WARM + name: array for name, array in model.initial_state._asdict().items()}
+    if model.start_state is not None:
+        arrays |= {_WARM + name: array for name, array in model.start_state._asdict().items()}
     with atomic_write(path, overwrite, folder=True) as folder:
         (folder / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         _save_stored(arrays, folder / "model.safetensors", storage)
@@ -155,7 +155,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
     storage = _choice(folder, content, "storage", get_args(Storage))
     precision = _choice(folder, content, "precision", get_args(Precision)) if "precision" in content else None
     config = from_dict(BiLMConfig, content.get("bilm"), f"{folder / 'config.json'}, bilm")
-    arrays, initial_state = _read_model(folder / "model.safetensors", config)
+    arrays, start_state = _read_model(folder / "model.safetensors", config)
     lexicon = _read_lexicon(folder / "lexicon.json", config) if content.get("lexicon") else None
     vocabulary: Vocabulary | None = None
     if (words := folder / "vocab.txt").exists():
@@ -179,7 +179,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         source=folder,
         softmax=softmax,
         vocabulary=vocabulary,
-        initial_state=initial_state,
+        start_state=start_state,
         whitening=_read_whitening(folder, content, config),
         alignment=_read_alignment(folder / _ALIGNMENT, config) if content.get("alignment") else None,
         card=content["card"],
@@ -279,7 +279,7 @@ def _save_stored(arrays: Mapping[str, Floats], path: Path, storage: Storage) -> 
 
 
 def _read_model(path: Path, config: BiLMConfig) -> tuple[FileArrays, State | None]:
-    """Read the biLM's tensors, and its initial state if there is one."""
+    """Read the biLM's tensors, and its start state if there is one."""
     tensors = StoredTensors(TensorFile(path), str(path))
     shapes = {name: shape for name, shape in tensors.shapes.items() if not name.startswith(_WARM)}
     wanted = tensor_shapes(config)

@@ -53,7 +53,7 @@ class PretrainedBiLM:
         softmax: The output layer, for perplexity and further training, or a PyTorch module that holds it. None if the
             files have none: most exports dropped it.
         vocabulary: The words of the softmax, and of a word-input model's table.
-        initial_state: The LSTM state, for one row, that every sentence starts from; None if none was calibrated.
+        start_state: The LSTM state, for one row, that every sentence starts from; None if none was calibrated.
         card: The model card: corpus, tokens seen, perplexities, command; free in form.
         whitening: The whitening of sentence vectors; None if none was fitted.
         alignment: Maps the vectors of every layer into the space of another model; None if none was learned. ``Elmo``
@@ -71,7 +71,7 @@ class PretrainedBiLM:
         *,
         softmax: Softmax | SoftmaxModule | None = None,
         vocabulary: Vocabulary | None = None,
-        initial_state: State | None = None,
+        start_state: State | None = None,
         card: dict[str, Any] | None = None,
         whitening: Whitening | None = None,
         alignment: LayerAlignment | None = None,
@@ -84,7 +84,7 @@ class PretrainedBiLM:
         self.softmax = softmax
         self.family, self.source = family, source
         self.vocabulary = vocabulary
-        self.initial_state = initial_state
+        self.start_state = start_state
         self.card: dict[str, Any] = {} if card is None else card
         self.whitening, self.alignment, self.lexicon = whitening, alignment, lexicon
         self.storage = storage
@@ -99,7 +99,7 @@ class PretrainedBiLM:
         return type(self)(**{**self._parts(), **changes})
 
     def _parts(self) -> dict[str, Any]:
-        names = "family source vocabulary initial_state card whitening alignment lexicon storage precision"
+        names = "family source vocabulary start_state card whitening alignment lexicon storage precision"
         parts = {name: getattr(self, name) for name in names.split()}
         return parts | {"weights": self._bilm or self._weights, "softmax": self._softmax}
 
@@ -347,7 +347,7 @@ def describe(model: PretrainedBiLM) -> dict[str, Any]:
         "lexicon": ", ".join(f"{len(rows):,} {name}" for name, rows in entries if rows is not None) or "none",
         "vocabulary": "none" if vocabulary is None else f"{len(vocabulary):,} words",
         "softmax": "none" if softmax is None else f"{n_softmax:,} parameters",
-        "initial state": "stored with the model" if model.initial_state is not None else "after an empty sentence",
+        "start state": "stored with the model" if model.start_state is not None else "after an empty sentence",
         "alignment": "none" if model.alignment is None else "stored with the model",
         "card": model.card,
     }

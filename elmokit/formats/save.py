@@ -20,7 +20,7 @@ def save_model(
     A path that ends in ``.hdf5`` or ``.h5`` becomes HDF5 weights as bilm-tf and AllenNLP read them. The options file is
     next to them, and is named after them: ``X_options.json`` for ``X.hdf5`` and ``X_weights.hdf5``, and
     ``options.json`` for ``weights.hdf5``. So are the words of a word-input model, in ``X_vocab.txt``. Any other path
-    becomes an elmokit directory, the only format that also keeps the softmax, the initial state, the whitening and the
+    becomes an elmokit directory, the only format that also keeps the softmax, the start state, the whitening and the
     alignment.
 
     Args:

@@ -1,7 +1,7 @@
 """The structure of a model without its weights, for programs that store the weights in files of their own.
 
 flair and spaCy save what is inside a model of theirs as plain values and a state dict of tensors. The plain values are
-a :class:`ModelStructure`; the tensors are the state dict of an ``Elmo``, its initial LSTM state included.
+a :class:`ModelStructure`; the tensors are the state dict of an ``Elmo``, its start state included.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ModelStructure:
             Weights(self.bilm, arrays),
             "elmokit",
             vocabulary=None if self.words is None else Vocabulary(self.words, strict=False),
-            initial_state=State.zero(self.bilm, 1),  # the state dict has the real one
+            start_state=State.zero(self.bilm, 1),  # the state dict has the real one
             card=self.card,
             alignment=LayerAlignment.of_matrices(matrices) if self.is_aligned else None,
             lexicon=self.lexicon,

@@ -12,7 +12,7 @@ import torch
 
 from elmokit.config import from_dict, to_dict
 from elmokit.embedding.elmo_module import ElmoModule
-from elmokit.embedding.start_state import FixedStart, check_fixed_start
+from elmokit.embedding.start_state import StartName, check_start_name
 from elmokit.errors import MissingExtraError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
@@ -62,11 +62,11 @@ class ElmoTokenEmbeddings(TokenEmbeddings):  # type: ignore[misc]
         layers: MixedLayers = "all",
         learn_mix: bool = True,
         trainable: bool = False,
-        start: FixedStart = "warm",
+        start: StartName = "warm",
         name: str | None = None,
     ) -> None:
         super().__init__()
-        check_fixed_start(start)  # flair shuffles the sentences, so that none continues another
+        check_start_name(start)  # flair shuffles the sentences, so that none continues another
         opened = as_model(model)
         self.elmo = ElmoModule(opened, start=start, layers=layers, trainable=trainable)
         if not learn_mix:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.start_state import FixedStart, check_fixed_start
+from elmokit.embedding.start_state import StartName, check_start_name
 from elmokit.engine.config import FORGET_OFFSET, BiLMConfig, CharCNNConfig
 from elmokit.engine.state import Floats, State
 from elmokit.errors import ConfigError, MissingExtraError, OutputError
@@ -37,7 +37,7 @@ def export_onnx(
     model: str | Path | PretrainedBiLM | None,
     path: str | Path,
     *,
-    start: FixedStart = "warm",
+    start: StartName = "warm",
     overwrite: bool = False,
 ) -> Path:
     """Write a model as an ONNX graph from char ids to the vectors of all layers.
@@ -69,7 +69,7 @@ def export_onnx(
     if path.suffix != ".onnx":
         raise OutputError(f"{path} does not end in .onnx. Choose a name that does.")
     check_output_path(path, overwrite)
-    check_fixed_start(start)
+    check_start_name(start)
     opened = as_model(model)
     config, arrays = opened.config, opened.arrays
     if opened.alignment is not None:

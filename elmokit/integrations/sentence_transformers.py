@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.embedding.sentence_vectors import SentenceEmbedder, word_probability
-from elmokit.embedding.start_state import FixedStart, check_fixed_start
+from elmokit.embedding.start_state import StartName, check_start_name
 from elmokit.engine.layer_selection import select_layers
 from elmokit.errors import MissingExtraError, ModelNotFoundError, TextError
 from elmokit.formats.model import PretrainedBiLM
@@ -82,7 +82,7 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
         model: str | Path | PretrainedBiLM | None = None,
         *,
         layers: MixedLayers = "all",
-        start: FixedStart = "warm",
+        start: StartName = "warm",
         dropout: float = 0.0,
         trainable: bool = False,
         tokenization: Tokenization = "treebank",
@@ -90,7 +90,7 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         # Batches are sorted by length here, so that a row of the next batch continues no row of this one.
-        check_fixed_start(start)
+        check_start_name(start)
         opened = as_model(model)
         self.elmo = ElmoModule(opened, start=start, dropout=dropout, layers=layers, trainable=trainable)
         self.layers, self.start, self.dropout, self.trainable = layers, start, dropout, trainable
@@ -159,7 +159,7 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
         """Save the settings, the biLM as an elmokit model directory, and the scalar mix."""
         self.save_config(output_path)
-        save_model(self.elmo.model_with_initial_state(), Path(output_path) / MODEL, overwrite=True)
+        save_model(self.elmo.model_with_start_state(), Path(output_path) / MODEL, overwrite=True)
         save_tensors(self.elmo.mixes[0].state_dict(), Path(output_path) / TENSORS)
 
     @classmethod

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from elmokit.config import from_dict, to_dict
 from elmokit.embedding.elmo import Elmo, Vectors
 from elmokit.embedding.elmo_module import ElmoModule
-from elmokit.embedding.start_state import check_fixed_start
+from elmokit.embedding.start_state import check_start_name
 from elmokit.errors import ConfigError, MissingExtraError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
@@ -68,7 +68,7 @@ def elmo_tok2vec(
     Raises:
         ConfigError: An argument is not valid.
     """
-    check_fixed_start(start)  # a batch has no rows that continue those of the one before
+    check_start_name(start)  # a batch has no rows that continue those of the one before
     wrapper = PyTorchWrapper_v3(
         _Network(model, layers, start, trainable),
         convert_inputs=_convert_docs,
@@ -209,7 +209,7 @@ class ElmoLayers:
     """
 
     def __init__(self, model: str | None = None, start: Any = "warm") -> None:
-        check_fixed_start(start)
+        check_start_name(start)
         self.model, self.start = model, start
         self._elmo: Elmo | None = None
         for kind, attribute in ((Doc, {"default": None}), (Token, {"getter": _of_token}), (Span, {"getter": _of_span})):

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.config import from_dict, read_json, to_dict
-from elmokit.embedding.start_state import initial_state
+from elmokit.embedding.start_state import start_state
 from elmokit.engine.config import BiLMConfig
 from elmokit.engine.layer_selection import select_layers
 from elmokit.engine.softmax import SoftmaxConfig
@@ -294,7 +294,7 @@ def _reset_parameters(module: BiLM | SoftmaxModule) -> None:
 class ElmoModel(ElmoPreTrainedModel):
     """Contextual token vectors from a biLM.
 
-    A text starts from the fixed initial state that is stored with the model, as with ``start="warm"`` in elmokit.
+    A text starts from the model's start state, as with ``start="warm"`` in elmokit.
 
     Example:
         >>> model, tokenizer = ElmoModel.from_elmokit(), ElmoTokenizer.from_elmokit()
@@ -342,7 +342,7 @@ class ElmoModel(ElmoPreTrainedModel):
         config = ElmoConfig(bilm=to_dict(opened.config), output_layers=output_layers, card=opened.card)
         new = cls(config)
         new.bilm.load_state_dict(opened.bilm.state_dict())
-        new._set_start(BiLMState.from_numpy(initial_state(opened)))
+        new._set_start(BiLMState.from_numpy(start_state(opened)))
         new.eval()
         return new
 
@@ -452,7 +452,7 @@ class ElmoForCausalLM(ElmoPreTrainedModel):
         new.elmo.bilm.directions[0].load_state_dict(opened.bilm.directions[index].state_dict())
         new.softmax.load_state_dict(softmax.state_dict())
         new.word_char_ids.copy_(torch.from_numpy(opened.encode(opened.vocabulary.words)))
-        state = BiLMState.from_numpy(initial_state(opened))
+        state = BiLMState.from_numpy(start_state(opened))
         new.elmo._set_start(BiLMState(state.hidden[index : index + 1], state.cell[index : index + 1]))
         new.eval()
         return new

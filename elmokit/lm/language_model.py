@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from elmokit.embedding.start_state import FixedStart
+from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import State
 from elmokit.errors import TextError
@@ -19,7 +19,7 @@ from elmokit.lm.pairs import MinimalPairScores, score_minimal_pairs
 from elmokit.lm.perplexity import Perplexity, perplexity, spelling_of
 from elmokit.lm.spelling import Spelling
 from elmokit.lm.substitutes import Direction, Substitute, all_substitutes, substitutes
-from elmokit.lm.surprisal import BATCH_TOKENS, Surprisal, softmax_and_vocabulary, start_state, surprisals
+from elmokit.lm.surprisal import BATCH_TOKENS, Surprisal, softmax_and_vocabulary, surprisals
 from elmokit.storage.progress import ProgressCallback
 from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, read_sentences
 from elmokit.text.tokenize import TextSplitter, text_splitter
@@ -37,8 +37,8 @@ class LanguageModel:
 
     Args:
         model: A model with its softmax and vocabulary, from ``open_model``.
-        start: Initial LSTM state of each sentence: "warm", the model's fixed initial state; "zero", from which
-            the perplexity of some models is many times too high; or a state of one batch row.
+        start: Start state of each sentence: "warm", the model's own; "zero", from which the perplexity of some models
+            is many times too high; or a state of one batch row.
 
     Raises:
         ModelNotFoundError: The model has no softmax or no vocabulary. Most exported models dropped them; a TensorFlow
@@ -52,7 +52,7 @@ class LanguageModel:
         >>> [word for word, *_ in lm.substitutes(["The", "cat", "sat", "."], 1, n=3)]
     """
 
-    def __init__(self, model: PretrainedBiLM, *, start: FixedStart | State = "warm") -> None:
+    def __init__(self, model: PretrainedBiLM, *, start: StartName | State = "warm") -> None:
         softmax_and_vocabulary(model)
         start_state(model, start)
         self.model = model
@@ -68,7 +68,7 @@ class LanguageModel:
         *,
         options: str | Path | None = None,
         vocabulary: str | Path | None = None,
-        start: FixedStart = "warm",
+        start: StartName = "warm",
         device: str | torch.device | None = None,
         precision: Precision | None = None,
     ) -> LanguageModel:
@@ -118,7 +118,7 @@ class LanguageModel:
         self,
         texts: Texts,
         *,
-        start: FixedStart | Literal["stateful"] | State | None = None,
+        start: StartName | Literal["stateful"] | State | None = None,
         batch_tokens: int = BATCH_TOKENS,
         on_sentence: Callable[[Surprisal], object] | None = None,
         progress: ProgressCallback | None = None,

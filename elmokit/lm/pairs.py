@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.embedding.start_state import FixedStart
+from elmokit.embedding.start_state import StartName
 from elmokit.engine.state import State
 from elmokit.errors import TextError
 from elmokit.formats.model import PretrainedBiLM
@@ -47,7 +47,7 @@ class MinimalPairScores:
 def score_minimal_pairs(
     model: PretrainedBiLM,
     pairs: Iterable[tuple[Sequence[str], Sequence[str]]],
-    start: FixedStart | State = "warm",
+    start: StartName | State = "warm",
     batch_tokens: int = BATCH_TOKENS,
     on_sentence: Callable[[Surprisal], object] | None = None,
 ) -> MinimalPairScores:

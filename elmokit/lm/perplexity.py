@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from elmokit.embedding.start_state import FixedStart
+from elmokit.embedding.start_state import StartName
 from elmokit.engine.state import State
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import TextError
@@ -130,7 +130,7 @@ class Perplexity:
 def perplexity(
     model: PretrainedBiLM,
     sentences: Iterable[Sequence[str]],
-    start: FixedStart | Literal["stateful"] | State = "warm",
+    start: StartName | Literal["stateful"] | State = "warm",
     *,
     n_rows: int = 1,
     batch_tokens: int = BATCH_TOKENS,
@@ -141,8 +141,8 @@ def perplexity(
 
     Args:
         sentences: Tokenized sentences, without boundaries.
-        start: Initial LSTM state of each sentence: "warm", the model's fixed initial state; "zero"; a state of one
-            batch row; or "stateful", the state after the sentence before, as in training.
+        start: Start state of each sentence: "warm", the model's own; "zero"; a state of one batch row; or "stateful",
+            the state after the sentence before, as in training.
         n_rows: For "stateful", the number of consecutive pieces of the text that are read side by side, each from zero.
             With more than one, the whole text is held in memory.
         batch_tokens: As in ``surprisals``. The result does not depend on it.

@@ -7,12 +7,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from elmokit.embedding.start_state import FixedStart
+from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.softmax import ROWS_AT_ONCE, Ids
 from elmokit.engine.state import Floats, State
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.surprisal import BATCH_TOKENS, softmax_and_vocabulary, start_state
+from elmokit.lm.surprisal import BATCH_TOKENS, softmax_and_vocabulary
 from elmokit.text.batching import check_sentence, check_sentences, map_in_batches, number_tokens
 from elmokit.text.vocabulary import SPECIALS
 
@@ -38,7 +38,7 @@ def substitutes(
     position: int,
     direction: Direction = "both",
     n: int = 10,
-    start: FixedStart | State = "warm",
+    start: StartName | State = "warm",
     special_words: bool = False,
 ) -> list[Substitute]:
     """Find the words that a model expects at a position, most probable first. The model does not see the
@@ -75,7 +75,7 @@ def all_substitutes(
     sentences: Iterable[Sequence[str]],
     direction: Direction = "both",
     n: int = 10,
-    start: FixedStart | State = "warm",
+    start: StartName | State = "warm",
     batch_tokens: int = BATCH_TOKENS,
     special_words: bool = False,
 ) -> Iterator[list[list[Substitute]]]:
@@ -94,7 +94,7 @@ def expected_words(
     queries: Iterable[Query],
     directions: Sequence[Direction],
     n: int = 10,
-    start: FixedStart | State = "warm",
+    start: StartName | State = "warm",
     batch_tokens: int = BATCH_TOKENS,
     special_words: bool = False,
 ) -> Iterator[list[dict[Direction, list[Substitute]]]]:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.embedding.start_state import FixedStart, check_fixed_start, initial_state
+from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.softmax import Softmax
 from elmokit.engine.state import State
 from elmokit.engine.token_cache import TokenCache
@@ -85,7 +85,7 @@ class Surprisal:
 def surprisals(
     model: PretrainedBiLM,
     sentences: Iterable[Sequence[str]],
-    start: FixedStart | State = "warm",
+    start: StartName | State = "warm",
     batch_tokens: int = BATCH_TOKENS,
 ) -> Iterator[Surprisal]:
     """Yield the surprisal of each sentence, in order, with the full softmax and without dropout.
@@ -95,8 +95,7 @@ def surprisals(
 
     Args:
         sentences: Tokenized sentences, without boundaries.
-        start: Initial LSTM state of each sentence: "warm", the model's fixed initial state; "zero"; or a state
-            of one batch row.
+        start: Start state of each sentence: "warm", the model's own; "zero"; or a state of one batch row.
         batch_tokens: Positions per batch, padding included.
 
     Raises:
@@ -112,18 +111,6 @@ def surprisals(
         return score_batch(model, batch, state, cache)[0]
 
     yield from map_in_batches(check_sentences(sentences), compute, batch_tokens=batch_tokens)
-
-
-def start_state(model: PretrainedBiLM, start: FixedStart | State) -> State:
-    """Return the state of one row that a start names.
-
-    Raises:
-        ConfigError: The start is unknown.
-    """
-    if isinstance(start, State):
-        return start
-    check_fixed_start(start)
-    return State.zero(model.config, 1) if start == "zero" else initial_state(model)
 
 
 def softmax_and_vocabulary(model: PretrainedBiLM) -> tuple[Softmax, Vocabulary]:

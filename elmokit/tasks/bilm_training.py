@@ -67,7 +67,7 @@ def copy_for_training(elmo: Elmo) -> ElmoModule:
         softmax=None,
         vocabulary=elmo.model.vocabulary if elmo.model.config.n_words is not None else None,
         # A model that stores none would get another one from the trained weights when it is opened.
-        initial_state=elmo.start_state if elmo.start == "warm" else elmo.model.initial_state,
+        start_state=elmo.start_state if elmo.start == "warm" else elmo.model.start_state,
     )
     return ElmoModule(model, start=elmo.start, n_mixes=0, token_cache_mib=0)
 

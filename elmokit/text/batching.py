@@ -49,11 +49,7 @@ class NumberedBatch:
     """``(sentences,)``: the number of positions of each sentence, at least 2."""
 
     def inputs(self, backward: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return what one direction reads to predict its next position: all but the last that it would read.
-
-        Returns:
-            The index and the lengths of these positions.
-        """
+        """Return the index and lengths of what one direction reads to predict its next position: all but its last."""
         return self.index[~self._at_end(first=backward)], self.lengths - 1
 
     def targets(self, backward: bool) -> NDArray[np.int64]:
@@ -65,7 +61,6 @@ class NumberedBatch:
         return ~self._at_end(first=not backward)
 
     def _at_end(self, first: bool) -> NDArray[np.bool_]:
-        """Mark the first or the last position of each sentence."""
         ends = np.cumsum(self.lengths)
         mark = np.zeros(len(self.index), np.bool_)
         mark[ends - self.lengths if first else ends - 1] = True
@@ -99,19 +94,11 @@ def read_ahead(
     max_items: int | None = None,
     length: Callable[[Any], int] = len,
 ) -> Iterator[list[Item]]:
-    """Yield the items of a stream in consecutive lists of bounded size.
+    """Yield the items of a stream in consecutive lists, which end at ``max_items`` or when they reach ``max_tokens``.
 
     The lists depend only on the items and the limits. A computation that resumes at the start of a list therefore gets
-    the same lists, and the same batches, as an uninterrupted one.
-
-    Args:
-        items: Sentences, or any items for which ``length`` returns a token count.
-        max_tokens: End a list with the item that brings it to this many tokens, sentence boundaries included.
-        max_items: End a list at this many items.
-        length: Returns the number of tokens of an item, without boundaries.
-
-    Yields:
-        Lists of at least one item.
+    the same lists, and the same batches, as an uninterrupted one. ``max_tokens`` includes sentence boundaries;
+    ``length`` returns the number of tokens of an item without them.
     """
     taken: list[Item] = []
     n_tokens = 0
@@ -133,21 +120,15 @@ def plan_batches(
     batch_size: int | None = None,
     n_boundaries: int = N_BOUNDARIES,
 ) -> list[list[int]]:
-    """Group sentences of similar length into batches.
-
-    Padding counts towards ``batch_tokens``, because it costs memory. A single sentence above the limit gets a batch of
-    its own, and so does every sentence that must be computed chunk by chunk (:func:`is_long`).
+    """Group sentences of similar length into batches, each a list of their indices in ``lengths``, longest first.
 
     Args:
         lengths: The number of tokens of each sentence, without boundaries. Without ``batch_tokens`` it may also be
             another sort key, such as a tuple of lengths for an example of several texts.
-        batch_tokens: The largest padded size of a batch: sentences times the longest length with its boundaries.
+        batch_tokens: The largest padded size of a batch: sentences times the longest length with its boundaries. A
+            single sentence above it gets a batch of its own, and so does every one that :func:`is_long`.
         batch_size: The largest number of sentences in a batch.
-        n_boundaries: Positions that will be added to each sentence; 0 for callers without boundaries.
-
-    Returns:
-        For each batch the indices of its sentences in ``lengths``. Sentences are sorted by falling length throughout;
-        those of equal length keep their order.
+        n_boundaries: Positions that will be added to each sentence.
     """
     plan: list[list[int]] = []
     max_items = 0  # of the last batch
@@ -166,27 +147,16 @@ def plan_batches(
 
 
 def is_long(n_tokens: int) -> bool:
-    """Return whether a sentence is too long to be computed at once.
-
-    :func:`plan_batches` gives each such sentence a batch of its own.
-    """
+    """Say whether a sentence is too long to be computed at once. ``plan_batches`` gives it a batch of its own."""
     return n_tokens > LONG_SENTENCE_TOKENS
 
 
 def restore_order(plan: Iterable[Sequence[int]], results: Iterable[Iterable[Result]]) -> list[Result]:
-    """Put the results of planned batches back into the order of the sentences.
-
-    Args:
-        plan: The batches of :func:`plan_batches`, which hold every index once.
-        results: For each batch, one result per sentence.
-
-    Returns:
-        One result per sentence, in the order in which the sentences were given to :func:`plan_batches`.
-    """
-    found: dict[int, Result] = {}
+    """Put the results of planned batches back into the order in which :func:`plan_batches` got the sentences."""
+    by_number: dict[int, Result] = {}
     for batch, batch_results in zip(plan, results, strict=True):
-        found.update(zip(batch, batch_results, strict=True))
-    return [found[number] for number in range(len(found))]
+        by_number.update(zip(batch, batch_results, strict=True))
+    return [by_number[number] for number in range(len(by_number))]
 
 
 def map_in_batches(
@@ -198,14 +168,7 @@ def map_in_batches(
 ) -> Iterator[Result]:
     """Apply a function to batches of items of similar length, and yield its results in the order of the items.
 
-    Args:
-        items: Sentences, or any items for which ``length`` returns a token count. They are read a few batches ahead.
-        compute: Maps a batch of items to one result per item.
-        batch_tokens: The largest size of a batch, as in :func:`plan_batches`.
-        length: Returns the number of tokens of an item, without boundaries.
-
-    Yields:
-        One result per item.
+    Items are read a few batches ahead. ``compute`` maps a batch of items to one result per item.
 
     Example:
         >>> list(map_in_batches([["a", "b"], ["c"]], lambda batch: map(len, batch), batch_tokens=2048))
@@ -217,12 +180,7 @@ def map_in_batches(
 
 
 def number_tokens(sentences: Sequence[Sequence[str]]) -> NumberedBatch:
-    """Add boundaries to the sentences of a batch, and number their distinct tokens.
-
-    Raises:
-        TextError: The sentences are a string or cannot be iterated over, one of them is not a list, or one of its
-            tokens is not a string.
-    """
+    """Add boundaries to the sentences of a batch, which are checked to be lists, and number their distinct tokens."""
     numbers: dict[str, int] = {}
     index: list[int] = []
     lengths: list[int] = []
@@ -234,11 +192,7 @@ def number_tokens(sentences: Sequence[Sequence[str]]) -> NumberedBatch:
 
 
 def pad_batch(sentences: Sequence[Sequence[str]]) -> PaddedBatch:
-    """Add boundaries to the sentences of a batch, pad them, and number their distinct tokens.
-
-    Raises:
-        TextError: As in :func:`number_tokens`.
-    """
+    """Add boundaries to the sentences of a batch, pad them, and number their distinct tokens."""
     batch = number_tokens(sentences)
     return PaddedBatch(*pad_rows(batch.index, batch.lengths, N_BOUNDARIES), batch.words)
 
@@ -246,16 +200,7 @@ def pad_batch(sentences: Sequence[Sequence[str]]) -> PaddedBatch:
 def pad_rows(
     numbers: NDArray[np.int64], lengths: NDArray[np.int64], at_least: int = 0
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Pad rows that follow each other with 0 on the right.
-
-    Args:
-        numbers: All rows, one after the other.
-        lengths: The length of each row.
-        at_least: The smallest length to pad to.
-
-    Returns:
-        The padded rows, ``(rows, longest)``, and True where there is a number.
-    """
+    """Pad rows that follow each other with 0 on the right, to ``(rows, longest)``; also return where numbers are."""
     mask = np.arange(lengths.max(initial=at_least)) < lengths[:, None]
     padded = np.zeros(mask.shape, dtype=np.int64)
     padded[mask] = numbers
@@ -263,23 +208,13 @@ def pad_rows(
 
 
 def make_batch(sentences: Sequence[Sequence[str]], encode: TokenEncoder) -> EncodedBatch:
-    """Pad the sentences of a batch and encode each distinct token once.
-
-    Raises:
-        TextError: A sentence is a string, or one of its tokens is not a string.
-    """
+    """Pad the sentences of a batch and encode each distinct token once."""
     batch = pad_batch(sentences)
     return EncodedBatch(batch.index, batch.mask, batch.words, encode(batch.words))
 
 
 def check_sentences(sentences: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
-    """Return an iterator over tokenized sentences, each of which is checked to be a list when it is read.
-
-    ``check_sentence`` also checks the tokens, and ``number_tokens`` calls it.
-
-    Raises:
-        TextError: The sentences are a string or cannot be iterated over, or one of them is not a list.
-    """
+    """Check that sentences are not a string, and each, when it is read, that it is a list (not its tokens)."""
     if isinstance(sentences, str):
         raise TextError(
             f"Expected a list of tokenized sentences, but got the string {_shortened(sentences)!r}. Pass "
@@ -293,11 +228,7 @@ def check_sentences(sentences: Iterable[Sequence[str]]) -> Iterator[Sequence[str
 
 
 def check_sentence(sentence: Sequence[str]) -> Sequence[str]:
-    """Return the sentence if it is a sequence of tokens.
-
-    Raises:
-        TextError: It is a string, or one of its tokens is not a string.
-    """
+    """Return the sentence if it is a sequence of tokens, else raise a TextError."""
     for token in _check_is_list(sentence):
         if not isinstance(token, str):
             raise TextError(f"Expected tokens to be strings, but got {token!r} of type {type(token).__name__}.")
@@ -305,11 +236,8 @@ def check_sentence(sentence: Sequence[str]) -> Sequence[str]:
 
 
 def tokens_of(text: str | Sequence[str], tokenize: Callable[[str], list[str]]) -> list[str]:
-    """Return the tokens of a text; those of a list of tokens are its own.
-
-    Raises:
-        TextError: It is neither a string nor a list of strings, such as a missing value of a table.
-    """
+    """Return the tokens of a text; those of a list of tokens are its own."""
+    # Something else, such as a missing value of a table, is a TextError.
     return tokenize(text) if isinstance(text, str) else list(check_sentence(text))
 
 
@@ -336,6 +264,5 @@ def _shortened(text: str) -> str:
 
 
 def _first_words(text: str) -> str:
-    """Return the list of tokens that a text would be, for an error message."""
     words = text[:40].split()
     return f"[{', '.join(map(repr, words))}{', ...' if len(text) > 40 else ''}]"

@@ -30,16 +30,10 @@ CharIds = NDArray[np.int64]
 
 
 def encode_tokens(tokens: Sequence[str], max_chars: int) -> CharIds:
-    """Return the character ids of tokens: for each a begin mark, the UTF-8 bytes, an end mark and padding.
+    """Return the character ids of tokens ``(tokens, max_chars)``: a begin mark, the UTF-8 bytes, an end mark, padding.
 
     As in bilm-tf and AllenNLP, bytes beyond ``max_chars - 2`` are cut off, even in the middle of a character, and lone
     surrogates are dropped. The tokens ``<S>`` and ``</S>`` get the marks of a sentence boundary.
-
-    Returns:
-        ``(tokens, max_chars)``
-
-    Raises:
-        TextError: A token is not a string.
     """
     ids = np.full((len(tokens), max_chars), PADDING_CHAR, dtype=np.int64)
     ids[:, 0] = BEGIN_TOKEN_CHAR

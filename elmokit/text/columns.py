@@ -46,19 +46,16 @@ def read_column_sentences(
     comment: re.Pattern[str] | None = None,
     same_in_file: bool = True,
 ) -> Iterator[ColumnSentence]:
-    """Group numbered lines into sentences.
+    """Group numbered lines of a file into sentences.
 
     Args:
         path: Name of the file in error messages.
         lines: Line numbers and lines, such as ``enumerate(read_lines(path), start=1)``.
-        split: Splits a line into columns.
+        split: Splits a line into columns, of which none may be empty.
         boundaries: A line that starts with one of these ends a sentence, as a blank line does, and is not a token.
         comment: Matches the comments, which are skipped. They are recognized before a sentence's first token only,
             because a token may look like a comment.
         same_in_file: Require the same number of columns in the whole file, not only within each sentence.
-
-    Raises:
-        TextError: A cell is empty, or a line has a different number of columns than the lines before.
     """
     rows: list[list[str]] = []
     first_line, n_columns = 0, None

@@ -18,11 +18,10 @@ MAX_TYPES = 5_000_000  # distinct words in memory at a time: about 1 GB
 
 
 class WordCounts:
-    """How often each word occurs in a corpus, and the size of the corpus.
+    """How often each word occurs in a corpus, and the size of the corpus: a context manager for its temporary files.
 
     When more than ``max_types`` distinct words are in memory, the counts are written to a sorted temporary file. The
-    files are merged when the counts are read, so the counts are exact for a corpus of any size. Use it as a context
-    manager, which removes the temporary files.
+    files are merged when the counts are read, so the counts are exact for a corpus of any size.
     """
 
     def __init__(self, max_types: int = MAX_TYPES) -> None:
@@ -43,16 +42,7 @@ class WordCounts:
             self._folder.cleanup()
 
     def add(self, path: str | Path, on_bytes: Callable[[int], object] | None = None) -> None:
-        """Count one file of tokenized sentences, one per line. Blank lines are skipped.
-
-        Args:
-            path: The file.
-            on_bytes: As in ``read_lines``.
-
-        Raises:
-            TextError, MissingExtraError: As in ``read_sentences``.
-            OutputError: The disk of the temporary files is full.
-        """
+        """Count one file of tokenized sentences, one per line. Blank lines are skipped."""
         words = self.words
         for tokens in read_sentences(path, on_bytes):
             words.update(tokens)
@@ -88,15 +78,7 @@ class WordCounts:
 
 
 def count_words(files: Sequence[Path], progress: ProgressCallback | None = None) -> WordCounts:
-    """Count the words of text files. Use the result as a context manager.
-
-    Args:
-        files: Tokenized text, one sentence per line.
-        progress: Called with the number of bytes read.
-
-    Raises:
-        TextError, MissingExtraError, OutputError: As in :meth:`WordCounts.add`.
-    """
+    """Count the words of tokenized text files. Use the result as a context manager."""
     counts, done, total = WordCounts(), 0, total_bytes(files)
 
     def on_bytes(n: int) -> None:

@@ -26,10 +26,6 @@ def read_fasta(path: str | Path) -> Iterator[Protein]:
 
     Letters are converted to upper case. A ``*`` at the end of a sequence, spaces inside it, and comment lines that
     begin with ``;`` are dropped. Every letter is a residue, including the rare and ambiguous ones (U, O, B, Z, X).
-
-    Raises:
-        TextError: The file cannot be read or is not FASTA; two records have the same identifier; a record is empty or
-            contains something other than residues.
     """
     seen: dict[str, int] = {}
     identifier: str | None = None

@@ -28,13 +28,7 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[str] = (), caption:
 
 
 def colored_tokens(tokens: Iterable[tuple[str, str, float, str]], label: str) -> str:
-    """Return a line of tokens that are colored by number.
-
-    Args:
-        tokens: For each token: the token, the number below it, the strength of its color from 0 to 1, and the text that
-            is shown when the mouse points at it.
-        label: The title of the line.
-    """
+    """Return a line of tokens: each with the number below it, the strength of its color (0 to 1), and its tooltip."""
     boxes = []
     for token, number, share, title in tokens:
         opacity = STRONGEST * min(max(share, 0.0), 1.0)

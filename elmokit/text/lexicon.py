@@ -21,14 +21,13 @@ MIN_CHARS = 3  # a sentence boundary takes a begin mark, a character of its own 
 
 @dataclass(frozen=True)
 class Marks:
-    """The entries with a special meaning.
+    """The entries with a special meaning."""
 
-    ``unknown`` and the two sentence marks are in both tables; the others only among the characters.
-    """
-
+    # In both tables:
     unknown: str
     begin_sentence: str
     end_sentence: str
+    # Only among the characters:
     begin_token: str
     end_token: str
     padding: str
@@ -39,20 +38,12 @@ class Lexicon:
     """The entries of a model's word table, character table, or both. The row of an entry is its index.
 
     A row that no token can have is None. A character is one Unicode code point.
-
-    Args:
-        marks: The special entries.
-        max_chars: Characters per token, including its begin and end marks. A longer token is cut before it is looked
-            up, also among the words.
-        words: The entries of the word table.
-        chars: The entries of the character table.
-
-    Raises:
-        FormatError: An entry is repeated, a mark is missing, or there is neither table.
     """
 
     marks: Marks
     max_chars: int
+    """Characters per token, including its begin and end marks. A longer token is cut before it is looked up, also among
+    the words."""
     words: tuple[str | None, ...] | None = None
     chars: tuple[str | None, ...] | None = None
 
@@ -78,14 +69,8 @@ class Lexicon:
     def encode(self, tokens: Sequence[str]) -> NDArray[np.int64]:
         """Return the ids of tokens: their rows plus 1, so that 0 can mean "no token here".
 
-        ``<S>`` and ``</S>`` get the sentence marks, and so do tokens that are spelled like those marks.
-
-        Returns:
-            ``(tokens, 1 + max_chars)``: a word id, then the characters between their marks, padded. Without a character
-            table ``(tokens, 1)``, without a word table ``(tokens, max_chars)``.
-
-        Raises:
-            TextError: A token is not a string.
+        They are ``(tokens, 1 + max_chars)``: a word id, then the characters between their marks, padded. Without a
+        character table ``(tokens, 1)``, without a word table ``(tokens, max_chars)``.
         """
         sentence_marks = {BEGIN_SENTENCE: self.marks.begin_sentence, END_SENTENCE: self.marks.end_sentence}
         entries: list[str] = []
@@ -103,15 +88,15 @@ class Lexicon:
         return np.concatenate(columns, axis=1) + 1
 
     def _char_rows_of(self, entries: list[str]) -> NDArray[np.int64]:
-        """Return the rows of the character table, ``(entries, max_chars)``."""
         rows, marks = self._char_rows, self.marks
         unknown, begin, end = (rows[mark] for mark in (marks.unknown, marks.begin_token, marks.end_token))
-        found = np.full((len(entries), self.max_chars), rows[marks.padding], dtype=np.int64)
-        for row, entry in zip(found, entries, strict=True):
+        char_rows = np.full((len(entries), self.max_chars), rows[marks.padding], dtype=np.int64)
+        for row, entry in zip(char_rows, entries, strict=True):
+            # <S> and </S>, and tokens that are spelled like their marks.
             whole = entry in (marks.begin_sentence, marks.end_sentence)
             inner = [rows[entry]] if whole else [rows.get(char, unknown) for char in entry]
             row[: len(inner) + 2] = [begin, *inner, end]
-        return found
+        return char_rows
 
     @cached_property
     def _word_rows(self) -> dict[str, int]:

@@ -58,19 +58,13 @@ class SentenceBlocks:
     The next block is read in a thread while one is used.
 
     Args:
-        shards: Text files with one tokenized sentence per line. Blank lines are skipped.
+        shards: Text files with one tokenized sentence per line.
         seed: Seeds all orders. Readers with different seeds read the corpus in independent orders.
-        shuffle: Shuffle the files of each epoch and the lines of each range.
         rank: Number of this process, if several share the corpus.
         n_ranks: Number of processes. Each reads every ``n_ranks``-th sentence of each range (and not every
             ``n_ranks``-th file), so that all processes finish an epoch together however unequal the files are.
-        start: Position of the first block.
-        n_epochs: End after this many epochs; None never ends.
         one_by_one: Read one file after the other, and not ``OPEN_SHARDS`` at the same time.
         keep_blank: Take blank lines as sentences without tokens instead of skipping them.
-
-    Raises:
-        TextError: There is no sentence in a whole epoch, or a file cannot be read.
     """
 
     def __init__(
@@ -112,7 +106,7 @@ class SentenceBlocks:
 
     def _read(self, start: BlockPosition) -> Iterator[SentenceBlock]:
         epoch, group, range_, block = start
-        found_any = any(start)
+        is_empty = not any(start)  # no block so far: this would loop forever
         while epoch != self._n_epochs:
             order = self._order(len(self._shards), epoch)
             while shards := order[group * self._n_open :][: self._n_open]:
@@ -126,12 +120,12 @@ class SentenceBlocks:
                 while (lines := self._own_lines(readers, n_lines)) is not None:
                     line_order = self._order(len(lines), epoch, group, range_)
                     for first in range(block * BLOCK_LINES, len(lines), BLOCK_LINES):
-                        found_any = True
+                        is_empty = False
                         sentences = [split_tokens(lines[line]) for line in line_order[first : first + BLOCK_LINES]]
                         yield SentenceBlock(BlockPosition(epoch, group, range_, first // BLOCK_LINES), sentences)
                     range_, block = range_ + 1, 0
                 group, range_ = group + 1, 0
-            if not found_any:  # otherwise this would loop forever without a block
+            if is_empty:
                 raise TextError(f"No sentence in {', '.join(map(str, self._shards))}: nothing to train on.")
             epoch, group = epoch + 1, 0
 
@@ -143,7 +137,7 @@ class SentenceBlocks:
         return [line for line in lines if self._keep_blank or line.strip(" \t")][self._rank :: self._n_ranks]
 
     def _order(self, n_items: int, *position: int) -> list[int]:
-        """Draw the order of the files of an epoch, or of the lines of a range."""
+        # Of the files of an epoch, or of the lines of a range.
         if not self._shuffle:
             return list(range(n_items))
         return [int(item) for item in np.random.default_rng([*self._seed, *position]).permutation(n_items)]

@@ -62,27 +62,20 @@ def tokenize(text: str, language: str = ENGLISH) -> list[list[str]]:
 
 @cache  # the tables of a language take up to a second to build
 def text_splitter(language: str = ENGLISH) -> TextSplitter:
-    """Return a function that splits a line of raw text into tokenized sentences; a blank line has none.
-
-    Args:
-        language: As in :func:`tokenize`.
-
-    Raises:
-        MissingExtraError, ConfigError: As in :func:`tokenize`.
-    """
+    """Return a function that splits a line of raw text into tokenized sentences; a blank line has none."""
     if language == ENGLISH:
         return partial(_split_english, english_sentence_spans(), treebank_tokenizer())
     return partial(_split_with_spacy, _spacy_pipeline(language))
 
 
 def _split_english(sentences: Spans, words: Callable[[str], list[str]], line: str) -> list[list[str]]:
-    found = (words(line[start:stop]) for start, stop in sentences(line))
-    return [tokens for tokens in found if tokens]
+    split = (words(line[start:stop]) for start, stop in sentences(line))
+    return [tokens for tokens in split if tokens]
 
 
 def _split_with_spacy(pipeline: Any, line: str) -> list[list[str]]:
-    found = ([token.text for token in sentence if not token.is_space] for sentence in pipeline(line).sents)
-    return [tokens for tokens in found if tokens]
+    split = ([token.text for token in sentence if not token.is_space] for sentence in pipeline(line).sents)
+    return [tokens for tokens in split if tokens]
 
 
 def _spacy_pipeline(language: str) -> Any:
@@ -112,11 +105,7 @@ def _spacy_pipeline(language: str) -> Any:
 
 
 def english_sentence_spans() -> Spans:
-    """Return a function that maps English text to the character offsets of its sentences, by NLTK's Punkt.
-
-    Raises:
-        MissingExtraError: NLTK is not installed.
-    """
+    """Return a function that maps English text to the character offsets of its sentences, by NLTK's Punkt."""
     try:
         from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
     except ImportError:
@@ -128,11 +117,7 @@ def english_sentence_spans() -> Spans:
 
 
 def treebank_span_tokenizer() -> Spans:
-    """Return a function that maps a raw sentence to the character offsets of its tokens.
-
-    Raises:
-        MissingExtraError: NLTK is not installed.
-    """
+    """Return a function that maps a raw sentence to the character offsets of its tokens."""
     try:
         from nltk.tokenize import NLTKWordTokenizer
     except ImportError:
@@ -142,24 +127,14 @@ def treebank_span_tokenizer() -> Spans:
 
 
 def treebank_tokenizer() -> Callable[[str], list[str]]:
-    """Return a function that maps a raw sentence to its tokens.
-
-    Each token is a slice of the sentence: unlike NLTK's ``tokenize``, quotes are not rewritten as `` and ''.
-
-    Raises:
-        MissingExtraError: NLTK is not installed.
-    """
+    """Return a function that maps a raw sentence to its tokens."""
     spans = treebank_span_tokenizer()
+    # Each token is a slice of the sentence: unlike NLTK's `tokenize`, quotes are not rewritten as `` and ''.
     return lambda sentence: [sentence[start:stop] for start, stop in spans(sentence)]
 
 
 def get_tokenizer(tokenization: Tokenization) -> Callable[[str], list[str]]:
-    """Return the function that splits a sentence into tokens.
-
-    Raises:
-        ConfigError: There is no tokenization of that name.
-        MissingExtraError: It is "treebank", and NLTK is not installed.
-    """
+    """Return the function that splits a sentence into tokens."""
     if tokenization not in get_args(Tokenization):
         raise ConfigError(f"tokenization is {tokenization!r}. Choose 'treebank' or 'spaces'.")
     return treebank_tokenizer() if tokenization == "treebank" else split_tokens

@@ -116,24 +116,16 @@ class Vocabulary:
 def rank_words(
     counts: Mapping[str, int] | WordCounts, max_words: int | None = None, min_count: int = 1
 ) -> list[tuple[str, int]]:
-    """Return the words of a vocabulary after its special words, with their counts.
+    """Return the words of a vocabulary after its special words, which ``max_words`` includes, with their counts.
 
     Words are sorted by descending frequency, then alphabetically: the sampled softmax and bilm-tf rely on that order.
-    Words that a vocabulary file cannot represent, such as a single ideographic space, are left out.
-
-    Args:
-        counts: How often each word occurs.
-        max_words: Size of the whole vocabulary including the three special words; None for all words.
-        min_count: Words that occur less often are left out.
-
-    Raises:
-        ConfigError: The limits leave no room for a word.
     """
     check_limits(max_words, min_count)
     left_out = {*SPECIALS, IGNORED_LINE}
     listed = (
         (-count, word)
         for word, count in counts.items()
+        # A vocabulary file cannot represent words such as a single ideographic space.
         if count >= min_count and word and word == word.strip() and word not in left_out
     )
     ranked = sorted(listed) if max_words is None else heapq.nsmallest(max_words - len(SPECIALS), listed)
@@ -141,23 +133,14 @@ def rank_words(
 
 
 def check_limits(max_words: int | None, min_count: int) -> None:
-    """Check the limits of ``rank_words`` before anything is counted.
-
-    Raises:
-        ConfigError: They leave no room for a word.
-    """
+    """Check the limits of ``rank_words`` before anything is counted."""
     if max_words is not None and max_words <= len(SPECIALS):
         raise ConfigError(f"max_words is {max_words}, but the special words alone need {len(SPECIALS)}.")
     check_at_least("min_count", min_count, 1)
 
 
 def read_words(path: str | Path) -> list[str]:
-    """Read a word list, one word per line, as bilm-tf does: UTF-8, plain or ``.gz``.
-
-    Raises:
-        ModelNotFoundError: The file does not exist.
-        FormatError: The file cannot be read or is not a word list.
-    """
+    """Read a word list, one word per line, as bilm-tf does: UTF-8, plain or ``.gz``."""
     path = Path(path)
     opener = gzip.open if path.suffix == ".gz" else open
     try:
@@ -180,16 +163,7 @@ def read_words(path: str | Path) -> list[str]:
 
 
 def row_vocabulary(path: Path, n_rows: int, rows_of: str) -> Vocabulary:
-    """Read the words of a table, one per row.
-
-    Args:
-        n_rows: The number of rows of the table.
-        rows_of: What the table is, for the error message.
-
-    Raises:
-        TensorMismatchError: There are more or fewer words than rows.
-        ModelNotFoundError, FormatError: As in ``read_words``; or a sentence boundary is missing.
-    """
+    """Read the words of a table, one per row; ``rows_of`` says in the error message what the table is."""
     words = read_words(path)
     if len(words) != n_rows:
         raise TensorMismatchError(

@@ -108,15 +108,7 @@ def counts_path(path: str | Path) -> Path:
 
 
 def repair_vocabulary(source: str | Path, path: str | Path, overwrite: bool = False) -> list[str]:
-    """Write a valid vocabulary from a file that lacks special words, or has blank lines or repeated words.
-
-    Returns:
-        The changes, one phrase each; empty if the file was valid.
-
-    Raises:
-        ModelNotFoundError, FormatError: The source does not exist or is not a word list.
-        OutputError: The output exists, or cannot be written.
-    """
+    """Write a valid vocabulary from a word list, and return the changes as one phrase each; none if it was valid."""
     path = Path(path)
     check_output_path(path, overwrite)
     words, changes = repaired_words(read_words(source))
@@ -128,8 +120,7 @@ def repair_vocabulary(source: str | Path, path: str | Path, overwrite: bool = Fa
 def repaired_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return a valid word list and the changes it took.
 
-    Special words in another case (``<unk>``) are renamed where they are, and missing ones are added at the start. The
-    first occurrence of a repeated word is kept. Blank lines are removed.
+    Special words in another case (``<unk>``) are renamed where they are. Of a repeated word, the first is kept.
     """
     changes = []
     valid: dict[str, int] = {}

@@ -47,11 +47,10 @@ class Window:
 
 
 class _TokenTable:
-    """Numbers for tokens, and what the token layer reads for each number.
+    """Numbers for tokens, and what the token layer reads for each number."""
 
-    Words of the vocabulary come first, so that their number is their word id. Other words get the numbers after them
-    as they turn up, and are dropped now and then (:meth:`keep_only`): a large corpus has millions.
-    """
+    # Words of the vocabulary come first, so that their number is their word id. Other words get the numbers after them
+    # as they turn up, and are dropped now and then (`keep_only`): a large corpus has millions.
 
     def __init__(self, vocabulary: Vocabulary, encode: TokenEncoder) -> None:
         self.vocabulary = vocabulary
@@ -127,16 +126,9 @@ class _RowReader:
         self._numbers: list[NDArray[np.int32]] = []
 
     def fill(self, read_backward: Sequence[bool], window_length: int) -> NDArray[np.int32]:
-        """Read one window.
-
-        Args:
-            read_backward: For each direction that reads this order, whether it reads sentences from their end.
-            window_length: Positions to read in each row.
-
-        Returns:
-            Inputs, then the tokens they predict, as numbers ``(2, directions, batch, window_length)``. The two are not
-            one array shifted by a position: where a sentence ends, its last token is predicted and never read.
-        """
+        """Read one window: the numbers of its inputs and of the tokens they predict."""
+        # The two are not one array shifted by a position: where a sentence ends, its last token is predicted and never
+        # read.
         filled = np.empty((2, len(read_backward), len(self.rows), window_length), np.int32)
         for index in range(len(self.rows)):
             start = 0
@@ -159,7 +151,6 @@ class _RowReader:
         return filled
 
     def _next_row(self) -> _Row:
-        """Take the next sentence of the order."""
         if self.n_taken == len(self._sentences):
             self._start_block(next(self.blocks))
         index, self.n_taken = self.n_taken, self.n_taken + 1
@@ -212,23 +203,15 @@ class WindowStream:
     """Iterate over the training windows of a corpus, endlessly unless ``n_epochs`` is given.
 
     Args:
-        shards: Text files with one tokenized sentence per line. Blank lines are skipped.
+        shards: Text files with one tokenized sentence per line.
         vocabulary: The words of the softmax; all others are the target ``<UNK>``.
         encode: Turns distinct tokens into what the token layer reads.
         batch_size: Rows of a window.
         window_length: Positions of each row.
         read_backward: For each direction of the model, whether it reads sentences from their end.
-        seed: Decides the order of the corpus.
-        shuffle: Shuffle files and sentences (see ``SentenceBlocks``).
         same_order: Both directions read the same sentences; otherwise each reads the corpus in an order of its own.
-        rank: Number of this process, if several share the corpus.
-        n_ranks: Number of processes.
         n_epochs: End after this many epochs, before the first window that cannot be filled; None never ends.
-        one_by_one: Read one file after the other (see ``SentenceBlocks``).
-        keep_blank: Read blank lines as sentences without tokens.
-
-    Raises:
-        TextError: There is no sentence, or a file cannot be read.
+        shuffle, rank, n_ranks, one_by_one, keep_blank: See :class:`~elmokit.text.shards.SentenceBlocks`.
 
     Example:
         >>> stream = WindowStream([Path("corpus.txt")], vocabulary, model.encode, batch_size=48, window_length=20)
@@ -324,6 +307,6 @@ class WindowStream:
             reader.blocks.close()
 
     def _blocks(self, reader: int, start: BlockPosition = BlockPosition()) -> SentenceBlocks:  # noqa: B008 (immutable)
-        """Open the order of the corpus that a reader follows."""
+        # Each reader follows an order of its own.
         seed = [self.seed] if reader == 0 else [self.seed, reader]
         return self._open_blocks(self.shards, seed, self.shuffle, self.rank, self.n_ranks, start)

@@ -1,6 +1,6 @@
 """Evaluate a biLM during its training, as ``elmokit evaluate perplexity`` evaluates it afterwards.
 
-Every sentence is read from the model's fixed initial state, the mean state after a sentence. It belongs to the weights,
+Every sentence is read from the model's start state, the mean state after a sentence. It belongs to the weights,
 so it is calibrated before each evaluation and saved with the model.
 
 The calibration continues from the LSTM state of the training, not from zero. A training passes its state on without an
@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-from elmokit.embedding.start_state import calibrate_initial_state
+from elmokit.embedding.start_state import calibrate_start_state
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import Perplexity, perplexity
 from elmokit.network.bilm import BiLMState
@@ -37,18 +37,18 @@ class HeldOutEvaluation:
         self._corpus = corpus
 
     def calibrated(self, model: PretrainedBiLM, lstm_state: BiLMState) -> PretrainedBiLM:
-        """Return the model with the fixed initial state of its present weights. The network is shared, not copied.
+        """Return the model with the start state of its present weights. The network is shared, not copied.
 
         Args:
             model: The model that is trained, or its averaged weights.
             lstm_state: The LSTM state of the training, of any number of rows.
         """
-        model = model.replace(initial_state=lstm_state.mean_row().numpy(), card=dict(model.card))
-        calibrate_initial_state(model, self._calibration_sentences, "the training text")
+        model = model.replace(start_state=lstm_state.mean_row().numpy(), card=dict(model.card))
+        calibrate_start_state(model, self._calibration_sentences, "the training text")
         return model
 
     def perplexity(self, model: PretrainedBiLM) -> Perplexity:
-        """Compute the perplexity of a model with its initial state on the held-out text."""
+        """Compute the perplexity of a model with its start state on the held-out text."""
         return perplexity(model, self._corpus.held_out)
 
     def estimate_seconds(self, model: PretrainedBiLM, lstm_state: BiLMState) -> float:

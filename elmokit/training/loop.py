@@ -170,7 +170,7 @@ class _TrainingLoop:
         self.evaluates_first = initial is not None and not found
         self.evaluation = HeldOutEvaluation(corpus)
         self.evaluated: PretrainedBiLM | None = None
-        """In the main process: the model as it was last evaluated, with its initial state."""
+        """In the main process: the model as it was last evaluated, with its start state."""
         self.before = None if self.evaluates_first else _perplexity_before(run)
         """The held-out perplexity before a fine-tuning: forward, backward."""
         self.seconds_per_evaluation = 0.0
@@ -430,7 +430,7 @@ class _TrainingLoop:
 
     def _evaluate_here(self) -> Perplexity:
         model = self.state.evaluated_model
-        # Before the first step of a fine-tuning, as it was given: with its own initial state.
+        # Before the first step of a fine-tuning, as it was given: with its own start state.
         is_given = self.evaluates_first and not self.state.counters.n_steps
         self.evaluated = model if is_given else self._calibrated(model)
         return self.evaluation.perplexity(self.evaluated)

@@ -59,7 +59,7 @@ class TrainingResult:
     run: Path
     """The run directory. ``Elmo.from_pretrained(run)`` opens its best model."""
     perplexity: Perplexity
-    """Perplexity on the held-out text at the end of the training, from the model's fixed initial state."""
+    """Perplexity on the held-out text at the end of the training, from the model's start state."""
     best_model: PretrainedBiLM | None = field(repr=False)
     curves: tuple[Path, ...] = ()
     """The figures of loss and perplexity, if matplotlib is installed."""
@@ -169,7 +169,7 @@ def finish_run(run: Path, config: TrainingConfig, end: Perplexity, report: Train
 def compare_models(
     before: PretrainedBiLM, after: PretrainedBiLM, sentences: Sequence[Sequence[str]]
 ) -> tuple[dict[str, list[float]], float]:
-    """Compute the perplexity of a text by two models with the same words, each from its own initial state.
+    """Compute the perplexity of a text by two models with the same words, each from its own start state.
 
     Returns:
         By ``before`` and ``after``: forward, backward. Then the fraction of unknown tokens.

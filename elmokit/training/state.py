@@ -112,7 +112,7 @@ def save_checkpoint(
         state: What to save.
         run: The run directory.
         world: The processes that train together.
-        calibrated: Returns a model with the fixed initial state of its weights, so that the models open like any other.
+        calibrated: Returns a model with the start state of its weights, so that the models open like any other.
     """
     counters = state.counters
     gathered = world.gather(

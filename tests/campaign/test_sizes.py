@@ -56,11 +56,11 @@ def test_odd_sizes_compute_the_same_in_every_batch_backend_and_format(config: Bi
         for plain, vectors in zip(Elmo(random_model(config, seed, scale=1.5)).embed(SENTENCES), together, strict=True):
             np.testing.assert_allclose(vectors, plain, atol=2e-5, rtol=2e-5)
     with tempfile.TemporaryDirectory() as folder:
-        # The published format has no initial state, directions other than both, or forward alone.
+        # The published format has no start state, directions other than both, or forward alone.
         names = ("own",) if config.backward_only else ("own", "weights.hdf5")
         for name in names:
             save_model(model, Path(folder, name))
             opened = open_model(Path(folder, name))
-            opened.initial_state = model.initial_state
+            opened.start_state = model.start_state
             for again, vectors in zip(Elmo(opened).embed(SENTENCES), together, strict=True):
                 np.testing.assert_array_equal(again, vectors)

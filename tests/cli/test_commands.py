@@ -80,9 +80,9 @@ def test_convert_goes_to_hdf5_and_back(shell) -> None:  # type: ignore[no-untype
     assert open_model("again").config == open_model("model").config
 
 
-def test_convert_stores_a_calibrated_initial_state(shell) -> None:  # type: ignore[no-untyped-def]
+def test_convert_stores_a_calibrated_start_state(shell) -> None:  # type: ignore[no-untyped-def]
     assert shell("convert", "model", "warm", "--calibrate", "text.txt").code == 0
-    assert open_model("warm").initial_state is not None
+    assert open_model("warm").start_state is not None
     assert "stored with the model" in shell("info", "--model", "warm").out
 
 

@@ -108,9 +108,9 @@ def test_a_word_input_model_keeps_its_list_of_words(shell) -> None:  # type: ign
     assert (ran.code, "already exists" in ran.err) == (2, True)
 
 
-def test_the_initial_state_is_reported_as_left_out(shell) -> None:  # type: ignore[no-untyped-def]
+def test_the_start_state_is_reported_as_left_out(shell) -> None:  # type: ignore[no-untyped-def]
     model = random_model()
-    save_model(model.replace(softmax=None, initial_state=State.zero(model.config, 1)), Path("warm"))
+    save_model(model.replace(softmax=None, start_state=State.zero(model.config, 1)), Path("warm"))
     assert shell("convert", "warm", "w.hdf5").err.endswith("cannot hold it): initial state\n")
     assert "left out" not in shell("convert", "w.hdf5", "again.hdf5", "--overwrite").err
 

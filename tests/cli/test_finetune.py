@@ -68,7 +68,7 @@ def changed(run: str) -> set[str]:
 
 def test_from_a_folder_of_ours_with_the_old_domain_beside(shell) -> None:  # type: ignore[no-untyped-def]
     model = random_model()
-    model.initial_state = State.zero(model.config, 1)
+    model.start_state = State.zero(model.config, 1)
     save_model(model, Path("model"))
     texts = ("new.txt", "--held-out", "held.txt", "--old-text", "old.txt")
     ran = shell("finetune", *texts, "--model", "model", "--run", "run", *QUICK)
@@ -77,8 +77,8 @@ def test_from_a_folder_of_ours_with_the_old_domain_beside(shell) -> None:  # typ
     tuned = open_model("run")
     assert tuned.vocabulary is not None
     assert tuned.vocabulary.words == open_model("model").vocabulary.words  # type: ignore[union-attr]
-    assert tuned.initial_state is not None
-    assert np.abs(tuned.initial_state.cell).sum() > 0  # not the old weights' own
+    assert tuned.start_state is not None
+    assert np.abs(tuned.start_state.cell).sum() > 0  # not the old weights' own
     found = perplexities("run")
     assert set(found) == {"held-out", "old text"}
     before, after, old_before, old_after = (

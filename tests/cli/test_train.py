@@ -62,8 +62,8 @@ def test_a_trained_model_starts_from_the_mean_state_after_sentences_of_its_text(
     chosen = [sentences[number * len(sentences) // 32] for number in range(32)]
     (checkpoint,) = Path("run/checkpoints").iterdir()
     end = load_file(checkpoint / "state.safetensors")  # the calibration starts from the LSTM state of the training
-    model.initial_state = BiLMState(end["hidden"], end["cell"]).mean_row().numpy()
-    for ours, other in zip(open_model("run/model").initial_state or (), mean_state(model, chosen), strict=True):
+    model.start_state = BiLMState(end["hidden"], end["cell"]).mean_row().numpy()
+    for ours, other in zip(open_model("run/model").start_state or (), mean_state(model, chosen), strict=True):
         np.testing.assert_allclose(ours, other, rtol=1.3e-6, atol=1e-5)
 
 

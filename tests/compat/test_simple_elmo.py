@@ -27,7 +27,8 @@ TEXTS = [["the", "cat", "sat", "."], ["zebras"], [], ["the", "dog", "ran"]]
 def published(folder: Path, name: str = "model.hdf5", seed: int = 0) -> Path:
     """A folder as in the NLPL repository: options.json and model.hdf5, no softmax; of plain weights.
 
-    Weights made larger enlarge what rounding does in batches of other shapes, above all while a warm state is made.
+    Weights made larger enlarge what rounding does in batches of other shapes, above all while a start
+    state is computed.
     """
     folder.mkdir(exist_ok=True)
     write_hdf5(random_model(seed=seed, scale=1.0), folder / "options.json", folder / name, overwrite=True)
@@ -42,9 +43,9 @@ def elmo(tmp_path: Path) -> ElmoModel:
 
 
 def full_model(tmp_path: Path, config: BiLMConfig = PRESETS["tiny"], max_batch_size: int = 32) -> ElmoModel:
-    """A loaded model with a softmax, and a warm state that is stored: made anew it would differ in the fifth digit."""
+    """A loaded model with a softmax, and a stored start state: computed again, it would differ in the fifth digit."""
     model = random_model(config, scale=1.0)
-    model.initial_state = boundary_state(model)
+    model.start_state = boundary_state(model)
     save_folder(model, tmp_path / "full")
     elmo = ElmoModel()
     elmo.load(tmp_path / "full", full=True, max_batch_size=max_batch_size)
@@ -123,8 +124,8 @@ def test_substitutes_are_what_each_direction_predicts_without_the_token(tmp_path
     elmo = full_model(tmp_path)
     model = open_model(tmp_path / "full")
     model.bilm.eval()
-    assert model.initial_state is not None
-    start = BiLMState.from_numpy(model.initial_state)
+    assert model.start_state is not None
+    start = BiLMState.from_numpy(model.start_state)
     sentence = ["the", "cat", "sat"]
     (found,) = elmo.get_elmo_substitutes(["the cat sat"], topn=len(WORDS), nodelimiters=False)
     assert [entry["word"] for entry in found] == sentence

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.embedding.corpus import _settings, embed_file
+from elmokit.embedding.batch_embedder import BatchEmbedder
+from elmokit.embedding.corpus import embed_file
 from elmokit.embedding.elmo import Elmo, Start
 from elmokit.embedding.outputs.layout import DatasetNames
 from elmokit.embedding.outputs.writer import ResumableWriter, partial_folder
@@ -25,7 +26,6 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.words import CachedModel
 from elmokit.network.kernels import backends
 from elmokit.storage import resumable
-from elmokit.storage.text_files import split_tokens
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.vocabulary import Vocabulary
 from tests.conftest import random_model
@@ -181,7 +181,7 @@ def test_resuming_requires_the_same_text_and_model(elmo: Elmo, tmp_path: Path, m
 
 
 @pytest.mark.parametrize("changed", ["instructions", "precision"])
-def test_a_run_is_resumed_only_by_what_computed_its_beginning(
+def test_a_run_is_resumed_only_by_an_equal_computation(
     elmo: Elmo, changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
@@ -247,10 +247,10 @@ def test_a_long_line_is_written_chunk_by_chunk(
             np.testing.assert_allclose(file[str(number)][...], expected, atol=1e-5 if dtype == "float32" else 2e-3)
 
 
-def test_an_error_of_the_writing_thread_is_one_clear_error(
+def test_an_error_in_the_writing_thread_is_reported_once(
     elmo: Elmo, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: ResumableWriter, place: int, vectors: object) -> None:
+    def full(self: ResumableWriter, offset: int, vectors: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(ResumableWriter, "write_vectors", full)
@@ -299,9 +299,9 @@ def test_an_incomplete_pool_is_computed_again_if_its_text_changed(
     assert output.read_bytes() == whole.read_bytes()
 
 
-def test_resuming_requires_the_same_words_and_tables_but_the_initial_state_may_round(tmp_path: Path) -> None:
+def test_resuming_requires_the_same_words_and_tables_but_the_start_state_may_round(tmp_path: Path) -> None:
     def name(model: PretrainedBiLM, start: Start = "warm") -> str:
-        return str(_settings(Elmo(model, start=start), "all", "float32", False, split_tokens, 1)["model"])
+        return str(BatchEmbedder(Elmo(model, start=start), "all", 2048, 64).settings()["model"])
 
     words = [BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, "the", "cat"]
     config = BiLMConfig(char_cnn=None, n_words=5, projection_dim=4, hidden_dim=6)
@@ -311,9 +311,8 @@ def test_resuming_requires_the_same_words_and_tables_but_the_initial_state_may_r
     model = random_model()
     assert name(model) != name(model, "zero")
     elmo = Elmo(model)
-    elmo.start_state.hidden[:] += 1e-7  # the initial state of another backend
-    settings = _settings(elmo, "all", "float32", False, split_tokens, 1)
-    assert settings["model"] == name(model)
+    elmo.start_state.hidden[:] += 1e-7  # the start state of another backend
+    assert BatchEmbedder(elmo, "all", 2048, 64).settings()["model"] == name(model)
     table = np.zeros((2, model.config.projection_dim), np.float32)
     cached = [CachedModel.of(model, {"the": row}, array) for row, array in ((0, table), (1, table), (1, table + 1))]
     assert len({name(model), *map(name, cached)}) == 4

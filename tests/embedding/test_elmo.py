@@ -40,9 +40,9 @@ def test_vectors_do_not_depend_on_batch_order_or_neighbors(
     elmo = ELMOS[start]
     order = data.draw(st.permutations(range(len(sentences))))
     together = elmo.embed(sentences)
-    shuffled = elmo.embed([sentences[place] for place in order], batch_tokens=batch_tokens)
-    for place, vectors in zip(order, shuffled, strict=True):
-        np.testing.assert_allclose(vectors, together[place], atol=1e-5, rtol=0)
+    shuffled = elmo.embed([sentences[number] for number in order], batch_tokens=batch_tokens)
+    for number, vectors in zip(order, shuffled, strict=True):
+        np.testing.assert_allclose(vectors, together[number], atol=1e-5, rtol=0)
     chosen = data.draw(st.integers(0, len(sentences) - 1))
     np.testing.assert_allclose(elmo.embed([sentences[chosen]])[0], together[chosen], atol=1e-5, rtol=0)
 
@@ -147,10 +147,10 @@ def test_invalid_arguments_are_refused() -> None:
         Elmo.from_pretrained("no/such/model")
 
 
-def test_the_initial_state_is_the_stored_one_or_that_after_an_empty_sentence(model: PretrainedBiLM) -> None:
+def test_the_start_state_is_the_stored_one_or_that_after_an_empty_sentence(model: PretrainedBiLM) -> None:
     for ours, expected in zip(Elmo(model).start_state, boundary_state(model), strict=True):
         np.testing.assert_array_equal(ours, expected)
-    model.initial_state = State.zero(model.config, 1)._replace(hidden=np.ones((2, 2, 1, 32), np.float32))
+    model.start_state = State.zero(model.config, 1)._replace(hidden=np.ones((2, 2, 1, 32), np.float32))
     assert (Elmo(model).start_state.hidden == 1).all()
 
 
@@ -170,7 +170,7 @@ def test_a_word_input_model_without_its_vocabulary_says_so() -> None:
 
 
 @pytest.mark.parametrize("sentences", ["The cat", ["The", "cat"], None, [None], [["The"], 3]])
-def test_what_is_not_a_list_of_sentences_is_refused(sentences: object) -> None:
+def test_anything_but_a_list_of_sentences_is_refused(sentences: object) -> None:
     for start in ("warm", "stateful"):
         with pytest.raises(TextError, match="Expected a"):
             Elmo(random_model(), start=start).embed(sentences)  # type: ignore[call-overload]
@@ -178,7 +178,7 @@ def test_what_is_not_a_list_of_sentences_is_refused(sentences: object) -> None:
         Elmo(random_model()).ids(sentences)  # type: ignore[arg-type]
 
 
-def test_layers_are_numbers_and_at_least_one() -> None:
+def test_layers_must_be_numbers_and_not_empty() -> None:
     elmo = Elmo(random_model())
     for layers in ([], True, [True], "bottom", 2.5):
         with pytest.raises(ConfigError, match="layers is"):
@@ -187,7 +187,7 @@ def test_layers_are_numbers_and_at_least_one() -> None:
         elmo.embed([["The"]], layers=[0, 7])
 
 
-def test_a_text_in_place_of_sentences_is_answered_with_its_tokens() -> None:
+def test_a_text_instead_of_sentences_is_refused_with_a_suggestion() -> None:
     elmo = Elmo(random_model())
     message = (
         r"got the string 'The cat'\. Pass \[\['The', 'cat'\]\], or split raw text with elmokit\.tokenize\(text\)\."
@@ -198,7 +198,7 @@ def test_a_text_in_place_of_sentences_is_answered_with_its_tokens() -> None:
         elmo.embed(["The cat"])
 
 
-def test_a_device_that_does_not_exist_is_named() -> None:
+def test_an_unknown_device_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"There is no device 'gpu'\. Choose 'cpu' or 'cuda'"):
         Elmo.from_pretrained(device="gpu")
 
@@ -217,7 +217,7 @@ def test_layer_0_alone_is_computed_without_the_lstm_and_is_the_same(
         np.testing.assert_array_equal(listed, vectors[None])
 
 
-def test_its_text_names_the_model_the_start_and_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repr_has_the_model_the_start_and_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ELMOKIT_BACKEND", raising=False)
     assert repr(Elmo.from_pretrained()) == "Elmo(model='en-mini', start='warm', precision='int8')"
     exact = Elmo.from_pretrained(start="zero", precision="float32")
@@ -225,7 +225,7 @@ def test_its_text_names_the_model_the_start_and_the_precision(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("part", "factor"), [("token_layer", 1e30), ("directions", 1e38)])
-def test_finite_weights_that_overflow_are_an_error_and_not_nan(part: str, factor: float) -> None:
+def test_overflow_is_an_error(part: str, factor: float) -> None:
     model = random_model()
     with torch.no_grad():
         for parameter in model.bilm.get_submodule(part).parameters():
@@ -243,7 +243,7 @@ def test_finite_weights_that_overflow_are_an_error_and_not_nan(part: str, factor
         LanguageModel(model, start="zero").surprisal([["the", "cat"]])
 
 
-def test_large_vectors_whose_sum_overflows_are_no_error() -> None:
+def test_large_vectors_may_have_an_infinite_sum() -> None:
     model = random_model()
     model.check_finite(np.full(4, 3e38, np.float32))
     with pytest.raises(FormatError, match="computes NaN or infinity"):

@@ -22,15 +22,15 @@ from elmokit.network.scalar_mix import ScalarMix
 from tests.conftest import WORDS, aligned_model, random_model
 
 
-def test_the_model_to_save_has_the_initial_state_that_sentences_started_from(model: PretrainedBiLM) -> None:
+def test_the_model_to_save_has_the_start_state_that_sentences_started_from(model: PretrainedBiLM) -> None:
     elmo, sentences = ElmoModule(model, trainable=True), [["the", "cat", "sat"]]
     with torch.no_grad():
         for parameter in elmo.bilm.parameters():
             parameter.mul_(1.1)
-    saved = elmo.model_with_initial_state()
+    saved = elmo.model_with_start_state()
     np.testing.assert_array_equal(Elmo(saved).embed(sentences)[0], elmo.embed(sentences, layers="all")[0])
-    assert model.initial_state is None
-    assert ElmoModule(model, start="zero").model_with_initial_state() is model
+    assert model.start_state is None
+    assert ElmoModule(model, start="zero").model_with_start_state() is model
 
 
 def test_the_model_to_save_does_not_read_a_deferred_softmax(model: PretrainedBiLM) -> None:
@@ -39,7 +39,7 @@ def test_the_model_to_save_does_not_read_a_deferred_softmax(model: PretrainedBiL
             pytest.fail("the softmax was read")
 
     stored = model.replace(softmax=WordSoftmax(SoftmaxConfig(), Unread(), len(WORDS)))
-    assert ElmoModule(stored).model_with_initial_state().softmax is stored.softmax
+    assert ElmoModule(stored).model_with_start_state().softmax is stored.softmax
 
 
 def test_module_mixes_equal_the_embedded_layers() -> None:
@@ -71,7 +71,7 @@ def test_layer_norm_is_over_the_vectors_that_are_returned(keep: bool) -> None:
         np.testing.assert_allclose(np.concatenate(vectors), expected.detach(), atol=1e-5)
 
 
-def test_layer_norm_of_a_batch_without_a_token_is_no_nan() -> None:
+def test_layer_norm_of_a_batch_without_tokens_is_finite() -> None:
     elmo = ElmoModule(random_model(), layer_norm=True)
     (vectors,) = elmo.embed([[]])
     assert vectors.shape == (0, 64)
@@ -121,7 +121,7 @@ def test_mixed_vectors_of_a_stateful_elmo_are_refused() -> None:
         ElmoModule(random_model(), start="stateful").mixed_vectors([["the"]])
 
 
-def test_dropout_falls_on_each_mix_in_training_only() -> None:
+def test_dropout_is_applied_to_each_mix_in_training_only() -> None:
     elmo = ElmoModule(random_model(), n_mixes=2, dropout=0.5).train()
     ids = elmo.ids([["the", "cat"] * 20])
     first, second = elmo(ids).mixes
@@ -148,7 +148,7 @@ def test_padding_between_tokens_is_refused() -> None:
         elmo(ids)
 
 
-def test_a_saved_state_dict_restores_mixes_and_initial_state() -> None:
+def test_a_saved_state_dict_restores_mixes_and_start_state() -> None:
     model = random_model()
     elmo = ElmoModule(model)
     with torch.no_grad():
@@ -159,7 +159,7 @@ def test_a_saved_state_dict_restores_mixes_and_initial_state() -> None:
     np.testing.assert_allclose(other.embed(sentence, layers="mix")[0], elmo.embed(sentence)[0], atol=1e-6)
 
 
-def test_it_computes_where_and_in_what_it_was_moved_to() -> None:
+def test_it_computes_on_the_device_and_in_the_dtype_it_was_moved_to() -> None:
     elmo = ElmoModule(random_model()).double()
     assert elmo.bilm.zero_state(1).hidden.dtype == torch.float64
     (vectors,) = elmo.embed([["the", "cat"]])
@@ -169,7 +169,7 @@ def test_it_computes_where_and_in_what_it_was_moved_to() -> None:
 @pytest.mark.parametrize(
     ("layers", "chosen"), [("all", [0, 1, 2]), ("top", [2]), ("average", [0, 1, 2]), (1, [1]), ([0, 1], [0, 1])]
 )
-def test_mixes_weigh_the_layers_asked_for(layers: Layers, chosen: list[int]) -> None:
+def test_mixes_combine_the_requested_layers(layers: Layers, chosen: list[int]) -> None:
     elmo = ElmoModule(random_model(), layers=layers)  # type: ignore[arg-type]
     sentence = ["the", "cat"]
     (mixed,), _, _ = elmo(elmo.ids([sentence]))
@@ -180,7 +180,7 @@ def test_mixes_weigh_the_layers_asked_for(layers: Layers, chosen: list[int]) -> 
     assert learned == (["mixes.0.weight", "mixes.0.gamma"] if with_weights else ["mixes.0.gamma"])
 
 
-def test_mixes_of_layers_that_are_not_there_are_refused() -> None:
+def test_unknown_layers_are_refused() -> None:
     with pytest.raises(ConfigError, match="layers 0 to 2"):
         ElmoModule(random_model(), layers=[0, 3])
 
@@ -194,13 +194,13 @@ def test_the_penalty_is_the_sum_over_the_mixes_raw_weights() -> None:
     assert ElmoModule(random_model(), n_mixes=0).penalty().item() == 0.0
 
 
-def test_the_dropout_of_an_elmo_is_a_fraction() -> None:
+def test_an_invalid_dropout_is_refused() -> None:
     for dropout in (3, -0.5):
         with pytest.raises(ConfigError, match=f"dropout is {dropout}; it must be at least 0 and at most 1"):
             ElmoModule(random_model(), dropout=dropout)
 
 
-def test_forward_names_the_function_that_makes_its_input() -> None:
+def test_forward_says_how_to_make_its_input() -> None:
     with pytest.raises(TypeError, match=r"ids of ElmoModule\.ids"):
         ElmoModule(random_model())([["The"]])
 
@@ -215,7 +215,7 @@ def test_ids_of_another_type_or_shape_are_refused(change: Callable[[torch.Tensor
 
 
 @pytest.mark.parametrize("number", [100_000, -1])
-def test_ids_of_no_character_are_refused(number: int) -> None:
+def test_ids_out_of_range_are_refused(number: int) -> None:
     elmo = ElmoModule(random_model())
     ids = elmo.ids([["The", "cat"]])
     ids[0, 1, 0] = number
@@ -251,11 +251,11 @@ def test_its_elmo_computes_with_weights_and_start_states_that_were_loaded_or_tra
     np.testing.assert_array_equal(other.elmo.embed(sentences)[0], after)
 
 
-def test_loading_a_state_dict_leaves_the_initial_state_of_the_model_as_it_was() -> None:
+def test_loading_a_state_dict_leaves_the_start_state_of_the_model_as_it_was() -> None:
     model = random_model()
-    model.initial_state = State.zero(model.config, 1)
+    model.start_state = State.zero(model.config, 1)
     ElmoModule(model).load_state_dict(ElmoModule(random_model()).state_dict())
-    assert not model.initial_state.hidden.any()
+    assert not model.start_state.hidden.any()
 
 
 def test_a_word_input_model_reads_unknown_words_as_unk() -> None:
@@ -267,24 +267,24 @@ def test_a_word_input_model_reads_unknown_words_as_unk() -> None:
 
 
 @pytest.mark.parametrize("sentences", ["The cat", ["The", "cat"], None, [None], [["The"], 3]])
-def test_what_is_not_a_list_of_sentences_is_refused(sentences: object) -> None:
+def test_anything_but_a_list_of_sentences_is_refused(sentences: object) -> None:
     elmo = ElmoModule(random_model())
     for call in (elmo.ids, elmo.embed, elmo.padded_layers, elmo.mixed_vectors):
         with pytest.raises(TextError, match="Expected a"):
             call(sentences)  # type: ignore[operator]
 
 
-def test_layers_of_a_mix_are_not_truth_values() -> None:
+def test_booleans_are_not_layers() -> None:
     with pytest.raises(ConfigError, match="layers is True"):
         ElmoModule(random_model(), layers=True)
 
 
-def test_a_device_that_does_not_exist_is_named() -> None:
+def test_an_unknown_device_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"There is no device 'gpu'\. Choose 'cpu' or 'cuda'"):
         ElmoModule.from_pretrained(device="gpu")
 
 
-def test_its_text_names_the_model_the_start_and_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repr_has_the_model_the_start_and_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ELMOKIT_BACKEND", raising=False)
     first_lines = repr(ElmoModule.from_pretrained()).splitlines()[:2]
     assert first_lines == ["ElmoModule(", "  model='en-mini', start='warm', precision='int8'"]

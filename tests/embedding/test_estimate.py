@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 import pytest
 
+from elmokit.embedding.batch_embedder import BatchEmbedder
 from elmokit.embedding.corpus import embed_file
 from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.estimate import check_disk_space, describe_work, format_bytes
-from elmokit.embedding.outputs.hdf5 import hdf5_bytes
+from elmokit.embedding.estimate import OutputSize, check_disk_space, describe_work, format_bytes
 from elmokit.embedding.outputs.layout import VectorFileLayout
+from elmokit.embedding.outputs.table import output_format
 from elmokit.embedding.outputs.writer import WriteProgress
-from elmokit.embedding.reading import CorpusSentence, SentenceCounts, count_sentences
+from elmokit.embedding.reading import Corpus, CorpusSentence, SentenceCounts
 from elmokit.engine.layer_selection import Layers
 from elmokit.errors import OutputError
 from tests.conftest import random_model
@@ -36,28 +37,27 @@ def test_the_estimated_size_is_the_size_written(elmo: Elmo, tmp_path: Path, laye
     text.write_text("".join(f"the cat {'sat ' * (number % 7)}{number} .\n" for number in range(300)))
     embed_file(elmo, text, tmp_path / "out.hdf5", layers=layers, dtype=dtype)  # type: ignore[arg-type]
     numbers = {"all": (0, 1, 2), "top": None}.get(str(layers), (0, 2))
-    counts = count_sentences(text)
     layout = VectorFileLayout(numbers, elmo.output_dim, dtype)  # type: ignore[arg-type]
-    said = hdf5_bytes(layout, counts)
-    assert said == pytest.approx((tmp_path / "out.hdf5").stat().st_size, rel=0.01)
+    estimate = output_format("out.hdf5").file_bytes(layout, Corpus(text).count())
+    assert estimate == pytest.approx((tmp_path / "out.hdf5").stat().st_size, rel=0.01)
 
 
 def test_output_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, 1_000_000))
-    check_disk_space(tmp_path / "out.hdf5", 900_000, WriteProgress())
-    check_disk_space(tmp_path / "out.hdf5", 1_900_000, WriteProgress(data_end=1_000_000))
+    check_disk_space(tmp_path / "out.hdf5", OutputSize(900_000), WriteProgress())
+    check_disk_space(tmp_path / "out.hdf5", OutputSize(1_900_000), WriteProgress(data_end=1_000_000))
     with pytest.raises(OutputError, match=r"will take 1\.9 MB, but its disk has 1\.0 MB left.*--force"):
-        check_disk_space(tmp_path / "out.hdf5", 1_900_000, WriteProgress())
+        check_disk_space(tmp_path / "out.hdf5", OutputSize(1_900_000), WriteProgress())
 
 
 def test_time_is_estimated_only_for_long_texts(elmo: Elmo) -> None:
-    sentences = [CorpusSentence("", ["the", "cat"], "")] * 10
-    much = describe_work(
-        elmo, "out.hdf5", SentenceCounts(10**6, 10**8, 0), WriteProgress(n_tokens=5), 10**11, sentences, "all", 2048
-    )
+    embedder, sentences = BatchEmbedder(elmo, "all", 2048, 64), [CorpusSentence("", ["the", "cat"], "")] * 10
+    counts, done = SentenceCounts(10**6, 10**8, 0), WriteProgress(n_tokens=5)
+    much = describe_work(embedder, "out.hdf5", counts, done, OutputSize(10**11), sentences)
     expected = r"1,000,000 sentences, 100,000,000 tokens, 5 already done; out.hdf5 will take 100 GB and about "
     assert re.fullmatch(expected + r".+ \(.+ tokens/s\); computed in float32 \(.+, cpu\)", much)
-    little = describe_work(elmo, "out.hdf5", SentenceCounts(10, 20, 0), WriteProgress(), 5000, sentences, "all", 2048)
+    counts, done = SentenceCounts(10, 20, 0), WriteProgress()
+    little = describe_work(embedder, "out.hdf5", counts, done, OutputSize(5000), sentences)
     computation = elmo.model.network.computation()
     assert little == f"10 sentences, 20 tokens; out.hdf5 will take 5.0 kB; computed in {computation}"
 

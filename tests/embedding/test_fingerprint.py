@@ -29,7 +29,7 @@ def test_the_fingerprints_of_published_files_never_change(bilm_tf_run: Path) -> 
 @pytest.mark.parametrize("made", [random_model, aligned_model])
 def test_a_model_has_one_fingerprint_in_its_file_and_as_pytorch_modules(made: type, tmp_path: Path) -> None:
     model: PretrainedBiLM = made()
-    model.initial_state = State(*(part + np.float32(0.5) for part in State.zero(model.config, 1)))
+    model.start_state = State(*(part + np.float32(0.5) for part in State.zero(model.config, 1)))
     save_model(model, tmp_path / "model")
     stored = open_model(tmp_path / "model")
     before = prediction_settings(stored, "warm")
@@ -45,8 +45,8 @@ def test_everything_that_vectors_depend_on_is_part_of_it(model: PretrainedBiLM) 
     models = [
         model,
         random_model(seed=1),
-        model.replace(initial_state=state),
-        model.replace(initial_state=State(state.hidden, state.cell + np.float32(1))),
+        model.replace(start_state=state),
+        model.replace(start_state=State(state.hidden, state.cell + np.float32(1))),
         model.replace(alignment=LayerAlignment.of_matrices(rotation)),
         model.replace(alignment=LayerAlignment(rotation, np.ones((n_layers, dim), np.float32))),
         CachedModel.of(model, {"the": 0}, table),

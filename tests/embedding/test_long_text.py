@@ -21,7 +21,7 @@ from tests.conftest import WORDS, random_model
 
 @settings(max_examples=12)
 @given(n_tokens=st.integers(0, 40), chunk=st.integers(1, 45), bidirectional=st.booleans(), seed=st.integers(0, 99))
-def test_the_chunks_together_are_the_whole(n_tokens: int, chunk: int, bidirectional: bool, seed: int) -> None:
+def test_chunks_add_up_to_the_whole_text(n_tokens: int, chunk: int, bidirectional: bool, seed: int) -> None:
     elmo = Elmo(random_model(replace(PRESETS["tiny"], bidirectional=bidirectional), seed))
     tokens = np.random.default_rng(seed).choice(WORDS[3:], n_tokens).tolist()
     whole = elmo.embed([tokens])[0]

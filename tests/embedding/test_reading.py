@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmokit.embedding.outputs.hdf5_index import DATA_START
-from elmokit.embedding.outputs.writer import WriteProgress
-from elmokit.embedding.reading import CorpusSentence, SentencePool, count_sentences, read_corpus_sentences, read_pools
+from elmokit.embedding.outputs.writer import DATA_START, WriteProgress
+from elmokit.embedding.reading import Corpus, CorpusSentence, SentencePool, read_pools
 from elmokit.errors import TextError
 from elmokit.storage.text_files import split_tokens
 
@@ -22,7 +21,7 @@ def facts(pools: list[SentencePool]) -> list[tuple[object, ...]]:
 
 
 @given(st.lists(st.text("ab ", max_size=8), max_size=25), st.integers(1, 20), st.integers(1, 5))
-def test_resuming_at_a_pools_end_gives_the_pools_that_would_have_followed(
+def test_resuming_after_a_pool_gives_the_same_further_pools(
     lines: list[str], max_tokens: int, max_sentences: int
 ) -> None:
     for limits in ({"max_tokens": max_tokens}, {"max_sentences": max_sentences}):
@@ -34,37 +33,39 @@ def test_resuming_at_a_pools_end_gives_the_pools_that_would_have_followed(
 
 
 @given(st.lists(st.text("ab ", max_size=8), min_size=1, max_size=25))
-def test_places_follow_one_another(lines: list[str]) -> None:
+def test_the_vectors_of_sentences_follow_one_another(lines: list[str]) -> None:
     pools = list(read_pools(iter(sentences_of(lines)), WriteProgress(), 12, max_tokens=10))
-    places = [place for pool in pools for place in pool.offsets]
+    offsets = [offset for pool in pools for offset in pool.offsets]
     lengths = [len(split_tokens(line)) for line in lines]
-    assert places == [DATA_START + 12 * sum(lengths[:row]) for row in range(len(lines))]
+    assert offsets == [DATA_START + 12 * sum(lengths[:row]) for row in range(len(lines))]
     last = pools[-1].progress
     assert (last.n_sentences, last.n_tokens, last.n_blank) == (len(lines), sum(lengths), lengths.count(0))
     assert last.data_end == DATA_START + 12 * sum(lengths)
 
 
 @pytest.mark.parametrize("changed", [["a b", "X"], ["a b"], [], ["a  b", "c"]])
-def test_another_text_is_refused_on_resuming(changed: list[str]) -> None:
+def test_a_changed_text_is_not_resumed(changed: list[str]) -> None:
     (pool,) = read_pools(iter(sentences_of(["a b", "c"])), WriteProgress(), 12, max_tokens=100)
     with pytest.raises(TextError, match="its first 2 sentences differ"):
         list(read_pools(iter(sentences_of(changed)), pool.progress, 12, max_tokens=100))
 
 
-def test_a_corpus_is_counted_before_any_work(tmp_path: Path) -> None:
+def test_a_corpus_can_be_counted(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the cat\n\n  caf\u00e9\u00a0au lait \n", encoding="utf-8")
-    found = count_sentences(tmp_path / "text.txt")
-    assert (found.n_sentences, found.n_tokens, found.n_blank) == (3, 4, 1)
-    assert found.n_text_bytes == 7 + len("caf\u00e9\u00a0au lait".encode())
+    counts = Corpus(tmp_path / "text.txt").count()
+    assert (counts.n_sentences, counts.n_tokens, counts.n_blank) == (3, 4, 1)
+    assert counts.n_text_bytes == 7 + len("caf\u00e9\u00a0au lait".encode())
     read: list[tuple[str, int, int | None]] = []
     (tmp_path / "long.txt").write_text("a\n" * 2500)
-    assert count_sentences(tmp_path / "long.txt", progress=lambda *report: read.append(report)).n_sentences == 2500
+    assert Corpus(tmp_path / "long.txt").count(lambda *report: read.append(report)).n_sentences == 2500
     assert read == [("reading lines", 1000, None), ("reading lines", 2000, None)]
     with pytest.raises(TextError, match="line 2 is blank"):
-        count_sentences(tmp_path / "text.txt", strict=True)
+        Corpus(tmp_path / "text.txt", strict=True).count()
 
 
 def test_proteins_depend_on_all_their_residues(tmp_path: Path) -> None:
     (tmp_path / "a.fasta").write_text(">one\nMK\n>two\nV\n")
-    one, two = read_corpus_sentences(tmp_path / "a.fasta", fasta=True, strict=False, tokenize=split_tokens)
-    assert (one, two) == (CorpusSentence("one", ["M", "K"], "one MK"), CorpusSentence("two", ["V"], "two V"))
+    assert tuple(Corpus(tmp_path / "a.fasta", fasta=True)) == (
+        CorpusSentence("one", ["M", "K"], "one MK"),
+        CorpusSentence("two", ["V"], "two V"),
+    )

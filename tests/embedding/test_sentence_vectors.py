@@ -131,13 +131,13 @@ def test_a_whitening_is_stored_with_the_model_and_used_by_default(elmo: Elmo, tm
     np.testing.assert_array_equal(again.embed(SENTENCES), embedder.embed(SENTENCES))
 
 
-def test_an_explicit_pooling_leaves_the_stored_whitening_out(elmo: Elmo) -> None:
+def test_an_explicit_pooling_ignores_the_stored_whitening(elmo: Elmo) -> None:
     SentenceEmbedder(elmo).fit(random_sentences(300))
     assert SentenceEmbedder(elmo).whitening is not None
     assert SentenceEmbedder(elmo, SentencePooling()).whitening is None
 
 
-def test_a_whitening_of_other_sizes_is_refused_by_name(elmo: Elmo, tmp_path: Path) -> None:
+def test_a_whitening_of_another_size_is_refused(elmo: Elmo, tmp_path: Path) -> None:
     SentenceEmbedder(elmo).fit(random_sentences(300))
     save_model(elmo.model, tmp_path / "model")
     save_file({"mean": torch.zeros(3), "projection": torch.zeros(3, 2)}, tmp_path / "model" / "whitening.safetensors")
@@ -153,7 +153,7 @@ def test_sif_without_word_frequencies_says_what_to_give(model: PretrainedBiLM) -
 
 
 @pytest.mark.parametrize("arguments", [{"weighting": "max"}, {"smoothing": 0.0}, {"smoothing": float("nan")}])
-def test_settings_that_do_not_exist_are_refused(arguments: dict[str, object]) -> None:
+def test_unknown_settings_are_refused(arguments: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(arguments))):
         SentencePooling(**arguments)  # type: ignore[arg-type]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.start_state import boundary_state, calibrate_initial_state, mean_state
+from elmokit.embedding.start_state import boundary_state, calibrate_start_state, mean_state
 from elmokit.engine.state import State
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import perplexity
@@ -25,8 +25,8 @@ def test_the_mean_state_is_the_mean_of_the_states_in_which_sentences_start_in_tr
     sentences = [["the", "cat"], ["sat"]] * 2
     state = State.zero(model.config, 4)
     if is_stored:
-        model.initial_state = State(*(np.full_like(part[:, :, :1], 0.3) for part in state))
-        state = model.initial_state.repeat_row(4)
+        model.start_state = State(*(np.full_like(part[:, :, :1], 0.3) for part in state))
+        state = model.start_state.repeat_row(4)
     _, state = score_batch(model, sentences, state)  # which reads as training does: without the last boundary
     calibrated = mean_state(model, sentences)
     np.testing.assert_allclose(calibrated.hidden[:, :, 0], state.hidden.mean(axis=2), rtol=1e-5, atol=1e-6)
@@ -34,7 +34,7 @@ def test_the_mean_state_is_the_mean_of_the_states_in_which_sentences_start_in_tr
 
 
 def test_a_calibrated_model_reads_a_sentence_as_training_does_after_another_one(model: PretrainedBiLM) -> None:
-    calibrate_initial_state(model, [["the", "cat", "sat"]], "a sentence")
+    calibrate_start_state(model, [["the", "cat", "sat"]], "a sentence")
     carried = perplexity(model, [["the", "cat", "sat"], ["the", "dog"]], "stateful")
     first = perplexity(model, [["the", "cat", "sat"]], "zero")
     second = perplexity(model, [["the", "dog"]])

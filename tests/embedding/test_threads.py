@@ -16,7 +16,7 @@ def failing(n: int) -> Iterator[int]:
     raise OSError("broken")
 
 
-def test_items_come_in_order_and_are_made_in_another_thread() -> None:
+def test_items_are_in_order_and_computed_in_another_thread() -> None:
     threads: list[int] = []
 
     def items() -> Iterator[int]:
@@ -44,7 +44,7 @@ def test_reading_ahead_stops_at_the_bound() -> None:
     assert len(made) <= 4
 
 
-def test_an_error_ahead_comes_where_the_item_would_have_come() -> None:
+def test_an_error_is_raised_where_the_item_would_have_come() -> None:
     seen: list[int] = []
     with pytest.raises(OSError, match="broken"), Prefetcher(failing(3), 1) as ahead:
         seen.extend(ahead)
@@ -64,7 +64,7 @@ def test_all_items_are_handled_when_the_block_ends() -> None:
     assert handled == list(range(10))
 
 
-def test_an_error_behind_is_raised_by_the_next_put_or_at_the_end() -> None:
+def test_an_error_while_writing_is_raised_by_the_next_put_or_at_the_end() -> None:
     def broken(item: int) -> None:
         raise OSError(f"disk full at {item}")
 
@@ -74,7 +74,7 @@ def test_an_error_behind_is_raised_by_the_next_put_or_at_the_end() -> None:
         behind.put(7)
 
 
-def test_when_the_block_fails_what_waits_is_dropped_and_the_error_stays() -> None:
+def test_an_error_in_the_block_drops_waiting_items() -> None:
     handled: list[int] = []
     begun = threading.Event()
 
@@ -95,7 +95,7 @@ def test_when_the_block_fails_what_waits_is_dropped_and_the_error_stays() -> Non
     assert len(handled) < 8
 
 
-def test_a_writer_has_ended_with_its_block_however_often_it_is_interrupted() -> None:
+def test_the_thread_ends_with_the_block_even_if_interrupted_repeatedly() -> None:
     handled: list[int] = []
 
     def slowly(item: int) -> None:

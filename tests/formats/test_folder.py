@@ -22,7 +22,7 @@ from tests.conftest import random_model
 
 
 def test_folder_round_trip_keeps_everything(model: PretrainedBiLM, tmp_path: Path) -> None:
-    model.initial_state = boundary_state(model)
+    model.start_state = boundary_state(model)
     save_folder(model, tmp_path / "model")
     again = load_folder(tmp_path / "model")
     assert again.config == model.config
@@ -36,8 +36,8 @@ def test_folder_round_trip_keeps_everything(model: PretrainedBiLM, tmp_path: Pat
     assert again.vocabulary is not None
     assert model.vocabulary is not None
     assert again.vocabulary.words == model.vocabulary.words
-    assert again.initial_state is not None
-    assert all(map(np.array_equal, again.initial_state, model.initial_state))
+    assert again.start_state is not None
+    assert all(map(np.array_equal, again.start_state, model.start_state))
 
 
 def test_a_word_input_model_round_trips(tmp_path: Path) -> None:

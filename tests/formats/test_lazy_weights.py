@@ -31,8 +31,8 @@ def numbers(model: PretrainedBiLM) -> Iterator[tuple[str, Floats]]:
     if model.softmax is not None:
         yield from ((f"softmax.{name}", array) for name, array in model.softmax.arrays.items())
         yield "softmax", model.softmax.weight
-    if model.initial_state is not None:
-        yield from model.initial_state._asdict().items()
+    if model.start_state is not None:
+        yield from model.start_state._asdict().items()
     if model.alignment is not None:
         yield "alignment", model.alignment.matrices
 

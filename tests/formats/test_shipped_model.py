@@ -29,7 +29,7 @@ def test_it_is_small_and_says_where_it_comes_from() -> None:
     assert sum(file.stat().st_size for file in model.source.iterdir()) < 16_000_000
     assert {"corpus", "command", "n_steps", "held_out", "warm_state"} <= set(model.card)
     assert model.softmax_module is not None
-    assert model.initial_state is not None
+    assert model.start_state is not None
     assert all(file.stat().st_mode & 0o044 for file in model.source.iterdir())
     assert open_model(DEFAULT_MODEL).bilm.config == model.bilm.config
 
@@ -37,7 +37,7 @@ def test_it_is_small_and_says_where_it_comes_from() -> None:
 def test_it_predicts_english_and_less_well_scrambled_english() -> None:
     model = open_model()
     scores = [
-        perplexity(model, text, start=model.initial_state)
+        perplexity(model, text, start=model.start_state)
         for text in (SENTENCES, [sorted(sentence) for sentence in SENTENCES])
     ]
     assert all(value < 60 for value in scores[0].per_direction)  # measured: 35.5 and 34.9, over 30,000 words
@@ -46,9 +46,7 @@ def test_it_predicts_english_and_less_well_scrambled_english() -> None:
 
 def test_it_predicts_from_the_boundary_state_nearly_as_well_as_from_its_own() -> None:
     model = open_model()
-    own, boundary = (
-        perplexity(model, SENTENCES, start=start) for start in (model.initial_state, boundary_state(model))
-    )
+    own, boundary = (perplexity(model, SENTENCES, start=start) for start in (model.start_state, boundary_state(model)))
     for ours, other in zip(own.per_direction, boundary.per_direction, strict=True):
         assert other < 1.1 * ours  # after sixteen empty sentences the backward one is at 1.7 times its own
 

@@ -47,7 +47,7 @@ def write_model(kind: str, folder: Path, seed: int = 0) -> Path:
     model = random_model(words if kind in ("words", "tied") else PRESETS["tiny"], seed)
     path = folder / kind
     if kind == "elmokit":
-        model = model.replace(initial_state=boundary_state(model), alignment=aligned_model().alignment)
+        model = model.replace(start_state=boundary_state(model), alignment=aligned_model().alignment)
         save_model(model, path)
     elif kind in ("float16", "int8"):
         save_folder(model, path, kind)

@@ -118,9 +118,9 @@ def test_a_start_state_changes_the_first_words_only_through_the_state(model: Pre
     assert scored(model, start=State.zero(model.config, 1)).mean_nats == zero
 
 
-def test_a_sentence_starts_from_the_models_fixed_initial_state(model: PretrainedBiLM) -> None:
+def test_a_sentence_starts_from_the_models_start_state(model: PretrainedBiLM) -> None:
     assert scored(model).mean_nats == scored(model, start=boundary_state(model)).mean_nats
-    model.initial_state = State.zero(model.config, 1)
+    model.start_state = State.zero(model.config, 1)
     assert scored(model).mean_nats == scored(model, start="zero").mean_nats
     with pytest.raises(ConfigError, match="Choose 'warm' or 'zero'"):
         scored(model, start="cold")

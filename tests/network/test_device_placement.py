@@ -30,6 +30,6 @@ def test_the_packed_loop_stays_on_its_device(backend: str) -> None:
 
 def test_the_start_state_is_where_the_network_is() -> None:
     model = random_model()
-    model.initial_state = State(*(part + 1 for part in State.zero(model.config, 1)))
+    model.start_state = State(*(part + 1 for part in State.zero(model.config, 1)))
     model.bilm.to("meta")
     assert {part.device.type for part in ElmoModule(model).start_state(2)} == {"meta"}

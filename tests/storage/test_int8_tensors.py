@@ -79,11 +79,11 @@ def test_rows_of_zeros_stay_zeros() -> None:
     assert not rows["weight.scale"].any()
 
 
-def test_the_initial_state_is_kept_exactly(model: PretrainedBiLM, tmp_path: Path) -> None:
-    model.initial_state = boundary_state(model)
-    again = load_folder(stored(model, tmp_path)).initial_state
+def test_the_start_state_is_kept_exactly(model: PretrainedBiLM, tmp_path: Path) -> None:
+    model.start_state = boundary_state(model)
+    again = load_folder(stored(model, tmp_path)).start_state
     assert again is not None
-    assert all(map(np.array_equal, again, model.initial_state))
+    assert all(map(np.array_equal, again, model.start_state))
 
 
 def test_int8_storage_takes_little_more_than_a_byte_per_weight(model: PretrainedBiLM, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_a_task_is_trained_on_a_biLM_that_read_its_text_first(task_shell: Shell)
     ran = task_shell("train", "config.toml", "--run", "run")
     assert ran.code == 0, ran.err
     tuned = load_folder(Path("run/bilm"))
-    assert tuned.initial_state is not None
+    assert tuned.start_state is not None
     assert tuned.card["initial"]["source"] == "bilm"
     assert task_shell("evaluate", "run", "data").code == 0
 

@@ -15,7 +15,7 @@ from elmokit.text.characters import encode_tokens
 encode = partial(encode_tokens, max_chars=50)
 
 
-def test_boundaries_are_added_and_each_distinct_token_stands_once() -> None:
+def test_boundaries_are_added_and_each_distinct_token_is_listed_once() -> None:
     batch = make_batch([["the", "cat", "the"], [], ["cat"]], encode)
     assert batch.words == ["<S>", "the", "cat", "</S>"]
     assert batch.index.tolist() == [[0, 1, 2, 1, 3], [0, 3, 0, 0, 0], [0, 2, 3, 0, 0]]
@@ -24,11 +24,11 @@ def test_boundaries_are_added_and_each_distinct_token_stands_once() -> None:
 
 
 @given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 120))
-def test_plan_holds_every_sentence_once_and_stays_within_the_budget(lengths: list[int], budget: int) -> None:
+def test_every_sentence_is_planned_once_and_batches_fit_the_limit(lengths: list[int], budget: int) -> None:
     plan = plan_batches(lengths, budget)
-    assert sorted(place for batch in plan for place in batch) == list(range(len(lengths)))
+    assert sorted(number for batch in plan for number in batch) == list(range(len(lengths)))
     for batch in plan:
-        padded = len(batch) * (max(lengths[place] for place in batch) + 2)
+        padded = len(batch) * (max(lengths[number] for number in batch) + 2)
         assert padded <= budget or len(batch) == 1
 
 
@@ -80,7 +80,7 @@ def test_results_come_in_the_order_of_the_items(items: list[str], batch_tokens: 
     assert list(results) == [item.upper() for item in items]
 
 
-def test_a_text_that_is_no_list_of_sentences_is_refused() -> None:
+def test_anything_but_a_list_of_sentences_is_refused() -> None:
     with pytest.raises(TextError, match=r"got the string 'The cat sat'\. Pass \[\['The', 'cat', 'sat'\]\], or split"):
         batching.check_sentences("The cat sat")
     with pytest.raises(TextError, match="Expected a list of tokenized sentences, but got None of type NoneType"):

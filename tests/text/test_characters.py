@@ -41,7 +41,7 @@ def test_a_long_token_is_cut_by_bytes_in_the_middle_of_a_character() -> None:
     assert encode_tokens(["aé" * 30], 5)[0].tolist() == [259, 98, 196, 170, 260]
 
 
-def test_lone_surrogates_vanish() -> None:
+def test_lone_surrogates_are_dropped() -> None:
     assert encode_tokens(["a\ud800b"], 6).tolist() == encode_tokens(["ab"], 6).tolist()
 
 
@@ -54,6 +54,6 @@ def test_any_text_becomes_ids_in_range_with_begin_and_end(tokens: list[str], max
     assert np.all((ids == 260).sum(axis=1) == 1)
 
 
-def test_a_token_that_is_no_string_is_refused() -> None:
+def test_a_non_string_token_is_refused() -> None:
     with pytest.raises(TextError, match="Expected a token to be a string, but got 7 of type int"):
         encode_tokens(["a", 7], 50)  # type: ignore[list-item]

@@ -18,9 +18,9 @@ def read(text: str, **options: object) -> list[ColumnSentence]:
 
 
 def test_columns_are_separated_by_spaces_or_tabs_and_document_marks_are_skipped() -> None:
-    found = read("-DOCSTART- -X- O\n\na b  c\n-DOCSTART- -X- O\n\n\nd\u00a0e\tf\tg h\n")
-    assert [sentence.rows for sentence in found] == [[["a", "b", "c"]], [["d\u00a0e", "f", "g h"]]]
-    assert [sentence.where() for sentence in found] == ["file.txt, line 3", "file.txt, line 7"]
+    sentences = read("-DOCSTART- -X- O\n\na b  c\n-DOCSTART- -X- O\n\n\nd\u00a0e\tf\tg h\n")
+    assert [sentence.rows for sentence in sentences] == [[["a", "b", "c"]], [["d\u00a0e", "f", "g h"]]]
+    assert [sentence.where() for sentence in sentences] == ["file.txt, line 3", "file.txt, line 7"]
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,8 @@ def test_sentences_may_differ_in_their_number_of_columns_where_the_format_says_s
 
 
 def test_comments_are_recognized_only_before_a_sentence() -> None:
-    found = read("# one\na b\n# two\n\n# three\n", comment=re.compile("#"))
-    assert [(sentence.first_line, sentence.rows) for sentence in found] == [(2, [["a", "b"], ["#", "two"]])]
+    sentences = read("# one\na b\n# two\n\n# three\n", comment=re.compile("#"))
+    assert [(sentence.first_line, sentence.rows) for sentence in sentences] == [(2, [["a", "b"], ["#", "two"]])]
 
 
 def test_the_caller_chooses_how_lines_are_split() -> None:

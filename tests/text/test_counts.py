@@ -34,11 +34,11 @@ def test_counts_that_were_spilled_to_disk_are_exact(lines: list[list[str]], max_
     text.write_text("".join(" ".join(line) + "\n" for line in lines), encoding="utf-8", newline="\n")
     with WordCounts(max_types) as counts:
         counts.add(text)
-        found = list(counts.items())
+        items = list(counts.items())
         assert len(counts.words) <= max_types
     expected = Counter(word for line in lines for word in line)
-    assert dict(found) == expected
-    assert len(found) == len(expected)
+    assert dict(items) == expected
+    assert len(items) == len(expected)
 
 
 def test_temporary_files_are_removed_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from elmokit.cli.embed import embed
 from elmokit.embedding.corpus import embed_file
 from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.reading import count_sentences
+from elmokit.embedding.reading import Corpus
 from elmokit.errors import ConfigError, TextError
 from elmokit.formats.save import save_model
 from elmokit.text.fasta import Protein, read_fasta
@@ -78,9 +78,9 @@ def test_a_bad_record_is_named_with_file_and_line(tmp_path: Path, text: str, mes
         list(read_fasta(write(tmp_path, text)))
 
 
-def test_vectors_of_proteins_stand_under_their_identifiers(proteins: Path, tmp_path: Path) -> None:
+def test_vectors_of_proteins_are_named_by_identifier(proteins: Path, tmp_path: Path) -> None:
     elmo = Elmo(random_model())
-    assert count_sentences(proteins, fasta=True).n_tokens == 10
+    assert Corpus(proteins, fasta=True).count().n_tokens == 10
     summary = embed_file(elmo, proteins, tmp_path / "out.hdf5", fasta=True)
     assert (summary.n_sentences, summary.n_tokens) == (3, 10)
     with h5py.File(tmp_path / "out.hdf5") as file:
@@ -95,7 +95,7 @@ def test_a_bad_record_leaves_no_output(tmp_path: Path) -> None:
     assert not (tmp_path / "out.hdf5").exists()
 
 
-def test_the_shell_embeds_proteins(proteins: Path, tmp_path: Path) -> None:
+def test_the_command_embeds_proteins(proteins: Path, tmp_path: Path) -> None:
     save_model(random_model(), tmp_path / "model" / "weights.hdf5")
     arguments = [str(proteins), str(tmp_path / "out.hdf5"), "--fasta", "--model", str(tmp_path / "model")]
     refused = CliRunner().invoke(embed, [*arguments, "--tokenize"])

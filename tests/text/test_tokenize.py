@@ -37,8 +37,8 @@ def test_english_is_split_into_sentences_and_treebank_tokens() -> None:
 
 def test_other_languages_are_split_by_spacy() -> None:
     pytest.importorskip("spacy")
-    found = elmokit.tokenize("Das kostet ca. 5 Euro. Wir gehen z.B. morgen.", "de")
-    assert found == [["Das", "kostet", "ca.", "5", "Euro", "."], ["Wir", "gehen", "z.B.", "morgen", "."]]
+    sentences = elmokit.tokenize("Das kostet ca. 5 Euro. Wir gehen z.B. morgen.", "de")
+    assert sentences == [["Das", "kostet", "ca.", "5", "Euro", "."], ["Wir", "gehen", "z.B.", "morgen", "."]]
     with pytest.raises(ConfigError, match="spaCy has no language 'qq'"):
         text_splitter("qq")
 
@@ -98,9 +98,9 @@ def test_flags_that_contradict_raw_text_are_refused(shell: Shell, flags: list[st
 def test_a_line_without_spaces_is_noticed_once(tmp_path: Path) -> None:
     path = tmp_path / "ja.txt"
     path.write_text(f"{JAPANESE}\n{JAPANESE}\n", encoding="utf-8")
-    with pytest.warns(UserWarning, match=r"is read as one token of 24 characters.*--raw --language ja") as found:
+    with pytest.warns(UserWarning, match=r"is read as one token of 24 characters.*--raw --language ja") as caught:
         assert list(read_sentences(path)) == [[JAPANESE]] * 2
-    assert len(found) == 1
+    assert len(caught) == 1
     with pytest.warns(UserWarning, match="one token of 24 characters"):
         elmokit.tokenize(JAPANESE)
     path.write_text("猫 が 窓辺 に 座っ て いる 。\nDonaudampfschifffahrtsgesellschaft\n", encoding="utf-8")
@@ -110,10 +110,10 @@ def test_a_line_without_spaces_is_noticed_once(tmp_path: Path) -> None:
 
 def test_embed_warns_about_a_line_without_spaces(shell: Shell) -> None:
     Path("ja.txt").write_text(JAPANESE, encoding="utf-8")
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         assert shell("embed", "ja.txt", "out.hdf5").code == 0
-    assert [str(warning.message)[:9] for warning in found] == ["In ja.txt"]  # once, though the text is read twice
+    assert [str(warning.message)[:9] for warning in caught] == ["In ja.txt"]  # once, though the text is read twice
 
 
 def test_a_tokenization_is_chosen_by_its_name() -> None:

@@ -35,7 +35,7 @@ def test_file_round_trip_keeps_words_that_hold_odd_spaces(tmp_path: Path) -> Non
     assert Vocabulary.from_file(path).words == vocabulary.words
 
 
-def test_counted_words_that_a_file_cannot_hold_stay_unknown(tmp_path: Path) -> None:
+def test_counted_words_that_a_file_cannot_represent_are_left_out(tmp_path: Path) -> None:
     vocabulary = Vocabulary.from_counts({"\u3000": 9, "\u00a0a": 8, "a": 7, "!!!MAXTERMID": 6, "a\u00a0b": 5}, 10)
     assert vocabulary.words[3:] == ["a", "a\u00a0b"]
     (tmp_path / "vocab.txt").write_text(vocabulary.to_text(), encoding="utf-8")
@@ -57,12 +57,12 @@ def test_files_that_bilm_tf_silently_corrupts_are_refused(tmp_path: Path, conten
         Vocabulary.from_file(path)
 
 
-def test_a_vocabulary_holds_no_empty_word() -> None:
+def test_an_empty_word_is_refused() -> None:
     with pytest.raises(FormatError, match="Word 4 of the vocabulary is empty"):
         Vocabulary(["<S>", "</S>", "<UNK>", "", "a"])
 
 
-def test_a_file_may_be_compressed_and_a_missing_one_is_said(tmp_path: Path) -> None:
+def test_a_file_can_be_compressed_and_a_missing_one_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt.gz"
     with pytest.raises(ModelNotFoundError, match=r"The vocabulary file .* does not exist"):
         Vocabulary.from_file(path)
@@ -85,7 +85,7 @@ def test_limits_that_leave_no_room_are_refused() -> None:
 
 
 @given(st.lists(st.text(alphabet=st.sampled_from("ab\u00a0\u3000\r\x85\u2028!MAXTERID"), max_size=4)))
-def test_a_counted_vocabulary_comes_back_from_its_file(words: list[str]) -> None:
+def test_a_counted_vocabulary_survives_a_round_trip(words: list[str]) -> None:
     vocabulary = Vocabulary.from_counts({**dict.fromkeys(words, 1), "!!!MAXTERMID": 9, "<S>": 9}, 100)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "vocab.txt"

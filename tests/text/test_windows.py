@@ -54,7 +54,7 @@ def test_windows_are_those_of_bilm_tfs_own_example(tmp_path: Path) -> None:
     assert second.targets[1].tolist() == [[0, 3, 0], [4, 2, 3]]
 
 
-def test_a_pass_reads_every_sentence_once(tmp_path: Path) -> None:
+def test_an_epoch_reads_every_sentence_once(tmp_path: Path) -> None:
     paths = written(tmp_path, "the\n. .\n", "\nthe . the\n", ". the\n")
     stream = make_stream(paths, batch_size=1, window_length=1)
     n_predictions = (1 + 1) + (2 + 1) + (3 + 1) + (2 + 1)
@@ -98,7 +98,7 @@ def test_the_order_follows_from_the_seed(tmp_path: Path) -> None:
     assert lengths(1) != lengths(2)
 
 
-def test_shards_read_side_by_side_mix(tmp_path: Path) -> None:
+def test_shards_are_mixed(tmp_path: Path) -> None:
     paths = written(tmp_path, "the\n" * 50, ".\n" * 50)
     words = next(make_stream(paths, 1, 40)).targets[0].ravel().tolist()
     assert 3 < words.count(3) < 17
@@ -118,7 +118,7 @@ def test_a_line_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("n_shards", [1, 4])
-def test_parts_share_the_corpus_without_overlap(n_shards: int, tmp_path: Path) -> None:
+def test_processes_share_the_corpus_without_overlap(n_shards: int, tmp_path: Path) -> None:
     lengths = list(range(1, 31))
     texts = ("".join(f"{'the ' * length}.\n" for length in lengths[shard::n_shards]) for shard in range(n_shards))
     paths = written(tmp_path, *texts)
@@ -133,7 +133,7 @@ def test_parts_share_the_corpus_without_overlap(n_shards: int, tmp_path: Path) -
     assert sorted(read) == lengths
 
 
-def test_parts_are_through_together_however_unequal_the_shards_and_wherever_blank_lines_stand(tmp_path: Path) -> None:
+def test_processes_finish_an_epoch_together_with_unequal_shards_and_blank_lines(tmp_path: Path) -> None:
     paths = written(tmp_path, "the .\n\n" * 90, ". the .\n" * 6, "\n\n\nthe\n \t\n")
     n_read = []
     for number in range(2):
@@ -145,7 +145,7 @@ def test_parts_are_through_together_however_unequal_the_shards_and_wherever_blan
     assert max(n_read) - min(n_read) == 1
 
 
-def test_directions_may_read_the_corpus_each_in_its_own_order(tmp_path: Path) -> None:
+def test_each_direction_can_read_the_corpus_in_its_own_order(tmp_path: Path) -> None:
     paths = written(tmp_path, "".join(f"{'the ' * n}.\n" for n in range(1, 40)))
     same = next(make_stream(paths, 4, 30)).targets
     apart = next(make_stream(paths, 4, 30, same_order=False)).targets
@@ -155,7 +155,7 @@ def test_directions_may_read_the_corpus_each_in_its_own_order(tmp_path: Path) ->
     assert len(position) == 2
 
 
-def test_words_outside_the_vocabulary_are_forgotten_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_words_are_dropped_from_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_module, "MAX_UNKNOWN", 10)
     monkeypatch.setattr(shards_module, "BLOCK_LINES", 4)
     vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "the"])
@@ -175,7 +175,7 @@ def test_words_outside_the_vocabulary_are_forgotten_in_time(tmp_path: Path, monk
     assert bounded._table.n_unknown < 40
 
 
-def test_a_stream_can_begin_a_later_pass(tmp_path: Path) -> None:
+def test_a_stream_can_start_at_a_later_epoch(tmp_path: Path) -> None:
     paths = written(tmp_path, "".join(f"{'the ' * n}.\n" for n in range(1, 10)))
     stream = make_stream(paths, 1, 5)
     first = next(stream).targets.copy()

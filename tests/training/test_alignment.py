@@ -108,7 +108,7 @@ def test_models_that_differ_by_a_rotation_are_aligned_on_unseen_sentences(
 
 def test_the_repr_of_an_alignment_and_of_its_model_is_short() -> None:
     model = random_model()
-    model.initial_state = State.zero(model.config, 1)
+    model.start_state = State.zero(model.config, 1)
     result = AlignmentResult(model, (), n_learned=3, n_test=1, n_candidates=4, n_missing=0)
     for shown in (repr(result), repr(model)):
         assert "array(" not in shown

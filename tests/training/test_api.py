@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from elmokit import Elmo, LanguageModel, distill, finetune, resume, train
-from elmokit.embedding.start_state import calibrate_initial_state
+from elmokit.embedding.start_state import calibrate_start_state
 from elmokit.errors import ConfigError, FormatError, OutputError, TrainingError
 from elmokit.formats.folder import load_folder
 from elmokit.formats.model import PretrainedBiLM
@@ -68,7 +68,7 @@ def test_train_returns_the_best_model_and_its_perplexity(corpus: Path) -> None:
     result = train(corpus, held_out=corpus, out="run", report=lambda _: None, **SETTINGS)
     assert result.run == Path("run")
     assert_same_weights(result.model, load_folder("run/model"))
-    assert result.model.initial_state is not None
+    assert result.model.start_state is not None
     assert len(result.best_perplexity) == 2
     assert result.best_step in (3, 6)
     assert result.perplexity.n_sentences == 40
@@ -119,14 +119,14 @@ def test_a_distilled_model_has_the_perplexity_that_was_printed(corpus: Path) -> 
 
 def test_finetuning_begins_with_the_perplexity_of_the_model_as_it_was_given(corpus: Path) -> None:
     model = random_model()
-    calibrate_initial_state(model, [["the", "cat"]], "a cat")
+    calibrate_start_state(model, [["the", "cat"]], "a cat")
     harmful = {"learning_rate": 3.0, "warmup_ratio": 0.0, "batch_size": 2, "window_length": 5, "tokens": 20}
     result = finetune(model, corpus, held_out=corpus, out="run", report=lambda _: None, **harmful)
     found = LanguageModel(model).perplexity("corpus.txt")
     assert result.perplexity_before == pytest.approx(found.per_direction, rel=1e-5)
     assert result.best_step == 0  # the given model is kept, with its own state
     assert result.model.card["warm_state"] == model.card["warm_state"]
-    for ours, given in zip(result.model.initial_state or (), model.initial_state or (), strict=True):
+    for ours, given in zip(result.model.start_state or (), model.start_state or (), strict=True):
         np.testing.assert_array_equal(ours, given)
 
 

@@ -316,13 +316,13 @@ def test_a_step_of_several_windows_takes_the_mean_of_their_gradients(tmp_path: P
         torch.testing.assert_close(trained[name.split(".", 1)[1]], stepped.detach(), atol=1e-6, rtol=1e-5)
 
 
-def test_a_fine_tuning_goes_on_from_the_initial_state_of_the_model(
+def test_a_fine_tuning_goes_on_from_the_start_state_of_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_training(tmp_path / "first")
     initial = load_folder(tmp_path / "first" / "model")
-    assert initial.initial_state is not None
-    expected = torch.from_numpy(initial.initial_state.repeat_row(4).cell.copy())
+    assert initial.start_state is not None
+    expected = torch.from_numpy(initial.start_state.repeat_row(4).cell.copy())
     starts: list[torch.Tensor] = []
     forward = WindowLosses.forward
 

@@ -8,7 +8,7 @@
 ``vector``            instead of these with one vector per sentence: ``(dim,)`` as a fixed-size list
 ====================  ==================================================================================================
 
-The metadata of the schema says what computed the vectors (``about.py``).
+The metadata of the schema says what computed the vectors.
 
 Vectors are not compressed: general compressors save a few percent and cost more time than computing the vectors does.
 """
@@ -16,49 +16,80 @@ Vectors are not compressed: general compressors save a few percent and cost more
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.embedding.outputs.about import NAME
 from elmokit.embedding.outputs.layout import VectorFileLayout
+from elmokit.embedding.outputs.output_format import ABOUT, OutputFormat
 from elmokit.embedding.outputs.rows import GROUP_BYTES, RowGroup, read_row_groups
 from elmokit.embedding.outputs.writer import ResumableWriter
 from elmokit.embedding.reading import SentenceCounts
 from elmokit.errors import ConfigError, MissingExtraError
 
 
-def check_pyarrow(layout: VectorFileLayout) -> None:
-    """Check that pyarrow is installed and that the columns have different names.
+class _TableFormat(OutputFormat):
+    """What Parquet and Arrow files have in common."""
 
-    Raises:
-        MissingExtraError: It is not installed.
-        ConfigError: A layer occurs twice.
-    """
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("Writing Parquet or Arrow files", "arrow") from None
-    if layout.layers is not None and len(set(layout.layers)) < len(layout.layers):
-        raise ConfigError(f"layers is {list(layout.layers)}, which would give two columns the same name.")
+    def check(self, layout: VectorFileLayout) -> None:
+        """Check also that pyarrow is installed and that no two columns have the same name."""
+        super().check(layout)
+        try:
+            import pyarrow.parquet  # noqa: F401
+        except ImportError:
+            raise MissingExtraError("Writing Parquet or Arrow files", "arrow") from None
+        if layout.layers is not None and len(set(layout.layers)) < len(layout.layers):
+            raise ConfigError(f"layers is {list(layout.layers)}, which would give two columns the same name.")
+
+    def file_bytes(self, layout: VectorFileLayout, counts: SentenceCounts) -> int:
+        """Estimate the columns, and the metadata of each group of rows."""
+        n_text_bytes = layout.with_sentences * (counts.n_text_bytes + 4 * counts.n_tokens)
+        n_groups = 1 + layout.vector_bytes(counts) // GROUP_BYTES
+        return layout.vector_bytes(counts) + n_text_bytes + 16 * counts.n_sentences + 2000 * n_groups
+
+    def write(self, writer: ResumableWriter, layout: VectorFileLayout) -> None:
+        """Write a record batch for each group of sentences."""
+        import pyarrow as pa
+
+        schema = _schema(layout)
+        with self.create(writer.create_output(), schema) as write_batch:
+            for group in read_row_groups(writer, layout):
+                write_batch(pa.record_batch(_columns(group, layout), schema=schema))
+
+    @abstractmethod
+    def create(self, path: Path, schema: Any) -> AbstractContextManager[Callable[[Any], None]]:
+        """Open a file for writing, as a function that writes a record batch."""
+
+    def read_about(self, path: Path) -> bytes:
+        """Read the metadata of the schema."""
+        try:
+            metadata = self.read_schema(path).metadata
+        except ImportError:
+            raise MissingExtraError("Reading Parquet or Arrow files", "arrow") from None
+        content: bytes = (metadata or {})[ABOUT.encode("ascii")]
+        return content
+
+    @abstractmethod
+    def read_schema(self, path: Path) -> Any:
+        """Read the schema of a file."""
 
 
-def arrow_bytes(layout: VectorFileLayout, counts: SentenceCounts) -> int:
-    """Return the size of the output: exact for the vectors, within some percent for the rest."""
-    n_text_bytes = layout.with_tokens * (counts.n_text_bytes + 4 * counts.n_tokens)
-    n_groups = 1 + layout.vector_bytes(counts) // GROUP_BYTES
-    return layout.vector_bytes(counts) + n_text_bytes + 16 * counts.n_sentences + 2000 * n_groups
+class ParquetFormat(_TableFormat):
+    """Parquet files."""
 
-
-def write_parquet(writer: ResumableWriter, layout: VectorFileLayout) -> None:
-    """Write the output as a Parquet file. Arguments as in :func:`~elmokit.embedding.outputs.hdf5.write_index`."""
-    import pyarrow.parquet as pq
+    name = "Parquet"
+    extensions = (".parquet",)
 
     @contextlib.contextmanager
-    def create(path: Path, schema: Any) -> Iterator[Any]:
+    def create(self, path: Path, schema: Any) -> Iterator[Callable[[Any], None]]:
+        """Open a file in which each record batch is a row group."""
+        import pyarrow.parquet as pq
+
         # Few vectors are equal, so dictionaries and statistics only cost time. Text is better with a dictionary.
         with pq.ParquetWriter(
             path,
@@ -70,29 +101,33 @@ def write_parquet(writer: ResumableWriter, layout: VectorFileLayout) -> None:
             # One row group per batch, which would otherwise be divided into groups by rows.
             yield lambda batch: file.write_batch(batch, row_group_size=max(1, batch.num_rows))
 
-    _write(writer, layout, create)
+    def read_schema(self, path: Path) -> Any:
+        """Read the schema from the end of the file."""
+        import pyarrow.parquet as pq
+
+        return pq.read_schema(path)
 
 
-def write_arrow(writer: ResumableWriter, layout: VectorFileLayout) -> None:
-    """Write the output as an Arrow IPC file (Feather version 2), which can be memory-mapped."""
-    import pyarrow as pa
+class ArrowFormat(_TableFormat):
+    """Arrow IPC files (Feather version 2), which can be memory-mapped."""
+
+    name = "Arrow"
+    extensions = (".arrow",)
 
     @contextlib.contextmanager
-    def create(path: Path, schema: Any) -> Iterator[Any]:
+    def create(self, path: Path, schema: Any) -> Iterator[Callable[[Any], None]]:
+        """Open a file in which each record batch follows the one before."""
+        import pyarrow as pa
+
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as file:
             yield file.write_batch
 
-    _write(writer, layout, create)
+    def read_schema(self, path: Path) -> Any:
+        """Read the schema through an Arrow reader."""
+        import pyarrow as pa
 
-
-def _write(writer: ResumableWriter, layout: VectorFileLayout, create: Any) -> None:
-    import pyarrow as pa
-
-    writer.end_data()
-    schema = _schema(layout)
-    with create(writer.create_output(), schema) as write_batch:
-        for group in read_row_groups(writer, layout):
-            write_batch(pa.record_batch(_columns(group, layout), schema=schema))
+        with pa.OSFile(str(path)) as file:
+            return pa.ipc.open_file(file).schema
 
 
 def _schema(layout: VectorFileLayout) -> Any:
@@ -102,11 +137,11 @@ def _schema(layout: VectorFileLayout) -> Any:
     names = ["vectors"] if layout.layers is None else [f"layer_{number}" for number in layout.layers]
     return pa.schema(
         [
-            ("id", pa.int64() if layout.keys == "numbers" else pa.string()),
-            *[("tokens", pa.list_(pa.string()))] * layout.with_tokens,
+            ("id", pa.string() if layout.fasta else pa.int64()),
+            *[("tokens", pa.list_(pa.string()))] * layout.with_sentences,
             *([("vector", vector)] if layout.pooled else [(name, pa.list_(vector)) for name in names]),
         ],
-        metadata={NAME: layout.about},
+        metadata={ABOUT: layout.about},
     )
 
 
@@ -114,22 +149,18 @@ def _columns(group: RowGroup, layout: VectorFileLayout) -> list[Any]:
     import pyarrow as pa
 
     n = len(group.lengths)
-    columns = [pa.array(range(group.first, group.first + n) if layout.keys == "numbers" else group.names)]
-    if layout.with_tokens:
+    columns = [pa.array(group.names if layout.fasta else range(group.first, group.first + n))]
+    if layout.with_sentences:
         columns.append(pa.array(group.tokens, pa.list_(pa.string())))
     lengths = None if layout.pooled else group.lengths
     return columns + [vector_array(rows, lengths) for rows in group.vectors]
 
 
 def vector_array(rows: NDArray[Any], lengths: NDArray[np.int64] | None) -> Any:
-    """Return a column of vectors as an Arrow array, without copying them.
-
-    Args:
-        rows: ``(rows, dim)``: the vectors of all sentences.
-        lengths: How many of them each sentence has; None if it has one.
-    """
+    """Return vectors ``(rows, dim)`` as an Arrow array of sentences, which have ``lengths`` of them, or one if None."""
     import pyarrow as pa
 
+    # Without a copy.
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
     if lengths is None:
         return vectors

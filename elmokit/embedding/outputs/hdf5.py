@@ -3,7 +3,7 @@
 There is one dataset per sentence, named by its line number from 0 (or by its text), of shape ``(layers, tokens, dim)``
 or ``(tokens, dim)``. With one vector per sentence there is a single dataset ``vectors`` of shape ``(sentences, dim)``
 instead, because thousands of tiny datasets are slow to read. ``sentence_to_index`` is one JSON text that maps each
-sentence to its number as a string. The attribute ``elmokit`` of the file says what computed it (``about.py``).
+sentence to its number as a string. The attribute ``elmokit`` of the file says what computed it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from elmokit.embedding.outputs.about import NAME
 from elmokit.embedding.outputs.hdf5_index import (
-    DATA_START,
     attribute_bytes,
     dataset_headers,
     group_bytes,
@@ -33,9 +31,11 @@ from elmokit.embedding.outputs.hdf5_index import (
     write_text_dataset,
 )
 from elmokit.embedding.outputs.layout import VectorFileLayout
-from elmokit.embedding.outputs.writer import ResumableWriter
+from elmokit.embedding.outputs.output_format import ABOUT, OutputFormat
+from elmokit.embedding.outputs.writer import DATA_START, ResumableWriter
 from elmokit.embedding.reading import SentenceCounts
 from elmokit.errors import FormatError, TextError
+from elmokit.storage.hdf5 import HDF5_SUFFIXES
 
 if TYPE_CHECKING:
     import h5py
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 MAPS = ["sentence_to_index", "sentence_indices"]
 """The name of the map, and the name that it has in early tutorials."""
 POOLED = "vectors"
-"""The dataset of sentence vectors. It sorts after the maps, as ``write_index`` needs."""
+"""The dataset of sentence vectors. It sorts after the maps, as :meth:`HDF5Format.write` needs."""
 MAX_KEY_BYTES = 60_000  # HDF5 stores the name of a dataset in one 64 KiB header
 
 _ESCAPES = {"%2F": "/", "%2E": ".", "%00": "\0", "%25": "%"}
@@ -52,70 +52,91 @@ _LOOKS_ESCAPED = re.compile("%(?=2F|2E|00|25|#)")
 _OCCURRENCE = re.compile(r"%#\d+$")
 
 
-def hdf5_bytes(layout: VectorFileLayout, counts: SentenceCounts) -> int:
-    """Return the size of the output: exact for the vectors, within a few percent for the rest."""
-    n, n_text_bytes = counts.n_sentences, counts.n_text_bytes
-    map_bytes = 160 + max(4096, n_text_bytes + (len(str(n)) + 8) * n)
-    n_name_bytes = number_name_bytes(n) if layout.keys == "numbers" else n_text_bytes + 5 * n
-    n_datasets = n
-    if layout.pooled:
-        n_datasets, n_name_bytes = 1, name_bytes(POOLED.encode("ascii"))
-    index = n_datasets * header_bytes(layout.n_layers) + group_bytes(n_datasets + layout.n_maps, n_name_bytes)
-    about = attribute_bytes(NAME.encode("ascii"), len(layout.about))
-    return layout.vector_bytes(counts) + index + layout.n_maps * map_bytes + about
+class HDF5Format(OutputFormat):
+    """HDF5 files: the growing file of vectors, with an index at its end that gives names to datasets."""
 
+    name = "HDF5"
+    extensions = HDF5_SUFFIXES
+    stores = "keys"
 
-def write_index(writer: ResumableWriter, layout: VectorFileLayout) -> None:
-    """Write the index behind the vectors, which makes the file a complete HDF5 file.
+    def check_names(self, layout: VectorFileLayout, names: Sequence[str], first: int) -> None:
+        """Check that sentences that name datasets are not too long."""
+        if _is_keyed(layout):
+            for number, name in enumerate(names, start=first):
+                check_key(name, number)
 
-    Args:
-        writer: The output, after its last pool.
-        layout: What the datasets look like.
-
-    Raises:
-        OutputError: The map of sentences is too long for HDF5.
-    """
-    writer.end_data()
-    done = writer.progress
-    with writer.vectors_path.open("r+b") as file:
-        # First the headers of all datasets, in order: the header of dataset n is at first_header + n * size.
-        first_header = position = -(-done.data_end // 8) * 8
-        file.seek(position)
-        data_end = DATA_START
-        # With one vector per sentence, all sentences are the rows of one dataset.
-        for lengths in [np.array([done.n_sentences])] if layout.pooled else writer.read_lengths():
-            headers, data_end = dataset_headers(data_end, lengths, layout.n_layers, layout.dim, layout.dtype)
-            position += file.write(headers)
-        size = header_bytes(layout.n_layers)
-        about, position = write_text_attribute(file, position, NAME.encode("ascii"), layout.about.encode("ascii"))
-        # Then the group that lists them. HDF5 looks names up by bisection, so they must be sorted as bytes.
-        if layout.keys == "sentences":
-            named = enumerate(sentence_keys(writer.read_names()))
-            entries = sorted((key.encode("utf-8"), first_header + row * size) for row, key in named)
-            write_group(file, position, entries, sum(name_bytes(name) for name, _ in entries), about)
-            return
-        maps: list[tuple[bytes, int]] = []
-        for name in MAPS[: layout.n_maps]:
-            address, position = write_text_dataset(file, position, sentence_map(writer.read_names))
-            maps.append((name.encode("ascii"), address))
+    def file_bytes(self, layout: VectorFileLayout, counts: SentenceCounts) -> int:
+        """Estimate the vectors, the index of datasets, the maps and the attribute."""
+        n, n_text_bytes = counts.n_sentences, counts.n_text_bytes
+        map_bytes = 160 + max(4096, n_text_bytes + (len(str(n)) + 8) * n)
+        n_name_bytes = n_text_bytes + 5 * n if _is_keyed(layout) else number_name_bytes(n)
+        n_datasets, n_maps = n, len(_maps(layout))
         if layout.pooled:
-            entries = [*sorted(maps), (POOLED.encode("ascii"), first_header)]
+            n_datasets, n_name_bytes = 1, name_bytes(POOLED.encode("ascii"))
+        index = n_datasets * header_bytes(layout.n_layers) + group_bytes(n_datasets + n_maps, n_name_bytes)
+        about = attribute_bytes(ABOUT.encode("ascii"), len(layout.about))
+        return layout.vector_bytes(counts) + index + n_maps * map_bytes + about
+
+    def temporary_bytes(self, layout: VectorFileLayout, counts: SentenceCounts) -> int:
+        """Return 0, because the file of vectors becomes the output."""
+        return 0
+
+    def write(self, writer: ResumableWriter, layout: VectorFileLayout) -> None:
+        """Write the index behind the vectors. An OutputError if the map of sentences is too long for HDF5."""
+        done, n = writer.progress, writer.progress.n_sentences
+        with writer.vectors_path.open("r+b") as file:
+            # First the headers of all datasets, in order: the header of dataset n is at first_header + n * size.
+            first_header = position = -(-done.data_end // 8) * 8
+            file.seek(position)
+            data_end = DATA_START
+            # With one vector per sentence, all sentences are the rows of one dataset.
+            for lengths in [np.array([n])] if layout.pooled else writer.read_lengths():
+                headers, data_end = dataset_headers(data_end, lengths, layout.n_layers, layout.dim, layout.dtype)
+                position += file.write(headers)
+            size = header_bytes(layout.n_layers)
+            about, position = write_text_attribute(file, position, ABOUT.encode("ascii"), layout.about.encode("ascii"))
+            # Then the group that lists them. HDF5 looks names up by bisection, so they must be sorted as bytes.
+            maps: list[tuple[bytes, int]] = []
+            for name in _maps(layout):
+                address, position = write_text_dataset(file, position, sentence_map(writer.read_names))
+                maps.append((name.encode("ascii"), address))
+            maps.sort()
+            if not layout.pooled and not _is_keyed(layout):
+                # Every digit sorts before "s", so the maps follow the numbers.
+                numbers = ((b"%d" % number, first_header + number * size) for number in numbers_by_name(n))
+                n_name_bytes = number_name_bytes(n) + sum(name_bytes(name) for name, _ in maps)
+                write_group(file, position, chain(numbers, maps), n_name_bytes, about)
+                return
+            if layout.pooled:
+                entries = [*maps, (POOLED.encode("ascii"), first_header)]
+            else:
+                keys = enumerate(sentence_keys(writer.read_names()))
+                entries = sorted((key.encode("utf-8"), first_header + number * size) for number, key in keys)
             write_group(file, position, entries, sum(name_bytes(name) for name, _ in entries), about)
-            return
-        # Every digit sorts before "s", so the maps follow the numbers.
-        numbers = ((b"%d" % number, first_header + number * size) for number in numbers_by_name(done.n_sentences))
-        n_name_bytes = number_name_bytes(done.n_sentences) + sum(name_bytes(name) for name, _ in maps)
-        write_group(file, position, chain(numbers, sorted(maps)), n_name_bytes, about)
+
+    def read_about(self, path: Path) -> str:
+        """Read the attribute of the file."""
+        import h5py
+
+        with h5py.File(path) as file:
+            text: str = file.attrs[ABOUT]
+            return text
+
+
+def _is_keyed(layout: VectorFileLayout) -> bool:
+    # Sentence vectors are rows of one dataset, which have no names.
+    return not layout.pooled and (layout.fasta or layout.keys == "sentences")
+
+
+def _maps(layout: VectorFileLayout) -> list[str]:
+    # Datasets that are named by sentences need no map.
+    return [] if _is_keyed(layout) else MAPS[: layout.with_sentences * (1 + layout.with_old_map)]
 
 
 def sentence_map(read_names: Callable[[], Iterable[str]]) -> Iterator[bytes]:
-    """Yield, piece by piece, ``json.dumps`` of the dict from each sentence to its last number as a string.
-
-    Memory holds only the sentences that occur on several lines, and eight bytes per line for the hashes that find them.
-
-    Args:
-        read_names: Returns a fresh iterator over the sentences. It is called three times.
-    """
+    """Yield, piece by piece, ``json.dumps`` of the dict from each sentence to its last number as a string."""
+    # Memory holds only the sentences that occur on several lines, and eight bytes per line for the hashes that find
+    # them.
     hashes = np.fromiter(map(hash, read_names()), dtype=np.int64)
     distinct, counts = np.unique(hashes, return_counts=True)
     repeated = set(distinct[counts > 1].tolist())
@@ -140,11 +161,7 @@ def sentence_keys(sentences: Iterable[str]) -> Iterator[str]:
 
 
 def check_key(sentence: str, number: int) -> None:
-    """Check that a sentence can be the name of a dataset.
-
-    Raises:
-        TextError: It is too long.
-    """
+    """Raise a TextError if a sentence is too long for the name of a dataset."""
     if len(sentence_key(sentence, number + 2).encode("utf-8")) > MAX_KEY_BYTES:
         raise TextError(
             f"Sentence {number} has {len(sentence)} characters, too many for the name of an HDF5 dataset. Do not "
@@ -153,12 +170,9 @@ def check_key(sentence: str, number: int) -> None:
 
 
 def sentence_key(sentence: str, occurrence: int = 1) -> str:
-    """Return the name of the dataset of a sentence: its text, wherever HDF5 allows it.
-
-    In HDF5, ``/`` separates groups, a lone ``.`` is the group itself, and names are unique. So these become ``%2F`` and
-    ``%2E``, the second ``the same`` becomes ``the same%#2``, and a ``%`` that could be mistaken for one of these
-    becomes ``%25``.
-    """
+    """Return the name of the dataset of a sentence: its text, wherever HDF5 allows it."""
+    # In HDF5, "/" separates groups, a lone "." is the group itself, and names are unique. So these become %2F and %2E,
+    # the second "the same" becomes "the same%#2", and a "%" that could be mistaken for one of these becomes %25.
     key = _LOOKS_ESCAPED.sub("%25", sentence).replace("/", "%2F").replace("\0", "%00")
     if key == ".":
         key = "%2E"

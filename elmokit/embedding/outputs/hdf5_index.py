@@ -2,8 +2,8 @@
 
 An HDF5 file is data, plus an index that says which dataset is where. h5py writes both together: that takes 0.3 ms per
 dataset while holding Python's lock, and an interruption leaves a file that cannot be opened. Here the vectors are
-written first, one after another from ``DATA_START``. The index follows when all are there, and the first 96 bytes,
-which make the file an HDF5 file, come last.
+written first, one after another from ``DATA_START`` (``writer.py``). The index follows when all are there, and the
+first 96 bytes, which make the file an HDF5 file, come last.
 
 The file then looks like this, each part at an address that is a multiple of 8::
 
@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 
 from elmokit.errors import OutputError
 
-DATA_START = 512  # room for the superblock; a multiple of the block size of disks
 MAX_TEXT_BYTES = 2**32 - 1  # the length of a string is stored in four bytes
 _REFERENCE_BYTES = 16  # of a reference to a string
 
@@ -73,17 +72,9 @@ _UTF8_STRING = struct.pack("<BBBBIBBBBI", 0x19, 1, 1, 0, 16, 0x10, 0, 0, 0, 1) +
 def dataset_headers(
     first_address: int, n_tokens: NDArray[np.int64], n_layers: int | None, dim: int, dtype: str
 ) -> tuple[bytes, int]:
-    """Return the object headers of datasets whose data is consecutive.
+    """Return the object headers, ``header_bytes`` each, of datasets whose data is consecutive, and where the data ends.
 
-    Args:
-        first_address: Where the data of the first dataset begins.
-        n_tokens: The number of tokens of each dataset.
-        n_layers: Datasets are ``(n_layers, tokens, dim)``; None for ``(tokens, dim)``.
-        dim: Size of a vector.
-        dtype: "float32" or "float16".
-
-    Returns:
-        The headers, ``header_bytes`` each, and where the data of the last dataset ends.
+    Datasets are ``(n_layers, tokens, dim)``, or ``(tokens, dim)`` if ``n_layers`` is None.
     """
     token_bytes = (n_layers or 1) * dim * np.dtype(dtype).itemsize
     n_bytes = n_tokens * token_bytes
@@ -109,16 +100,7 @@ def header_bytes(n_layers: int | None) -> int:
 def write_text_dataset(file: BinaryIO, position: int, chunks: Iterable[bytes]) -> tuple[int, int]:
     """Write one long UTF-8 text as a dataset of shape ``(1,)``, as h5py writes a list of one string.
 
-    Args:
-        file: The file.
-        position: Where to write; a multiple of 8.
-        chunks: The text.
-
-    Returns:
-        The address of the object header of the dataset, and the position after it.
-
-    Raises:
-        OutputError: The text is too long for HDF5.
+    Positions are multiples of 8. Return the address of the dataset's object header, and the position after it.
     """
     # The data of the dataset is a reference to the text.
     reference, position = _write_text(file, position, chunks)
@@ -130,17 +112,7 @@ def write_text_dataset(file: BinaryIO, position: int, chunks: Iterable[bytes]) -
 
 
 def write_text_attribute(file: BinaryIO, position: int, name: bytes, text: bytes) -> tuple[bytes, int]:
-    """Write the text of an attribute, as h5py writes a string.
-
-    Args:
-        file: The file.
-        position: Where to write; a multiple of 8.
-        name: The name of the attribute.
-        text: Its value, in UTF-8.
-
-    Returns:
-        The attribute for ``write_group``, ``attribute_bytes`` long, and the position after the text.
-    """
+    """Write the text of an attribute; return the attribute for ``write_group``, and the position after the text."""
     reference, position = _write_text(file, position, [text])
     return _attribute(name, reference), position
 
@@ -177,12 +149,8 @@ def write_group(
 ) -> None:
     """Write the root group behind everything else, and the superblock that points to it.
 
-    Args:
-        file: The file.
-        position: Where to write; a multiple of 8.
-        entries: The name of every dataset and the address of its object header, sorted by name.
-        n_name_bytes: The size of all names, ``name_bytes`` each.
-        attribute: An attribute of the group, from ``write_text_attribute``; empty for none.
+    ``entries`` are names of datasets and addresses of their object headers, sorted by name; ``n_name_bytes`` is the sum
+    of their ``name_bytes``.
     """
     # Names and leaves are written side by side, block by block, so that memory does not grow with the number of
     # datasets. That is why the size of all names must be known before.
@@ -225,10 +193,7 @@ def name_bytes(name: bytes) -> int:
 
 
 def numbers_by_name(n: int) -> Iterator[int]:
-    """Yield 0 to n - 1 in the order of their decimal names: 0, 1, 10, 100, ..., 2, 20, ...
-
-    This avoids sorting millions of names in memory.
-    """
+    """Yield 0 to n - 1 in the order of their names (0, 1, 10, 100, ..., 2, 20, ...), without sorting them in memory."""
     if n:
         yield 0
     number = 1
@@ -279,11 +244,9 @@ def _leaves(names: NDArray[np.int64], headers: NDArray[np.int64]) -> NDArray[np.
 def _write_tree(
     file: BinaryIO, position: int, children: NDArray[np.int64], last_names: NDArray[np.int64]
 ) -> tuple[int, int]:
-    """Write the B-tree over the leaves, level by level; return the address of its root, and the position after it.
-
-    Key i of a node is the last name before child i: a name above key i and up to key i + 1 is in child i. Children are
-    addresses, names are offsets.
-    """
+    """Write the B-tree over the leaves, level by level; return the address of its root, and the position after it."""
+    # Key i of a node is the last name before child i: a name above key i and up to key i + 1 is in child i. Children
+    # are addresses, names are offsets.
     level = 0
     while True:
         n_nodes = max(1, -(-len(children) // _PER_NODE))

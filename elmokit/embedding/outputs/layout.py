@@ -8,11 +8,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.embedding.outputs.hdf5_index import DATA_START
+from elmokit.embedding.outputs.writer import DATA_START
 from elmokit.embedding.reading import SentenceCounts
+from elmokit.errors import ConfigError
 
 DatasetNames = Literal["numbers", "sentences"]
-"""How sentences are named: by line number, or by their text (of a protein: by its identifier)."""
+"""How HDF5 datasets are named: by line number, or by the text of the sentence."""
 StoredDtype = Literal["float32", "float16"]
 
 
@@ -28,15 +29,24 @@ class VectorFileLayout:
     """The numbers of the layers; None if a token has one vector ``(dim,)``."""
     dim: int
     dtype: StoredDtype = "float32"
-    keys: DatasetNames = "numbers"
-    n_maps: int = 1
-    """In HDF5, how many maps from sentences to numbers to write; 0 with ``keys="sentences"``, which need none."""
     pooled: bool = False
     """Whether there is one vector per sentence instead of one per token."""
-    with_tokens: bool = True
-    """Whether the tokens of the sentences are stored, which HDF5 replaces by maps."""
+    keys: DatasetNames = "numbers"
+    fasta: bool = False
+    """Whether sentences are proteins, which are named by their identifiers instead of by line number."""
+    with_sentences: bool = True
+    """Whether the sentences are stored: their tokens, or in HDF5 a map from sentences to numbers."""
+    with_old_map: bool = False
+    """Whether HDF5 stores that map under its old name, too."""
     about: str = "{}"
-    """What the file says about itself (``embedding/outputs/about.py``): JSON in ASCII."""
+    """What the file says about itself, as docs/reference/vector-files.md lists it: JSON in ASCII."""
+
+    def __post_init__(self) -> None:
+        if self.pooled and self.keys == "sentences":
+            raise ConfigError(
+                "Sentence vectors are rows of one table, so keys='sentences' (--use-sentence-keys) has nothing to "
+                "name. Leave it out."
+            )
 
     @property
     def n_layers(self) -> int | None:

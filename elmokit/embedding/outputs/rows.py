@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.embedding.outputs.hdf5_index import DATA_START
 from elmokit.embedding.outputs.layout import VectorFileLayout
-from elmokit.embedding.outputs.writer import ResumableWriter
+from elmokit.embedding.outputs.writer import DATA_START, ResumableWriter
 
 GROUP_BYTES = 32 * 2**20
 """The vectors of a group. Parquet recommends row groups of this size and larger; two are in memory at a time."""
@@ -29,21 +28,19 @@ class RowGroup:
     lengths: NDArray[np.int64]
     names: list[str]
     tokens: list[list[str]]
-    """Empty if the layout has no tokens."""
+    """Empty if the sentences are not stored."""
     vectors: list[NDArray[Any]]
     """One array ``(rows, dim)`` per layer. The rows are the tokens of all sentences, or the sentences."""
 
 
 def read_row_groups(writer: ResumableWriter, layout: VectorFileLayout) -> Iterator[RowGroup]:
-    """Yield all sentences of an output that has its last pool, in groups of bounded size.
-
-    Only a sentence that is longer than ``GROUP_BYTES`` makes a larger group.
-    """
+    """Yield all sentences of an output that has its last pool, in groups of bounded size."""
     names, tokens = writer.read_names(), writer.read_tokens()
     first, offset = 0, DATA_START
     for block in writer.read_lengths(GROUP_SENTENCES):
         n_bytes = layout.n_rows(block) * layout.row_bytes
-        # Cut where the sum of bytes reaches the next multiple of the size of a group.
+        # Cut where the sum of bytes reaches the next multiple of the size of a group. Only a sentence that is longer
+        # makes a larger one.
         cuts = np.flatnonzero(np.diff((np.cumsum(n_bytes) - 1) // GROUP_BYTES)) + 1
         for lengths, sizes in zip(np.split(block, cuts), np.split(n_bytes, cuts), strict=True):
             yield RowGroup(

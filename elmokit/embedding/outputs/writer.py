@@ -14,8 +14,8 @@ Until ``OUT`` is complete, it grows in the directory ``OUT.partial``, a
 =================  =====================================================================================
 
 Why not write HDF5 directly? h5py needs 0.3 ms to create a small dataset, and an HDF5 file whose process dies while it
-is open cannot be read again. So the index is written once, at the end, behind the data (``hdf5_format.py``). Other
-formats cannot be appended to after a crash either, so they too are written at the end (``formats.py``).
+is open cannot be read again. So the index is written once, at the end, behind the data (``hdf5.py``). Other formats
+cannot be appended to after a crash either, so they too are written at the end.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.embedding.fingerprint import RESTORE
-from elmokit.embedding.outputs.hdf5_index import DATA_START
 from elmokit.engine.state import State
 from elmokit.storage.atomic import check_output_path
 from elmokit.storage.resumable import ResumableStore
 
+DATA_START = 512
+"""Where the vectors begin: behind room for the header of a format that is completed in place (of HDF5, 96 bytes). A
+multiple of the block size of disks."""
 VECTORS, LENGTHS, NAMES, TOKENS, OUTPUT = "vectors.hdf5", "lengths", "names", "tokens", "output"
 
 
 @dataclass(frozen=True)
 class WriteProgress:
-    """How much of an output is complete: all pools up to some sentence, and batches of the pool after that.
+    """How much of an output is complete: all pools up to some sentence, and batches of the pool after that."""
 
-    A pool is a number of sentences that are read together. Its batches are computed longest sentences first, so a part
-    of a pool does not end at a sentence; it is counted in batches.
-    """
+    # Batches of a pool are computed longest sentences first, so a part of a pool does not end at a sentence.
 
     n_sentences: int = 0
     n_tokens: int = 0
@@ -67,12 +67,7 @@ class WriteProgress:
 
 
 class ResumableWriter:
-    """The growing output of one run. Get it from :func:`open_resumable`.
-
-    Attributes:
-        progress: What was written so far.
-        state: With ``start="stateful"``, the LSTM state after the complete pools.
-    """
+    """The growing output of one run, from :func:`open_resumable`. An OSError says that a file cannot be written."""
 
     def __init__(self, store: ResumableStore) -> None:
         self._store = store
@@ -82,6 +77,7 @@ class ResumableWriter:
         self.progress = store.committed.progress_as(WriteProgress)
         content = store.committed.read_state()
         self.state = None if content is None else _load_state(content)
+        """With ``start="stateful"``, the LSTM state after the complete pools."""
 
     @property
     def vectors_path(self) -> Path:
@@ -89,50 +85,27 @@ class ResumableWriter:
         return self._store.folder / VECTORS
 
     def create_output(self) -> Path:
-        """Create an empty file that will become the output, instead of the file of vectors.
-
-        Raises:
-            OSError: It cannot be created.
-        """
+        """Create an empty file that will become the output, instead of the file of vectors."""
         self._published = OUTPUT
         self._store.size(OUTPUT)  # creates the file, or empties one that an interrupted run left
         return self._store.folder / OUTPUT
 
     def publish(self, target: Path) -> None:
-        """Move the output to its final place, and delete everything else.
-
-        Raises:
-            OSError: It cannot be moved.
-        """
+        """Move the output to its final place, and delete everything else."""
         self._store.publish(self._published, target)
 
     def write_vectors(self, offset: int, vectors: NDArray[Any]) -> None:
-        """Write vectors at an offset of the file.
-
-        Raises:
-            OSError: They cannot be written.
-        """
+        """Write vectors at an offset of the file."""
         self._store.write_at(VECTORS, offset, vectors)
 
     def end_batch(self, pool_checksum: int) -> None:
-        """Count a batch of the next pool as written, and commit if it is time to.
-
-        Args:
-            pool_checksum: ``WriteProgress.checksum`` once that pool is complete.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Count a batch of the next pool as written, and commit if it is time to."""
         # The vectors of a pool are written at their final offsets, in the order of computation. They count batch by
         # batch, while lengths and names are appended in text order when the pool is complete.
         self._advance(replace(self.progress, n_batches=self.progress.n_batches + 1, pool_checksum=pool_checksum))
 
     def discard_batches(self) -> None:
-        """Count the batches of the incomplete pool as not written. They will be overwritten.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Count the batches of the incomplete pool as not written. They will be overwritten."""
         # Committed at once: after a crash, the new run must not take overwritten batches for the old ones.
         self.progress = replace(self.progress, n_batches=0, pool_checksum=0)
         self.end_data()
@@ -145,17 +118,9 @@ class ResumableWriter:
         state: State | None = None,
         tokens: bytes = b"",
     ) -> None:
-        """Count all vectors up to ``progress`` as written, and commit if it is time to.
+        """Append a pool to the files of lengths, names and tokens, and commit if it is time to.
 
-        Args:
-            progress: The state of the output after the pool.
-            lengths: The number of tokens of each sentence of the pool.
-            names: The pool's lines for the file of names.
-            state: The LSTM state after the pool, where it matters.
-            tokens: The pool's lines for the file of tokens, if they are stored.
-
-        Raises:
-            OSError: It cannot be written.
+        ``names`` and ``tokens`` are the lines of these files; ``state`` is the LSTM state after the pool.
         """
         # Fixed byte order: the file is read back with "<i8" on any machine.
         self._store.append(LENGTHS, lengths.astype("<i8"))
@@ -172,11 +137,7 @@ class ResumableWriter:
             self.commit()
 
     def commit(self) -> None:
-        """Make everything written so far survive an interruption.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Make everything written so far survive an interruption."""
         self._commit({})
 
     def _commit(self, truncate: dict[str, int]) -> None:
@@ -184,13 +145,8 @@ class ResumableWriter:
         self._store.commit(asdict(self.progress), state=state, truncate=truncate)
 
     def end_data(self) -> None:
-        """Commit, and cut off the vectors behind the complete pools.
-
-        These are batches that count no more, because the text has changed or has become shorter.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Commit, and cut off the vectors behind the complete pools."""
+        # These are batches that count no more, because the text has changed or has become shorter.
         self._commit({VECTORS: self.progress.data_end})
 
     def read_names(self) -> Iterator[str]:
@@ -223,17 +179,7 @@ def open_resumable(
     """Start an output or resume a partial one; at the end of the block, move the finished file to ``output``.
 
     If the block raises an error, what was committed is kept for the next run. If nothing was, nothing is left behind.
-
-    Args:
-        output: Final location of the file.
-        settings: JSON values that the vectors depend on. Only a run with the same ones can be resumed.
-        resume: Continue a partial output, if there is one.
-        overwrite: Replace an existing output; and, without ``resume``, discard a partial one.
-
-    Raises:
-        OutputError: The output exists and may not be overwritten; there is a partial one, and neither ``resume`` nor
-            ``overwrite`` is set; its settings differ; or something cannot be written.
-        LockedError: Another process is writing the same output.
+    Only a run with the same ``settings``, JSON values that the vectors depend on, can be resumed.
     """
     output = Path(output)
     check_output_path(output, overwrite)

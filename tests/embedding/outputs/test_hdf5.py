@@ -11,17 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.embedding.outputs.hdf5 import (
+    HDF5Format,
     check_key,
-    hdf5_bytes,
     read_sentence_map,
     sentence_key,
     sentence_map,
     sentence_of_key,
-    write_index,
 )
-from elmokit.embedding.outputs.hdf5_index import DATA_START
 from elmokit.embedding.outputs.layout import DatasetNames, VectorFileLayout
-from elmokit.embedding.outputs.writer import WriteProgress, open_resumable
+from elmokit.embedding.outputs.writer import DATA_START, WriteProgress, open_resumable
 from elmokit.embedding.reading import SentenceCounts
 from elmokit.errors import FormatError, TextError
 from tests.reference.hdf5_h5py import VectorWriter
@@ -37,13 +35,14 @@ def write(path: Path, sentences: Sequence[str], dtype: str = "float32", **switch
     names = "".join(f"{sentence}\n" for sentence in sentences).encode()
     lengths = np.array(list(map(len, sentences)), dtype=np.int64)
     with open_resumable(path, {}, overwrite=True) as writer:
-        place = DATA_START
+        offset = DATA_START
         for array in arrays:
-            writer.write_vectors(place, array)
-            place += array.nbytes
-        done = WriteProgress(len(sentences), int(lengths.sum()), int((lengths == 0).sum()), place)
+            writer.write_vectors(offset, array)
+            offset += array.nbytes
+        done = WriteProgress(len(sentences), int(lengths.sum()), int((lengths == 0).sum()), offset)
         writer.end_pool(done, lengths, names)
-        write_index(writer, VectorFileLayout((0, 1, 2), DIM, dtype, **switches))  # type: ignore[arg-type]
+        writer.end_data()
+        HDF5Format().write(writer, VectorFileLayout((0, 1, 2), DIM, dtype, **switches))  # type: ignore[arg-type]
     return arrays
 
 
@@ -55,7 +54,7 @@ def write(path: Path, sentences: Sequence[str], dtype: str = "float32", **switch
     st.booleans(),
     st.sampled_from(["float32", "float16"]),
 )
-def test_files_hold_what_h5py_writes(
+def test_files_equal_what_h5py_writes(
     tmp_path_factory: pytest.TempPathFactory,
     sentences: list[str],
     keys: DatasetNames,
@@ -64,7 +63,9 @@ def test_files_hold_what_h5py_writes(
     dtype: str,
 ) -> None:
     folder = tmp_path_factory.mktemp("hdf5")
-    arrays = write(folder / "ours.hdf5", sentences, dtype, keys=keys, n_maps=with_map * (1 + with_old_map))
+    arrays = write(
+        folder / "ours.hdf5", sentences, dtype, keys=keys, with_sentences=with_map, with_old_map=with_old_map
+    )
     with h5py.File(folder / "theirs.hdf5", "w") as theirs:
         writer = VectorWriter(theirs, keys, with_map, with_old_map, dtype)  # type: ignore[arg-type]
         for sentence, array in zip(sentences, arrays, strict=True):
@@ -89,7 +90,7 @@ def test_layout_is_that_of_allennlp(tmp_path: Path) -> None:
 
 
 def test_the_maps_old_name_is_written_on_request_and_understood(tmp_path: Path) -> None:
-    write(tmp_path / "out.hdf5", ["a"], n_maps=2)
+    write(tmp_path / "out.hdf5", ["a"], with_old_map=True)
     with h5py.File(tmp_path / "out.hdf5", "r+") as file:
         assert set(file) == {"0", "sentence_to_index", "sentence_indices"}
         del file["sentence_to_index"]
@@ -97,7 +98,7 @@ def test_the_maps_old_name_is_written_on_request_and_understood(tmp_path: Path) 
 
 
 def test_a_file_without_a_map_says_so(tmp_path: Path) -> None:
-    write(tmp_path / "out.hdf5", ["a"], "float16", n_maps=0)
+    write(tmp_path / "out.hdf5", ["a"], "float16", with_sentences=False)
     with h5py.File(tmp_path / "out.hdf5") as file:
         assert set(file) == {"0"}
         assert file["0"].dtype == np.float16
@@ -111,22 +112,22 @@ def test_the_map_is_the_json_of_a_dict(sentences: list[str]) -> None:
     assert b"".join(sentence_map(lambda: sentences)).decode() == expected
 
 
-def test_sentences_whose_hashes_meet_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sentences_with_the_same_hash_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elmokit.embedding.outputs.hdf5.hash", len, raising=False)
     sentences = ["ab", "cd", "e", "ab"]
     assert json.loads(b"".join(sentence_map(lambda: sentences))) == {"ab": "3", "cd": "1", "e": "2"}
 
 
 @pytest.mark.parametrize("n", [1, 500])
-def test_the_size_is_foretold(tmp_path: Path, n: int) -> None:
+def test_the_size_is_estimated(tmp_path: Path, n: int) -> None:
     sentences = [f"sentence number {number}" for number in range(n)]
     n_bytes = sum(map(len, sentences))
     write(tmp_path / "numbers.hdf5", sentences)
     write(tmp_path / "keys.hdf5", sentences, keys="sentences")
-    for name, keys, n_maps in (("numbers", "numbers", 1), ("keys", "sentences", 0)):
-        layout = VectorFileLayout((0, 1, 2), DIM, keys=keys, n_maps=n_maps)  # type: ignore[arg-type]
-        foretold = hdf5_bytes(layout, SentenceCounts(n, n_bytes, 0, n_bytes))
-        assert foretold == pytest.approx((tmp_path / f"{name}.hdf5").stat().st_size, rel=0.02, abs=50)
+    for name, keys in (("numbers", "numbers"), ("keys", "sentences")):
+        layout = VectorFileLayout((0, 1, 2), DIM, keys=keys)  # type: ignore[arg-type]
+        estimate = HDF5Format().file_bytes(layout, SentenceCounts(n, n_bytes, 0, n_bytes))
+        assert estimate == pytest.approx((tmp_path / f"{name}.hdf5").stat().st_size, rel=0.02, abs=50)
 
 
 @given(st.text(max_size=20), st.text(max_size=20), st.integers(1, 3), st.integers(1, 3))
@@ -140,7 +141,7 @@ def test_plain_sentences_are_their_own_keys() -> None:
     assert sentence_key("a / b") == "a %2F b"
 
 
-def test_a_sentence_too_long_for_a_key_is_a_clear_error() -> None:
+def test_a_sentence_that_is_too_long_for_a_key_is_refused() -> None:
     check_key("a " * 29_000, 0)
     with pytest.raises(TextError, match="Do not pass --use-sentence-keys"):
         check_key("a " * 40_000, 0)

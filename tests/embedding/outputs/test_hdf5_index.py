@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.embedding.outputs.hdf5_index import (
-    DATA_START,
     attribute_bytes,
     dataset_headers,
     group_bytes,
@@ -24,6 +23,7 @@ from elmokit.embedding.outputs.hdf5_index import (
     write_text_attribute,
     write_text_dataset,
 )
+from elmokit.embedding.outputs.writer import DATA_START
 from elmokit.errors import OutputError
 
 DIM = 3
@@ -76,7 +76,7 @@ def test_h5py_reads_what_was_written(
 
 
 @pytest.mark.parametrize("n", [0, 1, 8, 9, 256, 257, 1000, 8200])
-def test_groups_of_any_size_are_whole_and_can_grow(tmp_path: Path, n: int) -> None:
+def test_groups_of_any_size_are_complete_and_can_grow(tmp_path: Path, n: int) -> None:
     arrays = written(tmp_path / "out.hdf5", [b"%d" % number for number in range(n)], [1] * n, 2, "float32")
     with h5py.File(tmp_path / "out.hdf5", "r+") as file:
         assert len(file) == n
@@ -92,7 +92,7 @@ def test_groups_of_any_size_are_whole_and_can_grow(tmp_path: Path, n: int) -> No
         assert file["later 99"][()] == 99
 
 
-def test_a_dataset_is_what_h5py_makes_of_the_same_array(tmp_path: Path) -> None:
+def test_a_dataset_equals_what_h5py_writes(tmp_path: Path) -> None:
     for dtype in ("float32", "float16"):
         (array,) = written(tmp_path / "ours.hdf5", [b"0"], [2], 3, dtype)
         with h5py.File(tmp_path / "ours.hdf5") as ours, h5py.File(tmp_path / "theirs.hdf5", "w") as theirs:

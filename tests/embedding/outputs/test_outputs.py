@@ -21,11 +21,12 @@ from elmokit.embedding.fingerprint import fingerprint
 from elmokit.embedding.outputs.about import read_about
 from elmokit.embedding.outputs.hdf5 import read_sentence_map
 from elmokit.embedding.outputs.layout import VectorFileLayout
-from elmokit.embedding.outputs.table import FORMATS
-from elmokit.embedding.reading import count_sentences
+from elmokit.embedding.outputs.table import FORMATS, output_format
+from elmokit.embedding.reading import Corpus
 from elmokit.errors import ConfigError, FormatError, MissingExtraError, OutputError
 from elmokit.storage import resumable
 from tests.conftest import random_model
+from tests.helpers.paths import ROOT
 from tests.helpers.shell import Shell
 
 TEXT = "the cat sat .\n\nthe dog ran on\u00a0the mat\n the cat  sat .\u00a0\n"
@@ -79,6 +80,12 @@ def assert_equal(rows: list[Any], expected: list[Any], atol: float = 1e-5) -> No
     assert len(rows) == len(expected)
     for row, array in zip(rows, expected, strict=True):
         np.testing.assert_allclose(np.asarray(row, np.float64).reshape(array.shape), array, atol=atol)
+
+
+def test_the_reference_lists_the_extensions_of_all_formats() -> None:
+    page = (ROOT / "docs" / "reference" / "vector-files.md").read_text(encoding="utf-8")
+    for format_ in FORMATS:
+        assert f"| {', '.join(f'`{extension}`' for extension in format_.extensions)}" in page
 
 
 @pytest.mark.parametrize("suffix", [".hdf5", "", *SUFFIXES])
@@ -192,7 +199,7 @@ def test_a_run_interrupted_several_times_writes_the_same_file(
     assert {path.name for path in tmp_path.iterdir()} == {text.name, whole.name, parts.name}
 
 
-def test_a_crash_while_the_final_file_is_written_costs_no_vectors(
+def test_a_crash_while_the_output_is_written_loses_no_vectors(
     elmo: Elmo, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: object) -> None:
@@ -264,7 +271,7 @@ def test_the_estimated_size_is_about_the_size_written(elmo: Elmo, tmp_path: Path
     embedder = SentenceEmbedder(elmo, SentencePooling())
     embed_file(embedder if is_pooled else elmo, text, output)
     layout = VectorFileLayout(None, embedder.dim, pooled=True) if is_pooled else VectorFileLayout((0, 1, 2), 64)
-    estimate = FORMATS[suffix].file_bytes(layout, count_sentences(text))
+    estimate = output_format(output).file_bytes(layout, Corpus(text).count())
     assert estimate == pytest.approx(output.stat().st_size, rel=0.2 if is_pooled else 0.03)
 
 
@@ -278,7 +285,7 @@ def test_the_space_of_both_files_is_checked(
         embed_file(elmo, text, tmp_path / "out.npz")
 
 
-def test_names_that_a_format_does_not_have_are_refused(elmo: Elmo, text: Path, tmp_path: Path) -> None:
+def test_options_that_a_format_lacks_are_refused(elmo: Elmo, text: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="A NumPy output has no datasets"):
         embed_file(elmo, text, tmp_path / "out.npz", keys="sentences")
     with pytest.raises(ConfigError, match="A NumPy output has no map"):
@@ -302,7 +309,7 @@ def test_a_missing_pyarrow_is_reported_first(
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
 
-def test_a_layer_twice_would_be_two_columns_of_one_name(elmo: Elmo, text: Path, tmp_path: Path) -> None:
+def test_a_repeated_layer_is_refused_in_a_table(elmo: Elmo, text: Path, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     with pytest.raises(ConfigError, match="two columns the same name"):
         embed_file(elmo, text, tmp_path / "out.parquet", layers=[0, 0])

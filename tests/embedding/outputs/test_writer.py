@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elmokit.embedding.outputs.hdf5_index import DATA_START
-from elmokit.embedding.outputs.writer import ResumableWriter, WriteProgress, open_resumable, partial_folder
+from elmokit.embedding.outputs.writer import DATA_START, ResumableWriter, WriteProgress, open_resumable, partial_folder
 from elmokit.engine.state import State
 from elmokit.errors import LockedError, OutputError
 from elmokit.storage import resumable

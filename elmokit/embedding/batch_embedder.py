@@ -1,0 +1,138 @@
+"""Compute the batches of a corpus and write their vectors to the growing output: :class:`BatchEmbedder`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from elmokit.embedding.elmo import Elmo, Vectors
+from elmokit.embedding.fingerprint import vector_settings
+from elmokit.embedding.outputs.layout import StoredDtype, VectorFileLayout
+from elmokit.embedding.outputs.writer import ResumableWriter, WriteProgress
+from elmokit.embedding.reading import Corpus, SentencePool, read_pools
+from elmokit.embedding.sentence_vectors import SentenceEmbedder
+from elmokit.engine.layer_selection import Layers
+from elmokit.errors import ConfigError
+from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches
+
+
+class VectorChunk(NamedTuple):
+    """The vectors of a sentence, or of a part of a very long one, and where they belong."""
+
+    offset: int
+    """Where the vectors of the sentence begin in the file."""
+    n_tokens: int
+    """The number of tokens of the chunk."""
+    n_rows: int
+    """The number of vectors of the whole sentence, per layer: its tokens, or 1 for a sentence vector."""
+    first_row: int
+    """The position of the chunk's first vector in the sentence."""
+    vectors: Vectors
+    """``(rows, dim)`` or ``(layers, rows, dim)``."""
+
+
+class BatchEmbedder:
+    """Computes the batches of pools. With ``start="stateful"`` it holds the state after the last batch."""
+
+    def __init__(self, elmo: Elmo | SentenceEmbedder, layers: Layers, batch_tokens: int, batch_size: int) -> None:
+        self.pooler: SentenceEmbedder | None = None
+        if isinstance(elmo, SentenceEmbedder):
+            if layers != "all":
+                raise ConfigError(
+                    f"layers is {layers!r}, but a SentenceEmbedder has its own. Choose them in its pooling."
+                )
+            self.pooler, layers = elmo, elmo.pooling.layers
+            elmo = elmo.elmo
+        self.elmo, self.layers, self.batch_tokens, self.batch_size = elmo, layers, batch_tokens, batch_size
+        elmo.embed([], layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)  # checks these three
+        self.state = elmo.zero_state(0) if elmo.start == "stateful" else None
+
+    @property
+    def dim(self) -> int:
+        """The number of dimensions of a vector."""
+        return self.elmo.output_dim if self.pooler is None else self.pooler.dim
+
+    @property
+    def stored_layers(self) -> tuple[int, ...] | None:
+        """The numbers of the layers of an output; None if a token or sentence has one vector ``(dim,)``."""
+        if self.pooler is not None:
+            return None
+        if self.layers == "all":
+            return tuple(range(self.elmo.n_layers))
+        return None if isinstance(self.layers, (str, int)) else tuple(self.layers)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the vectors of all layers depend on."""
+        settings = vector_settings(self.elmo.model, self.elmo.start)
+        if self.elmo.mix is not None:
+            # Vectors of a learned mix depend on its weights, which the fingerprint of the model does not include.
+            settings["model"] += f"-{self.elmo.mix.checksum:08x}"
+        return settings
+
+    def read_pools(self, corpus: Corpus, done: WriteProgress, layout: VectorFileLayout) -> Iterator[SentencePool]:
+        """Yield the sentences that are not done, pool by pool."""
+        # In a stateful run, row r continues from row r of the batch before, so batches are consecutive sentences of
+        # the text. In other runs batches are planned over pools whose limits depend on the text alone, never on time
+        # or on where a run was interrupted: a resumed run computes the same batches, and so the same bits.
+        return read_pools(
+            iter(corpus),
+            done,
+            layout.row_bytes,
+            max_tokens=READ_AHEAD_BATCHES * self.batch_tokens if self.state is None else None,
+            max_sentences=None if self.state is None else self.batch_size,
+            n_rows=layout.n_rows,
+        )
+
+    def plan(self, pool: SentencePool) -> list[list[int]]:
+        """Return the batches of a pool, as row numbers. In a stateful run the pool is one batch, in text order."""
+        if self.state is not None:
+            return [list(range(len(pool.sentences)))]
+        return plan_batches(pool.lengths.tolist(), self.batch_tokens)
+
+    def compute(self, pool: SentencePool, batch: list[int]) -> Iterator[list[VectorChunk]]:
+        """Yield the vectors of a batch: all at once, or chunk by chunk for a sentence that is too long for that."""
+        sentences = [pool.sentences[row] for row in batch]
+        if self.state is not None:
+            vectors, after = self.elmo.embed_batch(sentences, self.state.first_rows(len(batch)), self.layers)
+            self.state = self.state.with_first_rows(after)
+            computed: Iterable[list[Vectors]] = [vectors]
+        else:
+            computed = self.elmo.embed_planned_batch(sentences, self.layers)
+        if self.pooler is not None:
+            pooled = self.pooler.pool_planned_batch(sentences, computed)
+            yield [
+                VectorChunk(pool.offsets[row], len(pool.sentences[row]), 1, 0, vector[None])
+                for row, vector in zip(batch, pooled, strict=True)
+            ]
+            return
+        first_row = 0
+        for vectors in computed:
+            yield [
+                VectorChunk(pool.offsets[row], array.shape[-2], len(pool.sentences[row]), first_row, array)
+                for row, array in zip(batch, vectors, strict=True)
+            ]
+            first_row += vectors[0].shape[-2]  # used only for the further chunks of a single long sentence
+
+
+def write_chunks(writer: ResumableWriter, chunks: list[VectorChunk], dtype: StoredDtype) -> None:
+    """Write the vectors of a batch to where they belong."""
+    for chunk in chunks:
+        vectors: Any = chunk.vectors
+        if dtype == "float16":
+            try:
+                with np.errstate(over="raise"):
+                    vectors = vectors.astype(np.float16)
+            except FloatingPointError:
+                raise ConfigError(
+                    "A vector has a number beyond 65,504, the largest of float16. Pass --dtype float32."
+                ) from None
+        if vectors.shape[-2] == chunk.n_rows:
+            writer.write_vectors(chunk.offset, vectors)
+            continue
+        # A dataset is stored layer by layer, so the tokens of a chunk are in one range per layer.
+        layers = vectors.reshape(-1, *vectors.shape[-2:])
+        token_bytes = layers.shape[-1] * layers.itemsize
+        for number, layer in enumerate(layers):
+            writer.write_vectors(chunk.offset + (number * chunk.n_rows + chunk.first_row) * token_bytes, layer)
