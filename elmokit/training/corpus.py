@@ -12,11 +12,8 @@ from elmokit.errors import ConfigError, TextError
 from elmokit.storage.text_files import TextPaths, find_text_files, read_sentences
 from elmokit.text.counts import count_words
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
-from elmokit.training.config import TrainingConfig
+from elmokit.training.config import MAX_WORDS, TrainingConfig
 from elmokit.training.reports import CountingProgress, TextCounts, TrainingCallback, TrainingNotice
-
-MAX_WORDS = 30_000
-HELD_OUT_SENTENCES = 2000
 
 
 @dataclass(frozen=True)

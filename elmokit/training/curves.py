@@ -12,8 +12,7 @@ import msgspec
 from elmokit.errors import MissingExtraError
 from elmokit.evaluation.figures import COLORS, PAGE, save_figure, styled_figure
 from elmokit.training.reports import TrainingProgress
-from elmokit.training.run import LOG
-from elmokit.training.run_folder import MetricsLog
+from elmokit.training.run import Run
 
 DIRECTIONS = ("forward", "backward")
 
@@ -64,7 +63,7 @@ def draw_curves(
 def read_log(run: Path) -> list[TrainingProgress]:
     """Read the lines of a log, without damaged ones."""
     records = []
-    for line in MetricsLog(run / LOG).records():
+    for line in Run(run).log.records():
         # A damaged line may also have half of a surrogate pair, which msgspec cannot encode.
         with contextlib.suppress(msgspec.ValidationError, UnicodeEncodeError):
             record = msgspec.convert(line, TrainingProgress)

@@ -25,10 +25,9 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.softmax import AdaptiveSoftmax
 from elmokit.network.tensors import tensor_of
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.training.checkpoint import checkpoint_errors, read_tensors
 from elmokit.training.optimizers import SLOTS
-from elmokit.training.run import SETTINGS
-from elmokit.training.state import CHECKPOINTS, checkpoint_path, checkpoints
+from elmokit.training.run import CHECKPOINTS, Checkpoint, Run
+from elmokit.training.setup import SETTINGS
 
 COUNTER = "step"  # Adam's number of steps, a single number for each weight tensor
 _WORD_TABLE = "bilm.token_layer.embedding.weight"
@@ -76,8 +75,8 @@ def _read(model: PretrainedBiLM) -> OptimizerState:
         raise TrainingError("The model was not opened from a checkpoint, so there is no optimizer's state to keep.")
     with _folder_of(model.source) as source:
         if (own := _own_checkpoint(source, model)) is not None:
-            with checkpoint_errors(own, "Its optimizer's state cannot be kept."):
-                return OptimizerState(read_tensors(own, "optimizer"), str(own))
+            with own.errors("Its optimizer's state cannot be kept."):
+                return OptimizerState(own.tensors("optimizer"), str(own.path))
         prefix = tf_checkpoint.find_checkpoint(source) or tf_checkpoint.find_checkpoint(source.parent)
         if prefix is None:
             raise TrainingError(
@@ -105,23 +104,23 @@ def _folder_of(source: Path) -> Iterator[Path]:
         yield source
 
 
-def _own_checkpoint(source: Path, model: PretrainedBiLM) -> Path | None:
+def _own_checkpoint(source: Path, model: PretrainedBiLM) -> Checkpoint | None:
     """Find the checkpoint of elmokit that holds a model; None if it is not from one.
 
     Raises:
         TrainingError: The model is the best one of a run, and the checkpoint of its step was deleted.
     """
     if (source.parent / "optimizer.safetensors").is_file():
-        return source.parent
+        return Checkpoint(source.parent)
     if source.name != RUN_MODEL or not (source.parent / SETTINGS).is_file():
         return None
     # The best model of a run: only the checkpoint of the same step has an optimizer's state that fits its weights.
-    run, step = source.parent, model.card.get("n_steps")
-    if isinstance(step, int) and (path := checkpoint_path(run, step)).is_dir():
-        return path
-    kept = ", ".join(str(path) for path in checkpoints(run)) or "none"
+    run, step = Run(source.parent), model.card.get("n_steps")
+    if isinstance(step, int) and (checkpoint := run.checkpoint_at(step)).path.is_dir():
+        return checkpoint
+    kept = ", ".join(str(checkpoint.path) for checkpoint in run.checkpoints()) or "none"
     raise TrainingError(
-        f"The best model of {run} is from step {step}, whose optimizer's state is no longer kept. Continue from a "
+        f"The best model of {run.path} is from step {step}, whose optimizer's state is no longer kept. Continue from a "
         f"checkpoint instead of the run (there is {kept}), or start with a new optimizer (--no-keep-optimizer)."
     )
 

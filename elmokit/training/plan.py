@@ -1,9 +1,10 @@
-"""Estimate the memory and the time that a training needs, before it starts."""
+"""Estimate the memory and the time that a training needs, before it starts and while it runs."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import torch
@@ -14,12 +15,12 @@ from elmokit.network.bilm import BiLMState
 from elmokit.network.kernels.backends import native_library_for
 from elmokit.network.softmax import AdaptiveSoftmax
 from elmokit.text.windows import Window
-from elmokit.training.build import config_optimizer
 from elmokit.training.config import TrainingConfig
 from elmokit.training.losses import WindowLosses
 from elmokit.training.optimizers import SLOTS, clip_gradients, set_learning_rate
 from elmokit.training.precision import step_autocast, uses_bfloat16
 from elmokit.training.reports import ModelSizes, TrainingPlan
+from elmokit.training.state import config_optimizer
 
 N_TIMED = 2
 TYPICAL_CHARS = 24  # columns of a batch of tokens: most are short, and empty columns are left out
@@ -152,3 +153,51 @@ def _n_token_layer_activations(model: BiLMConfig, is_compiled: bool) -> int:
     else:
         convolved = sum(n_chars * (width * cnn.char_dim + 2 * count) for width, count in cnn.filters)
     return convolved + cnn.n_features * (4 * cnn.n_highway + 2)
+
+
+class ThroughputMeter:
+    """Speed and remaining time of a training.
+
+    Args:
+        n_done: What was done before, by the run that is resumed; in any unit, such as steps or predictions.
+        seconds_per_evaluation: An estimate that holds until the first evaluation.
+    """
+
+    def __init__(self, n_done: int, seconds_per_evaluation: float = 0.0) -> None:
+        self._started = self._last_time = time.monotonic()
+        self._n_at_start = self._n_last = n_done
+        self._seconds_per_evaluation, self._paused_seconds = seconds_per_evaluation, 0.0
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the time of the block (a checkpoint) out of the speed."""
+        started = time.monotonic()
+        yield
+        seconds = time.monotonic() - started
+        self._last_time += seconds
+        self._paused_seconds += seconds
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Leave the time of an evaluation out of the speed, and expect later ones to take as long."""
+        started = time.monotonic()
+        with self.paused():
+            yield
+        self._seconds_per_evaluation = time.monotonic() - started
+
+    def rate(self, n_done: int) -> float:
+        """Return the units per second since the last call."""
+        now = time.monotonic()
+        rate = (n_done - self._n_last) / max(now - self._last_time, 1e-9)
+        self._last_time, self._n_last = now, n_done
+        return rate
+
+    def seconds_left(self, n_done: int, total: int, n_evaluations: int = 0) -> float:
+        """Estimate the time to ``total`` from the speed since the start, with this many evaluations.
+
+        Evaluations are counted, and not spread over the training: one right after the start would otherwise make the
+        rest seem to take many times as long.
+        """
+        elapsed = time.monotonic() - self._started - self._paused_seconds
+        steps = max(0, total - n_done) * elapsed / max(1, n_done - self._n_at_start)
+        return steps + n_evaluations * self._seconds_per_evaluation

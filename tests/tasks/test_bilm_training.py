@@ -37,6 +37,7 @@ from elmokit.tasks.setup import TaskSetup
 from elmokit.tasks.sweep import layer_variants, run_sweep
 from elmokit.tasks.task import TaskModel
 from elmokit.tasks.vocabulary import make_vocabulary
+from elmokit.training.run import Run
 from tests.conftest import random_model
 from tests.helpers.task_examples import changed, tiny
 
@@ -223,7 +224,7 @@ def test_only_unfrozen_layers_of_the_run_s_bilm_have_changed_and_the_model_itsel
     train_task(task, config, tmp_path / "run")
     assert Path(bilm, "model.safetensors").read_bytes() == before
     pretrained = open_model(bilm).bilm.state_dict()
-    newest = load_file(tmp_path / "run/seed-0/checkpoint/model.safetensors")
+    newest = Run(tmp_path / "run/seed-0").checkpoints()[-1].tensors("model")
     trained = {key.removeprefix("inputs.elmo.bilm."): value for key, value in newest.items() if "elmo.bilm" in key}
     moved = {key for key, value in trained.items() if not torch.equal(value, pretrained[key])}
     assert moved == {key for key in pretrained if ".layers.1." in key}
@@ -304,7 +305,7 @@ def test_interrupted_at_any_step_the_result_is_the_same(
     train_task(task, config, tmp_path / "straight")
     with pytest.raises(Killed):
         train_task(task, config, tmp_path / "broken", progress=kill_at_step(stop_at))
-    train_task(task, config, tmp_path / "broken", resume=True)
+    train_task(task, config, tmp_path / "broken")
     straight, broken = tmp_path / "straight/seed-0", tmp_path / "broken/seed-0"
     assert log(straight) == log(broken)
     assert same(weights_of(straight), weights_of(broken))
@@ -323,7 +324,7 @@ def test_the_norm_that_is_clipped_is_that_of_all_gradients(tmp_path: Path, bilm:
     elmo = {"learning_rate": 1.0}
     task, config = config_for(tmp_path, bilm, elmo=elmo, epochs=1, batch_size=100, max_grad_norm=1e-3)
     train_task(task, changed(config, optimizer=OptimizerConfig("sgd", 1.0)), tmp_path / "run")
-    after = load_file(tmp_path / "run/seed-0/checkpoint/model.safetensors")
+    after = Run(tmp_path / "run/seed-0").checkpoints()[-1].tensors("model")
     _, model, _ = setup_and_model(tmp_path, bilm)
     before = dict(model.state_dict())
     distance = sum(float(((value - before[name]) ** 2).sum()) for name, value in after.items() if "elmo" in name)

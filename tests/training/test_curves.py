@@ -11,8 +11,7 @@ import pytest
 from elmokit.errors import MissingExtraError
 from elmokit.training.curves import TensorBoardLog, draw_curves, read_log
 from elmokit.training.reports import TrainingProgress
-from elmokit.training.run import LOG
-from elmokit.training.run_folder import MetricsLog
+from elmokit.training.run import LOG, MetricsLog
 
 
 def line(n_steps: int, held_out: tuple[float, ...] | None = None) -> TrainingProgress:

@@ -29,7 +29,8 @@ from elmokit.training.config import TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.losses import WindowLosses
 from elmokit.training.reports import TrainingNotice, TrainingProgress, TrainingReport
-from elmokit.training.state import checkpoints
+from elmokit.training.run import Run
+from elmokit.training.setup import TrainingSetup
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n\na cat and a dog ran on .\nthe mat sat .\n" * 4
 VOCABULARY = Vocabulary([*SPECIALS, *sorted({token for token in TEXT.split() if token != "mat"})])
@@ -66,11 +67,13 @@ def run_training(
             notices.append(content.message)
 
     folder.mkdir(exist_ok=True)
-    return loop.run_training(config, corpus_of(folder), folder, {"corpus": "toy"}, report, **settings)
+    given = {name: settings.pop(name) for name in ("initial", "teacher") if name in settings}
+    setup = TrainingSetup(config, corpus_of(folder), {"corpus": "toy"}, **given)
+    return loop.run_training(setup, Run(folder), report, **settings)
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    stored = load_folder(checkpoints(folder)[-1] / "model")
+    stored = load_folder(Run(folder).checkpoints()[-1].path / "model")
     assert stored.softmax_module is not None
     return {**stored.bilm.state_dict(), **stored.softmax_module.state_dict()}
 
@@ -148,7 +151,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_numbers_as_a_straight_one(
 
 def test_the_two_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     run_training(tmp_path)
-    assert [path.name for path in checkpoints(tmp_path)] == ["step-00000004", "step-00000006"]
+    assert [checkpoint.path.name for checkpoint in Run(tmp_path).checkpoints()] == ["step-00000004", "step-00000006"]
 
 
 def test_every_line_of_the_log_is_json_with_both_losses(tmp_path: Path) -> None:
@@ -201,9 +204,9 @@ def test_hours_count_from_now_if_given_again_and_otherwise_end_as_planned(tmp_pa
     config = dataclasses.replace(CONFIG, tokens=None, hours=1e-9)  # one step
     run_training(tmp_path, config)
     run_training(tmp_path, config)
-    assert [path.name for path in checkpoints(tmp_path)] == ["step-00000001"]
+    assert [checkpoint.path.name for checkpoint in Run(tmp_path).checkpoints()] == ["step-00000001"]
     run_training(tmp_path, config, hours_from_now=True)
-    assert checkpoints(tmp_path)[-1].name == "step-00000002"
+    assert Run(tmp_path).checkpoints()[-1].path.name == "step-00000002"
 
 
 def test_a_run_goes_on_with_its_own_settings_only(tmp_path: Path) -> None:
@@ -213,7 +216,7 @@ def test_a_run_goes_on_with_its_own_settings_only(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="batch_size was 4 and is 8"):
         run_training(tmp_path, dataclasses.replace(longer, batch_size=8))
     (tmp_path / "settings.json").unlink()
-    assert checkpoints(tmp_path)
+    assert Run(tmp_path).checkpoints()
     with pytest.raises(TrainingError, match="has checkpoints but no settings"):
         run_training(tmp_path, longer)
 
@@ -226,7 +229,7 @@ def test_settings_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     run_training(tmp_path)
-    newest = checkpoints(tmp_path)[-1]
+    newest = Run(tmp_path).checkpoints()[-1].path
     (newest / "optimizer.safetensors").write_bytes(b"short")
     with pytest.raises(TrainingError, match=f"{newest.name} is damaged"):
         run_training(tmp_path, dataclasses.replace(CONFIG, tokens=140))
@@ -234,7 +237,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
 
 def test_training_without_held_out_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TextError, match="no held-out sentence"):
-        loop.run_training(CONFIG, corpus_of(tmp_path, []), tmp_path, {})
+        loop.run_training(TrainingSetup(CONFIG, corpus_of(tmp_path, [])), Run(tmp_path))
 
 
 def test_a_long_training_says_that_bfloat16_would_be_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

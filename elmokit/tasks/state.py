@@ -1,26 +1,19 @@
-"""The state of a task's training, and its checkpoint."""
+"""The state of a task's training: how it is built, saved to a checkpoint and restored from one."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from elmokit.config import from_dict
+from elmokit.tasks.bilm_training import parameter_groups
+from elmokit.tasks.setup import TaskSetup
 from elmokit.tasks.task import TaskModel
-from elmokit.training.checkpoint import (
-    checkpoint_errors,
-    optimizer_tensors,
-    random_states,
-    read_progress,
-    read_tensors,
-    restore_optimizer,
-    restore_random_states,
-    write_checkpoint,
-)
+from elmokit.training.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
+from elmokit.training.run import Checkpoint, Run, random_states, restore_random_states
 
 
 @dataclass
@@ -66,8 +59,8 @@ class TaskTrainingState:
         assert isinstance(module, TaskModel)
         return module
 
-    def save(self, path: Path) -> None:
-        """Write a checkpoint, replacing an earlier one.
+    def save(self, run: Run) -> None:
+        """Write a checkpoint.
 
         Raises:
             OutputError: It cannot be written.
@@ -75,25 +68,41 @@ class TaskTrainingState:
         tensors = {
             "model": self.model.state_dict(),
             "optimizer": optimizer_tensors(self.optimizer, dict(self.model.named_parameters())),
-            "random": random_states(self.device),
+            "state": random_states(self.device),
         }
         if self.averaged is not None:
             tensors["average"] = self.averaged.state_dict()
-        with write_checkpoint(path, asdict(self.counters), tensors):
-            pass
+        run.save_checkpoint(self.counters.n_steps, asdict(self.counters), tensors)
 
-    def restore(self, path: Path) -> None:
+    def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint. The state must be newly built, with the same settings.
 
         Raises:
             TrainingError: The checkpoint is damaged, or belongs to a run with other settings.
         """
-        with checkpoint_errors(path, "Remove it to train this seed from the start."):
-            progress = read_progress(path)
-            self.model.load_state_dict(read_tensors(path, "model"))
-            parameters = dict(self.model.named_parameters())
-            restore_optimizer(self.optimizer, parameters, read_tensors(path, "optimizer"))
+        with checkpoint.errors():
+            progress = checkpoint.progress()
+            self.model.load_state_dict(checkpoint.tensors("model"))
+            restore_optimizer(self.optimizer, dict(self.model.named_parameters()), checkpoint.tensors("optimizer"))
             if self.averaged is not None:
-                self.averaged.load_state_dict(read_tensors(path, "average"))
-            restore_random_states(read_tensors(path, "random"), self.device)
-            self.counters = from_dict(TaskCounters, progress, str(path))
+                self.averaged.load_state_dict(checkpoint.tensors("average"))
+            restore_random_states(checkpoint.tensors("state"), self.device)
+            self.counters = from_dict(TaskCounters, progress, str(checkpoint.path))
+
+
+def build_state(setup: TaskSetup, model: TaskModel[Any, Any]) -> TaskTrainingState:
+    """Build the state that training a model starts from."""
+    config = setup.config.train
+    averaged = None
+    if config.average is not None:
+        averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.average))  # type: ignore[no-untyped-call]
+    optimizer = build_optimizer(
+        config.optimizer.name,
+        parameter_groups(model, setup.config.elmo, config.optimizer.learning_rate),
+        config.optimizer.learning_rate,
+        betas=config.optimizer.betas,
+        epsilon=config.optimizer.epsilon,
+        rho=config.optimizer.rho,
+        momentum=config.optimizer.momentum,
+    )
+    return TaskTrainingState(model, optimizer, averaged, setup.device, TaskCounters())
