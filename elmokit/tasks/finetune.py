@@ -29,21 +29,9 @@ def finetune_for_task(
     device: torch.device,
     progress: ProgressCallback | None = None,
 ) -> None:
-    """Fine-tune a biLM on a task's sentences, and write the model with the best held-out perplexity to a directory.
+    """Fine-tune a biLM on the distinct sentences of a task, and write the best model to a directory.
 
     The training is a run of its own next to the directory, and is resumed if it was interrupted.
-
-    Args:
-        model: The model's path or name; None for the one inside the package.
-        sentences: The distinct sentences of the task's training data.
-        config: The settings of ``elmo.finetune``.
-        folder: Where to write the model.
-        device: Where to train.
-        progress: Called with the stage ``"fine-tune"`` and the numbers of predictions.
-
-    Raises:
-        TextError: There are too few sentences.
-        ModelError: The model cannot be opened.
     """
 
     def report(message: TrainingReport) -> None:

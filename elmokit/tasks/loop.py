@@ -80,22 +80,10 @@ class TaskTraining:
 
 
 def train_seed(training: TaskTraining, seed: int, run: Run) -> dict[str, Any]:
-    """Train one seed, or resume it from its checkpoint. On CPU the result is bit-identical to an uninterrupted run.
+    """Train one seed, or resume it from its checkpoint; return the content of ``result.json``.
 
     The best model so far is kept as ``best.safetensors`` (a trained biLM as a model directory of its own), and each
     evaluation is a line of the log.
-
-    Args:
-        training: What all seeds share. New models are drawn from torch's global generator, which is seeded here.
-        seed: The random seed.
-        run: The seed's part of the task's run.
-
-    Returns:
-        The content of ``result.json``: the best scores, when they were reached, and the mixes' weights.
-
-    Raises:
-        TrainingError: The loss is not finite, or the checkpoint is damaged.
-        TrainingInterrupted: The user pressed Ctrl-C or sent SIGTERM. A checkpoint was saved.
     """
     setup, elmo = training.setup, training.elmo
     with run.lock():
@@ -146,11 +134,7 @@ class _SeedLoop:
         self.started = self.saved = time.monotonic()
 
     def run_to_end(self, stop: StopRequest) -> None:
-        """Train to the end.
-
-        Raises:
-            TrainingInterrupted: The user asked to stop. A checkpoint of the last step was saved.
-        """
+        """Train until the last epoch or early stopping."""
         config, counters = self.config, self.state.counters
         while not counters.is_over:
             if self.state.model.inputs.elmo is not None:
@@ -194,7 +178,7 @@ class _SeedLoop:
             for index in indices
         ]
         model = state.model.train()
-        self.meter.n_tokens += sum(len(one) for example in examples for one in setup.task.sentences(example))
+        self.meter.n_tokens += sum(len(tokens) for example in examples for tokens in setup.task.sentences(example))
         batch = setup.batch(examples, model)
         loss = model.loss(batch)
         if not loss.isfinite():

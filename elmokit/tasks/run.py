@@ -170,7 +170,7 @@ class TaskRun(TaskSetup):
     def cache_layers(self, examples: Sequence[Any], progress: ProgressCallback | None = None) -> None:
         """Add the biLM's layers of examples to the run's cache, because several seeds will predict for them."""
         if self.cache is not None:
-            self.cache.fill((sentence for one in examples for sentence in self.task.sentences(one)), progress)
+            self.cache.fill((sentence for example in examples for sentence in self.task.sentences(example)), progress)
 
     def read(self, paths: str | Sequence[str], count_unknown_labels: bool = False) -> list[Any]:
         """Read the examples of files, and check their labels against the run's.
@@ -272,11 +272,7 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
 
 @contextlib.contextmanager
 def _vocabulary_errors(run: Path) -> Iterator[None]:
-    """Turn what a vocabulary that does not fit the run's config causes into an error that names the file.
-
-    Raises:
-        FormatError: The vocabulary is damaged.
-    """
+    """Turn what a vocabulary that does not fit the run's config causes into an error that names the file."""
     try:
         yield
     except (KeyError, TypeError, ValueError) as error:
@@ -338,24 +334,21 @@ def evaluate_run(
 
 
 def _continued_layers(elmo: Elmo, texts: Sequence[Sequence[Sequence[str]]]) -> list[list[NDArray[Any]]]:
-    """Return the layers of the texts of examples, each text continuing from the one before it.
-
-    The texts are the batches of a stateful Elmo, whose row r continues from row r of the previous batch.
-    """
+    """Return the layers of the texts of examples, each text continuing from the one before it."""
+    # The texts are the batches of a stateful Elmo, whose row r continues from row r of the previous batch.
     n_examples = len(texts[0])
     layers = elmo.embed([sentence for text in texts for sentence in text], batch_size=max(n_examples, 1))
     return [layers[start : start + n_examples] for start in range(0, len(texts) * n_examples, n_examples or 1)]
 
 
 def _with_elmo(inputs: Inputs, elmo: Elmo) -> Inputs:
-    shape = ElmoShape(elmo.n_layers, elmo.output_dim)
-    return inputs.with_elmo(shape)
+    return inputs.with_elmo(ElmoShape(elmo.n_layers, elmo.output_dim))
 
 
-def _read_examples(task: AnyTask, config: Any, part: str) -> list[Any]:
-    if not (paths := expand_paths(getattr(config.data, part))):
-        raise ConfigError(f"data.{part} names no file.")
-    read = task.read_training if part == "train" else task.read
+def _read_examples(task: AnyTask, config: Any, split: str) -> list[Any]:
+    if not (paths := expand_paths(getattr(config.data, split))):
+        raise ConfigError(f"data.{split} names no file.")
+    read = task.read_training if split == "train" else task.read
     examples = [example for path in paths for example in read(path, config)]
     if not examples:
         raise TextError(f"There is no example in {', '.join(paths)}.")
@@ -367,19 +360,15 @@ def _open_elmo(config: ElmoConfig, source: str | None, device: torch.device) -> 
 
 
 def _open_elmo_of(config: ElmoConfig, run: Path, seed: int, device: torch.device) -> Elmo:
-    """Open the biLM of a finished training: the one that it has trained, or the run's frozen one.
-
-    Raises:
-        FormatError: It is not the one that the training was finished with.
-    """
+    """Open the biLM of a finished training: the one that it has trained, or the run's frozen one."""
     source = str(run / f"seed-{seed}" / OWN_BILM) if config.trainable else _model_of(config, run)
     facts = read_facts(run, f"seed-{seed}/result.json" if config.trainable else FACTS)
     elmo = _open_elmo(config, source, device)
-    expected, found = facts.fingerprint, fingerprint(elmo.model, elmo.start)
-    if expected != found:
+    trained_with, opened = facts.fingerprint, fingerprint(elmo.model, elmo.start)
+    if trained_with != opened:
         raise FormatError(
             f"{run} was trained with another biLM than the one that is now at {source or DEFAULT_MODEL} (fingerprint "
-            f"{expected}, found {found}). Restore the old one, or train again."
+            f"{trained_with}, found {opened}). Restore the old one, or train again."
         )
     return elmo
 

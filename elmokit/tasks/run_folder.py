@@ -83,11 +83,7 @@ def mean_and_deviation(scores: Sequence[Mapping[str, float]]) -> dict[str, dict[
 
 
 def read_vocabulary(run: Path) -> dict[str, Any]:
-    """Read ``vocabulary.json``.
-
-    Raises:
-        ModelNotFoundError, FormatError: It is missing or damaged.
-    """
+    """Read ``vocabulary.json``."""
     content = read_json(run / VOCABULARY, max_bytes=MAX_RECORD_BYTES)
     # A changed word or label would give wrong results without any error.
     if content.pop("crc32", None) != json_crc32(content):
@@ -116,11 +112,7 @@ class RunFacts:
 
 
 def read_facts(run: Path, name: str = FACTS) -> RunFacts:
-    """Read ``run.json``, or the same facts from the ``result.json`` of a seed that has trained its biLM.
-
-    Raises:
-        ModelNotFoundError, FormatError: It is missing or damaged.
-    """
+    """Read ``run.json``, or the same facts from the ``result.json`` of a seed that has trained its biLM."""
     content = read_json(run / name)
     try:
         return msgspec.convert(content, RunFacts)
@@ -129,11 +121,7 @@ def read_facts(run: Path, name: str = FACTS) -> RunFacts:
 
 
 def read_result(seed_folder: Path) -> dict[str, Any]:
-    """Read the ``result.json`` of a finished training.
-
-    Raises:
-        ModelNotFoundError, FormatError: It is missing or damaged.
-    """
+    """Read the ``result.json`` of a finished training."""
     content = read_json(seed_folder / "result.json")
     try:
         msgspec.convert(content.get("dev"), dict[str, float])
@@ -143,11 +131,7 @@ def read_result(seed_folder: Path) -> dict[str, Any]:
 
 
 def load_best_weights(model: torch.nn.Module, seed_folder: Path) -> None:
-    """Give a model the weights of the best evaluation of a training.
-
-    Raises:
-        FormatError: They are missing, damaged, or those of another model.
-    """
+    """Give a model the weights of the best evaluation of a training."""
     path = seed_folder / BEST_WEIGHTS
     try:
         model.load_state_dict(load_file(path))
@@ -157,11 +141,7 @@ def load_best_weights(model: torch.nn.Module, seed_folder: Path) -> None:
 
 
 def start_run(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, Any]) -> None:
-    """Write what a run starts with, or check that it is resumed with the same. Seeds may be added.
-
-    Raises:
-        TrainingError: The settings, the vocabulary or the data differ from those that the run was started with.
-    """
+    """Write what a run starts with, or check that it is resumed with the same. Seeds may be added."""
     content = {"task": task.name, **to_dict(config)}
     if (run / CONFIG).exists():
         earlier_task, earlier_config = load_config(run / CONFIG)
@@ -181,11 +161,7 @@ def start_run(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, An
 def write_facts(
     run: Path, task: AnyTask, config: Any, coverage: Mapping[str, Coverage], elmo: Elmo | None, facts: Mapping[str, Any]
 ) -> None:
-    """Write ``run.json``, or check that a resumed run has the same biLM.
-
-    Raises:
-        TrainingError: The biLM has changed.
-    """
+    """Write ``run.json``, or check that a resumed run has the same biLM."""
     path = run / FACTS
     bilm = None
     if elmo is not None:

@@ -60,11 +60,7 @@ class TaskTrainingState:
         return module
 
     def save(self, run: Run) -> None:
-        """Write a checkpoint.
-
-        Raises:
-            OutputError: It cannot be written.
-        """
+        """Write a checkpoint."""
         tensors = {
             "model": self.model.state_dict(),
             "optimizer": optimizer_tensors(self.optimizer, dict(self.model.named_parameters())),
@@ -75,11 +71,7 @@ class TaskTrainingState:
         run.save_checkpoint(self.counters.n_steps, asdict(self.counters), tensors)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint. The state must be newly built, with the same settings.
-
-        Raises:
-            TrainingError: The checkpoint is damaged, or belongs to a run with other settings.
-        """
+        """Continue from a checkpoint. The state must be newly built, with the same settings."""
         with checkpoint.errors():
             progress = checkpoint.progress()
             self.model.load_state_dict(checkpoint.tensors("model"))

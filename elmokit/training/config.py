@@ -204,10 +204,7 @@ class TrainingConfig:
         return self.batch_size * self.window_length * self.gradient_accumulation_steps
 
     def learning_rate_at(self, fraction: float) -> float:
-        """Return the learning rate after a fraction of the training, from 0 to 1.
-
-        The warmup is linear from 1 % of the peak. The two falling schedules end at ``final_ratio`` of it.
-        """
+        """Return the learning rate after a fraction of the training; the warmup starts at 1 % of the peak."""
         if fraction < self.warmup_ratio:
             return self.learning_rate * max(fraction / self.warmup_ratio, 1e-2)
         if self.schedule == "constant":

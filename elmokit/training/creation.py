@@ -38,16 +38,7 @@ def merge_data(
     vocabulary: Vocabulary | str | Path | None,
     max_words: int | None,
 ) -> tuple[DataConfig, Vocabulary | None]:
-    """Override the table ``[data]`` of a config file by arguments, which are those of :func:`elmokit.train`.
-
-    Returns:
-        Where the text is, and the words of the softmax; None for the ``max_words`` most frequent ones, or for a default
-        of the caller.
-
-    Raises:
-        ConfigError: There is no text or no held-out text, or there are both a vocabulary and ``max_words``.
-        ModelError: The vocabulary cannot be read.
-    """
+    """Override the table ``[data]`` by the arguments of a call; return it, and the words of the softmax if given."""
     if vocabulary is None and max_words is None:  # together, because one of them replaces the other
         vocabulary, max_words = data.vocabulary, data.max_words
     data = dataclasses.replace(
@@ -116,14 +107,7 @@ class TrainingRequest:
         return plain
 
     def prepare(self, report: TrainingCallback) -> TrainingSetup:
-        """Read and count the text, and prepare what the first step starts from.
-
-        Args:
-            report: Called with the progress of counting, and with notices.
-
-        Raises:
-            ConfigError, TextError, TrainingError: As in :func:`elmokit.train`, `distill` and `finetune`.
-        """
+        """Read and count the text, and prepare what the first step starts from."""
         identity = self.identity()
         setup = self._new_model(report) if self.model is None else self._finetuning(self.model, report)
         return dataclasses.replace(setup, request=identity)

@@ -53,7 +53,7 @@ def run_training(
     device: torch.device | str = "cpu",
     hours_from_now: bool = False,
 ) -> Perplexity:
-    """Train a biLM in a run directory, or resume the training that is there.
+    """Train a biLM in a run directory, or resume the training that is there; return the last held-out perplexity.
 
     Args:
         setup: What to start from. For a run that is resumed, the settings must be its own, apart from ``MAY_CHANGE``.
@@ -62,9 +62,6 @@ def run_training(
         world: The processes that train together. Each calls this function.
         device: Where to train.
         hours_from_now: Count ``hours`` of the settings from now; otherwise a resumed run ends when it would have ended.
-
-    Returns:
-        The held-out perplexity at the end.
 
     Raises:
         TextError: There is too little text.
@@ -75,16 +72,16 @@ def run_training(
     """
     config = setup.config
     setup.corpus.check(config, world.size)
+    if not world.is_main_process:
+        report = _ignore
     with contextlib.ExitStack() as stack:
         world.on_main_process(lambda: stack.enter_context(run.lock()))
         # The main process decides: on a network file system, the others may not see the newest checkpoint yet.
         checkpoints = world.broadcast(run.checkpoints())
         if checkpoints and not (run.path / SETTINGS).exists():
             raise TrainingError(f"{run.path} has checkpoints but no {SETTINGS}. Start a new run in another directory.")
-        checkpoint = checkpoints[-1] if checkpoints else None  # of the last step
+        checkpoint = checkpoints[-1] if checkpoints else None
         try:
-            if not world.is_main_process:
-                report = _ignore
             state, change = start_state(setup, checkpoint, world, torch.device(device))
             with contextlib.closing(state.stream), stop_requests() as stop:
                 loop = _TrainingLoop(setup, run, state, world, report)
@@ -245,11 +242,7 @@ class _TrainingLoop:
         return max(1, round((config.epochs or 1.0) * self.corpus.n_predictions))
 
     def run_to_end(self, stop: StopRequest) -> Perplexity:
-        """Train until the length is reached or early stopping ends it, and return the last held-out perplexity.
-
-        Raises:
-            TrainingInterrupted: The user asked to stop. A checkpoint of the last step was saved.
-        """
+        """Train until the length is reached or early stopping ends it, and return the last held-out perplexity."""
         config, state, counters = self.config, self.state, self.state.counters
         result = self._evaluate_and_keep_best() if self.evaluates_first else None
         meter = ThroughputMeter(counters.n_predictions, self.seconds_per_evaluation)

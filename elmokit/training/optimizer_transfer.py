@@ -49,16 +49,7 @@ class OptimizerState:
 
 
 def read_optimizer_state(model: PretrainedBiLM, optimizer: str) -> OptimizerState:
-    """Read the optimizer's state from the checkpoint that a model was opened from.
-
-    Args:
-        model: The model.
-        optimizer: The optimizer that will use the state: ``adam``, ``adamw`` or ``adagrad``.
-
-    Raises:
-        TrainingError: The model is not from a checkpoint, there is no optimizer's state of exactly these weights, or
-            the state is that of another kind of optimizer.
-    """
+    """Read the optimizer's state of exactly these weights from the checkpoint that a model was opened from."""
     state = _read(model)
     if state.slots != set(SLOTS[optimizer]):
         fitting = [name for name, slots in SLOTS.items() if set(slots) == state.slots]
@@ -105,11 +96,7 @@ def _folder_of(source: Path) -> Iterator[Path]:
 
 
 def _own_checkpoint(source: Path, model: PretrainedBiLM) -> Checkpoint | None:
-    """Find the checkpoint of elmokit that holds a model; None if it is not from one.
-
-    Raises:
-        TrainingError: The model is the best one of a run, and the checkpoint of its step was deleted.
-    """
+    """Find the checkpoint of elmokit that holds a model; None if it is not from one."""
     if (source.parent / "optimizer.safetensors").is_file():
         return Checkpoint(source.parent)
     if source.name != RUN_MODEL or not (source.parent / SETTINGS).is_file():
@@ -128,26 +115,14 @@ def _own_checkpoint(source: Path, model: PretrainedBiLM) -> Checkpoint | None:
 def transfer_optimizer_state(
     state: OptimizerState, optimizer: str, old: PretrainedBiLM, new: PretrainedBiLM
 ) -> tuple[dict[str, Tensor], str]:
-    """Convert an optimizer's state from the model of a checkpoint to the same model over another vocabulary.
+    """Convert an optimizer's state to the same model over another vocabulary, and say what was kept.
 
-    Like the weights in ``softmax_transfer``, the rows of words that both vocabularies have are kept. Rows of new words,
-    and a softmax that was drawn anew, get the state that a new optimizer starts from.
-
-    Args:
-        state: The state.
-        optimizer: The optimizer that will use it.
-        old: The model that the state belongs to.
-        new: The model with another softmax, as ``with_softmax_over`` returns it.
-
-    Returns:
-        The tensors by ``SLOT/PARAMETER``, and a line for the user that says what was kept.
-
-    Raises:
-        TrainingError: The state has tensors of other shapes.
+    As in ``softmax_transfer``, rows of known words are kept; new rows, and a softmax that was drawn anew, get the state
+    that a new optimizer starts from.
     """
     softmax = new.softmax_module
     has_new_softmax = softmax is not old.softmax_module
-    is_redrawn = has_new_softmax and any(isinstance(one.softmax_module, AdaptiveSoftmax) for one in (old, new))
+    is_redrawn = has_new_softmax and any(isinstance(model.softmax_module, AdaptiveSoftmax) for model in (old, new))
     shapes = {f"bilm.{name}": value.shape for name, value in new.bilm.named_parameters()}
     if softmax is not None:
         shapes |= {f"softmax.{name}": value.shape for name, value in softmax.named_parameters()}
@@ -179,12 +154,7 @@ def transfer_optimizer_state(
 
 
 def _transferred_rows(table: Tensor, start: float, old: Vocabulary, new: Vocabulary, has_no_token: bool) -> Tensor:
-    """Return the rows of the new vocabulary; rows of new words are filled with ``start``.
-
-    Args:
-        has_no_token: The first row of the table belongs to no word.
-    """
-    rows = table[1:] if has_no_token else table
+    rows = table[1:] if has_no_token else table  # the first row belongs to no word
     ids = torch.tensor([old.ids.get(word, -1) for word in new.words])
     kept = rows[ids.clamp(min=0)]
     kept[ids < 0] = start

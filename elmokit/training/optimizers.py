@@ -33,22 +33,7 @@ def build_optimizer(
     momentum: float = 0.0,
     fused: bool = False,
 ) -> torch.optim.Optimizer:
-    """Build an optimizer by name.
-
-    Args:
-        name: ``adam``, ``adamw``, ``adagrad``, ``adadelta`` or ``sgd``.
-        parameters: What to train, or groups of it as PyTorch's optimizers take them, each with its own ``lr``.
-        learning_rate: The learning rate.
-        weight_decay: Decoupled weight decay (``adamw``).
-        betas: Decay of the two running means (``adam``, ``adamw``).
-        epsilon: Added to the divisor (``adam``, ``adamw``, ``adadelta``).
-        rho: Decay of the running means (``adadelta``).
-        momentum: Momentum (``sgd``).
-        fused: Use PyTorch's fused kernel (``adam``, ``adamw``). It is faster, and rounds differently.
-
-    Raises:
-        ValueError: There is no optimizer of that name.
-    """
+    """Build an optimizer by name. A fused kernel of PyTorch is faster, and rounds differently."""
     if name == "adam":
         return torch.optim.Adam(parameters, lr=learning_rate, betas=betas, eps=epsilon, fused=fused or None)
     if name == "adamw":
@@ -75,11 +60,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
 def clip_gradients(
     parameters: Iterable[Parameter], max_norm: float | None = None, max_value: float | None = None
 ) -> float | None:
-    """Clip gradients in place: first each entry to ``max_value``, then their global norm to ``max_norm``.
-
-    Returns:
-        The global norm before it was clipped; None if ``max_norm`` is None.
-    """
+    """Clip each entry to ``max_value``, then the global norm to ``max_norm``; return the norm before."""
     parameters = list(parameters)
     if max_value is not None:
         nn.utils.clip_grad_value_(parameters, max_value)

@@ -32,15 +32,8 @@ def seconds_per_step(
     """Measure the time of one optimizer step, without changing weights or random states.
 
     The first window and the first update are slower than the rest (memory is allocated, kernels are chosen) and are not
-    counted. Averaging gradients over processes is not included.
-
-    Args:
-        config: The settings.
-        losses: The biLM and its softmax.
-        window: A window of the text.
-        states: The LSTM states to start from: that of the model, and in a distillation that of the teacher.
-        with_update: Time the optimizer, too, with a temporary one. Not for a resumed training, whose own optimizer
-            already fills the memory.
+    counted. Averaging gradients over processes is not included. A resumed training, whose own optimizer already fills
+    the memory, is timed without an update.
     """
     trained = [parameter for parameter in losses.parameters() if parameter.requires_grad]
     device = states[0].hidden.device
@@ -86,17 +79,7 @@ def training_plan(
     seconds_per_evaluation: float = 0.0,
     n_extra_evaluations: int = 0,
 ) -> TrainingPlan:
-    """Return the plan of ``n_predictions`` more predictions.
-
-    Args:
-        config: The settings.
-        n_predictions: How many predictions are left.
-        n_processes: How many processes train together.
-        seconds_per_step: The time of a step; None if it was not measured.
-        n_steps_done: How many steps of a resumed run are done.
-        seconds_per_evaluation: The time of one evaluation.
-        n_extra_evaluations: Evaluations before and after the steps.
-    """
+    """Return the plan of ``n_predictions`` more predictions; it has no time if the time of a step is not known."""
     n_steps = -(-n_predictions // (config.predictions_per_step * n_processes))
     seconds = None
     if seconds_per_step is not None:
@@ -156,12 +139,7 @@ def _n_token_layer_activations(model: BiLMConfig, is_compiled: bool) -> int:
 
 
 class ThroughputMeter:
-    """Speed and remaining time of a training.
-
-    Args:
-        n_done: What was done before, by the run that is resumed; in any unit, such as steps or predictions.
-        seconds_per_evaluation: An estimate that holds until the first evaluation.
-    """
+    """Speed and remaining time of a training, which counts in any unit, such as predictions."""
 
     def __init__(self, n_done: int, seconds_per_evaluation: float = 0.0) -> None:
         self._started = self._last_time = time.monotonic()
@@ -193,11 +171,9 @@ class ThroughputMeter:
         return rate
 
     def seconds_left(self, n_done: int, total: int, n_evaluations: int = 0) -> float:
-        """Estimate the time to ``total`` from the speed since the start, with this many evaluations.
-
-        Evaluations are counted, and not spread over the training: one right after the start would otherwise make the
-        rest seem to take many times as long.
-        """
+        """Estimate the time to ``total`` from the speed since the start, with this many evaluations."""
+        # Evaluations are counted, and not spread over the training: one right after the start would otherwise make the
+        # rest seem to take many times as long.
         elapsed = time.monotonic() - self._started - self._paused_seconds
         steps = max(0, total - n_done) * elapsed / max(1, n_done - self._n_at_start)
         return steps + n_evaluations * self._seconds_per_evaluation

@@ -41,11 +41,7 @@ class BestModelFacts:
 
 
 def best_model_facts(card: Mapping[str, Any], run: Path) -> BestModelFacts:
-    """Read the model card of a run's best model.
-
-    Raises:
-        FormatError: It is damaged.
-    """
+    """Read the model card of a run's best model."""
     try:
         return msgspec.convert(card, BestModelFacts)
     except msgspec.ValidationError as error:
@@ -59,7 +55,7 @@ class TrainingResult:
     run: Path
     """The run directory. ``Elmo.from_pretrained(run)`` opens its best model."""
     perplexity: Perplexity
-    """Perplexity on the held-out text at the end of the training, from the model's fixed initial state."""
+    """Perplexity on the held-out text at the end of the training, from the model's start state."""
     best_model: PretrainedBiLM | None = field(repr=False)
     curves: tuple[Path, ...] = ()
     """The figures of loss and perplexity, if matplotlib is installed."""
@@ -144,14 +140,11 @@ class TrainingResult:
 
 
 def finish_run(run: Run, config: TrainingConfig, end: Perplexity, report: TrainingCallback) -> TrainingResult:
-    """Draw the curves of a finished run, and return the result.
-
-    After fine-tuning, the model card of the best model gets the perplexities before and after. If another process has
-    resumed the run in the meantime, nothing is written.
-    """
+    """Draw the curves of a finished run, and add perplexities before and after a fine-tuning to its model card."""
     curves: tuple[Path, ...] = ()
     best: PretrainedBiLM | None = None
     model = run.path / RUN_MODEL
+    # If another process has resumed the run in the meantime, nothing is written.
     with contextlib.suppress(LockedError), run.lock():
         if can_draw():  # if not, the printed result says so
             names = config.model.direction_names
@@ -170,11 +163,7 @@ def finish_run(run: Run, config: TrainingConfig, end: Perplexity, report: Traini
 def compare_models(
     before: PretrainedBiLM, after: PretrainedBiLM, sentences: Sequence[Sequence[str]]
 ) -> tuple[dict[str, list[float]], float]:
-    """Compute the perplexity of a text by two models with the same words, each from its own start state.
-
-    Returns:
-        By ``before`` and ``after``: forward, backward. Then the fraction of unknown tokens.
-    """
+    """Compute a text's perplexities ``before`` and ``after``, each from its own start state, and its unknown ratio."""
     perplexities = {"before": perplexity(before, sentences), "after": perplexity(after, sentences)}
     by_time = {when: list(value.per_direction) for when, value in perplexities.items()}
     return by_time, perplexities["after"].unknown_ratio

@@ -65,13 +65,10 @@ class Run:
         self._files = tuple(files)
 
     def is_continued(self, overwrite: bool) -> bool:
-        """Check whether the directory holds a run to continue. If not, a new one can be written there.
+        """Check whether the directory holds a run to continue; if not, a new one can be written there.
 
-        Args:
-            overwrite: Start a new run in any case. An existing one is not removed yet; see :meth:`remove`.
-
-        Raises:
-            OutputError: The directory holds something else, which would be lost.
+        With ``overwrite``, a new run starts in any case; :meth:`remove` deletes the existing one. A directory with any
+        other file is an error, because the file would be lost.
         """
         if is_unused(self.path):
             return False
@@ -90,11 +87,7 @@ class Run:
         return False
 
     def remove(self) -> None:
-        """Delete everything but the lock, to start anew.
-
-        Raises:
-            LockedError: Another process is training there.
-        """
+        """Delete everything but the lock, to start anew."""
         with self.lock():
             # First the settings: without them, what an interruption leaves is not taken for a run to continue.
             (self.path / self._files[0]).unlink(missing_ok=True)
@@ -106,11 +99,7 @@ class Run:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes out while the block runs, and clean up after one that was killed.
-
-        Raises:
-            LockedError: Another process is training there.
-        """
+        """Keep other processes out while the block runs, and clean up after one that was killed."""
         message = f"Another process is training in {self.path}. Wait until it is finished, or choose another directory."
         with file_lock(self.path / LOCK, message):
             # Only under the lock: the temporary directories of another process that is writing would be removed.
@@ -141,9 +130,6 @@ class Run:
             progress: Counters and positions, as plain JSON.
             tensors: The content of each safetensors file, by its name without ending.
             models: The content of each model directory.
-
-        Raises:
-            OutputError: It cannot be written. Earlier ones are left as they were.
         """
         with atomic_write(self.checkpoint_at(n_steps).path, overwrite=True, folder=True) as folder:
             for name, content in tensors.items():
@@ -170,14 +156,7 @@ class Checkpoint:
 
     @contextlib.contextmanager
     def errors(self, advice: str = "Remove it to resume from the one before it, if any.") -> Iterator[None]:
-        """Turn whatever a damaged checkpoint causes inside the block into one readable error.
-
-        Args:
-            advice: A sentence that says what the user can do.
-
-        Raises:
-            TrainingError: The checkpoint cannot be read, or does not fit the model.
-        """
+        """Turn whatever a damaged checkpoint causes inside the block into a ``TrainingError`` that ends in advice."""
         try:
             yield
         except torch.OutOfMemoryError:
@@ -187,11 +166,7 @@ class Checkpoint:
             raise TrainingError(f"The checkpoint {self.path} is damaged ({reason}). {advice}") from None
 
     def progress(self) -> dict[str, Any]:
-        """Read the counters, and check that the other files are those that were written.
-
-        Raises:
-            ValueError: A file is missing, left over or damaged.
-        """
+        """Read the counters. A ``ValueError`` says which other file is not the one that was written, if any."""
         content = read_json(self.path / PROGRESS, max_bytes=MAX_RECORD_BYTES)
         written, present = content.pop(CHECKSUMS, None), _checksums(self.path)
         if not isinstance(written, dict):
@@ -236,11 +211,7 @@ class MetricsLog:
             sync(self.path.parent)
 
     def records(self) -> list[dict[str, Any]]:
-        """Read all records. A line that is not one, such as one cut short by an interruption, is left out.
-
-        Raises:
-            FormatError: The file is too large for a log.
-        """
+        """Read all records. A line that is not one, such as one cut short by an interruption, is left out."""
         if not self.path.exists():
             return []
         records = []
@@ -289,11 +260,7 @@ def _short(value: object) -> str:
 def check_settings(
     run: Path, earlier: Mapping[str, Any], now: Mapping[str, Any], may_change: Collection[str] = ()
 ) -> None:
-    """Refuse to continue a run with settings other than its own.
-
-    Raises:
-        TrainingError: A setting differs that is not in ``may_change``. The message has the old and new values.
-    """
+    """Refuse to continue a run with settings other than its own, apart from those in ``may_change``."""
     if changes := changed_settings(earlier, now, may_change):
         raise TrainingError(
             f"{run} was started with other settings: {', '.join(changes)}. Continue it with the same settings, choose "

@@ -46,20 +46,9 @@ ConfigSource = str | Path | Mapping[str, Any]
 def training_settings(
     recipe: str | None, preset: str | None, config: ConfigSource | None, settings: Mapping[str, Any]
 ) -> tuple[TrainingConfig, DataConfig]:
-    """Merge the settings of a new training.
+    """Merge the settings of a new training: how to train, and the table ``[data]`` of the config file.
 
-    Args:
-        recipe: Name of a recipe; None for that of the config file, or ``modern``.
-        preset: Name of a model size; None for that of the config file, or the recipe's.
-        config: A config file or its content, as in :func:`read_config`.
-        settings: Flat settings, which override all others.
-
-    Returns:
-        How to train, and the table ``[data]`` of the file. A word-input model has a table of few words: their number is
-        known only when the text has been counted.
-
-    Raises:
-        ConfigError: The file cannot be read; a recipe, preset or setting does not exist, or cannot be used.
+    A word-input model gets a table of few words: their number is known only when the text has been counted.
     """
     own = nested_settings(settings)
     table, source = read_config(config)
@@ -87,18 +76,8 @@ def finetuning_settings(
 ) -> tuple[TrainingConfig, bool | None]:
     """Merge the settings of a fine-tuning; the model's sizes and its kind of softmax are the defaults.
 
-    Args:
-        model: The model to fine-tune.
-        recipe: Name of a recipe; None for that of the config file, or ``modern``.
-        keep_optimizer: Whether to keep the optimizer's state; None for the value in the config file.
-        config: A config file or its content, as in :func:`read_config`.
-        settings: Flat settings, which override those of the file.
-
     Returns:
         How to train, and whether to keep the optimizer's state: None keeps it where there is one.
-
-    Raises:
-        ConfigError: A setting is unknown or cannot be used, or would change the sizes of the model.
     """
     own = nested_settings(settings)
     table, source = read_config(config)
@@ -130,19 +109,7 @@ def is_options_file(config: ConfigSource | None) -> TypeGuard[str | Path]:
 
 
 def read_config(config: ConfigSource | None) -> tuple[Table, str]:
-    """Read a config file of a training.
-
-    Args:
-        config: A TOML file; bilm-tf's ``options.json`` (any name that ends in ``.json``), which is converted; the
-            content of a TOML file as a table; or None for no settings.
-
-    Returns:
-        The table, and what to call it in error messages: empty without a file.
-
-    Raises:
-        ConfigError: The file cannot be read.
-        ModelError: A JSON file cannot be read, or is not an options file.
-    """
+    """Read a TOML file or bilm-tf's ``options.json``; return the table, and what errors call it (empty for none)."""
     if config is None:
         return {}, ""
     if isinstance(config, Mapping):
@@ -162,11 +129,7 @@ def _merged_layers(base: Table, table: Table, own: Table) -> Table:
 
 
 def nested_settings(settings: Mapping[str, Any]) -> Table:
-    """Sort flat settings into the tables of ``TrainingConfig``.
-
-    Raises:
-        ConfigError: The setting does not exist.
-    """
+    """Sort flat settings into the tables of ``TrainingConfig``."""
     nested = {"model", "softmax", "distillation"}
     flat = {field.name for field in dataclasses.fields(TrainingConfig)} - nested | {"input"}
     table: Table = {}

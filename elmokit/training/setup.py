@@ -100,11 +100,7 @@ class RunSettings:
 
     @classmethod
     def open(cls, run: Path) -> RunSettings:
-        """Read a run's settings.
-
-        Raises:
-            TrainingError: There is no run, its settings are damaged, or another version of elmokit wrote them.
-        """
+        """Read a run's settings."""
         path = run / SETTINGS
         try:
             table = read_json(path, max_bytes=MAX_RECORD_BYTES)
@@ -125,11 +121,7 @@ class RunSettings:
         write_json(run / SETTINGS, to_dict(self))
 
     def check_resumes(self, run: Path, earlier: RunSettings) -> None:
-        """Refuse to resume a run whose settings or text differ.
-
-        Raises:
-            TrainingError: Something differs that may not change.
-        """
+        """Refuse to resume a run whose settings or text differ."""
         check_settings(run, earlier._comparable(), self._comparable(), {*MAY_CHANGE, "n_predictions"})
 
     def _comparable(self) -> dict[str, Any]:
@@ -162,13 +154,7 @@ class TrainingSetup:
     """Sentences of the domain that ``initial`` was trained on, scored before and after."""
 
     def write(self, run: Run, n_processes: int) -> None:
-        """Write the run directory of a new training, with copies of the models, so that it can be resumed without them.
-
-        Raises:
-            TextError: The corpus is too small for the settings and the number of processes.
-            ConfigError: The softmax does not fit the vocabulary.
-            OutputError: The directory cannot be written.
-        """
+        """Write the run directory of a new training, with copies of the models, so it can be resumed without them."""
         config, corpus = self.config, self.corpus
         corpus.check(config, n_processes)
         with torch.device("meta"):  # find out whether the softmax fits before anything is written, without its memory
@@ -209,17 +195,7 @@ class TrainingSetup:
 
     @classmethod
     def open(cls, run: Run, texts: TextPaths, changes: Mapping[str, Any]) -> TrainingSetup:
-        """Read the run directory of a training that is started or resumed.
-
-        Args:
-            run: The run.
-            texts: The text, if it has moved.
-            changes: Fields of the config that change.
-
-        Raises:
-            TrainingError: There is no run, or it is damaged.
-            TextError: A text is missing.
-        """
+        """Read what a run was started with, with some fields of the config changed, and its text where it is now."""
         settings, path = RunSettings.open(run.path), run.path
         shards = find_text_files(texts, reread=True) if texts else [Path(name) for name, _ in settings.shards]
         if missing := [shard for shard in shards if not shard.is_file()]:

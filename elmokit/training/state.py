@@ -82,14 +82,7 @@ class TrainingState:
         return {name: value for name, value in self.losses.named_parameters() if value.requires_grad}
 
     def save(self, run: Run, world: World, calibrated: Callable[[PretrainedBiLM], PretrainedBiLM]) -> None:
-        """Write a checkpoint. Every process must call this.
-
-        Args:
-            run: The run.
-            world: The processes that train together.
-            calibrated: Returns a model with the fixed start state of its weights, so that the models open like any
-                other.
-        """
+        """Write a checkpoint, whose models are ``calibrated`` to open like any other. Every process must call this."""
         gathered = world.gather(
             (
                 {prefix: state.to("cpu") for prefix, state in self.lstm_states.items()},
@@ -120,14 +113,7 @@ class TrainingState:
         )
 
     def restore(self, checkpoint: Checkpoint, world: World) -> str | None:
-        """Set a state that was built on a checkpoint's model to what the checkpoint holds.
-
-        Returns:
-            What changes if another number of processes wrote the checkpoint; else None.
-
-        Raises:
-            TrainingError: The checkpoint is damaged.
-        """
+        """Set a newly built state to that of a checkpoint; say what changes with another number of processes."""
         with checkpoint.errors():
             progress = checkpoint.progress()
             restore_optimizer(self.optimizer, self.trained_parameters(), checkpoint.tensors("optimizer"))
@@ -172,14 +158,10 @@ class TrainingState:
 def start_state(
     setup: TrainingSetup, checkpoint: Checkpoint | None, world: World, device: torch.device
 ) -> tuple[TrainingState, str | None]:
-    """Build the state of the first step, or restore that of a checkpoint. Seed the random numbers of either.
+    """Build the state of the first step, or restore that of a checkpoint; seed the random numbers of either.
 
     Returns:
         The state, and a line about what changes, if anything, with another number of processes than before.
-
-    Raises:
-        TrainingError: The checkpoint is damaged, or the model does not fit the corpus or the settings.
-        ConfigError: The student cannot learn from the teacher in this way.
     """
     config, corpus = setup.config, setup.corpus
     torch.manual_seed(config.seed)

@@ -200,7 +200,7 @@ def test_the_bilm_has_no_dropout_while_it_is_trained(tmp_path: Path, bilm: str) 
     assert torch.equal(first, second)
 
 
-def test_sentences_that_a_batch_repeats_are_read_once_and_empty_ones_are_zero(tmp_path: Path, bilm: str) -> None:
+def test_repeated_sentences_are_read_once_and_empty_ones_are_zero(tmp_path: Path, bilm: str) -> None:
     setup, model, _ = setup_and_model(tmp_path, bilm)
     sentences = [["Mira", "visits"], [], ["Mira", "visits"], ["Oslo"]]
     layers = model.inputs.with_layers(setup.inputs.batch(sentences)).layers
@@ -215,9 +215,7 @@ def test_sentences_that_a_batch_repeats_are_read_once_and_empty_ones_are_zero(tm
     assert nothing.shape == (3, 2, 1, 64)
 
 
-def test_only_unfrozen_layers_of_the_run_s_bilm_have_changed_and_the_model_itself_has_not(
-    tmp_path: Path, bilm: str
-) -> None:
+def test_only_unfrozen_layers_change_and_the_pretrained_model_does_not(tmp_path: Path, bilm: str) -> None:
     task, config = config_for(tmp_path, bilm, elmo={"freeze_epochs": 1, "unfreeze_every": 1}, epochs=2)
     config = changed(config, optimizer=OptimizerConfig("adam", 0.05))
     before = Path(bilm, "model.safetensors").read_bytes()

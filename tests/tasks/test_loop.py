@@ -136,7 +136,7 @@ def test_an_evaluation_is_followed_by_a_checkpoint(tmp_path: Path) -> None:
     assert all(model[name].equal(best[name]) for name in best)
 
 
-def test_no_weights_are_kept_that_no_checkpoint_knows(tmp_path: Path) -> None:
+def test_weights_are_kept_only_with_a_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         train(tmp_path, on_evaluation=kill)
     assert not (tmp_path / "run/seed-0/best.safetensors").exists()
@@ -153,7 +153,7 @@ def test_best_weights_missing_after_an_interruption_are_written_on_resume(tmp_pa
     assert same_tensors(straight, broken)
 
 
-def test_a_checkpoint_that_a_kill_caught_aside_is_put_back(tmp_path: Path) -> None:
+def test_a_checkpoint_is_restored_if_its_replacement_was_interrupted(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         train(tmp_path, progress=kill_at_step(5))
     folder = tmp_path / "run/seed-0"
@@ -188,7 +188,7 @@ def test_evaluation_every_so_many_steps(tmp_path: Path) -> None:
     assert [line["epoch"] for line in log(tmp_path / "run/seed-0")] == [2, 3, 4]
 
 
-def test_the_averaged_weights_are_those_that_are_kept(tmp_path: Path) -> None:
+def test_the_averaged_weights_are_kept(tmp_path: Path) -> None:
     seen: list[dict[str, torch.Tensor]] = []
     decay = 0.5
 
@@ -250,7 +250,7 @@ def test_l2_is_part_of_the_loss_and_its_gradient_is_clipped_with_the_rest(tmp_pa
     assert 0 < distance**0.5 < 2.1e-3
 
 
-def test_a_loss_that_is_no_number_stops_the_training(tmp_path: Path) -> None:
+def test_a_nan_loss_stops_the_training(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="The loss is nan at step"):
         train(tmp_path, optimizer=OptimizerConfig("sgd", 1e30), epochs=50, max_grad_norm=None)
 

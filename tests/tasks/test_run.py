@@ -57,7 +57,7 @@ def test_each_task_fits_its_examples_and_gives_them_back(name: str, with_elmo: b
     assert not opened.model.training
 
 
-def test_a_run_says_all_that_repeats_it(tmp_path: Path, bilm: str) -> None:
+def test_a_run_records_everything_needed_to_repeat_it(tmp_path: Path, bilm: str) -> None:
     task, config = tiny("ner", tmp_path / "data", {"model": bilm}, train={"epochs": 2, "seeds": [3, 4]})
     results = train_task(task, config, tmp_path / "run", facts={"command": "a command"})
     assert load_config(tmp_path / "run/config.toml") == (task, config)
@@ -84,7 +84,7 @@ def test_a_run_opens_from_another_folder(tmp_path: Path, bilm: str, monkeypatch:
     assert len(opened.predict(opened.read("../data"))) == 3
 
 
-def test_all_files_and_packages_that_a_run_rests_on_are_written_down(tmp_path: Path) -> None:
+def test_a_run_records_its_files_and_packages(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("Mira 1 2\n")
     words = {"vectors": str(tmp_path / "v.txt"), "dim": False, "lowercase": False}
     (tmp_path / "test").write_text(TEXTS["ner"])
@@ -191,7 +191,7 @@ def test_two_processes_do_not_train_in_one_run(tmp_path: Path) -> None:
     train_task(task, config, run)
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path, bilm: str) -> None:
+def test_bad_settings_are_refused_before_anything_is_written(tmp_path: Path, bilm: str) -> None:
     run = tmp_path / "run"
     (tmp_path / "v.txt").write_text("Mira 1 2\n")
     cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
@@ -242,7 +242,7 @@ def test_unknown_labels_at_test_time_are_refused(tmp_path: Path) -> None:
         ("nli", '"neutral"', '"maybe"', {"accuracy": 75.0}),
     ],
 )
-def test_unknown_labels_count_as_missed_where_that_is_asked_for(
+def test_unknown_labels_count_as_missed_on_request(
     name: str, old: str, new: str, expected: dict[str, float], tmp_path: Path
 ) -> None:
     task, config = tiny(name, tmp_path / "data")
@@ -253,7 +253,7 @@ def test_unknown_labels_count_as_missed_where_that_is_asked_for(
     assert {score: scores[score] for score in expected} == pytest.approx(expected)
 
 
-def test_missing_labels_are_refused_though_unknown_ones_count(tmp_path: Path) -> None:
+def test_missing_labels_are_refused_even_if_unknown_ones_count(tmp_path: Path) -> None:
     task, config = tiny("srl", tmp_path / "data", train={"epochs": 1})
     train_task(task, config, tmp_path / "run")
     (tmp_path / "other").write_text("1 Mira fixed it ||| B-ARG0 B-V B-ARG1\n1 Mira sold it |||\n")
@@ -345,7 +345,7 @@ def test_phrases_are_drawn_by_their_sentences_and_a_bilm_learns_whole_sentences(
         assert set(sentences) <= set(whole)
 
 
-def test_text_is_labeled_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_labeled_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elmokit.tasks.run.READ_AHEAD_EXAMPLES", 2)
     task, config = tiny("ner", tmp_path / "data", train={"epochs": 30})
     train_task(task, config, tmp_path / "run")
@@ -370,7 +370,7 @@ def test_a_model_without_input_is_refused_before_anything_is_read(tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
-def test_empty_sides_of_pairs_are_no_sentences_to_fine_tune_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fine_tuning_skips_empty_sides_of_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data").write_text("gold_label\tsentence1\tsentence2\nx\t\tthe cat\ny\tthe dog\tran\n")
     save_model(random_model(), tmp_path / "bilm")
     elmo = {"model": str(tmp_path / "bilm"), "finetune": {"epochs": 1}}

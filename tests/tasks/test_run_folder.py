@@ -10,7 +10,7 @@ from elmokit.errors import FormatError
 from elmokit.tasks.run_folder import mean_and_deviation, read_facts, read_result
 
 
-def test_seeds_are_summed_up_by_the_scores_that_all_of_them_have() -> None:
+def test_seeds_are_summarized_by_the_scores_they_share() -> None:
     first, second = {"f1": 50.0, "f1-PER": 40.0, "f1-MISC": 0.0}, {"f1": 70.0, "f1-PER": 40.0}
     for pair in ((first, second), (second, first)):
         found = mean_and_deviation(pair)

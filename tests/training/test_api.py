@@ -116,7 +116,7 @@ def test_a_distilled_model_has_the_perplexity_that_was_printed(corpus: Path) -> 
     assert result.best_perplexity == pytest.approx(found.per_direction, rel=1e-5)
 
 
-def test_finetuning_begins_with_the_perplexity_of_the_model_as_it_was_given(corpus: Path) -> None:
+def test_finetuning_first_evaluates_the_unchanged_model(corpus: Path) -> None:
     model = random_model()
     calibrate_initial_state(model, [["the", "cat"]], "a cat")
     harmful = {"learning_rate": 3.0, "warmup_ratio": 0.0, "batch_size": 2, "window_length": 5, "tokens": 20}

@@ -152,7 +152,7 @@ def test_a_model_of_the_backward_direction_keeps_it(reverse: bool) -> None:
         ),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_name(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_unsupported_options_are_refused_by_name(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"options\.json") as raised:
         config_of(options, tmp_path)
     assert message in str(raised.value)

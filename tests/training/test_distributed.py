@@ -152,7 +152,7 @@ def test_two_processes_of_b_rows_equal_one_of_2b(
 
 
 @pytest.mark.slow
-def test_a_tail_of_an_adaptive_softmax_without_a_word_in_a_window_stops_no_process(tmp_path: Path) -> None:
+def test_an_unused_tail_of_an_adaptive_softmax_does_not_block_processes(tmp_path: Path) -> None:
     # <UNK> stands in the head, the rare word in a tail that most windows do not hold.
     (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in [*LINES, "rare"]), encoding="utf-8")
     flags = ("--softmax", "adaptive", "--cutoffs", "4,13", "--out", "run", *SETTINGS.split(), "--max-words", "16")
@@ -175,7 +175,7 @@ def test_processes_distill_one_student_and_keep_the_states_of_their_teachers(tmp
     assert load_file(Run(tmp_path / "run").checkpoints()[-1].path / "state.safetensors")["teacher.cell"].shape[2] == 3
 
 
-def test_what_the_leading_process_found_missing_can_be_told_to_the_others() -> None:
+def test_an_error_about_a_missing_extra_can_be_sent_to_other_processes() -> None:
     error = pickle.loads(pickle.dumps(MissingExtraError("Reading a.zst", "zstd")))
     assert str(error) == str(MissingExtraError("Reading a.zst", "zstd"))
 

@@ -101,7 +101,7 @@ def stop_at(step: int) -> Any:
 
 
 @pytest.mark.slow
-def test_a_stopped_training_has_a_checkpoint_and_ends_as_if_it_had_not_been_stopped() -> None:
+def test_a_stopped_training_saves_a_checkpoint_and_resumes_with_the_same_result() -> None:
     def train(out: str, report: Any) -> Any:
         return elmokit.train("text.txt", held_out="text.txt", out=out, tokens=400, report=report, **SETTINGS)
 

@@ -1,4 +1,4 @@
-"""Training learns, logs, keeps checkpoints, and goes on after a kill as if there had been none."""
+"""Training learns, logs and keeps checkpoints; an interrupted run resumes with the same result."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_training_brings_perplexity_down_and_keeps_the_best_model(tmp_path: Path
     assert stored.vocabulary.words == VOCABULARY.words
 
 
-def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
+def test_two_processes_do_not_train_in_one_directory(tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
     with file_lock(tmp_path / "lock"), pytest.raises(LockedError, match="Another process is training"):
         run_training(tmp_path)
@@ -126,7 +126,7 @@ ROUNDED = dataclasses.replace(CONFIG, precision="bfloat16", n_samples=4)
     ("n_lines", "config"),
     [(1, CONFIG), (2, CONFIG), (4, CONFIG), (3, AS_BILM_TF), (2, AVERAGED), (3, AVERAGED), (2, ROUNDED)],
 )
-def test_a_run_that_was_stopped_ends_with_the_same_numbers_as_a_straight_one(
+def test_a_resumed_run_ends_with_the_numbers_of_an_uninterrupted_one(
     n_lines: int, config: TrainingConfig, tmp_path: Path
 ) -> None:
     config = dataclasses.replace(config, log_every=1)
@@ -164,7 +164,7 @@ def test_every_line_of_the_log_is_json_with_both_losses(tmp_path: Path) -> None:
     assert logged[-1]["fraction"] == 1.0
 
 
-def test_a_loss_that_is_no_number_stops_and_says_what_to_change(tmp_path: Path) -> None:
+def test_a_nan_loss_stops_and_says_what_to_change(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, learning_rate=1e30, warmup_ratio=0.0, max_grad_norm=1e30)
     with pytest.raises(TrainingError, match=r"At step 2 the loss is .*lower learning_rate.*There is no checkpoint yet"):
         run_training(tmp_path / "new", config)
@@ -174,7 +174,7 @@ def test_a_loss_that_is_no_number_stops_and_says_what_to_change(tmp_path: Path) 
         run_training(tmp_path / "saved", dataclasses.replace(config, save_every=1))
 
 
-def test_another_length_says_what_becomes_of_the_learning_rate(tmp_path: Path) -> None:
+def test_changing_the_length_reports_the_new_learning_rate(tmp_path: Path) -> None:
     notices: list[str] = []
     run_training(tmp_path, notices=notices)
     assert not notices
@@ -186,7 +186,7 @@ def test_another_length_says_what_becomes_of_the_learning_rate(tmp_path: Path) -
     ]
 
 
-def test_a_run_that_is_over_says_why_it_does_not_go_on(tmp_path: Path) -> None:
+def test_a_finished_run_says_why_it_does_not_continue(tmp_path: Path) -> None:
     notices: list[str] = []
     run_training(tmp_path / "done", notices=notices)
     run_training(tmp_path / "done", notices=notices)
@@ -209,7 +209,7 @@ def test_hours_count_from_now_if_given_again_and_otherwise_end_as_planned(tmp_pa
     assert Run(tmp_path).checkpoints()[-1].path.name == "step-00000002"
 
 
-def test_a_run_goes_on_with_its_own_settings_only(tmp_path: Path) -> None:
+def test_a_run_is_resumed_with_its_own_settings_only(tmp_path: Path) -> None:
     run_training(tmp_path)
     longer = dataclasses.replace(CONFIG, tokens=140)
     assert math.isfinite(run_training(tmp_path, longer).mean)
@@ -222,7 +222,7 @@ def test_a_run_goes_on_with_its_own_settings_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"batch_size": 0}, {"learning_rate": 0.0}, {"warmup_ratio": 1.0}])
-def test_settings_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
+def test_impossible_settings_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(change))):
         TrainingConfig(**change)
 
@@ -254,7 +254,7 @@ def test_a_long_training_says_that_bfloat16_would_be_faster(tmp_path: Path, monk
     assert "two to four times as fast" in notices[0]
 
 
-def test_bfloat16_trains_and_says_where_it_does_not_pay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_trains_and_says_where_it_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = dataclasses.replace(CONFIG, precision="bfloat16")
     notices: list[str] = []
     monkeypatch.setattr("elmokit.training.precision.multiplies_bfloat16", lambda: False)
@@ -319,9 +319,7 @@ def test_a_step_of_several_windows_takes_the_mean_of_their_gradients(tmp_path: P
         torch.testing.assert_close(trained[name.split(".", 1)[1]], stepped.detach(), atol=1e-6, rtol=1e-5)
 
 
-def test_a_fine_tuning_goes_on_from_the_initial_state_of_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fine_tuning_starts_from_the_start_state_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_training(tmp_path / "first")
     initial = load_folder(tmp_path / "first" / "model")
     assert initial.initial_state is not None
@@ -339,7 +337,7 @@ def test_a_fine_tuning_goes_on_from_the_initial_state_of_the_model(
 
 
 @pytest.mark.parametrize("reset", [False, True])
-def test_rows_start_from_zero_at_sentences_if_that_is_asked_for(
+def test_rows_restart_from_zero_at_sentences_if_reset_state_is_set(
     reset: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starts: list[torch.Tensor] = []
@@ -381,7 +379,7 @@ def test_out_of_memory_says_what_to_lower(tmp_path: Path, monkeypatch: pytest.Mo
         run_training(tmp_path)
 
 
-def test_the_model_that_is_kept_has_the_averaged_weights(tmp_path: Path) -> None:
+def test_the_best_model_has_the_averaged_weights(tmp_path: Path) -> None:
     run_training(tmp_path, dataclasses.replace(AVERAGED, save_every=3))
     best = load_folder(tmp_path / "model")
     checkpoint = tmp_path / "checkpoints" / f"step-{best.card['n_steps']:08d}"
