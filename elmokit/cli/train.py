@@ -70,7 +70,7 @@ def train(
     from elmokit.training import api
 
     given = given_options(settings)
-    if resume is not None and out is None:
+    if resume is not None and out is None and not overwrite:
         with name_flags(given), resumable_run(resume, texts):
             result = api.resume(resume, texts, device=device, **given)
     elif out is not None and resume is None:

@@ -215,15 +215,15 @@ class _SeedLoop:
         scores = setup.task.score(self.dev, predictions, setup.config)
         metric = setup.task.metric
         evaluation = TaskEvaluation(
-            self.seed,
-            counters.epoch + (counters.step > 0),
-            config.epochs,
-            counters.n_steps,
-            counters.loss_sum / max(counters.loss_steps, 1),
-            self._scheduled(config.optimizer.learning_rate),
-            scores,
-            not counters.best or scores[metric] > counters.best[metric],
-            self._bilm_cost(),
+            seed=self.seed,
+            epoch=counters.epoch + (counters.step > 0),
+            n_epochs=config.epochs,
+            n_steps=counters.n_steps,
+            loss=counters.loss_sum / max(counters.loss_steps, 1),
+            learning_rate=self._scheduled(config.optimizer.learning_rate),
+            scores=scores,
+            is_best=not counters.best or scores[metric] > counters.best[metric],
+            bilm=self._bilm_cost(),
         )
         counters.loss_sum, counters.loss_steps = 0.0, 0
         if evaluation.is_best:

@@ -107,8 +107,9 @@ def train_task(
         >>> results = train_task(task, config, "ner-run")
         >>> results["dev"]["f1"]["mean"]
     """
-    task_directory, run = task_run(run), Path(run)
-    is_continued = task_directory.is_continued(overwrite)
+    whole_run = task_run(run)  # with a run for each seed inside
+    whole_run.check_start(overwrite)
+    path = whole_run.path
     torch_device = parse_device(device)
     task.check_inputs(config)
     if config.elmo is not None and config.elmo.start == "continued":
@@ -132,29 +133,29 @@ def train_task(
         inputs = _with_elmo(inputs, elmo)
     setup = TaskSetup(task, config, inputs, labels, torch_device)
     setup.build(vocabulary.initial_vectors)  # fails for settings that do not fit together, before anything is written
-    if not is_continued and run.exists():
-        task_directory.remove()
-    with task_directory.lock():
-        start_run(run, task, config, {**vocabulary.to_dict(), "labels": labels})
+    if overwrite and path.exists():
+        whole_run.remove()
+    with whole_run.lock():
+        start_run(path, task, config, {**vocabulary.to_dict(), "labels": labels})
         if elmo is not None and config.elmo.finetune is not None:
-            elmo = _finetuned(task, config.elmo, run, train, torch_device, progress)
-        write_facts(run, task, config, vocabulary.coverage, elmo, {**(facts or {}), "device": str(torch_device)})
+            elmo = _finetuned(task, config.elmo, path, train, torch_device, progress)
+        write_facts(path, task, config, vocabulary.coverage, elmo, {**(facts or {}), "device": str(torch_device)})
         to_train = elmo if elmo is not None and config.elmo.trainable else None
         if elmo is not None and to_train is None:
-            cache = LayerCache(config.elmo.cache or run / "layers", elmo, config.elmo.cache_dtype)
+            cache = LayerCache(config.elmo.cache or path / "layers", elmo, config.elmo.cache_dtype)
             cache.fill((sentence for example in [*train, *dev] for sentence in task.sentences(example)), progress)
             inputs.layers_of = cache.layers
         training = TaskTraining(
             setup, train, dev, vocabulary.initial_vectors, to_train, progress=progress, on_evaluation=on_evaluation
         )
-        results = [train_seed(training, seed, Run(run / f"seed-{seed}")) for seed in config.train.seeds]
+        results = [train_seed(training, seed, Run(path / f"seed-{seed}")) for seed in config.train.seeds]
         summary = {
             "task": task.name,
             "metric": task.metric,
             "dev": mean_and_deviation([result["dev"] for result in results]),
             "seeds": results,
         }
-        write_json(run / RESULTS, summary)
+        write_json(path / RESULTS, summary)
     return summary
 
 
@@ -267,7 +268,8 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
     load_best_weights(model, run / f"seed-{seed}")
     if elmo is not None and config.elmo.trainable:
         model.inputs.elmo = ElmoModule(elmo.model, start=elmo.start, n_mixes=0)
-    return TaskRun(task, config, inputs, labels, torch_device, model.to(torch_device).eval(), seed, cache)
+    model = model.to(torch_device).eval()
+    return TaskRun(task, config, inputs, labels, torch_device, model=model, seed=seed, cache=cache)
 
 
 @contextlib.contextmanager
@@ -292,7 +294,7 @@ def run_of_archive(opened: OpenedArchive, device: torch.device) -> TaskRun:
         else:
             inputs.layers_of = elmo.embed
     model = opened.model.to(device).eval()
-    return TaskRun(setup.task, setup.config, inputs, setup.labels, device, model, ARCHIVE_SEED, None)
+    return TaskRun(setup.task, setup.config, inputs, setup.labels, device, model=model, seed=ARCHIVE_SEED, cache=None)
 
 
 def evaluate_run(

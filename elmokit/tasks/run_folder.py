@@ -11,7 +11,7 @@
     bilm-*             the text and the run of that fine-tuning
     seed-N/            a run (``training/run.py``) with best.safetensors and result.json; bilm/ if the biLM is trained
     results.json       the results of all seeds, mean and standard deviation
-    lock               held by the process that trains there
+    lock               locked by the process that trains there
 """
 
 from __future__ import annotations

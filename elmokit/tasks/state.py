@@ -13,7 +13,7 @@ from elmokit.tasks.bilm_training import parameter_groups
 from elmokit.tasks.setup import TaskSetup
 from elmokit.tasks.task import TaskModel
 from elmokit.training.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
-from elmokit.training.run import Checkpoint, Run, random_states, restore_random_states
+from elmokit.training.run import Run, RunCheckpoint, random_states, restore_random_states
 
 
 @dataclass
@@ -70,7 +70,7 @@ class TaskTrainingState:
             tensors["average"] = self.averaged.state_dict()
         run.save_checkpoint(self.counters.n_steps, asdict(self.counters), tensors)
 
-    def restore(self, checkpoint: Checkpoint) -> None:
+    def restore(self, checkpoint: RunCheckpoint) -> None:
         """Continue from a checkpoint. The state must be newly built, with the same settings."""
         with checkpoint.errors():
             progress = checkpoint.progress()

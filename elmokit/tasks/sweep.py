@@ -54,11 +54,11 @@ class SweepTraining:
     seed: int
 
     def run(self, folder: Path) -> Path:
-        """Return its run directory in the sweep's directory."""
+        """Its run directory in the sweep's directory."""
         return folder / self.variant.name / f"run-{self.seed}"
 
     def is_done(self, folder: Path) -> bool:
-        """Return whether it is finished."""
+        """Check whether it is finished."""
         return (self.run(folder) / RESULTS).exists()
 
 

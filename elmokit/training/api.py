@@ -292,12 +292,12 @@ def _start_or_continue(
     with init_distributed(device) as world:
 
         def start() -> tuple[TextPaths, dict[str, Any]]:
-            is_continued = run.is_continued(overwrite)
+            is_continued = run.check_start(overwrite)
             requested = request()
             if is_continued:
                 check_settings(run.path, RunSettings.open(run.path).request, requested.identity(), MAY_CHANGE)
                 return requested.data.texts, {name: getattr(requested.config, name) for name in MAY_CHANGE}
-            requested.prepare(report).write(run, world.size)
+            requested.prepare(report).write(run, world.size, overwrite)
             return (), {}
 
         texts, changes = world.on_main_process(start)

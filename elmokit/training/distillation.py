@@ -207,7 +207,7 @@ def _cannot_predict(config: TrainingConfig, teacher: PretrainedBiLM, vocabulary:
 
 
 def window_encoder(model: PretrainedBiLM, teacher: PretrainedBiLM | None) -> TokenEncoder:
-    """Return what encodes tokens for a model and its teacher, whose columns follow if they differ from the model's."""
+    """Encode tokens for a model and its teacher, whose columns follow if they differ from the model's."""
     if teacher is None or _same_encoding(model, teacher):
         return model.encode
     return lambda tokens: np.concatenate([_encode(model, tokens), _encode(teacher, tokens)], axis=1)
@@ -219,7 +219,7 @@ def _encode(model: PretrainedBiLM, tokens: Sequence[str]) -> NDArray[np.int64]:
 
 
 def _same_encoding(first: PretrainedBiLM, second: PretrainedBiLM) -> bool:
-    """Return whether both models read a token as the same UTF-8 bytes, as published models do."""
+    """Check whether both models read a token as the same UTF-8 bytes, as published models do."""
     sizes = [
         None if model.lexicon is not None or model.config.char_cnn is None else model.config.char_cnn.max_chars
         for model in (first, second)

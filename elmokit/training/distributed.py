@@ -67,7 +67,7 @@ class World:
         return result  # type: ignore[no-any-return]
 
     def any(self, condition: bool, device: torch.device) -> bool:
-        """Return whether a condition holds in some process. Every process must call this."""
+        """Check whether a condition holds in some process. Every process must call this."""
         if self.size == 1:
             return condition
         flag = torch.tensor([float(condition)], device=device)

@@ -170,10 +170,15 @@ class _TrainingLoop:
                 "patience or set it to 0."
             )
         elif (n_left := self.n_total - counters.n_predictions) > 0:
-            # A fine-tuning evaluates before the first step.
-            n_extra = int(self.evaluates_first)
-            evaluation = self.seconds_per_evaluation
-            plan = training_plan(config, n_left, world.size, seconds, counters.n_steps, evaluation, n_extra)
+            plan = training_plan(
+                config,
+                n_left,
+                world.size,
+                seconds_per_step=seconds,
+                n_steps_done=counters.n_steps,
+                seconds_per_evaluation=self.seconds_per_evaluation,
+                n_extra_evaluations=int(self.evaluates_first),
+            )
             self.report(plan)
             if plan.seconds is not None and plan.seconds > LONG_TRAINING and self._misses_bfloat16():
                 self._notice(
@@ -216,7 +221,7 @@ class _TrainingLoop:
             )
 
     def _misses_bfloat16(self) -> bool:
-        """Return whether the CPU computes in float32, although bfloat16 would be faster."""
+        """Check whether the CPU computes in float32, although bfloat16 would be faster."""
         device = self.state.device
         return device.type == "cpu" and self.config.precision == "float32" and is_faster_in_bfloat16(device)
 

@@ -26,7 +26,7 @@ from elmokit.network.softmax import AdaptiveSoftmax
 from elmokit.network.tensors import tensor_of
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.optimizers import SLOTS
-from elmokit.training.run import CHECKPOINTS, Checkpoint, Run
+from elmokit.training.run import CHECKPOINTS, Run, RunCheckpoint
 from elmokit.training.setup import SETTINGS
 
 COUNTER = "step"  # Adam's number of steps, a single number for each weight tensor
@@ -95,10 +95,10 @@ def _folder_of(source: Path) -> Iterator[Path]:
         yield source
 
 
-def _own_checkpoint(source: Path, model: PretrainedBiLM) -> Checkpoint | None:
+def _own_checkpoint(source: Path, model: PretrainedBiLM) -> RunCheckpoint | None:
     """Find the checkpoint of elmokit that holds a model; None if it is not from one."""
     if (source.parent / "optimizer.safetensors").is_file():
-        return Checkpoint(source.parent)
+        return RunCheckpoint(source.parent)
     if source.name != RUN_MODEL or not (source.parent / SETTINGS).is_file():
         return None
     # The best model of a run: only the checkpoint of the same step has an optimizer's state that fits its weights.

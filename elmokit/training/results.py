@@ -170,7 +170,7 @@ def compare_models(
 
 
 def _before_and_after(run: Path, best: PretrainedBiLM, report: TrainingCallback) -> dict[str, object]:
-    """Return what the model card of a fine-tuned model says about both models."""
+    """Compare the models before and after a fine-tuning, for the model card."""
     facts = best_model_facts(best.card, run)
     held_out = {"before": list(facts.held_out_perplexity_before or ()), "after": list(facts.held_out_perplexity)}
     if not (run / OLD_TEXT).exists():

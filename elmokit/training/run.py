@@ -4,12 +4,12 @@
 
     metrics.jsonl         the log, one JSON object per line
     checkpoints/step-N/   the two newest checkpoints
-    lock                  held by the process that trains there
+    lock                  locked by the process that trains there
 
 Next to them are what the training was started with and its best model so far, which differ: ``training/setup.py`` lists
 them for biLMs, ``tasks/run_folder.py`` for tasks, where each seed is a run inside that of the task.
 
-Resuming is the same for all: the call that started a run continues it (:meth:`Run.is_continued`). Its settings must be
+Resuming is the same for all: the call that started a run continues it (:meth:`Run.check_start`). Its settings must be
 the same, apart from a named few (:func:`check_settings`). On the CPU, the result has the same bits as that of a run
 that was not interrupted, because a checkpoint holds everything that the next step depends on::
 
@@ -64,11 +64,11 @@ class Run:
         self.log = MetricsLog(self.path / LOG)
         self._files = tuple(files)
 
-    def is_continued(self, overwrite: bool) -> bool:
-        """Check whether the directory holds a run to continue; if not, a new one can be written there.
+    def check_start(self, overwrite: bool) -> bool:
+        """Check that a training can start in the directory, and whether there is a run that it continues.
 
-        With ``overwrite``, a new run starts in any case; :meth:`remove` deletes the existing one. A directory with any
-        other file is an error, because the file would be lost.
+        With ``overwrite``, it continues none, and :meth:`remove` deletes what is there. Files that are not those of a
+        run are an error, because they would be lost.
         """
         if is_unused(self.path):
             return False
@@ -89,13 +89,18 @@ class Run:
     def remove(self) -> None:
         """Delete everything but the lock, to start anew."""
         with self.lock():
-            # First the settings: without them, what an interruption leaves is not taken for a run to continue.
-            (self.path / self._files[0]).unlink(missing_ok=True)
-            for inside in self.path.iterdir():
-                if inside.is_dir():
-                    shutil.rmtree(inside)
-                elif inside.name != LOCK:
-                    inside.unlink()
+            try:
+                # First the settings: without them, what an interruption leaves is not taken for a run to continue.
+                (self.path / self._files[0]).unlink(missing_ok=True)
+                for inside in self.path.iterdir():
+                    if inside.is_dir() and not inside.is_symlink():
+                        shutil.rmtree(inside)
+                    elif inside.name != LOCK:
+                        inside.unlink()
+            except OSError as error:
+                raise OutputError(
+                    f"Cannot overwrite {self.path}: {error.strerror}. Choose another directory."
+                ) from None
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -107,14 +112,14 @@ class Run:
             recover_interrupted(self.path / CHECKPOINTS)
             yield
 
-    def checkpoints(self) -> list[Checkpoint]:
+    def checkpoints(self) -> list[RunCheckpoint]:
         """List the checkpoints, oldest first."""
-        return [Checkpoint(path) for path in sorted((self.path / CHECKPOINTS).glob("step-*"))]
+        return [RunCheckpoint(path) for path in sorted((self.path / CHECKPOINTS).glob("step-*"))]
 
-    def checkpoint_at(self, n_steps: int) -> Checkpoint:
+    def checkpoint_at(self, n_steps: int) -> RunCheckpoint:
         """The checkpoint after some number of steps, whether it exists or not."""
         # Eight digits, so that names in alphabetical order are in the order of steps.
-        return Checkpoint(self.path / CHECKPOINTS / f"step-{n_steps:08d}")
+        return RunCheckpoint(self.path / CHECKPOINTS / f"step-{n_steps:08d}")
 
     def save_checkpoint(
         self,
@@ -143,7 +148,7 @@ class Run:
             shutil.rmtree(old.path)
 
 
-class Checkpoint:
+class RunCheckpoint:
     """A directory ``checkpoints/step-N``, with everything that the next step of a training depends on."""
 
     def __init__(self, path: Path) -> None:

@@ -37,7 +37,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from elmokit.config import from_dict, read_json, to_dict
-from elmokit.errors import ConfigError, ModelError, ModelNotFoundError, TextError, TrainingError
+from elmokit.errors import ConfigError, ModelError, ModelNotFoundError, OutputError, TextError, TrainingError
 from elmokit.formats.folder import RUN_MODEL, load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
@@ -89,13 +89,13 @@ class RunSettings:
         corpus = setup.corpus
         return cls(
             setup.config,
-            tuple((str(shard.resolve()), shard.stat().st_size) for shard in corpus.shards),
-            corpus.n_sentences,
-            corpus.n_tokens,
-            sentences_crc32(corpus.held_out),
-            text_crc32(corpus.vocabulary.to_text()),
-            n_predictions,
-            setup.request,
+            shards=tuple((str(shard.resolve()), shard.stat().st_size) for shard in corpus.shards),
+            n_sentences=corpus.n_sentences,
+            n_tokens=corpus.n_tokens,
+            held_out_crc32=sentences_crc32(corpus.held_out),
+            vocabulary_crc32=text_crc32(corpus.vocabulary.to_text()),
+            n_predictions=n_predictions,
+            request=setup.request,
         )
 
     @classmethod
@@ -153,14 +153,18 @@ class TrainingSetup:
     old_text: Sequence[Sequence[str]] = ()
     """Sentences of the domain that ``initial`` was trained on, scored before and after."""
 
-    def write(self, run: Run, n_processes: int) -> None:
+    def write(self, run: Run, n_processes: int, overwrite: bool = False) -> None:
         """Write the run directory of a new training, with copies of the models, so it can be resumed without them."""
         config, corpus = self.config, self.corpus
         corpus.check(config, n_processes)
         with torch.device("meta"):  # find out whether the softmax fits before anything is written, without its memory
             token_layer = BiLM(config.model).token_layer
             build_softmax(config.softmax, len(corpus.vocabulary), config.model.projection_dim, token_layer)
-        if run.path.exists():
+        if run.check_start(overwrite):
+            raise OutputError(
+                f"Another process has just started a run in {run.path}. Run the command again to resume it."
+            )
+        if overwrite and run.path.exists():
             run.remove()
         with atomic_write(run.path, overwrite=True, folder=True) as folder:
             (folder / VOCABULARY).write_text(corpus.vocabulary.to_text(), encoding="utf-8", newline="\n")
@@ -208,25 +212,25 @@ class TrainingSetup:
             settings.n_sentences,
             settings.n_tokens,
         )
-        is_new = not run.checkpoints()
-        return cls(
-            config,
-            corpus,
-            read_json(path / CARD),
-            settings.request,
-            load_folder(path / INITIAL) if is_new and (path / INITIAL).exists() else None,
-            load_file(path / INITIAL_OPTIMIZER) if is_new and (path / INITIAL_OPTIMIZER).exists() else None,
-            None if config.distillation is None else load_folder(path / TEACHER),
-        )
+        setup = cls(config, corpus, read_json(path / CARD), settings.request)
+        if config.distillation is not None:
+            setup = dataclasses.replace(setup, teacher=load_folder(path / TEACHER))
+        if run.checkpoints():  # which are where the training starts now
+            return setup
+        if (path / INITIAL).exists():
+            setup = dataclasses.replace(setup, initial=load_folder(path / INITIAL))
+        if (path / INITIAL_OPTIMIZER).exists():
+            setup = dataclasses.replace(setup, initial_optimizer=load_file(path / INITIAL_OPTIMIZER))
+        return setup
 
 
 def sentences_crc32(sentences: Sequence[Sequence[str]]) -> int:
-    """Return the checksum of sentences."""
+    """The checksum of sentences."""
     return text_crc32("\n".join(" ".join(sentence) for sentence in sentences))
 
 
 def text_crc32(text: str) -> int:
-    """Return the checksum of a text."""
+    """The checksum of a text."""
     return zlib.crc32(text.encode("utf-8", "replace"))
 
 

@@ -24,7 +24,7 @@ from elmokit.training.distributed import World
 from elmokit.training.losses import WindowLosses
 from elmokit.training.muon import Muon, matrix_blocks
 from elmokit.training.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
-from elmokit.training.run import Checkpoint, Run, random_states, restore_random_states
+from elmokit.training.run import Run, RunCheckpoint, random_states, restore_random_states
 from elmokit.training.setup import TrainingSetup
 from elmokit.training.weight_average import WeightAverage
 
@@ -78,7 +78,7 @@ class TrainingState:
         return self.lstm_state.hidden.device
 
     def trained_parameters(self) -> dict[str, torch.nn.Parameter]:
-        """Return what the optimizer changes, by name."""
+        """The parameters that the optimizer changes, by name."""
         return {name: value for name, value in self.losses.named_parameters() if value.requires_grad}
 
     def save(self, run: Run, world: World, calibrated: Callable[[PretrainedBiLM], PretrainedBiLM]) -> None:
@@ -112,7 +112,7 @@ class TrainingState:
             models,
         )
 
-    def restore(self, checkpoint: Checkpoint, world: World) -> str | None:
+    def restore(self, checkpoint: RunCheckpoint, world: World) -> str | None:
         """Set a newly built state to that of a checkpoint; say what changes with another number of processes."""
         with checkpoint.errors():
             progress = checkpoint.progress()
@@ -156,7 +156,7 @@ class TrainingState:
 
 
 def start_state(
-    setup: TrainingSetup, checkpoint: Checkpoint | None, world: World, device: torch.device
+    setup: TrainingSetup, checkpoint: RunCheckpoint | None, world: World, device: torch.device
 ) -> tuple[TrainingState, str | None]:
     """Build the state of the first step, or restore that of a checkpoint; seed the random numbers of either.
 
@@ -215,7 +215,7 @@ def _build_state(setup: TrainingSetup, model: PretrainedBiLM, world: World, devi
     lstm_state = _lstm_state(model, config, device)
     average = WeightAverage(model, config.ema_decay) if config.ema_decay else None
     stream = window_stream(setup, model, world)
-    return TrainingState(model, losses, optimizer, lstm_state, stream, average, teacher_state)
+    return TrainingState(model, losses, optimizer, lstm_state, stream, average=average, teacher_state=teacher_state)
 
 
 def window_stream(setup: TrainingSetup, model: PretrainedBiLM, world: World) -> WindowStream:

@@ -45,7 +45,7 @@ GRADUAL = {"freeze_epochs": 1, "unfreeze_every": 1, "layer_decay": 0.5}
 
 
 class Killed(Exception):
-    """Stands in for SIGKILL: nothing catches it."""
+    """Simulates SIGKILL: nothing catches it."""
 
 
 @pytest.fixture

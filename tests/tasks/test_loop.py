@@ -23,7 +23,7 @@ from tests.helpers.task_examples import changed, tiny
 
 
 class Killed(Exception):
-    """Stands in for SIGKILL: nothing catches it."""
+    """Simulates SIGKILL: nothing catches it."""
 
 
 def train(  # type: ignore[no-untyped-def]

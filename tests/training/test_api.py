@@ -339,6 +339,16 @@ def test_a_call_with_other_settings_is_refused_and_says_what_differs(corpus: Pat
         distill(random_model(), corpus, **{**arguments, "max_words": None})
 
 
+def test_a_run_that_another_process_started_meanwhile_is_not_replaced(corpus: Path) -> None:
+    def start_elsewhere(report: TrainingReport) -> None:
+        if isinstance(report, TextCounts):
+            start("train", "run")
+
+    with pytest.raises(OutputError, match="Another process has just started a run in run"):
+        start("train", "run", report=start_elsewhere)
+    assert RunSettings.open(Path("run")).n_predictions == 60
+
+
 def test_overwriting_starts_anew(corpus: Path) -> None:
     first = start("train", "run")
     assert first.perplexity.n_sentences == 40

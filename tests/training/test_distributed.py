@@ -1,4 +1,4 @@
-"""Two processes of B rows are one of 2 B rows; another number of processes can go on."""
+"""Two processes of B rows equal one of 2 B rows; another number of processes can resume a run."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_two_processes_of_b_rows_equal_one_of_2b(
 
 @pytest.mark.slow
 def test_an_unused_tail_of_an_adaptive_softmax_does_not_block_processes(tmp_path: Path) -> None:
-    # <UNK> stands in the head, the rare word in a tail that most windows do not hold.
+    # <UNK> is in the head, and the rare word in a tail of which most windows have no word.
     (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in [*LINES, "rare"]), encoding="utf-8")
     flags = ("--softmax", "adaptive", "--cutoffs", "4,13", "--out", "run", *SETTINGS.split(), "--max-words", "16")
     ran = torchrun(tmp_path, 2, "train", "text.txt", "--held-out", "text.txt", *flags)

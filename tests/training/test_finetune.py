@@ -115,7 +115,7 @@ def test_a_new_softmax_over_more_words_begins_near_the_old_perplexity() -> None:
     fresh = with_softmax_over(model.replace(softmax=None, vocabulary=None), NEW, counts, len(text))
     found = compare_models(model, carried, text)[0]
     assert len(found["before"]) == len(found["after"]) == 2
-    # The unknown words are told apart now, which costs at most the entropy of their shares.
+    # Unknown words are now distinguished, which costs at most the entropy of their shares.
     for before, after in zip(found["before"], found["after"], strict=True):
         assert before * 0.95 < after < before * 2
     assert compare_models(model, fresh, text)[0]["after"][0] < len(NEW) * 3

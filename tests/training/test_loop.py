@@ -112,7 +112,7 @@ def test_every_kind_of_model_trains(kind: str, tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """Stands for whatever ends a process between two steps."""
+    """Simulates whatever ends a process between two steps."""
 
 
 AS_BILM_TF = dataclasses.replace(CONFIG, optimizer="adagrad", n_samples=4, same_order=False, scale_loss_by_steps=True)

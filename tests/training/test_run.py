@@ -26,17 +26,17 @@ def started(path: Path, *names: str) -> Run:
 @pytest.mark.parametrize("leftovers", [(), ("lock",), ("lock", ".settings.json.abcdefgh/")])
 def test_a_new_run_starts_where_nothing_was_written(leftovers: tuple[str, ...], tmp_path: Path) -> None:
     run = Run(tmp_path / "run", FILES)
-    assert not run.is_continued(overwrite=False)
+    assert not run.check_start(overwrite=False)
     run.path.mkdir()
     for name in leftovers:
         (run.path / name).mkdir() if name.endswith("/") else (run.path / name).touch()
-    assert not run.is_continued(overwrite=False)
+    assert not run.check_start(overwrite=False)
 
 
 def test_a_started_run_is_continued_or_overwritten(tmp_path: Path) -> None:
     run = started(tmp_path / "run", "part-1")
-    assert run.is_continued(overwrite=False)
-    assert not run.is_continued(overwrite=True)
+    assert run.check_start(overwrite=False)
+    assert not run.check_start(overwrite=True)
     assert (run.path / "part-1").exists()  # nothing is deleted before the new run is ready
     run.remove()
     assert [path.name for path in run.path.iterdir()] == ["lock"]
@@ -46,19 +46,19 @@ def test_what_an_interrupted_removal_leaves_can_be_overwritten_and_is_not_contin
     run = started(tmp_path / "run", "part-1")
     (run.path / "settings.json").unlink()
     with pytest.raises(OutputError, match="run already exists and is not a run to continue"):
-        run.is_continued(overwrite=False)
-    assert not run.is_continued(overwrite=True)
+        run.check_start(overwrite=False)
+    assert not run.check_start(overwrite=True)
 
 
 def test_files_that_a_run_does_not_write_are_never_deleted(tmp_path: Path) -> None:
     run = started(tmp_path / "run", "notes.txt")
-    assert run.is_continued(overwrite=False)
+    assert run.check_start(overwrite=False)
     with pytest.raises(OutputError, match=r"contains notes\.txt, which overwriting would delete"):
-        run.is_continued(overwrite=True)
+        run.check_start(overwrite=True)
     (tmp_path / "file").touch()
     for overwrite in (False, True):
         with pytest.raises(OutputError, match="file already exists and is not a run"):
-            Run(tmp_path / "file", FILES).is_continued(overwrite)
+            Run(tmp_path / "file", FILES).check_start(overwrite)
 
 
 def test_a_run_that_another_process_trains_is_not_removed(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_run_that_another_process_trains_is_not_removed(tmp_path: Path) -> Non
     run = started(tmp_path / "run")
     with file_lock(run.path / "lock"), pytest.raises(LockedError, match="Another process is training"):
         run.remove()
-    assert run.is_continued(overwrite=False)
+    assert run.check_start(overwrite=False)
 
 
 def test_the_newest_two_checkpoints_are_kept_and_hold_what_was_saved(tmp_path: Path) -> None:
