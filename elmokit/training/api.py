@@ -292,9 +292,9 @@ def _start_or_continue(
     with init_distributed(device) as world:
 
         def start() -> tuple[TextPaths, dict[str, Any]]:
-            is_continued = run.check_start(overwrite)
+            continues = run.check_start(overwrite)
             requested = request()
-            if is_continued:
+            if continues:
                 check_settings(run.path, RunSettings.open(run.path).request, requested.identity(), MAY_CHANGE)
                 return requested.data.texts, {name: getattr(requested.config, name) for name in MAY_CHANGE}
             requested.prepare(report).write(run, world.size, overwrite)

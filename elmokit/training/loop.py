@@ -180,7 +180,9 @@ class _TrainingLoop:
                 n_extra_evaluations=int(self.evaluates_first),
             )
             self.report(plan)
-            if plan.seconds is not None and plan.seconds > LONG_TRAINING and self._misses_bfloat16():
+            is_long = plan.seconds is not None and plan.seconds > LONG_TRAINING
+            is_exact_on_cpu = self.state.device.type == "cpu" and config.precision == "float32"
+            if is_long and is_exact_on_cpu and is_faster_in_bfloat16(self.state.device):
                 self._notice(
                     "With precision bfloat16, this processor would train two to four times as fast, and the model "
                     "would learn as much."
@@ -219,11 +221,6 @@ class _TrainingLoop:
             self._notice(
                 f"n_samples is {config.n_samples:,}, but the vocabulary has only {n_words:,} words: all are used."
             )
-
-    def _misses_bfloat16(self) -> bool:
-        """Check whether the CPU computes in float32, although bfloat16 would be faster."""
-        device = self.state.device
-        return device.type == "cpu" and self.config.precision == "float32" and is_faster_in_bfloat16(device)
 
     def _seconds_per_step(self) -> float:
         """Time a step on a stream of its own, so that the training's stream does not advance."""
