@@ -31,6 +31,8 @@ from elmokit.training.config import RECIPES, TrainingConfig
 from elmokit.training.corpus import TrainingCorpus, count_corpus, read_held_out
 from elmokit.training.loop import run_training
 from elmokit.training.reports import TrainingProgress, TrainingReport
+from elmokit.training.run import Run
+from elmokit.training.setup import TrainingSetup
 
 N_SAMPLES = 1024
 N_HELD_OUT = 1000
@@ -104,7 +106,7 @@ def seconds_per_prediction(name: str, corpus: TrainingCorpus, common: Common) ->
 
     few = dataclasses.replace(corpus, held_out=corpus.held_out[:20])
     with tempfile.TemporaryDirectory() as folder:
-        run_training(config, few, Path(folder) / "run", {}, report)
+        run_training(TrainingSetup(config, few), Run(Path(folder) / "run"), report)
     started, ended = times[N_WARMUP - 1], times[N_WARMUP + N_TIMED - 1]
     return (ended - started) / (N_TIMED * config.predictions_per_step)
 
@@ -163,7 +165,7 @@ def train(
         spent_now = spent["cpu_seconds"] + time.process_time() - started
         clock.write_text(json.dumps({**spent, "cpu_seconds": spent_now}))
 
-    run_training(config, corpus, run, {"recipe": name}, report)
+    run_training(TrainingSetup(config, corpus, {"recipe": name}), Run(run), report)
     forward, backward = load_folder(run / "model").card["held_out_perplexity"]
     return {
         **json.loads(clock.read_text()),

@@ -8,15 +8,22 @@ from __future__ import annotations
 import dataclasses
 import json
 import typing
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from elmokit.config import describe_type, to_toml
 from elmokit.engine.config import PRESETS
 from elmokit.tasks.config import TaskDataConfig
 from elmokit.tasks.table import TASKS
-from elmokit.training.config import FINETUNING, RECIPES, TrainingConfig
-from elmokit.training.settings import BaseConfig, ContinuationConfig, DataConfig
+from elmokit.training.config import (
+    FINETUNING,
+    FINETUNING_SETTINGS,
+    NEW_MODEL_SETTINGS,
+    RECIPES,
+    BaseConfig,
+    DataConfig,
+    TrainingConfig,
+)
 
 INTRODUCTION = """\
 # Settings
@@ -46,7 +53,7 @@ values to start from; without it, those of the preset `published` apply, which a
 
 def settings_page() -> str:
     """Return the content of docs/reference/settings.md."""
-    parts = [INTRODUCTION, TRAINING, "### Base values", BASE_VALUES, _table(BaseConfig)]
+    parts = [INTRODUCTION, TRAINING, "### Base values", BASE_VALUES, _table(BaseConfig, names=NEW_MODEL_SETTINGS)]
     parts += ["### Top level", _table(TrainingConfig), *_section("data", DataConfig)]
     for name, (cls, _) in _tables(TrainingConfig):
         parts += _section(name, cls)
@@ -58,7 +65,7 @@ def settings_page() -> str:
     parts += [
         "### Fine-tuning",
         "`elmokit finetune` has these settings in place of the base values above.",
-        _table(ContinuationConfig),
+        _table(BaseConfig, names=FINETUNING_SETTINGS),
         "Fine-tuning starts from the values of its recipe and from the values below. With the recipe `bilm-tf`, the "
         f"learning rate is that of the recipe.\n\n```toml\n{to_toml(FINETUNING).rstrip()}\n```",
     ]
@@ -122,12 +129,14 @@ def _tables(cls: type, prefix: str = "") -> Iterator[tuple[str, tuple[type, str]
             yield from _tables(typing.cast(type, inner), f"{prefix}{field.name}.")
 
 
-def _table(cls: type, but: type | None = None) -> str:
+def _table(cls: type, but: type | None = None, names: Collection[str] | None = None) -> str:
     hints = typing.get_type_hints(cls)
     left_out = {field.name for field in dataclasses.fields(but)} if but is not None and issubclass(cls, but) else set()
     lines = ["| setting | type | default | meaning |", "|---|---|---|---|"]
     for field in dataclasses.fields(cls):
         hint = hints[field.name]
+        if names is not None and field.name not in names:
+            continue
         if field.name in left_out or any(map(dataclasses.is_dataclass, (hint, *typing.get_args(hint)))):
             continue
         default = "required" if field.default is dataclasses.MISSING else f"`{_value(field.default)}`"

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from elmokit.cli.common import model_option, options_option
+from elmokit.cli.common import model_option, options_option, overwrite_option
 from elmokit.cli.options import GroupedOption, SettingsCommand, name_flags, setting_options
 from elmokit.cli.train import (
     PATH,
@@ -29,11 +29,11 @@ class FinetuneCommand(SettingsCommand):
     def setting_options() -> list[click.Option]:
         """Return the options, with the defaults of fine-tuning."""
         from elmokit.engine.config import BiLMConfig
-        from elmokit.training.config import FINETUNING, TrainingConfig
-        from elmokit.training.settings import DATA_SETTINGS, ContinuationConfig, DataConfig
+        from elmokit.training.config import FINETUNING, FINETUNING_SETTINGS, BaseConfig, DataConfig, TrainingConfig
+        from elmokit.training.settings import DATA_SETTINGS
 
         return [
-            *setting_options(ContinuationConfig),
+            *setting_options(BaseConfig, {}, FINETUNING_SETTINGS),
             *setting_options(DataConfig, {"vocabulary": "the model's own"}, DATA_SETTINGS),
             *setting_options(BiLMConfig, {"dropout": "the model's"}, ["dropout"], "Model"),
             *setting_options(TrainingConfig, FINETUNING),
@@ -44,7 +44,8 @@ class FinetuneCommand(SettingsCommand):
 @texts_argument
 @model_option
 @options_option
-@out_option(required=True, help="New directory for checkpoints, logs and the final model.")
+@out_option(required=True, help="Directory for checkpoints, logs and the final model.")
+@overwrite_option
 @in_run("--config", type=PATH, help="TOML file of settings, or bilm-tf's options.json. Flags override it.")
 @click.option(
     "--old-text",
@@ -56,12 +57,14 @@ class FinetuneCommand(SettingsCommand):
 )
 @device_option
 @threads_option
-def finetune(model: str | None, texts: tuple[Path, ...], out: Path, device: str, **settings: Any) -> None:
+def finetune(
+    model: str | None, texts: tuple[Path, ...], out: Path, overwrite: bool, device: str, **settings: Any
+) -> None:
     """Continue training a model on your own text.
 
     TEXT is one or more files or directories of tokenized text. The model can also be a run directory or a TensorFlow
-    checkpoint. A model without a softmax, as most published ones are, gets a new one over the words of TEXT. To resume
-    an interrupted run, use: elmokit train --resume OUT
+    checkpoint. A model without a softmax, as most published ones are, gets a new one over the words of TEXT. If the
+    training is interrupted, the same command continues it.
 
     \b
     Examples:
@@ -74,7 +77,7 @@ def finetune(model: str | None, texts: tuple[Path, ...], out: Path, device: str,
     _refuse_models(texts)
     given = given_options(settings)
     with name_flags(given), resumable_run(out):
-        result = api.finetune(model, texts, out=out, device=device, **given)
+        result = api.finetune(model, texts, out=out, device=device, overwrite=overwrite, **given)
     if result.is_main_process:
         click.echo(str(result))
 

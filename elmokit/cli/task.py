@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elmokit.cli.common import PROGRAM, echo_json, json_option, resumable_command, resume_command
+from elmokit.cli.common import PROGRAM, echo_json, json_option, overwrite_option, resumable_command, resume_command
 from elmokit.cli.options import CommandGroup, OutputPath
 from elmokit.errors import ConfigError
 
@@ -43,11 +43,13 @@ def task() -> None:
 @set_option
 @seeds_option
 @device_option
-@click.option("--resume", is_flag=True, help="Resume an interrupted run.")
+@overwrite_option
 def train_command(
-    config: Path, run: Path, overrides: tuple[str, ...], seeds: str | None, device: str, resume: bool
+    config: Path, run: Path, overrides: tuple[str, ...], seeds: str | None, device: str, overwrite: bool
 ) -> None:
     """Train a task model from CONFIG (TOML) and keep the model with the best dev score.
+
+    If the training is interrupted, the same command continues it.
 
     \b
     Examples:
@@ -58,7 +60,7 @@ def train_command(
     from elmokit.tasks.run import train_task
 
     chosen, content = load_config_with(config, overrides, seeds)
-    command = resume_command("task", "train", str(run / "config.toml"), "--run", str(run), "--resume")
+    command = resume_command("task", "train", str(run / "config.toml"), "--run", str(run))
     is_started = (run / "config.toml").exists
     with resumable_command(lambda: command if is_started() else None), ProgressBar("") as progress:
         results = train_task(
@@ -69,7 +71,7 @@ def train_command(
             progress=progress,
             on_evaluation=lambda evaluation: progress.write(format_evaluation(evaluation)),
             on_coverage=lambda table, coverage: progress.write(format_coverage(table, coverage)),
-            resume=resume,
+            overwrite=overwrite,
             facts=run_facts(),
         )
     echo_scores(results["dev"], len(results["seeds"]))

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from elmokit.cli.common import resumable_command, resume_command
+from elmokit.cli.common import overwrite_option, resumable_command, resume_command
 from elmokit.cli.options import GroupedOption, OutputPath, SettingsCommand, ThreadCount, name_flags, setting_options
 from elmokit.errors import ConfigError
 
@@ -31,14 +31,13 @@ class TrainCommand(SettingsCommand):
         """Return the options, with the defaults of training."""
         from elmokit.engine.config import BiLMConfig
         from elmokit.engine.softmax import SoftmaxConfig
-        from elmokit.training.config import TrainingConfig
-        from elmokit.training.corpus import MAX_WORDS
-        from elmokit.training.settings import DATA_SETTINGS, MODEL_SETTINGS, SOFTMAX_SETTINGS, BaseConfig, DataConfig
+        from elmokit.training.config import MAX_WORDS, NEW_MODEL_SETTINGS, BaseConfig, DataConfig, TrainingConfig
+        from elmokit.training.settings import DATA_SETTINGS, MODEL_SETTINGS, SOFTMAX_SETTINGS
 
         sizes = dict.fromkeys(MODEL_SETTINGS, "the preset's") | {"bidirectional": True, "backward_only": False}
         return [
             *setting_options(DataConfig, {"max_words": MAX_WORDS}, DATA_SETTINGS),
-            *setting_options(BaseConfig),
+            *setting_options(BaseConfig, {}, NEW_MODEL_SETTINGS),
             *setting_options(BiLMConfig, sizes, MODEL_SETTINGS, "Model"),
             *setting_options(SoftmaxConfig, {}, SOFTMAX_SETTINGS, "Model"),
             *setting_options(TrainingConfig, {"epochs": 1.0}),
@@ -47,16 +46,20 @@ class TrainCommand(SettingsCommand):
 
 @click.command(cls=TrainCommand)
 @texts_argument
-@out_option(help="New directory for checkpoints, log and model.")
+@out_option(help="Directory for checkpoints, log and model.")
+@overwrite_option
 @in_run("--resume", type=PATH, help="Resume the run in this directory. TEXT is not needed.")
 @in_run("--config", type=PATH, help="TOML file of settings, or bilm-tf's options.json. Flags override it.")
 @device_option
 @threads_option
-def train(texts: tuple[Path, ...], out: Path | None, resume: Path | None, device: str, **settings: Any) -> None:
+def train(
+    texts: tuple[Path, ...], out: Path | None, overwrite: bool, resume: Path | None, device: str, **settings: Any
+) -> None:
     """Pre-train a biLM on TEXT.
 
     TEXT is one or more files (.txt, .gz, .xz, .zst), directories or quoted patterns of tokenized text: one sentence per
-    line, tokens separated by spaces. All settings can also be given in a TOML file (--config).
+    line, tokens separated by spaces. All settings can also be given in a TOML file (--config). If the training is
+    interrupted, the same command continues it.
 
     \b
     Examples:
@@ -67,14 +70,14 @@ def train(texts: tuple[Path, ...], out: Path | None, resume: Path | None, device
     from elmokit.training import api
 
     given = given_options(settings)
-    if resume is not None and out is None:
+    if resume is not None and out is None and not overwrite:
         with name_flags(given), resumable_run(resume, texts):
             result = api.resume(resume, texts, device=device, **given)
     elif out is not None and resume is None:
         with name_flags(given), resumable_run(out):
-            result = api.train(texts, out=out, device=device, **given)
+            result = api.train(texts, out=out, device=device, overwrite=overwrite, **given)
     else:
-        raise ConfigError("Give a new directory with --out, or a run to resume with --resume.")
+        raise ConfigError("Give a directory with --out, or a run to resume with --resume.")
     if result.is_main_process:
         click.echo(str(result))
 
@@ -86,7 +89,7 @@ def resumable_run(run: Path, texts: tuple[Path, ...] = ()) -> contextlib.Abstrac
         run: The run directory.
         texts: The text, if it has moved since the run was started.
     """
-    from elmokit.training.run import SETTINGS
+    from elmokit.training.setup import SETTINGS
 
     command = resume_command("train", "--resume", str(run), *map(str, texts))
     return resumable_command(lambda: command if (run / SETTINGS).exists() else None)

@@ -35,8 +35,8 @@ from elmokit.training import api
 from elmokit.training.bilm_tf_options import options_from_settings, settings_from_options
 from elmokit.training.reports import TrainingCallback, TrainingDisplay, TrainingNotice
 from elmokit.training.results import TrainingResult
-from elmokit.training.run import SETTINGS, VOCABULARY, RunSettings
-from elmokit.training.state import checkpoints
+from elmokit.training.run import Run
+from elmokit.training.setup import SETTINGS, VOCABULARY, RunSettings
 
 RESTART = "restart"
 SAMPLED_SENTENCES = 200  # of the training text, to evaluate on if there is no held-out text
@@ -74,10 +74,10 @@ def load_options_latest_checkpoint(tf_save_dir: str | Path) -> tuple[dict[str, A
     """
     save_dir = Path(tf_save_dir)
     for run in (*reversed(_restarts(save_dir)), save_dir):
-        if found := checkpoints(run):
+        if checkpoints := Run(run).checkpoints():
             settings = RunSettings.open(run)
             n_words = len(read_words(run / VOCABULARY))
-            return options_from_settings(settings.config, n_words, settings.n_predictions), str(found[-1])
+            return options_from_settings(settings.config, n_words, settings.n_predictions), str(checkpoints[-1].path)
     prefix = tf_checkpoint.find_checkpoint(save_dir)
     if prefix is None:
         raise ModelNotFoundError(f"There is no checkpoint in {save_dir}, neither of bilm-tf nor of elmokit.")
@@ -108,7 +108,8 @@ def train(
             it was made with ``reverse=True``.
         n_gpus: A step reads ``n_gpus`` times ``batch_size`` rows. To use several GPUs, start the script with
             ``torchrun``, which divides the rows among its processes.
-        tf_save_dir: The directory. It must be empty or new, except for a restart.
+        tf_save_dir: A directory that is new or empty, or in which the same call was interrupted; for a restart, that of
+            the checkpoint.
         tf_log_dir: Has no effect: the log is ``metrics.jsonl`` in the run directory and, if TensorBoard is installed,
             ``tensorboard/`` next to it.
         restart_ckpt_file: The checkpoint to restart from.
@@ -157,9 +158,6 @@ def train(
             return api.finetune(
                 model, data.files, held_out=held_out, out=out, config=base, keep_optimizer=True, **settings
             )
-        # bilm-tf needs the directory to exist, and elmokit creates it.
-        if _is_main_process() and save_dir.is_dir() and not any(save_dir.iterdir()):
-            save_dir.rmdir()
         return api.train(
             data.files, held_out=held_out, out=save_dir, config=table, vocabulary=data.vocab.path, **settings
         )

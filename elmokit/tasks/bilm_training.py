@@ -47,11 +47,7 @@ class BiLMCost:
 
 
 def check_freezing(config: ElmoConfig | None, n_epochs: int) -> None:
-    """Check that a trainable biLM is not frozen in every epoch.
-
-    Raises:
-        ConfigError: It is.
-    """
+    """Check that a trainable biLM is not frozen in every epoch."""
     if config is not None and config.trainable and config.freeze_epochs >= n_epochs:
         raise ConfigError(
             f"elmo.freeze_epochs is {config.freeze_epochs} and train.epochs is {n_epochs}, so the biLM would never be "
@@ -73,11 +69,7 @@ def copy_for_training(elmo: Elmo) -> ElmoModule:
 
 
 def save_trained(elmo: ElmoModule, folder: Path, task: str) -> None:
-    """Write a trained biLM as a model directory, replacing an earlier one.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
+    """Write a trained biLM as a model directory, replacing an earlier one."""
     model = elmo.model
     initial = {"source": None if model.source is None else model.source.name, "card": model.card}
     save_folder(model.replace(card={"task": task, "initial": initial}), folder / OWN_BILM, overwrite=True)
@@ -91,14 +83,12 @@ def trained_fingerprint(folder: Path, start: str) -> str:
 def parameter_groups(
     model: TaskModel[Any, Any], config: ElmoConfig | None, learning_rate: float
 ) -> list[dict[str, Any]]:
-    """Return the optimizer's parameter groups: the task's model, then the layers of a trainable biLM from the top.
-
-    Each group has its own ``initial_lr``, which schedules multiply. Layers that are still frozen are part of it,
-    because optimizers skip parameters without a gradient.
-    """
+    """Return the optimizer's parameter groups: the task's model, then the layers of a trainable biLM from the top."""
     layers = [] if model.inputs.elmo is None else parameters_of_layers(model.inputs.elmo.bilm)
     of_bilm = {id(parameter) for layer in layers for parameter in layer}
     others = [value for value in model.parameters() if value.requires_grad and id(value) not in of_bilm]
+    # Schedules multiply the `initial_lr` of each group. Layers that are still frozen are part of it, because optimizers
+    # skip parameters without a gradient.
     groups: list[dict[str, Any]] = [{"params": others, "initial_lr": learning_rate}]
     if layers:
         assert config is not None
@@ -122,13 +112,7 @@ def parameters_of_layers(bilm: BiLM) -> list[list[Parameter]]:
 
 
 def trained_layers(config: ElmoConfig, n_layers: int, epoch: int) -> tuple[int, ...]:
-    """Return the layers that are trained in an epoch (gradual unfreezing, Howard and Ruder 2018).
-
-    Args:
-        config: The settings.
-        n_layers: Number of layers, layer 0 included.
-        epoch: The epoch, counted from 0.
-    """
+    """Return the layers that are trained in an epoch from 0 (gradual unfreezing, Howard and Ruder 2018)."""
     if epoch < config.freeze_epochs:
         return ()
     n_trained = n_layers

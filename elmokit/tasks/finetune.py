@@ -15,7 +15,6 @@ from elmokit.tasks.config import FinetuneConfig
 from elmokit.training import api
 from elmokit.training.config import FINETUNING
 from elmokit.training.reports import TrainingProgress, TrainingReport
-from elmokit.training.run import SETTINGS
 
 HELD_OUT_EVERY = 20  # one sentence in 20 is kept for evaluation
 # A task's text is small: with the batches of a corpus, an epoch would have only a few steps.
@@ -30,55 +29,36 @@ def finetune_for_task(
     device: torch.device,
     progress: ProgressCallback | None = None,
 ) -> None:
-    """Fine-tune a biLM on a task's sentences, and write the model with the best held-out perplexity to a directory.
+    """Fine-tune a biLM on the distinct sentences of a task, and write the best model to a directory.
 
     The training is a run of its own next to the directory, and is resumed if it was interrupted.
-
-    Args:
-        model: The model's path or name; None for the one inside the package.
-        sentences: The distinct sentences of the task's training data.
-        config: The settings of ``elmo.finetune``.
-        folder: Where to write the model.
-        device: Where to train.
-        progress: Called with the stage ``"fine-tune"`` and the numbers of predictions.
-
-    Raises:
-        TextError: There are too few sentences.
-        ModelError: The model cannot be opened.
     """
 
     def report(message: TrainingReport) -> None:
         if progress is not None and isinstance(message, TrainingProgress) and message.fraction:
             progress("fine-tune", message.n_predictions, round(message.n_predictions / message.fraction))
 
-    run = folder.with_name(folder.name + "-training")
-    text, held_out = (folder.with_name(f"{folder.name}-{part}.txt") for part in ("text", "held-out"))
-    if (run / SETTINGS).exists():
-        result = api.resume(run, text, device=device, report=report)
-    else:
-        training = [sentence for index, sentence in enumerate(sentences) if index % HELD_OUT_EVERY]
-        if not training:
-            raise TextError(f"{len(sentences)} sentence is too little to fine-tune a biLM on. Remove elmo.finetune.")
-        _write(training, text)
-        _write(sentences[::HELD_OUT_EVERY], held_out)
-        n_predictions = sum(len(sentence) + 1 for sentence in training)
-        batch_size = min(MAX_BATCH_SIZE, len(training))
-        result = api.finetune(
-            model,
-            text,
-            held_out=held_out,
-            out=run,
-            held_out_sentences=len(sentences),
-            device=device,
-            report=report,
-            epochs=config.epochs,
-            batch_size=batch_size,
-            window_length=min(MAX_WINDOW_LENGTH, n_predictions // batch_size),
-            learning_rate=config.learning_rate or FINETUNING["learning_rate"],
-        )
+    training = [sentence for index, sentence in enumerate(sentences) if index % HELD_OUT_EVERY]
+    if not training:
+        raise TextError(f"{len(sentences)} sentence is too little to fine-tune a biLM on. Remove elmo.finetune.")
+    text, held_out = (folder.with_name(f"{folder.name}-{name}.txt") for name in ("text", "held-out"))
+    for path, content in ((text, training), (held_out, sentences[::HELD_OUT_EVERY])):
+        with atomic_write(path, overwrite=True) as temporary:
+            lines = [" ".join(tokens) + "\n" for tokens in content]
+            temporary.write_text("".join(lines), encoding="utf-8", newline="\n")
+    n_predictions = sum(len(sentence) + 1 for sentence in training)
+    batch_size = min(MAX_BATCH_SIZE, len(training))
+    result = api.finetune(
+        model,
+        text,
+        held_out=held_out,
+        out=folder.with_name(f"{folder.name}-training"),
+        held_out_sentences=len(sentences),
+        device=device,
+        report=report,
+        epochs=config.epochs,
+        batch_size=batch_size,
+        window_length=min(MAX_WINDOW_LENGTH, n_predictions // batch_size),
+        learning_rate=config.learning_rate or FINETUNING["learning_rate"],
+    )
     save_folder(result.model, folder)
-
-
-def _write(sentences: Sequence[Sequence[str]], path: Path) -> None:
-    with atomic_write(path, overwrite=True) as temporary:
-        temporary.write_text("".join(" ".join(tokens) + "\n" for tokens in sentences), encoding="utf-8", newline="\n")

@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.errors import TrainingError
 from elmokit.network.tensors import save_tensors
-from elmokit.storage.atomic import atomic_write, recover_interrupted
+from elmokit.storage.atomic import atomic_write
 from elmokit.storage.progress import ProgressCallback
 from elmokit.tasks.batches import epoch_batches
 from elmokit.tasks.bilm_training import (
@@ -26,18 +25,16 @@ from elmokit.tasks.bilm_training import (
     CostMeter,
     bilm_learning_rate,
     copy_for_training,
-    parameter_groups,
     save_trained,
     trained_fingerprint,
     unfreeze,
 )
-from elmokit.tasks.checkpoint import TaskCounters, TaskTrainingState
 from elmokit.tasks.run_folder import BEST_WEIGHTS, load_best_weights, read_result
 from elmokit.tasks.setup import TaskSetup
-from elmokit.tasks.task import TaskModel
+from elmokit.tasks.state import TaskTrainingState, build_state
 from elmokit.training.interruption import StopRequest, TrainingInterrupted, stop_requests
-from elmokit.training.optimizers import build_optimizer, clip_gradients
-from elmokit.training.run_folder import MetricsLog, write_json
+from elmokit.training.optimizers import clip_gradients
+from elmokit.training.run import Run, write_json
 
 ELMO_WEIGHTS = "inputs.elmo."  # how the state dict of a task's model names a biLM that is trained with it
 CHECKPOINT_SECONDS = 60.0  # an interrupted run loses at most this much work
@@ -63,116 +60,81 @@ class TaskEvaluation:
 EvaluationCallback = Callable[[TaskEvaluation], None]
 
 
-def train_seed(
-    setup: TaskSetup,
-    train: Sequence[Any],
-    dev: Sequence[Any],
-    build: Callable[[], TaskModel[Any, Any]],
-    seed: int,
-    folder: Path,
-    progress: ProgressCallback | None = None,
-    on_evaluation: EvaluationCallback | None = None,
-    elmo: Elmo | None = None,
-) -> dict[str, Any]:
-    """Train one seed, or resume it from its checkpoint. On CPU the result is bit-identical to an uninterrupted run.
+@dataclass(frozen=True)
+class TaskTraining:
+    """What the trainings of all seeds share."""
+
+    setup: TaskSetup
+    train: Sequence[Any]
+    """The training examples."""
+    dev: Sequence[Any]
+    """The validation examples."""
+    initial_vectors: Mapping[str, Tensor] | None = None
+    """The initial values of word tables with pretrained vectors, by table."""
+    elmo: Elmo | None = None
+    """The pretrained biLM, if a copy of it is to be trained with the model."""
+    progress: ProgressCallback | None = None
+    """Called with the stages ``"seed N"`` (steps) and ``"predict"`` (examples)."""
+    on_evaluation: EvaluationCallback | None = None
+    """Called after each evaluation."""
+
+
+def train_seed(training: TaskTraining, seed: int, run: Run) -> dict[str, Any]:
+    """Train one seed, or resume it from its checkpoint; return the content of ``result.json``.
 
     The best model so far is kept as ``best.safetensors`` (a trained biLM as a model directory of its own), and each
-    evaluation is a line of ``metrics.jsonl``.
-
-    Args:
-        setup: The task, its config and vocabularies.
-        train: The training examples.
-        dev: The validation examples.
-        build: Builds a new model, drawn from torch's global generator, which is seeded here.
-        seed: The random seed.
-        folder: The seed's directory. No other process may write to it.
-        progress: Called with the stages ``"seed N"`` (steps) and ``"evaluate"`` (examples).
-        on_evaluation: Called after each evaluation.
-        elmo: The pretrained biLM, if a copy of it is to be trained with the model.
-
-    Returns:
-        The content of ``result.json``: the best scores, when they were reached, and the mixes' weights.
-
-    Raises:
-        TrainingError: The loss is not finite, or the checkpoint is damaged.
-        TrainingInterrupted: The user pressed Ctrl-C or sent SIGTERM. A checkpoint was saved.
+    evaluation is a line of the log.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    recover_interrupted(folder)
-    result_path = folder / "result.json"
-    if result_path.exists():
-        return read_result(folder)
-    config = setup.config.train
-    torch.manual_seed(seed)
-    model = build()
-    if elmo is not None:
-        model.inputs.elmo = copy_for_training(elmo)
-    model = model.to(setup.device)
-    averaged = None
-    if config.average is not None:
-        averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.average))  # type: ignore[no-untyped-call]
-    optimizer = build_optimizer(
-        config.optimizer.name,
-        parameter_groups(model, setup.config.elmo, config.optimizer.learning_rate),
-        config.optimizer.learning_rate,
-        betas=config.optimizer.betas,
-        epsilon=config.optimizer.epsilon,
-        rho=config.optimizer.rho,
-        momentum=config.optimizer.momentum,
-    )
-    state = TaskTrainingState(model, optimizer, averaged, setup.device, TaskCounters())
-    torch.manual_seed(seed)  # dropout must not depend on how many numbers the initial weights took
-    if (folder / "checkpoint").exists():
-        state.restore(folder / "checkpoint")
-    MetricsLog(folder / "metrics.jsonl").truncate(state.counters.n_steps)
-    save_if_best(state, folder, setup.task.name)
-    with stop_requests() as stop:
-        _SeedLoop(setup, train, dev, state, seed, folder, progress, on_evaluation).run(stop)
-    counters = state.counters
-    result = {
-        "seed": seed,
-        "dev": counters.best,
-        "best_epoch": counters.best_epoch,
-        "n_epochs": counters.epoch,
-        "n_steps": counters.n_steps,
-        "mixes": _mix_weights(build, folder),
-    }
-    if elmo is not None:
-        result["bilm"] = {"fingerprint": trained_fingerprint(folder, elmo.start)}
-    write_json(result_path, result)
-    return result
+    setup, elmo = training.setup, training.elmo
+    with run.lock():
+        result_path = run.path / "result.json"
+        if result_path.exists():
+            return read_result(run.path)
+        torch.manual_seed(seed)
+        model = setup.build(training.initial_vectors)
+        if elmo is not None:
+            model.inputs.elmo = copy_for_training(elmo)
+        state = build_state(setup, model.to(setup.device))
+        torch.manual_seed(seed)  # dropout must not depend on how many numbers the initial weights took
+        if checkpoints := run.checkpoints():
+            state.restore(checkpoints[-1])
+        run.log.truncate(state.counters.n_steps)
+        save_if_best(state, run.path, setup.task.name)
+        with stop_requests() as stop:
+            _SeedLoop(training, seed, run, state).run_to_end(stop)
+        counters = state.counters
+        best = setup.build(training.initial_vectors)
+        load_best_weights(best, run.path)
+        result = {
+            "seed": seed,
+            "dev": counters.best,
+            "best_epoch": counters.best_epoch,
+            "n_epochs": counters.epoch,
+            "n_steps": counters.n_steps,
+            "mixes": best.inputs.mix_weights(),
+        }
+        if elmo is not None:
+            result["bilm"] = {"fingerprint": trained_fingerprint(run.path, elmo.start)}
+        write_json(result_path, result)
+        return result
 
 
 class _SeedLoop:
     """The steps, evaluations and checkpoints of one seed."""
 
-    def __init__(
-        self,
-        setup: TaskSetup,
-        train: Sequence[Any],
-        dev: Sequence[Any],
-        state: TaskTrainingState,
-        seed: int,
-        folder: Path,
-        progress: ProgressCallback | None,
-        on_evaluation: EvaluationCallback | None,
-    ) -> None:
-        self.setup, self.train, self.dev, self.state, self.seed, self.folder = setup, train, dev, state, seed, folder
-        self.progress, self.on_evaluation = progress, on_evaluation
-        self.config = setup.config.train
-        self.log = MetricsLog(folder / "metrics.jsonl")
-        self.lengths = [setup.task.lengths(example) for example in train]
-        self.total_steps = math.ceil(len(train) / self.config.batch_size) * self.config.epochs
+    def __init__(self, training: TaskTraining, seed: int, run: Run, state: TaskTrainingState) -> None:
+        self.setup, self.train, self.dev = training.setup, training.train, training.dev
+        self.progress, self.on_evaluation = training.progress, training.on_evaluation
+        self.seed, self.run, self.state = seed, run, state
+        self.config = self.setup.config.train
+        self.lengths = [self.setup.task.lengths(example) for example in self.train]
+        self.total_steps = math.ceil(len(self.train) / self.config.batch_size) * self.config.epochs
         self.trained_layers: tuple[int, ...] = ()  # of the biLM
-        self.meter = CostMeter(setup.device)
+        self.meter = CostMeter(self.setup.device)
         self.started = self.saved = time.monotonic()
 
-    def run(self, stop: StopRequest) -> None:
-        """Train to the end.
-
-        Raises:
-            TrainingInterrupted: The user asked to stop. A checkpoint of the last step was saved.
-        """
+    def run_to_end(self, stop: StopRequest) -> None:
+        """Train until the last epoch or early stopping."""
         config, counters = self.config, self.state.counters
         while not counters.is_over:
             if self.state.model.inputs.elmo is not None:
@@ -204,8 +166,8 @@ class _SeedLoop:
             self._save()
 
     def _save(self) -> None:
-        self.state.save(self.folder / "checkpoint")
-        save_if_best(self.state, self.folder, self.setup.task.name)
+        self.state.save(self.run)
+        save_if_best(self.state, self.run.path, self.setup.task.name)
         self.saved = time.monotonic()
 
     def _step(self, indices: Sequence[int]) -> None:
@@ -216,7 +178,7 @@ class _SeedLoop:
             for index in indices
         ]
         model = state.model.train()
-        self.meter.n_tokens += sum(len(one) for example in examples for one in setup.task.sentences(example))
+        self.meter.n_tokens += sum(len(tokens) for example in examples for tokens in setup.task.sentences(example))
         batch = setup.batch(examples, model)
         loss = model.loss(batch)
         if not loss.isfinite():
@@ -253,15 +215,15 @@ class _SeedLoop:
         scores = setup.task.score(self.dev, predictions, setup.config)
         metric = setup.task.metric
         evaluation = TaskEvaluation(
-            self.seed,
-            counters.epoch + (counters.step > 0),
-            config.epochs,
-            counters.n_steps,
-            counters.loss_sum / max(counters.loss_steps, 1),
-            self._scheduled(config.optimizer.learning_rate),
-            scores,
-            not counters.best or scores[metric] > counters.best[metric],
-            self._bilm_cost(),
+            seed=self.seed,
+            epoch=counters.epoch + (counters.step > 0),
+            n_epochs=config.epochs,
+            n_steps=counters.n_steps,
+            loss=counters.loss_sum / max(counters.loss_steps, 1),
+            learning_rate=self._scheduled(config.optimizer.learning_rate),
+            scores=scores,
+            is_best=not counters.best or scores[metric] > counters.best[metric],
+            bilm=self._bilm_cost(),
         )
         counters.loss_sum, counters.loss_steps = 0.0, 0
         if evaluation.is_best:
@@ -274,7 +236,7 @@ class _SeedLoop:
                 counters.n_drops += 1
                 counters.since_drop = 0
         counters.is_over = config.patience is not None and counters.since_best >= config.patience
-        self.log.append(
+        self.run.log.append(
             {
                 "epoch": evaluation.epoch,
                 "n_steps": evaluation.n_steps,
@@ -325,10 +287,3 @@ def l2_penalty(model: nn.Module, l2: float) -> Tensor | float:
     trained = (parameter for parameter in model.parameters() if parameter.requires_grad and parameter.ndim >= 2)
     squares = [(parameter**2).sum() for parameter in trained if id(parameter) not in tables | bilm]
     return l2 * torch.stack(squares).sum() if squares else 0.0
-
-
-def _mix_weights(build: Callable[[], TaskModel[Any, Any]], folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the weights of the best model's mixes."""
-    model = build()
-    load_best_weights(model, folder)
-    return model.inputs.mix_weights()

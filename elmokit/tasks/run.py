@@ -20,13 +20,11 @@ from elmokit.errors import (
     ConfigError,
     FormatError,
     ModelNotFoundError,
-    OutputError,
     TextError,
     UnknownLabelError,
 )
 from elmokit.formats.folder import DEFAULT_MODEL
 from elmokit.network.devices import parse_device
-from elmokit.storage.atomic import is_unused, recover_interrupted
 from elmokit.storage.progress import ProgressCallback
 from elmokit.tasks.allennlp_archive.files import is_task_archive
 from elmokit.tasks.allennlp_archive.opened import OpenedArchive, open_task_archive
@@ -36,10 +34,14 @@ from elmokit.tasks.config import ElmoConfig, expand_paths
 from elmokit.tasks.finetune import finetune_for_task
 from elmokit.tasks.inputs import ElmoShape, Inputs
 from elmokit.tasks.layer_cache import LayerCache
-from elmokit.tasks.loop import EvaluationCallback, train_seed
+from elmokit.tasks.loop import EvaluationCallback, TaskTraining, train_seed
 from elmokit.tasks.run_folder import (
     ARCHIVE_SEED,
+    CONFIG,
+    FACTS,
     OWN_BILM,
+    RESULTS,
+    VOCABULARY,
     elmo_start,
     finished_seeds,
     load_best_weights,
@@ -49,6 +51,7 @@ from elmokit.tasks.run_folder import (
     read_vocabulary,
     resolve_path,
     start_run,
+    task_run,
     write_facts,
 )
 from elmokit.tasks.setup import TaskSetup
@@ -56,7 +59,7 @@ from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask, TaskModel, Tokenize
 from elmokit.tasks.vocabulary import Coverage, inputs_from, make_vocabulary
 from elmokit.text.batching import read_ahead
-from elmokit.training.run_folder import run_lock, write_json
+from elmokit.training.run import Run, write_json
 
 READ_AHEAD_EXAMPLES = 256
 
@@ -70,23 +73,24 @@ def train_task(
     progress: ProgressCallback | None = None,
     on_evaluation: EvaluationCallback | None = None,
     on_coverage: Callable[[str, Coverage], None] | None = None,
-    resume: bool = False,
+    overwrite: bool = False,
     facts: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Train a task's model, once for each of the config's seeds.
 
+    If the training is interrupted, the same call continues it.
+
     Args:
         task: The task.
         config: Its config, for example from :func:`elmokit.tasks.table.load_config`.
-        run: The run directory. It must not exist, unless ``resume`` is set and it holds a run with the same config and
-            data.
+        run: The run directory. If it holds a run with the same config and data, that is continued; seeds can be added.
         device: Where to compute.
         progress: Called with the stages ``"layers"`` (tokens through a frozen biLM), ``"seed N"`` (training steps) and
             ``"predict"`` (dev examples); for a config with ``elmo.finetune`` also ``"fine-tune"``.
         on_evaluation: Called after each evaluation on dev.
         on_coverage: Called before training for each table of pretrained word vectors, with its name and how many words
             lack a vector.
-        resume: Continue an interrupted run; start it if there is none.
+        overwrite: Replace a run in the directory by a new one.
         facts: Added to ``run.json``, such as the command.
 
     Returns:
@@ -94,7 +98,7 @@ def train_task(
 
     Raises:
         ConfigError, TextError, ModelError: The config, the data or the biLM cannot be used.
-        OutputError: The directory exists, or cannot be written.
+        OutputError: The directory is not a run, or cannot be written.
         TrainingError: The run was started with other settings, or the training failed.
         LockedError: Another process is training in the directory.
 
@@ -103,9 +107,9 @@ def train_task(
         >>> results = train_task(task, config, "ner-run")
         >>> results["dev"]["f1"]["mean"]
     """
-    run = Path(run)
-    if not is_unused(run) and not (resume and run.is_dir()):
-        raise OutputError(f"{run} already exists. Pass --resume to continue a run, or choose another directory.")
+    whole_run = task_run(run)  # with a run for each seed inside
+    whole_run.check_start(overwrite)
+    path = whole_run.path
     torch_device = parse_device(device)
     task.check_inputs(config)
     if config.elmo is not None and config.elmo.start == "continued":
@@ -128,33 +132,30 @@ def train_task(
         elmo = _open_elmo(config.elmo, config.elmo.model, torch_device)
         inputs = _with_elmo(inputs, elmo)
     setup = TaskSetup(task, config, inputs, labels, torch_device)
-
-    def build() -> TaskModel[Any, Any]:
-        return setup.build(vocabulary.initial_vectors)
-
-    build()  # fails for settings that do not fit together, before anything is written
-    with run_lock(run):
-        recover_interrupted(run)
-        start_run(run, task, config, {**vocabulary.to_dict(), "labels": labels})
+    setup.build(vocabulary.initial_vectors)  # fails for settings that do not fit together, before anything is written
+    if overwrite and path.exists():
+        whole_run.remove()
+    with whole_run.lock():
+        start_run(path, task, config, {**vocabulary.to_dict(), "labels": labels})
         if elmo is not None and config.elmo.finetune is not None:
-            elmo = _finetuned(task, config.elmo, run, train, torch_device, progress)
-        write_facts(run, task, config, vocabulary.coverage, elmo, {**(facts or {}), "device": str(torch_device)})
+            elmo = _finetuned(task, config.elmo, path, train, torch_device, progress)
+        write_facts(path, task, config, vocabulary.coverage, elmo, {**(facts or {}), "device": str(torch_device)})
         to_train = elmo if elmo is not None and config.elmo.trainable else None
         if elmo is not None and to_train is None:
-            cache = LayerCache(config.elmo.cache or run / "layers", elmo, config.elmo.cache_dtype)
+            cache = LayerCache(config.elmo.cache or path / "layers", elmo, config.elmo.cache_dtype)
             cache.fill((sentence for example in [*train, *dev] for sentence in task.sentences(example)), progress)
             inputs.layers_of = cache.layers
-        results = [
-            train_seed(setup, train, dev, build, seed, run / f"seed-{seed}", progress, on_evaluation, to_train)
-            for seed in config.train.seeds
-        ]
+        training = TaskTraining(
+            setup, train, dev, vocabulary.initial_vectors, to_train, progress=progress, on_evaluation=on_evaluation
+        )
+        results = [train_seed(training, seed, Run(path / f"seed-{seed}")) for seed in config.train.seeds]
         summary = {
             "task": task.name,
             "metric": task.metric,
             "dev": mean_and_deviation([result["dev"] for result in results]),
             "seeds": results,
         }
-        write_json(run / "results.json", summary)
+        write_json(path / RESULTS, summary)
     return summary
 
 
@@ -170,7 +171,7 @@ class TaskRun(TaskSetup):
     def cache_layers(self, examples: Sequence[Any], progress: ProgressCallback | None = None) -> None:
         """Add the biLM's layers of examples to the run's cache, because several seeds will predict for them."""
         if self.cache is not None:
-            self.cache.fill((sentence for one in examples for sentence in self.task.sentences(one)), progress)
+            self.cache.fill((sentence for example in examples for sentence in self.task.sentences(example)), progress)
 
     def read(self, paths: str | Sequence[str], count_unknown_labels: bool = False) -> list[Any]:
         """Read the examples of files, and check their labels against the run's.
@@ -228,16 +229,16 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
             :func:`elmokit.tasks.allennlp_archive.opened.open_task_archive`.
     """
     run, torch_device = Path(run), parse_device(device)
-    if is_task_archive(run) and not (run / "config.toml").is_file():
+    if is_task_archive(run) and not (run / CONFIG).is_file():
         if seed not in (None, ARCHIVE_SEED):
             raise ModelNotFoundError(f"{run} is an archive of AllenNLP with a single model. Leave out the seed {seed}.")
         opened = open_task_archive(run)
         if opened.assumed is not None:
             warnings.warn(f"{run}: {opened.assumed}", stacklevel=2)
         return run_of_archive(opened, torch_device)
-    if not (run / "config.toml").is_file():
+    if not (run / CONFIG).is_file():
         raise ModelNotFoundError(f"{run} is not a task's run: it has no config.toml.")
-    task, config = load_config(run / "config.toml")
+    task, config = load_config(run / CONFIG)
     finished = finished_seeds(run)
     if seed is None and finished:
         results = {number: read_result(run / f"seed-{number}") for number in finished}
@@ -245,7 +246,11 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
     if seed not in finished:
         raise ModelNotFoundError(
             f"{run} has no finished training{'' if seed is None else f' with seed {seed}'}. "
-            + (f"Finished seeds: {', '.join(map(str, finished))}." if finished else "Resume it: task train --resume.")
+            + (
+                f"Finished seeds: {', '.join(map(str, finished))}."
+                if finished
+                else "Run elmokit task train again to finish it."
+            )
         )
     with _vocabulary_errors(run):
         inputs, labels = inputs_from(read_vocabulary(run))
@@ -263,21 +268,18 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
     load_best_weights(model, run / f"seed-{seed}")
     if elmo is not None and config.elmo.trainable:
         model.inputs.elmo = ElmoModule(elmo.model, start=elmo.start, n_mixes=0)
-    return TaskRun(task, config, inputs, labels, torch_device, model.to(torch_device).eval(), seed, cache)
+    model = model.to(torch_device).eval()
+    return TaskRun(task, config, inputs, labels, torch_device, model=model, seed=seed, cache=cache)
 
 
 @contextlib.contextmanager
 def _vocabulary_errors(run: Path) -> Iterator[None]:
-    """Turn what a vocabulary that does not fit the run's config causes into an error that names the file.
-
-    Raises:
-        FormatError: The vocabulary is damaged.
-    """
+    """Turn what a vocabulary that does not fit the run's config causes into an error that names the file."""
     try:
         yield
     except (KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise FormatError(f"{run / 'vocabulary.json'} is damaged ({reason}). Copy the run again.") from None
+        raise FormatError(f"{run / VOCABULARY} is damaged ({reason}). Copy the run again.") from None
 
 
 def run_of_archive(opened: OpenedArchive, device: torch.device) -> TaskRun:
@@ -292,7 +294,7 @@ def run_of_archive(opened: OpenedArchive, device: torch.device) -> TaskRun:
         else:
             inputs.layers_of = elmo.embed
     model = opened.model.to(device).eval()
-    return TaskRun(setup.task, setup.config, inputs, setup.labels, device, model, ARCHIVE_SEED, None)
+    return TaskRun(setup.task, setup.config, inputs, setup.labels, device, model=model, seed=ARCHIVE_SEED, cache=None)
 
 
 def evaluate_run(
@@ -334,24 +336,21 @@ def evaluate_run(
 
 
 def _continued_layers(elmo: Elmo, texts: Sequence[Sequence[Sequence[str]]]) -> list[list[NDArray[Any]]]:
-    """Return the layers of the texts of examples, each text continuing from the one before it.
-
-    The texts are the batches of a stateful Elmo, whose row r continues from row r of the previous batch.
-    """
+    """Return the layers of the texts of examples, each text continuing from the one before it."""
+    # The texts are the batches of a stateful Elmo, whose row r continues from row r of the previous batch.
     n_examples = len(texts[0])
     layers = elmo.embed([sentence for text in texts for sentence in text], batch_size=max(n_examples, 1))
     return [layers[start : start + n_examples] for start in range(0, len(texts) * n_examples, n_examples or 1)]
 
 
 def _with_elmo(inputs: Inputs, elmo: Elmo) -> Inputs:
-    shape = ElmoShape(elmo.n_layers, elmo.output_dim)
-    return inputs.with_elmo(shape)
+    return inputs.with_elmo(ElmoShape(elmo.n_layers, elmo.output_dim))
 
 
-def _read_examples(task: AnyTask, config: Any, part: str) -> list[Any]:
-    if not (paths := expand_paths(getattr(config.data, part))):
-        raise ConfigError(f"data.{part} names no file.")
-    read = task.read_training if part == "train" else task.read
+def _read_examples(task: AnyTask, config: Any, split: str) -> list[Any]:
+    if not (paths := expand_paths(getattr(config.data, split))):
+        raise ConfigError(f"data.{split} names no file.")
+    read = task.read_training if split == "train" else task.read
     examples = [example for path in paths for example in read(path, config)]
     if not examples:
         raise TextError(f"There is no example in {', '.join(paths)}.")
@@ -363,19 +362,15 @@ def _open_elmo(config: ElmoConfig, source: str | None, device: torch.device) -> 
 
 
 def _open_elmo_of(config: ElmoConfig, run: Path, seed: int, device: torch.device) -> Elmo:
-    """Open the biLM of a finished training: the one that it has trained, or the run's frozen one.
-
-    Raises:
-        FormatError: It is not the one that the training was finished with.
-    """
+    """Open the biLM of a finished training: the one that it has trained, or the run's frozen one."""
     source = str(run / f"seed-{seed}" / OWN_BILM) if config.trainable else _model_of(config, run)
-    facts = read_facts(run, f"seed-{seed}/result.json" if config.trainable else "run.json")
+    facts = read_facts(run, f"seed-{seed}/result.json" if config.trainable else FACTS)
     elmo = _open_elmo(config, source, device)
-    expected, found = facts.fingerprint, fingerprint(elmo.model, elmo.start)
-    if expected != found:
+    trained_with, opened = facts.fingerprint, fingerprint(elmo.model, elmo.start)
+    if trained_with != opened:
         raise FormatError(
             f"{run} was trained with another biLM than the one that is now at {source or DEFAULT_MODEL} (fingerprint "
-            f"{expected}, found {found}). Restore the old one, or train again."
+            f"{trained_with}, found {opened}). Restore the old one, or train again."
         )
     return elmo
 

@@ -8,9 +8,10 @@
                        biLM's fingerprint and model card
     layers/            the layers of a frozen biLM, unless the config names another directory
     bilm/              the run's own biLM: fine-tuned on the text first, or from an archive of AllenNLP
-    seed-N/            metrics.jsonl, checkpoint/, best.safetensors, result.json; bilm/ if the biLM is trained
+    bilm-*             the text and the run of that fine-tuning
+    seed-N/            a run (``training/run.py``) with best.safetensors and result.json; bilm/ if the biLM is trained
     results.json       the results of all seeds, mean and standard deviation
-    lock               held by the process that trains there
+    lock               locked by the process that trains there
 """
 
 from __future__ import annotations
@@ -42,14 +43,20 @@ from elmokit.tasks.config import ElmoConfig, expand_paths
 from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask
 from elmokit.tasks.vocabulary import Coverage
-from elmokit.training.run_folder import check_settings, write_json
+from elmokit.training.run import Run, check_settings, write_json
 
 MAY_CHANGE = {"train.seeds", "elmo.cache"}
 """Settings that may differ when a run is resumed: no result depends on them."""
-OWN_BILM = "bilm"
+CONFIG, VOCABULARY, FACTS, RESULTS, OWN_BILM = "config.toml", "vocabulary.json", "run.json", "results.json", "bilm"
+FILES = (CONFIG, VOCABULARY, FACTS, RESULTS, "layers", OWN_BILM, f"{OWN_BILM}-*", "seed-*")
 BEST_WEIGHTS = "best.safetensors"
 ARCHIVE_SEED = 0
 """The number of the one training in an archive of AllenNLP."""
+
+
+def task_run(path: str | Path) -> Run:
+    """The run of a task's training in a directory."""
+    return Run(path, FILES)
 
 
 def elmo_start(config: ElmoConfig) -> Start:
@@ -59,29 +66,25 @@ def elmo_start(config: ElmoConfig) -> Start:
 
 def finished_seeds(run: Path) -> list[int]:
     """List the seeds whose training is complete."""
-    found = (path.parent.name.removeprefix("seed-") for path in run.glob("seed-*/result.json"))
-    return sorted(int(name) for name in found if name.isdigit())
+    names = (path.parent.name.removeprefix("seed-") for path in run.glob("seed-*/result.json"))
+    return sorted(int(name) for name in names if name.isdigit())
 
 
 def mean_and_deviation(scores: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Return the mean and the sample standard deviation (0 for one seed) of each score that all seeds have."""
     return {
         name: {
-            "mean": statistics.fmean(one[name] for one in scores),
-            "deviation": statistics.stdev(one[name] for one in scores) if len(scores) > 1 else 0.0,
+            "mean": statistics.fmean(of_seed[name] for of_seed in scores),
+            "deviation": statistics.stdev(of_seed[name] for of_seed in scores) if len(scores) > 1 else 0.0,
         }
         for name in scores[0]
-        if all(name in one for one in scores)
+        if all(name in of_seed for of_seed in scores)
     }
 
 
 def read_vocabulary(run: Path) -> dict[str, Any]:
-    """Read ``vocabulary.json``.
-
-    Raises:
-        ModelNotFoundError, FormatError: It is missing or damaged.
-    """
-    content = read_json(run / "vocabulary.json", max_bytes=MAX_RECORD_BYTES)
+    """Read ``vocabulary.json``."""
+    content = read_json(run / VOCABULARY, max_bytes=MAX_RECORD_BYTES)
     # A changed word or label would give wrong results without any error.
     if content.pop("crc32", None) != json_crc32(content):
         raise FormatError(f"{run / 'vocabulary.json'} is damaged: its checksum is wrong. Copy the run again.")
@@ -108,12 +111,8 @@ class RunFacts:
         return None if self.bilm is None else self.bilm.fingerprint
 
 
-def read_facts(run: Path, name: str = "run.json") -> RunFacts:
-    """Read ``run.json``, or the same facts from the ``result.json`` of a seed that has trained its biLM.
-
-    Raises:
-        ModelNotFoundError, FormatError: It is missing or damaged.
-    """
+def read_facts(run: Path, name: str = FACTS) -> RunFacts:
+    """Read ``run.json``, or the same facts from the ``result.json`` of a seed that has trained its biLM."""
     content = read_json(run / name)
     try:
         return msgspec.convert(content, RunFacts)
@@ -122,11 +121,7 @@ def read_facts(run: Path, name: str = "run.json") -> RunFacts:
 
 
 def read_result(seed_folder: Path) -> dict[str, Any]:
-    """Read the ``result.json`` of a finished training.
-
-    Raises:
-        ModelNotFoundError, FormatError: It is missing or damaged.
-    """
+    """Read the ``result.json`` of a finished training."""
     content = read_json(seed_folder / "result.json")
     try:
         msgspec.convert(content.get("dev"), dict[str, float])
@@ -136,11 +131,7 @@ def read_result(seed_folder: Path) -> dict[str, Any]:
 
 
 def load_best_weights(model: torch.nn.Module, seed_folder: Path) -> None:
-    """Give a model the weights of the best evaluation of a training.
-
-    Raises:
-        FormatError: They are missing, damaged, or those of another model.
-    """
+    """Give a model the weights of the best evaluation of a training."""
     path = seed_folder / BEST_WEIGHTS
     try:
         model.load_state_dict(load_file(path))
@@ -150,22 +141,19 @@ def load_best_weights(model: torch.nn.Module, seed_folder: Path) -> None:
 
 
 def start_run(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, Any]) -> None:
-    """Write what a run starts with, or check that it is resumed with the same. Seeds may be added.
-
-    Raises:
-        TrainingError: The settings, the vocabulary or the data differ from those that the run was started with.
-    """
+    """Write what a run starts with, or check that it is resumed with the same. Seeds may be added."""
     content = {"task": task.name, **to_dict(config)}
-    if (run / "config.toml").exists():
-        earlier_task, earlier_config = load_config(run / "config.toml")
+    if (run / CONFIG).exists():
+        earlier_task, earlier_config = load_config(run / CONFIG)
         check_settings(run, {"task": earlier_task.name, **to_dict(earlier_config)}, content, MAY_CHANGE)
-    if (run / "vocabulary.json").exists() and read_vocabulary(run) != json.loads(json.dumps(vocabulary)):
+    if (run / VOCABULARY).exists() and read_vocabulary(run) != json.loads(json.dumps(vocabulary)):
         raise TrainingError(f"The data have other words or labels than {run} was started with. Start a new run.")
-    if (run / "run.json").exists() and read_facts(run).data != _data_checksums(task, config):
+    if (run / FACTS).exists() and read_facts(run).data != _data_checksums(task, config):
         raise TrainingError(f"The data of {run} have changed since it was started. Restore them, or start a new run.")
     run.mkdir(parents=True, exist_ok=True)
     checked = {**vocabulary, "crc32": json_crc32(vocabulary)}
-    for name, text in (("vocabulary.json", json.dumps(checked)), ("config.toml", to_toml(content))):
+    # The config first: the directory is a run to continue as soon as it has one.
+    for name, text in ((CONFIG, to_toml(content)), (VOCABULARY, json.dumps(checked))):
         with atomic_write(run / name, overwrite=True) as temporary:
             temporary.write_text(text, encoding="utf-8", newline="\n")
 
@@ -173,12 +161,8 @@ def start_run(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, An
 def write_facts(
     run: Path, task: AnyTask, config: Any, coverage: Mapping[str, Coverage], elmo: Elmo | None, facts: Mapping[str, Any]
 ) -> None:
-    """Write ``run.json``, or check that a resumed run has the same biLM.
-
-    Raises:
-        TrainingError: The biLM has changed.
-    """
-    path = run / "run.json"
+    """Write ``run.json``, or check that a resumed run has the same biLM."""
+    path = run / FACTS
     bilm = None
     if elmo is not None:
         bilm = {
@@ -215,18 +199,19 @@ def _data_checksums(task: AnyTask, config: Any) -> dict[str, dict[str, list[int]
     """Return the size and checksum of each data and word vector file, decompressed."""
     paths = {part: expand_paths(getattr(config.data, part)) for part in ("train", "dev", "test")}
     paths["vectors"] = [path for words in task.word_configs(config).values() for path in expand_paths(words.vectors)]
-    return {part: {path: _checksum(path) for path in found} for part, found in paths.items()}
-
-
-def _checksum(path: str) -> list[int]:
-    with open_binary(path) as file:
-        return list(size_and_crc32(file))
+    checksums: dict[str, dict[str, list[int]]] = {}
+    for part, files in paths.items():
+        checksums[part] = {}
+        for path in files:
+            with open_binary(path) as file:
+                checksums[part][path] = list(size_and_crc32(file))
+    return checksums
 
 
 def _versions() -> dict[str, str]:
     """Return the versions of the packages that numbers and tokens depend on, as far as they are installed."""
-    found = {}
+    versions = {}
     for name in ("torch", "numpy", "nltk"):
         with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            versions[name] = version(name)
+    return versions

@@ -26,11 +26,7 @@ class TaskSetup:
     device: torch.device
 
     def build(self, initial_vectors: Mapping[str, Tensor] | None = None) -> TaskModel[Any, Any]:
-        """Build a new model on the CPU.
-
-        Args:
-            initial_vectors: The initial values of word tables with pretrained vectors, by table.
-        """
+        """Build a new model on the CPU, with initial values for word tables that have pretrained vectors."""
         tables = self.task.word_configs(self.config)
         layer = InputLayer(self.inputs, tables, self.config.chars, self.config.elmo, initial_vectors)
         model: TaskModel[Any, Any] = self.task.build(self.config, layer, self.labels)
@@ -47,11 +43,7 @@ class TaskSetup:
     def predict_with(
         self, model: TaskModel[Any, Any], examples: Sequence[Any], progress: ProgressCallback | None = None
     ) -> list[Any]:
-        """Predict with a model, in batches of examples of similar length.
-
-        Returns:
-            One prediction per example, in their order.
-        """
+        """Predict with a model, one prediction per example, in batches of examples of similar length."""
         plan = plan_batches(
             [self.task.lengths(example) for example in examples], batch_size=self.config.train.batch_size
         )

@@ -24,10 +24,10 @@ from elmokit.storage.progress import ProgressCallback
 from elmokit.tasks.config import ElmoConfig, MixConfig
 from elmokit.tasks.loop import EvaluationCallback
 from elmokit.tasks.run import train_task
-from elmokit.tasks.run_folder import MAY_CHANGE, mean_and_deviation
+from elmokit.tasks.run_folder import CONFIG, MAY_CHANGE, RESULTS, mean_and_deviation
 from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask
-from elmokit.training.run_folder import MetricsLog, changed_settings, write_json
+from elmokit.training.run import Run, changed_settings, write_json
 
 RATIOS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 """The default fractions of the training data. Figure 1 goes from 0.1 % to 100 %, on a logarithmic axis."""
@@ -54,12 +54,12 @@ class SweepTraining:
     seed: int
 
     def run(self, folder: Path) -> Path:
-        """Return its run directory in the sweep's directory."""
+        """Its run directory in the sweep's directory."""
         return folder / self.variant.name / f"run-{self.seed}"
 
     def is_done(self, folder: Path) -> bool:
-        """Return whether it is finished."""
-        return (self.run(folder) / "results.json").exists()
+        """Check whether it is finished."""
+        return (self.run(folder) / RESULTS).exists()
 
 
 @dataclass(frozen=True)
@@ -198,13 +198,12 @@ def run_sweep(
                 device=device,
                 progress=progress,
                 on_evaluation=on_evaluation,
-                resume=True,
                 facts=facts,
             )
             seconds, trained = seconds + time.monotonic() - started, trained + training.variant.train_ratio
     rows = [_row(variant, seeds, folder) for variant in variants]
     content = {"task": task.name, "metric": task.metric, "rows": [dataclasses.asdict(row) for row in rows]}
-    write_json(folder / "results.json", content)
+    write_json(folder / RESULTS, content)
     return rows
 
 
@@ -229,7 +228,7 @@ class StepsSaved:
 
 def steps_to_baseline(rows: Sequence[SweepRow], folder: str | Path, metric: str) -> dict[float, StepsSaved]:
     """Compare the steps to the baseline's best score, by ratio. Ratios without a finished seed are left out."""
-    found: dict[float, StepsSaved] = {}
+    saved: dict[float, StepsSaved] = {}
     baselines = {row.train_ratio: row for row in rows if not row.with_elmo}
     for row in rows:
         base = baselines.get(row.train_ratio)
@@ -246,8 +245,8 @@ def steps_to_baseline(rows: Sequence[SweepRow], folder: str | Path, metric: str)
                 steps.append((best["n_steps"], reached[0]))
         if seeds:
             baseline, sooner = map(statistics.fmean, zip(*steps, strict=True)) if steps else (math.nan, math.nan)
-            found[row.train_ratio] = StepsSaved(len(seeds), len(steps), baseline, sooner)
-    return found
+            saved[row.train_ratio] = StepsSaved(len(seeds), len(steps), baseline, sooner)
+    return saved
 
 
 def _start_sweep(task: AnyTask, folder: Path) -> None:
@@ -266,9 +265,9 @@ def _start_sweep(task: AnyTask, folder: Path) -> None:
 def _check_settings(training: SweepTraining, folder: Path) -> None:
     """Check that a training that was started earlier has this config, before any other is trained."""
     run = training.run(folder)
-    if not (run / "config.toml").exists():
+    if not (run / CONFIG).exists():
         return
-    earlier = to_dict(load_config(run / "config.toml")[1])
+    earlier = to_dict(load_config(run / CONFIG)[1])
     if differing := changed_settings(earlier, to_dict(_config_of(training, folder)), MAY_CHANGE):
         raise TrainingError(
             f"{folder} is a sweep with other settings: in {training.variant.name}, {', '.join(differing)}. Continue it "
@@ -286,7 +285,7 @@ def _config_of(training: SweepTraining, folder: Path) -> Any:
 
 def _row(variant: Variant, seeds: Sequence[int], folder: Path) -> SweepRow:
     done = [training for seed in seeds if (training := SweepTraining(variant, seed)).is_done(folder)]
-    scores = [read_json(training.run(folder) / "results.json")["seeds"][0]["dev"] for training in done]
+    scores = [read_json(training.run(folder) / RESULTS)["seeds"][0]["dev"] for training in done]
     return SweepRow(
         variant.name,
         variant.label,
@@ -299,5 +298,5 @@ def _row(variant: Variant, seeds: Sequence[int], folder: Path) -> SweepRow:
 
 def _metrics(run: Path) -> list[dict[str, Any]]:
     """Read the evaluations of a run's only seed."""
-    (log,) = run.glob("seed-*/metrics.jsonl")
-    return MetricsLog(log).records()
+    (seed,) = run.glob("seed-*")
+    return Run(seed).log.records()

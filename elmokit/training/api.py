@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from elmokit.config import read_json
-from elmokit.errors import ConfigError, SettingError, TextError
-from elmokit.formats.folder import load_folder
+from elmokit.errors import ConfigError, SettingError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
-from elmokit.storage.text_files import TextPaths, find_text_files, path_list, read_sentences
+from elmokit.storage.text_files import TextPaths
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.training.checkpoint import read_tensors
-from elmokit.training.config import LENGTHS, MAY_CHANGE
-from elmokit.training.corpus import HELD_OUT_SENTENCES, TrainingCorpus
-from elmokit.training.creation import check_new, choose_text, create_finetuning, create_training
+from elmokit.training.config import HELD_OUT_SENTENCES, LENGTHS, MAY_CHANGE, DataConfig, DistillationConfig
+from elmokit.training.creation import TrainingRequest, merge_data
 from elmokit.training.curves import TensorBoardLog
 from elmokit.training.distributed import World, init_distributed, training_device
 from elmokit.training.loop import run_training
 from elmokit.training.reports import TrainingCallback, TrainingDisplay, TrainingProgress, TrainingReport
 from elmokit.training.results import TrainingResult, finish_run
-from elmokit.training.run import CARD, HELD_OUT, INITIAL, INITIAL_OPTIMIZER, TEACHER, VOCABULARY, RunSettings
-from elmokit.training.settings import ConfigSource, DataConfig, finetuning_settings, training_settings
+from elmokit.training.run import Run, check_settings
+from elmokit.training.settings import ConfigSource, finetuning_settings, training_settings
+from elmokit.training.setup import RunSettings, TrainingSetup, bilm_run
 from elmokit.training.softmax_transfer import softmax_words
-from elmokit.training.state import checkpoints
 
 NEEDS_TEACHER = "The settings of a distillation are for elmokit distill and elmokit.distill."
 
@@ -45,19 +41,21 @@ def train(
     max_words: int | None = None,
     held_out_sentences: int | None = None,
     device: str | torch.device = "auto",
+    overwrite: bool = False,
     report: TrainingCallback | None = None,
     **settings: Any,
 ) -> TrainingResult:
     """Pre-train a biLM on tokenized text.
 
-    The run directory ``out`` holds everything that is needed to resume an interrupted training with :func:`resume`.
-    Under ``torchrun``, each process calls this function, and all of them train one model.
+    The run directory ``out`` holds everything that is needed to resume an interrupted training: by the same call, or by
+    :func:`resume`. Under ``torchrun``, each process calls this function, and all of them train one model.
 
     Args:
         texts: Text to train on, with one tokenized sentence per line: files (``.txt``, ``.gz``, ``.xz``, ``.zst``),
             directories or glob patterns.
         held_out: Validation text. The model with the lowest perplexity on it is kept.
-        out: The run directory. It must not exist.
+        out: The run directory. If the same call has started a run there, it is continued; ``epochs`` and other settings
+            that :func:`resume` can change may differ.
         recipe: Settings to start from: ``"modern"`` (default) or ``"bilm-tf"``.
         preset: Size of the model: ``"tiny"``, ``"mini"``, ``"small"``, ``"medium"`` or ``"original"``; by default that
             of the recipe.
@@ -68,6 +66,7 @@ def train(
             by default).
         held_out_sentences: If ``held_out`` has more sentences, sample that many (2,000 by default).
         device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU if there is one.
+        overwrite: Replace a run in ``out`` by a new one.
         report: Called with the dataclasses of ``elmokit.training.reports``; by default they are printed.
         **settings: Fields of ``TrainingConfig``, such as ``epochs`` or ``learning_rate``; sizes of the model
             (``hidden_dim``, ``projection_dim``, ``n_layers``, ``dropout``, ``bidirectional``); ``input``
@@ -80,24 +79,23 @@ def train(
     Raises:
         ConfigError: A setting is unknown or cannot be used.
         TextError: A text cannot be read, or there is too little of it.
-        OutputError: ``out`` exists already, or cannot be written.
-        TrainingError: The training cannot continue, for example because the loss is not a number.
+        OutputError: ``out`` is not a run, or cannot be written.
+        TrainingError: The run in ``out`` was started with other settings; or the training cannot continue, for example
+            because the loss is not a number.
 
     Example:
         >>> result = elmokit.train("corpus/", held_out="dev.txt", out="my-run", preset="small", epochs=3)
         >>> forward, backward = result.best_perplexity
         >>> elmo = elmokit.Elmo.from_pretrained("my-run")
     """
-    run, report = Path(out), report or TrainingDisplay()
 
-    def create(n_processes: int) -> None:
-        layers = training_settings(recipe, preset, config, settings)
-        if layers.table["distillation"] is not None:
+    def request() -> TrainingRequest:
+        training, data = training_settings(recipe, preset, config, settings)
+        if training.distillation is not None:
             raise ConfigError(f"There is no teacher to learn from. {NEEDS_TEACHER}")
-        text = choose_text(layers.data, texts, held_out, held_out_sentences, vocabulary, max_words)
-        create_training(run, layers, text, n_processes, report)
+        return TrainingRequest(training, *merge_data(data, texts, held_out, held_out_sentences, vocabulary, max_words))
 
-    return _run_new(run, create, device, report)
+    return _start_or_continue(out, request, overwrite, device, report)
 
 
 def distill(
@@ -114,6 +112,7 @@ def distill(
     held_out_sentences: int | None = None,
     options: str | Path | None = None,
     device: str | torch.device = "auto",
+    overwrite: bool = False,
     report: TrainingCallback | None = None,
     **settings: Any,
 ) -> TrainingResult:
@@ -127,12 +126,12 @@ def distill(
         teacher: A model, or its path or published name; None for the small English model inside the package.
         texts: Text to train on, as in :func:`train`. It need not be the text that the teacher was trained on.
         held_out: Validation text. The student with the lowest perplexity on it is kept.
-        out: The run directory. It must not exist. It gets a copy of the teacher.
+        out: The run directory, as in :func:`train`. It gets a copy of the teacher.
         recipe, preset, config: As in :func:`train`. They describe the student.
         vocabulary: The words of the student's softmax, or a file of them. The default is the teacher's words if it has
             a softmax, because its predictions can be learned only for the same words; otherwise those of ``texts``.
         max_words: Alternative to ``vocabulary``, as in :func:`train`.
-        held_out_sentences, device, report: As in :func:`train`.
+        held_out_sentences, device, overwrite, report: As in :func:`train`.
         options: The options file of an HDF5 teacher, if it is not next to the weights.
         **settings: As in :func:`train`, and the fields of ``DistillationConfig``, such as ``layer_weight``.
 
@@ -148,18 +147,18 @@ def distill(
         >>> result = elmokit.distill("my-large-elmo", "corpus/", held_out="dev.txt", out="student", preset="mini")
         >>> elmo = elmokit.Elmo.from_pretrained("student")
     """
-    run, report = Path(out), report or TrainingDisplay()
 
-    def create(n_processes: int) -> None:
-        layers = training_settings(recipe, preset, config, settings)
-        layers.table["distillation"] = layers.table["distillation"] or {}
-        text = choose_text(layers.data, texts, held_out, held_out_sentences, vocabulary, max_words)
-        stored = as_model(teacher, options=options)
-        if stored.softmax is not None and not text.names_words:
-            text = dataclasses.replace(text, vocabulary=softmax_words(stored))
-        create_training(run, layers, text, n_processes, report, stored)
+    def request() -> TrainingRequest:
+        training, data = training_settings(recipe, preset, config, settings)
+        if training.distillation is None:
+            training = dataclasses.replace(training, distillation=DistillationConfig())
+        data, words = merge_data(data, texts, held_out, held_out_sentences, vocabulary, max_words)
+        teacher_model = as_model(teacher, options=options)
+        if teacher_model.softmax is not None and words is None and data.max_words is None:
+            words = softmax_words(teacher_model)
+        return TrainingRequest(training, data, words, teacher=teacher_model)
 
-    return _run_new(run, create, device, report)
+    return _start_or_continue(out, request, overwrite, device, report)
 
 
 def finetune(
@@ -177,6 +176,7 @@ def finetune(
     held_out_sentences: int = HELD_OUT_SENTENCES,
     options: str | Path | None = None,
     device: str | torch.device = "auto",
+    overwrite: bool = False,
     report: TrainingCallback | None = None,
     **settings: Any,
 ) -> TrainingResult:
@@ -190,7 +190,7 @@ def finetune(
         model: A model, or its path or published name; None for the small English model inside the package.
         texts: Text to train on, as in :func:`train`.
         held_out: Text of the same domain to evaluate on.
-        out: The run directory. It must not exist.
+        out: The run directory, as in :func:`train`.
         old_text: Text of the domain that the model was trained on. Its perplexity before and after shows what the model
             forgets.
         recipe: Settings to start from: ``"modern"`` (default), or ``"bilm-tf"``, which continues a training as the
@@ -205,6 +205,7 @@ def finetune(
         held_out_sentences: If ``held_out`` has more sentences, sample that many; the same goes for ``old_text``.
         options: The options file of an HDF5 model, if it is not next to the weights.
         device: As in :func:`train`.
+        overwrite: As in :func:`train`.
         report: As in :func:`train`.
         **settings: Fields of ``TrainingConfig``, ``dropout``, and ``softmax`` with ``cutoffs``.
 
@@ -220,18 +221,17 @@ def finetune(
         >>> result = elmokit.finetune("en-mini", "notes/", held_out="dev.txt", out="clinical")
         >>> result.before_and_after["held-out"]["after"]  # perplexities: forward, backward
     """
-    run, report = Path(out), report or TrainingDisplay()
 
-    def create(n_processes: int) -> None:
+    def request() -> TrainingRequest:
         # A config file of a fine-tuning has no table [data].
-        text = choose_text(DataConfig(), texts, held_out, held_out_sentences, vocabulary, max_words)
-        stored = as_model(model, options=options)
-        built, continuation = finetuning_settings(stored, recipe, keep_optimizer, config, settings)
-        if built.distillation is not None:
+        data, words = merge_data(DataConfig(), texts, held_out, held_out_sentences, vocabulary, max_words)
+        initial = as_model(model, options=options)
+        training, keeps = finetuning_settings(initial, recipe, keep_optimizer, config, settings)
+        if training.distillation is not None:
             raise ConfigError(f"Fine-tuning has no teacher to learn from. {NEEDS_TEACHER}")
-        create_finetuning(run, stored, built, continuation, text, old_text, n_processes, report)
+        return TrainingRequest(training, data, words, model=initial, keep_optimizer=keeps, old_text=old_text)
 
-    return _run_new(run, create, device, report)
+    return _start_or_continue(out, request, overwrite, device, report)
 
 
 def resume(
@@ -265,89 +265,68 @@ def resume(
     Example:
         >>> result = elmokit.resume("my-run", epochs=5)
     """
-    place = training_device(device)
-    with init_distributed(place) as world:
-        return _run_to_end(Path(run), path_list(texts), changes, world, place, report or TrainingDisplay())
-
-
-def _run_new(
-    run: Path, create: Callable[[int], None], device: str | torch.device, report: TrainingCallback
-) -> TrainingResult:
-    """Create a run directory in the main process, and train in all processes.
-
-    Args:
-        run: The run directory.
-        create: Creates it. Called with the number of processes.
-        device: As in :func:`train`.
-        report: As in :func:`train`.
-    """
-    place = training_device(device)
-    with init_distributed(place) as world:
-
-        def create_in_main_process() -> None:
-            check_new(run)
-            create(world.size)
-
-        world.on_main_process(create_in_main_process)
-        return _run_to_end(run, (), {}, world, place, report)
-
-
-def _run_to_end(
-    run: Path,
-    texts: Sequence[str | Path],
-    changes: dict[str, Any],
-    world: World,
-    device: torch.device,
-    report: TrainingCallback,
-) -> TrainingResult:
-    """Train from the last checkpoint, or from the start, and return the result."""
-    earlier = RunSettings.open(run)
     if fixed := sorted(set(changes) - MAY_CHANGE):
         raise SettingError(
             fixed[0],
             "cannot be changed when resuming. You can change the length of the training, its patience, how often it "
             "logs, evaluates and saves, and tensorboard.",
         )
-    no_length = dict.fromkeys(LENGTHS) if set(LENGTHS) & set(changes) else {}
-    config = dataclasses.replace(earlier.config, **{**no_length, **changes})
-    shards = find_text_files(texts, reread=True) if texts else [Path(name) for name, _ in earlier.shards]
-    if missing := [shard for shard in shards if not shard.is_file()]:
-        raise TextError(f"{missing[0]}, which the run reads, is missing. If the text has moved, give its new path.")
-    corpus = TrainingCorpus(
-        shards,
-        list(read_sentences(run / HELD_OUT)),
-        Vocabulary.from_file(run / VOCABULARY),
-        earlier.n_sentences,
-        earlier.n_tokens,
-    )
-    card = read_json(run / CARD)
-    found = checkpoints(run)
+    hours_from_now = "hours" in changes
+    if set(LENGTHS) & set(changes):
+        changes = {**dict.fromkeys(LENGTHS), **changes}
+    report, device = report or TrainingDisplay(), training_device(device)
+    with init_distributed(device) as world:
+        setup = TrainingSetup.open(bilm_run(run), texts, changes)
+        return _train_to_end(setup, bilm_run(run), report, world, device, hours_from_now)
+
+
+def _start_or_continue(
+    out: str | Path,
+    request: Callable[[], TrainingRequest],
+    overwrite: bool,
+    device: str | torch.device,
+    report: TrainingCallback | None,
+) -> TrainingResult:
+    """Train in all processes what the main process starts, or continue it if the same call has started it before."""
+    run, report, device = bilm_run(out), report or TrainingDisplay(), training_device(device)
+    with init_distributed(device) as world:
+
+        def start() -> tuple[TextPaths, dict[str, Any]]:
+            continues = run.check_start(overwrite)
+            requested = request()
+            if continues:
+                check_settings(run.path, RunSettings.open(run.path).request, requested.identity(), MAY_CHANGE)
+                return requested.data.texts, {name: getattr(requested.config, name) for name in MAY_CHANGE}
+            requested.prepare(report).write(run, world.size, overwrite)
+            return (), {}
+
+        texts, changes = world.on_main_process(start)
+        return _train_to_end(TrainingSetup.open(run, texts, changes), run, report, world, device)
+
+
+def _train_to_end(
+    setup: TrainingSetup,
+    run: Run,
+    report: TrainingCallback,
+    world: World,
+    device: torch.device,
+    hours_from_now: bool = False,
+) -> TrainingResult:
+    """Train from the last checkpoint, or from the start, and return the result."""
     board = None
-    if config.tensorboard and world.is_main_process:
-        n_steps = int(found[-1].name.removeprefix("step-")) if found else 0
-        board = TensorBoardLog(run, n_steps, config.model.direction_names)
+    if setup.config.tensorboard and world.is_main_process:
+        checkpoints = run.checkpoints()
+        n_steps = checkpoints[-1].n_steps if checkpoints else 0
+        board = TensorBoardLog(run.path, n_steps, setup.config.model.direction_names)
 
     def report_and_log(progress: TrainingReport) -> None:
         report(progress)
         if board is not None and isinstance(progress, TrainingProgress):
             board.add(progress)
 
-    is_new, has_optimizer = not found, (run / f"{INITIAL_OPTIMIZER}.safetensors").exists()
-    end = run_training(
-        config,
-        corpus,
-        run,
-        card,
-        report_and_log,
-        initial=load_folder(run / INITIAL) if is_new and (run / INITIAL).exists() else None,
-        initial_optimizer=read_tensors(run, INITIAL_OPTIMIZER) if is_new and has_optimizer else None,
-        teacher=None if config.distillation is None else load_folder(run / TEACHER),
-        world=world,
-        device=device,
-        hours_from_now="hours" in changes,
-    )
+    end = run_training(setup, run, report_and_log, world=world, device=device, hours_from_now=hours_from_now)
     if board is not None:
         board.close()
     if not world.is_main_process:
-        return TrainingResult(run, end, None, is_main_process=False)
-    return finish_run(run, config, end, report)
+        return TrainingResult(run.path, end, None, is_main_process=False)
+    return finish_run(run, setup.config, end, report)

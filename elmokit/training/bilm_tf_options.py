@@ -55,22 +55,13 @@ _TABLES = {
 
 
 def settings_from_options(options: Mapping[str, Any], where: str, n_gpus: int = 1) -> Table:
-    """Convert bilm-tf's training options to the content of a config file.
-
-    Args:
-        options: The content of ``options.json``.
-        where: The file, for error messages.
-        n_gpus: The number of GPUs of bilm-tf. Each read ``batch_size`` rows and their gradients were averaged, which
-            equals one batch of ``n_gpus * batch_size`` rows.
-
-    Raises:
-        ConfigError: A key is missing, unknown, or has a value that bilm-tf or elmokit cannot train with.
-    """
+    """Convert bilm-tf's options to the content of a config file. ``where`` names them in error messages."""
     _check_keys(options, where)
     if n_gpus < 1:
         raise ConfigError(f"n_gpus is {n_gpus}; it must be at least 1.")
     model = _model(options, where)
     with bilm_tf.config_errors(where):
+        # Each GPU of bilm-tf reads `batch_size` rows, and their gradients are averaged, as in one batch of all rows.
         batch_size = int(options["batch_size"]) * n_gpus
         predictions_per_step = batch_size * int(options["unroll_steps"])
         samples = bool(options.get("sample_softmax", True))
@@ -104,16 +95,7 @@ def settings_from_options(options: Mapping[str, Any], where: str, n_gpus: int = 
 
 
 def options_from_settings(config: TrainingConfig, n_words: int, n_predictions: int | None = None) -> dict[str, Any]:
-    """Convert the settings of a training to the options that bilm-tf's trainer would have written.
-
-    What bilm-tf cannot express, such as another optimizer, is left out.
-
-    Args:
-        config: The settings.
-        n_words: Size of the vocabulary.
-        n_predictions: Length of the training per direction, which becomes one epoch of as many tokens. None leaves the
-            number of tokens out.
-    """
+    """Convert settings to the options that bilm-tf's trainer would have written; what it cannot express is left out."""
     options = bilm_tf.options_from_config(config.model)
     options["lstm"]["proj_clip"] = config.model.projection_clip  # without what only loaders of HDF5 files need
     if config.model.char_cnn is not None:

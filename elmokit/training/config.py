@@ -1,4 +1,8 @@
-"""The settings of a biLM training, the recipes that combine them, and the learning rate schedule."""
+"""The settings of a biLM training: what to start from, how to train, where the text is; and the recipes.
+
+They are keys of a config file, keyword arguments and flags (``training/settings.py``). Tables of a config file are
+classes of their own: ``[model]`` and ``[softmax]`` are those of the network, in ``engine/``.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError
 
+MAX_WORDS, HELD_OUT_SENTENCES = 30_000, 2000
 MAX_SEED = 2**32 - 1  # each process derives a larger one from it, which must fit into 64 bits
 LENGTHS = ("epochs", "tokens", "hours")
 """The settings that say how long to train; at most one of them is given."""
@@ -199,10 +204,7 @@ class TrainingConfig:
         return self.batch_size * self.window_length * self.gradient_accumulation_steps
 
     def learning_rate_at(self, fraction: float) -> float:
-        """Return the learning rate after a fraction of the training, from 0 to 1.
-
-        The warmup is linear from 1 % of the peak. The two falling schedules end at ``final_ratio`` of it.
-        """
+        """Return the learning rate after a fraction of the training; the warmup starts at 1 % of the peak."""
         if fraction < self.warmup_ratio:
             return self.learning_rate * max(fraction / self.warmup_ratio, 1e-2)
         if self.schedule == "constant":
@@ -234,3 +236,49 @@ RECIPES: dict[str, TrainingConfig] = {
 """Complete settings to start from: ``modern`` is ours, ``bilm-tf`` is how the original models were trained."""
 FINETUNING = {"epochs": 1.0, "learning_rate": 1e-3, "patience": 3, "eval_every": 200, "save_every": 200}
 """The defaults of fine-tuning that differ from those of training: one epoch at a fifth of the learning rate."""
+
+
+@dataclass(frozen=True)
+class BaseConfig:
+    """What the other settings start from: keys at the top level of a config file."""
+
+    recipe: str = setting(
+        "modern",
+        f"Settings to start from: {' or '.join(RECIPES)}. bilm-tf trains as bilm-tf does, and fine-tunes as its "
+        "restart.py does.",
+        "Run",
+    )
+    preset: str | None = setting(
+        None, f"Size of the model: {', '.join(PRESETS)}. By default that of the recipe.", "Model"
+    )
+    input: Literal["characters", "words"] = setting("characters", "What the model reads.", "Model")
+    keep_optimizer: bool | None = setting(
+        None,
+        "Continue with the optimizer's state of the checkpoint that the model is from. By default, the recipe bilm-tf "
+        "keeps it where there is one, and others start with a new optimizer.",
+        "Optimization",
+    )
+
+
+NEW_MODEL_SETTINGS, FINETUNING_SETTINGS = ("recipe", "preset", "input"), ("recipe", "keep_optimizer")
+"""The fields of ``BaseConfig`` that are settings of a new model, and those of a fine-tuning."""
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The table ``[data]`` of a config file."""
+
+    texts: tuple[str, ...] = setting((), "Text files, directories or patterns to train on.", is_path=True)
+    held_out: tuple[str, ...] = setting(
+        (),
+        "Validation text. The model with the lowest perplexity on it is kept.",
+        "Text",
+        is_path=True,
+    )
+    held_out_sentences: int = setting(
+        HELD_OUT_SENTENCES, "Largest number of held-out sentences. If there are more, they are sampled.", "Text"
+    )
+    vocabulary: str | None = setting(None, "Vocabulary file, as written by elmokit vocab.", "Text", is_path=True)
+    max_words: int | None = setting(
+        None, "Vocabulary size: keep the text's N most frequent words (instead of `vocabulary`).", "Text"
+    )

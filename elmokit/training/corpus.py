@@ -12,11 +12,8 @@ from elmokit.errors import ConfigError, TextError
 from elmokit.storage.text_files import TextPaths, find_text_files, read_sentences
 from elmokit.text.counts import count_words
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
-from elmokit.training.config import TrainingConfig
+from elmokit.training.config import MAX_WORDS, TrainingConfig
 from elmokit.training.reports import CountingProgress, TextCounts, TrainingCallback, TrainingNotice
-
-MAX_WORDS = 30_000
-HELD_OUT_SENTENCES = 2000
 
 
 @dataclass(frozen=True)
@@ -45,12 +42,7 @@ class TrainingCorpus:
         return self.n_tokens + self.n_sentences
 
     def check(self, config: TrainingConfig, n_processes: int) -> None:
-        """Refuse a corpus that is too small for the settings, before any work is done.
-
-        Raises:
-            TextError: There is no held-out sentence; there are fewer sentences than rows in a batch; or an epoch is
-                shorter than one window.
-        """
+        """Refuse a corpus that is too small for the settings, before any work is done."""
         if not self.held_out:
             raise TextError("There is no held-out sentence to evaluate on.")
         if not self.n_sentences:
@@ -80,21 +72,7 @@ def count_corpus(
     max_words: int | None,
     report: TrainingCallback = lambda _: None,
 ) -> tuple[TrainingCorpus, TextCounts, dict[str, int]]:
-    """Count a text and choose the words of the softmax.
-
-    Args:
-        texts: Text files, directories or patterns.
-        held_out: The sentences to evaluate on.
-        vocabulary: The words of the softmax or their file; None for the most frequent words of the text.
-        max_words: How many words to take from the text (30,000 if None).
-        report: Called with the progress, and with the counts at the end.
-
-    Returns:
-        The corpus, its counts, and how often each word of the vocabulary occurs; all other words count as ``<UNK>``.
-
-    Raises:
-        TextError, ModelError, ConfigError: A file cannot be used, or both a vocabulary and ``max_words`` are given.
-    """
+    """Count a text, choose the words of the softmax, and count each of them; all others count as ``<UNK>``."""
     check_vocabulary_choice(vocabulary, max_words)
     shards = find_text_files(texts, reread=True)
     report(TrainingNotice(f"Counting {len(shards)} file{'s' * (len(shards) != 1)}"))
@@ -130,12 +108,7 @@ def check_vocabulary_choice(vocabulary: object, max_words: int | None) -> None:
 
 
 def read_held_out(texts: TextPaths, max_sentences: int) -> list[list[str]]:
-    """Read the sentences of some files; if there are more than ``max_sentences``, draw that many at random.
-
-    Raises:
-        TextError: A file cannot be read or has no sentence.
-        ConfigError: ``max_sentences`` is below 1.
-    """
+    """Read the sentences of some files; if there are more than ``max_sentences``, draw that many at random."""
     check_at_least("held_out_sentences", max_sentences, 1)
     sentences = [tokens for path in find_text_files(texts) for tokens in read_sentences(path)]
     return random.Random(0).sample(sentences, max_sentences) if len(sentences) > max_sentences else sentences
@@ -144,11 +117,9 @@ def read_held_out(texts: TextPaths, max_sentences: int) -> list[list[str]]:
 def word_order_notice(
     config: TrainingConfig, vocabulary: Vocabulary, word_counts: Mapping[str, int]
 ) -> TrainingNotice | None:
-    """Return a warning if a vocabulary that must be sorted by descending frequency is not.
-
-    The sampled softmax draws words from a distribution over their ranks, and the adaptive softmax puts the first words
-    into its head: both assume that frequent words come first.
-    """
+    """Return a warning if a vocabulary that must be sorted by descending frequency is not."""
+    # The sampled softmax draws words from a distribution over their ranks, and the adaptive softmax puts the first
+    # words into its head: both assume that frequent words come first.
     if not config.n_samples and config.softmax.kind != "adaptive":
         return None
     counts = [word_counts[word] for word in vocabulary.words if word not in SPECIALS]

@@ -12,8 +12,7 @@ import msgspec
 from elmokit.errors import MissingExtraError
 from elmokit.evaluation.figures import COLORS, PAGE, save_figure, styled_figure
 from elmokit.training.reports import TrainingProgress
-from elmokit.training.run import LOG
-from elmokit.training.run_folder import MetricsLog
+from elmokit.training.run import Run
 
 DIRECTIONS = ("forward", "backward")
 
@@ -21,17 +20,7 @@ DIRECTIONS = ("forward", "backward")
 def draw_curves(
     run: Path, loss_name: str = "training loss", directions: Sequence[str] = DIRECTIONS
 ) -> tuple[Path, Path]:
-    """Draw a run's training loss and held-out perplexity as ``curves.png`` and ``curves.svg`` in its directory.
-
-    Args:
-        run: The run directory.
-        loss_name: Label of the loss. The loss of a sampled softmax cannot be compared with that of a full one.
-        directions: The directions of the model.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-        OutputError: The figure cannot be written.
-    """
+    """Draw a run's training loss and held-out perplexity as ``curves.png`` and ``curves.svg`` in its directory."""
     records = read_log(run)
     evaluations = [record for record in records if record.held_out]
 
@@ -64,7 +53,7 @@ def draw_curves(
 def read_log(run: Path) -> list[TrainingProgress]:
     """Read the lines of a log, without damaged ones."""
     records = []
-    for line in MetricsLog(run / LOG).records():
+    for line in Run(run).log.records():
         # A damaged line may also have half of a surrogate pair, which msgspec cannot encode.
         with contextlib.suppress(msgspec.ValidationError, UnicodeEncodeError):
             record = msgspec.convert(line, TrainingProgress)
@@ -75,16 +64,7 @@ def read_log(run: Path) -> list[TrainingProgress]:
 
 
 class TensorBoardLog:
-    """Writes the lines of the log for TensorBoard, to ``tensorboard/`` in the run directory.
-
-    Args:
-        run: The run directory.
-        n_steps: Steps of the run so far. What an interrupted run wrote after them is hidden.
-        directions: The directions of the model.
-
-    Raises:
-        MissingExtraError: TensorBoard is not installed.
-    """
+    """Writes the lines of the log for TensorBoard. What an interrupted run wrote after ``n_steps`` is hidden."""
 
     def __init__(self, run: Path, n_steps: int, directions: Sequence[str] = DIRECTIONS) -> None:
         self._directions = directions

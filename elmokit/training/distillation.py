@@ -34,18 +34,7 @@ SMALLEST_VARIANCE = 1e-8
 
 
 class Teacher:
-    """A pretrained model that reads the windows of a training.
-
-    It is not a module, so that a student that has one neither trains nor saves it.
-
-    Args:
-        model: The model. Its weights are moved to the device, and frozen.
-        student: The model that learns from it, before training.
-        device: Where the training runs.
-
-    Raises:
-        ConfigError: The student has a direction that the teacher lacks.
-    """
+    """A frozen model that reads the windows of a student. Not a module, so a student neither trains nor saves it."""
 
     def __init__(self, model: PretrainedBiLM, student: PretrainedBiLM, device: torch.device) -> None:
         check_directions(model.config, student.config)
@@ -83,16 +72,11 @@ class Teacher:
 
     @torch.no_grad()
     def read(self, tokens: Tensor, inputs: Tensor, state: BiLMState) -> tuple[Tensor, list[list[Tensor]], BiLMState]:
-        """Read a window.
-
-        Args:
-            tokens: Distinct tokens.
-            inputs: Rows of ``tokens``, ``(directions, batch, window_length)``, for the directions of the student.
-            state: The state at the start of the window.
+        """Read a window of ``inputs`` ``(directions, batch, window_length)``, rows of the distinct ``tokens``.
 
         Returns:
-            The token vectors ``(distinct, dim)``; for each of these directions the outputs ``(batch, window_length,
-            dim)`` that each LSTM layer of the student learns from; and the state at the end of the window.
+            The token vectors ``(distinct, dim)``; for each direction of the student the outputs
+            ``(batch, window_length, dim)`` that each of its LSTM layers learns from; and the state at the end.
         """
         # In float32, or in the teacher's own precision, whatever the precision of the training.
         with torch.autocast(tokens.device.type, enabled=False):
@@ -106,16 +90,7 @@ class Teacher:
 
 
 class DistillationLosses(WindowLosses):
-    """The student, its softmax and the projections as one module, which computes the loss of a window.
-
-    Args:
-        bilm: The student.
-        softmax: Its softmax.
-        n_samples: As in :class:`WindowLosses`; the predictions of the teacher are compared for the sampled words and
-            the words of the window only.
-        teacher: The teacher.
-        config: The weights of the losses.
-    """
+    """The student, its softmax and the projections as one module, which computes the loss of a window."""
 
     def __init__(
         self, bilm: BiLM, softmax: SoftmaxModule, n_samples: int, teacher: Teacher, config: DistillationConfig
@@ -135,16 +110,7 @@ class DistillationLosses(WindowLosses):
     def forward(
         self, tokens: Tensor, inputs: Tensor, targets: Tensor, hidden: Tensor, cell: Tensor, *teacher_state: Tensor
     ) -> tuple[Tensor, ...]:
-        """Compute the losses of a window.
-
-        Args:
-            tokens, inputs, targets, hidden, cell: As in :class:`WindowLosses`.
-            *teacher_state: The hidden and cell values of the teacher's state.
-
-        Returns:
-            The weighted sum of the losses of each direction ``(directions,)``; and the states at the end of the window,
-            the student's and the teacher's, without gradient.
-        """
+        """Compute the losses of a window, as :class:`WindowLosses` does; the states of both models come back."""
         own_tokens, teacher_tokens = self.teacher.split(tokens, self.bilm)
         wanted_vectors, wanted, teacher_end = self.teacher.read(teacher_tokens, inputs, BiLMState(*teacher_state))
         vectors, state = self.bilm.token_layer(own_tokens), BiLMState(hidden, cell)
@@ -195,11 +161,7 @@ class DistillationLosses(WindowLosses):
 
 
 def check_directions(teacher: BiLMConfig, student: BiLMConfig) -> None:
-    """Check that the teacher reads in every direction of the student.
-
-    Raises:
-        ConfigError: It does not.
-    """
+    """Check that the teacher reads in every direction of the student."""
     if not set(student.read_backward) <= set(teacher.read_backward):
         names = " and ".join(teacher.direction_names), " and ".join(student.direction_names)
         raise ConfigError(
@@ -211,35 +173,23 @@ def check_directions(teacher: BiLMConfig, student: BiLMConfig) -> None:
 def resolve_predictions(
     config: TrainingConfig, teacher: PretrainedBiLM, vocabulary: Vocabulary
 ) -> tuple[TrainingConfig, str]:
-    """Replace a ``prediction_weight`` of None by 1 if the student can learn the teacher's predictions, else by 0.
-
-    Returns:
-        The settings, and a line that says what the student learns.
-
-    Raises:
-        ConfigError: A weight above 0 was given, and the student cannot learn the predictions; or nothing is left to
-            learn.
-    """
-    chosen = config.distillation
-    assert chosen is not None
+    """Replace a ``prediction_weight`` of None by 1 if predictions can be learned, else by 0; say what is learned."""
+    losses = config.distillation
+    assert losses is not None
     reason = ""
-    if chosen.prediction_weight is None:
+    if losses.prediction_weight is None:
         reason = _cannot_predict(config, teacher, vocabulary)
-        chosen = dataclasses.replace(chosen, prediction_weight=0.0 if reason else 1.0)
-        config = dataclasses.replace(config, distillation=chosen)
+        losses = dataclasses.replace(losses, prediction_weight=0.0 if reason else 1.0)
+        config = dataclasses.replace(config, distillation=losses)
     check_predictions(config, teacher, vocabulary)
-    weights = {"layers": chosen.layer_weight, "predictions": chosen.prediction_weight}
+    weights = {"layers": losses.layer_weight, "predictions": losses.prediction_weight}
     learned = " and ".join(name for name, weight in weights.items() if weight)
     change = f"The student learns the {learned} of its teacher" if learned else "The student learns from the text alone"
     return config, f"{change}; not the predictions, because {reason}." if reason else f"{change}."
 
 
 def check_predictions(config: TrainingConfig, teacher: PretrainedBiLM, vocabulary: Vocabulary) -> None:
-    """Check that a student can learn the predictions of a teacher, if the settings say so.
-
-    Raises:
-        ConfigError: It cannot.
-    """
+    """Check that a student can learn the predictions of a teacher, if the settings say so."""
     weight = 0.0 if config.distillation is None else config.distillation.prediction_weight
     if weight and (reason := _cannot_predict(config, teacher, vocabulary)):
         raise ConfigError(f"prediction_weight is {weight:g}, but {reason}. Set it to 0.")
@@ -257,10 +207,7 @@ def _cannot_predict(config: TrainingConfig, teacher: PretrainedBiLM, vocabulary:
 
 
 def window_encoder(model: PretrainedBiLM, teacher: PretrainedBiLM | None) -> TokenEncoder:
-    """Return the function that encodes the tokens of windows, for a model and the teacher that it learns from.
-
-    If the two read tokens in different ways, the columns of the teacher's encoding follow those of the model's.
-    """
+    """Encode tokens for a model and its teacher, whose columns follow if they differ from the model's."""
     if teacher is None or _same_encoding(model, teacher):
         return model.encode
     return lambda tokens: np.concatenate([_encode(model, tokens), _encode(teacher, tokens)], axis=1)
@@ -272,7 +219,7 @@ def _encode(model: PretrainedBiLM, tokens: Sequence[str]) -> NDArray[np.int64]:
 
 
 def _same_encoding(first: PretrainedBiLM, second: PretrainedBiLM) -> bool:
-    """Return whether both models read a token as the same UTF-8 bytes, as published models do."""
+    """Check whether both models read a token as the same UTF-8 bytes, as published models do."""
     sizes = [
         None if model.lexicon is not None or model.config.char_cnn is None else model.config.char_cnn.max_chars
         for model in (first, second)

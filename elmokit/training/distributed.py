@@ -52,11 +52,9 @@ class World:
         return box[0]
 
     def on_main_process(self, function: Callable[[], Result]) -> Result:
-        """Call a function in the main process only, and return its result in every process.
-
-        If it raises an error that the user can fix, every process raises it, so that none waits for the main one.
-        """
+        """Call a function in the main process; every process returns its result, or raises its ``ElmoError``."""
         result: Any = None
+        # An error that the user can fix is raised in every process, so that none waits for the main one.
         error: ElmoError | None = None
         if self.is_main_process:
             try:
@@ -69,7 +67,7 @@ class World:
         return result  # type: ignore[no-any-return]
 
     def any(self, condition: bool, device: torch.device) -> bool:
-        """Return whether a condition holds in some process. Every process must call this."""
+        """Check whether a condition holds in some process. Every process must call this."""
         if self.size == 1:
             return condition
         flag = torch.tensor([float(condition)], device=device)
@@ -77,12 +75,7 @@ class World:
         return bool(flag.item())
 
     def divide_rows(self, function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-        """Return ``function(rows)``, of which each process computes a part.
-
-        Args:
-            function: Maps any number of rows to as many of the same size, each on its own.
-            rows: Equal in all processes.
-        """
+        """Return ``function(rows)``, computed by all processes; it maps each row on its own."""
         if self.size == 1 or len(rows) < self.size:
             return function(rows)
         n_own = -(-len(rows) // self.size)
@@ -106,19 +99,13 @@ class World:
 
 @contextmanager
 def init_distributed(device: torch.device | str = "cpu") -> Iterator[World]:
-    """Connect the processes that ``torchrun`` started, over gloo (CPU) or nccl (GPU), while the block runs.
-
-    Without torchrun, this yields a world of one process and does nothing.
-
-    Raises:
-        TrainingError: The processes cannot connect.
-    """
+    """Connect the processes that ``torchrun`` started, if any, over gloo (CPU) or nccl (GPU), while the block runs."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    found = [os.environ.get(name) for name in names]
-    if None in found or found[1] == "1":
+    values = [os.environ.get(name) for name in names]
+    if None in values or values[1] == "1":
         yield World()
         return
-    world = World(*(int(value) for value in found if value is not None))
+    world = World(*(int(value) for value in values if value is not None))
     on_gpu = torch.device(device).type == "cuda"
     try:
         if on_gpu:
@@ -138,14 +125,7 @@ def init_distributed(device: torch.device | str = "cpu") -> Iterator[World]:
 
 
 def training_device(name: str | torch.device) -> torch.device:
-    """Choose the device to train on.
-
-    Args:
-        name: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` for a GPU if there is one.
-
-    Raises:
-        ConfigError: The device does not exist here, or cannot be used for training.
-    """
+    """Return the device to train on: ``cpu``, ``cuda``, ``cuda:N``, or for ``auto`` a GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = name_device(name)

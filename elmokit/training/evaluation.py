@@ -37,12 +37,7 @@ class HeldOutEvaluation:
         self._corpus = corpus
 
     def calibrated(self, model: PretrainedBiLM, lstm_state: BiLMState) -> PretrainedBiLM:
-        """Return the model with the start state of its present weights. The network is shared, not copied.
-
-        Args:
-            model: The model that is trained, or its averaged weights.
-            lstm_state: The LSTM state of the training, of any number of rows.
-        """
+        """Return the model, not copied, with the start state of its present weights; ``lstm_state`` has any rows."""
         model = model.replace(start_state=lstm_state.mean_row().numpy(), card=dict(model.card))
         calibrate_start_state(model, self._calibration_sentences, "the training text")
         return model
@@ -71,8 +66,8 @@ class HeldOutEvaluation:
 
 def _calibration_sentences(shards: Sequence[Path]) -> list[list[str]]:
     """Choose sentences among the first ones of some files of the training text."""
-    chosen = shards[:: -(-len(shards) // CALIBRATION_SHARDS)]
-    n_each = -(-CALIBRATION_POOL // len(chosen))
-    pool = [tokens[:CALIBRATION_TOKENS] for shard in chosen for tokens in islice(read_sentences(shard), n_each)]
+    sampled = shards[:: -(-len(shards) // CALIBRATION_SHARDS)]
+    n_each = -(-CALIBRATION_POOL // len(sampled))
+    pool = [tokens[:CALIBRATION_TOKENS] for shard in sampled for tokens in islice(read_sentences(shard), n_each)]
     n_chosen = min(CALIBRATION_SENTENCES, len(pool))
     return [pool[number * len(pool) // n_chosen] for number in range(n_chosen)]

@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import chain
-from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from elmokit.embedding.start_state import STATE_FACT
@@ -28,32 +25,19 @@ from elmokit.formats.folder import RUN_MODEL, is_model_folder, read_card, save_f
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import Perplexity, unknown_words_warning
 from elmokit.network.bilm import BiLMState
-from elmokit.storage.atomic import recover_interrupted
 from elmokit.text.windows import Window
-from elmokit.training.build import build_state, new_model, window_stream
-from elmokit.training.checkpoint import restore_optimizer
 from elmokit.training.config import LENGTHS, TrainingConfig
-from elmokit.training.corpus import TrainingCorpus
-from elmokit.training.distillation import window_encoder
 from elmokit.training.distributed import World
 from elmokit.training.evaluation import HeldOutEvaluation
 from elmokit.training.interruption import StopRequest, TrainingInterrupted, stop_requests
 from elmokit.training.optimizers import clip_gradients, set_learning_rate
-from elmokit.training.plan import count_evaluations, model_sizes, seconds_per_step, training_plan
+from elmokit.training.plan import ThroughputMeter, count_evaluations, model_sizes, seconds_per_step, training_plan
 from elmokit.training.precision import is_faster_in_bfloat16, step_autocast, uses_bfloat16
 from elmokit.training.reports import TrainingCallback, TrainingNotice, TrainingProgress, TrainingReport
 from elmokit.training.results import best_model_facts
-from elmokit.training.run import LOG, SETTINGS, RunSettings
-from elmokit.training.run_folder import MetricsLog, run_lock
-from elmokit.training.state import (
-    CHECKPOINTS,
-    checkpoints,
-    open_checkpoint,
-    restart_advice,
-    restore_checkpoint,
-    save_checkpoint,
-)
-from elmokit.training.throughput import ThroughputMeter
+from elmokit.training.run import Run
+from elmokit.training.setup import SETTINGS, RunSettings, TrainingSetup
+from elmokit.training.state import TrainingState, new_or_restored_state, window_stream
 
 LONG_TRAINING = 600  # seconds
 LOW_ADAGRAD_RATE = 0.05
@@ -61,37 +45,23 @@ MANY_EPOCHS = 100
 
 
 def run_training(
-    config: TrainingConfig,
-    corpus: TrainingCorpus,
-    run: Path,
-    card: dict[str, Any],
+    setup: TrainingSetup,
+    run: Run,
     report: TrainingCallback = lambda _: None,
     *,
-    initial: PretrainedBiLM | None = None,
-    initial_optimizer: Mapping[str, Tensor] | None = None,
-    teacher: PretrainedBiLM | None = None,
     world: World = World(),  # noqa: B008 (immutable)
     device: torch.device | str = "cpu",
     hours_from_now: bool = False,
 ) -> Perplexity:
-    """Train a biLM in a run directory, or resume the training that is there.
+    """Train a biLM in a run directory, or resume the training that is there; return the last held-out perplexity.
 
     Args:
-        config: The settings. For a run that is resumed, they must be its own, apart from ``MAY_CHANGE``.
-        corpus: The text.
-        run: The directory for settings, log, checkpoints and the best model.
-        card: What the model card says besides the results.
+        setup: What to start from. For a run that is resumed, the settings must be its own, apart from ``MAY_CHANGE``.
+        run: The run.
         report: Called in the main process with sizes and plan, with each line of the log, and with notices.
-        initial: The model to start from, with a softmax over the corpus's vocabulary; None for random weights. It is
-            evaluated first, and stays the best model until training improves on it.
-        initial_optimizer: The state of the optimizer to start from, as in a checkpoint; None for a new optimizer.
-        teacher: The model to learn from, if the config has a ``distillation``.
         world: The processes that train together. Each calls this function.
         device: Where to train.
-        hours_from_now: Count ``config.hours`` from now; otherwise a resumed run ends when it would have ended.
-
-    Returns:
-        The held-out perplexity at the end.
+        hours_from_now: Count ``hours`` of the settings from now; otherwise a resumed run ends when it would have ended.
 
     Raises:
         TextError: There is too little text.
@@ -100,96 +70,75 @@ def run_training(
         LockedError: Another process is training there.
         TrainingInterrupted: The user pressed Ctrl-C or sent SIGTERM. A checkpoint was saved.
     """
-    corpus.check(config, world.size)
+    config = setup.config
+    setup.corpus.check(config, world.size)
     if not world.is_main_process:
         report = _ignore
     with contextlib.ExitStack() as stack:
-        world.on_main_process(lambda: stack.enter_context(run_lock(run)))
-        if world.is_main_process:
-            # Only under the lock: the temporary directories of another process that is writing would be removed.
-            recover_interrupted(run)
-            recover_interrupted(run / CHECKPOINTS)
+        world.on_main_process(lambda: stack.enter_context(run.lock()))
         # The main process decides: on a network file system, the others may not see the newest checkpoint yet.
-        found = world.broadcast(checkpoints(run))
-        if found and not (run / SETTINGS).exists():
-            raise TrainingError(f"{run} has checkpoints but no {SETTINGS}. Start a new run in another directory.")
+        checkpoints = world.broadcast(run.checkpoints())
+        if checkpoints and not (run.path / SETTINGS).exists():
+            raise TrainingError(f"{run.path} has checkpoints but no {SETTINGS}. Start a new run in another directory.")
+        checkpoint = checkpoints[-1] if checkpoints else None
         try:
-            loop = _TrainingLoop(
-                config, corpus, run, initial, initial_optimizer, teacher, found, world, torch.device(device), report
-            )
-            with contextlib.closing(loop), stop_requests() as stop:
+            state, change = new_or_restored_state(setup, checkpoint, world, torch.device(device))
+            with contextlib.closing(state.stream), stop_requests() as stop:
+                loop = _TrainingLoop(setup, run, state, world, report)
+                if change:
+                    report(TrainingNotice(change))
                 loop.prepare(hours_from_now)
-                return loop.run_to_end(card, stop)
+                return loop.run_to_end(stop)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
             raise TrainingError(
                 f"Out of memory with windows of {config.batch_size} x {config.window_length}. Lower batch_size (and "
                 "raise gradient_accumulation_steps to keep the size of a step), n_samples or the model's sizes. "
-                f"{restart_advice(run)}"
+                f"{_restart_advice(run)}"
             ) from error
 
 
 class _TrainingLoop:
-    """One process's part of a training."""
+    """One process's share of a training."""
 
     def __init__(
-        self,
-        config: TrainingConfig,
-        corpus: TrainingCorpus,
-        run: Path,
-        initial: PretrainedBiLM | None,
-        initial_optimizer: Mapping[str, Tensor] | None,
-        teacher: PretrainedBiLM | None,
-        found: list[Path],
-        world: World,
-        device: torch.device,
-        report: TrainingCallback,
+        self, setup: TrainingSetup, run: Run, state: TrainingState, world: World, report: TrainingCallback
     ) -> None:
-        self.config, self.corpus, self.run, self.world, self.report = config, corpus, run, world, report
-        torch.manual_seed(config.seed)
-        model = open_checkpoint(found[-1]) if found else initial or new_model(config, corpus)
-        self.encode = window_encoder(model, teacher)
-        self.state = build_state(config, corpus, model, teacher, self.encode, world, device)
-        if initial_optimizer is not None and not found:
-            restore_optimizer(self.state.optimizer, self.state.trained_parameters(), initial_optimizer)
-        if world.rank:  # all processes draw the same initial weights, but different dropout and samples
-            torch.manual_seed(config.seed * 100_003 + world.rank)
-        # After the seeds, which it overwrites with the random states of the checkpoint.
-        if found and (change := restore_checkpoint(self.state, found[-1], world)):
-            report(TrainingNotice(change))
-        self.step_losses: nn.Module = self.state.losses
+        self.setup, self.run, self.state, self.world, self.report = setup, run, state, world, report
+        self.config, self.corpus = setup.config, setup.corpus
+        self.step_losses: nn.Module = state.losses
         if world.size > 1:
             self.step_losses = DistributedDataParallel(
-                self.state.losses,
-                device_ids=[device.index or world.local_rank] if device.type == "cuda" else None,
+                state.losses,
+                device_ids=[state.device.index or world.local_rank] if state.device.type == "cuda" else None,
                 # If a window has no word of a tail of an adaptive softmax, that tail gets no gradient. Nor does the
                 # softmax of a student that learns the layers alone.
-                find_unused_parameters=config.softmax.kind == "adaptive" or config.distillation is not None,
+                find_unused_parameters=self.config.softmax.kind == "adaptive" or self.config.distillation is not None,
             )
-        self.evaluates_first = initial is not None and not found
-        self.evaluation = HeldOutEvaluation(corpus)
+        self.evaluation = HeldOutEvaluation(setup.corpus)
         self.evaluated: PretrainedBiLM | None = None
         """In the main process: the model as it was last evaluated, with its start state."""
-        self.before = None if self.evaluates_first else _perplexity_before(run)
+        self.evaluates_first = setup.initial is not None and not state.counters.n_steps
+        self.before: tuple[float, ...] | None = None
         """The held-out perplexity before a fine-tuning: forward, backward."""
+        if not self.evaluates_first and is_model_folder(run.path / RUN_MODEL):
+            # It was evaluated once, and the card of every best model has it.
+            self.before = best_model_facts(read_card(run.path / RUN_MODEL), run.path).held_out_perplexity_before
         self.seconds_per_evaluation = 0.0
-        self.log = MetricsLog(run / LOG)
-        self.total = 0
+        self.n_total = 0
         """The length of the training in predictions per direction."""
-
-    def close(self) -> None:
-        self.state.stream.close()
 
     def prepare(self, hours_from_now: bool) -> None:
         """Check the settings against those of the run that is resumed, and compute the length of the training."""
         config, world, counters = self.config, self.world, self.state.counters
+        path = self.run.path
         earlier: RunSettings | None = world.on_main_process(
-            lambda: RunSettings.open(self.run) if (self.run / SETTINGS).exists() else None
+            lambda: RunSettings.open(path) if (path / SETTINGS).exists() else None
         )
-        settings = RunSettings.of(config, self.corpus, 0)
+        settings = RunSettings.of(self.setup, 0)
         if earlier is not None:
-            settings.check_resumes(self.run, earlier)
+            settings.check_resumes(path, earlier)
         self._report_questionable_settings()
         seconds: float | None = None
         earlier_total = 0 if earlier is None else earlier.n_predictions
@@ -197,7 +146,7 @@ class _TrainingLoop:
         # A resumed run keeps its length: measured again, `hours` would give another number of steps, and the schedule
         # of the learning rate would change.
         if earlier_total and same_length and not (hours_from_now and config.hours is not None):
-            self.total = earlier_total
+            self.n_total = earlier_total
         else:
             self.report(model_sizes(config, self.state.losses))
             # Every process measures, but the number of the main process counts: all must agree on the length.
@@ -205,10 +154,10 @@ class _TrainingLoop:
             self.seconds_per_evaluation = world.on_main_process(
                 lambda: self.evaluation.estimate_seconds(self.state.evaluated_model, self.state.lstm_state)
             )
-            self.total = self._length_in_predictions(seconds)
-            if 0 < counters.n_predictions < self.total and earlier_total:
+            self.n_total = self._length_in_predictions(seconds)
+            if 0 < counters.n_predictions < self.n_total and earlier_total:
                 before, after = (
-                    config.learning_rate_at(counters.n_predictions / total) for total in (earlier_total, self.total)
+                    config.learning_rate_at(counters.n_predictions / total) for total in (earlier_total, self.n_total)
                 )
                 if before != after:
                     self._notice(
@@ -220,26 +169,33 @@ class _TrainingLoop:
                 f"The run stopped after {config.patience} evaluations without improvement. To continue, increase "
                 "patience or set it to 0."
             )
-        elif (n_left := self.total - counters.n_predictions) > 0:
-            # A fine-tuning evaluates before the first step.
-            n_extra = int(self.evaluates_first)
-            evaluation = self.seconds_per_evaluation
-            plan = training_plan(config, n_left, world.size, seconds, counters.n_steps, evaluation, n_extra)
+        elif (n_left := self.n_total - counters.n_predictions) > 0:
+            plan = training_plan(
+                config,
+                n_left,
+                world.size,
+                seconds_per_step=seconds,
+                n_steps_done=counters.n_steps,
+                seconds_per_evaluation=self.seconds_per_evaluation,
+                n_extra_evaluations=int(self.evaluates_first),
+            )
             self.report(plan)
-            if plan.seconds is not None and plan.seconds > LONG_TRAINING and self._misses_bfloat16():
+            is_long = plan.seconds is not None and plan.seconds > LONG_TRAINING
+            is_exact_on_cpu = self.state.device.type == "cpu" and config.precision == "float32"
+            if is_long and is_exact_on_cpu and is_faster_in_bfloat16(self.state.device):
                 self._notice(
                     "With precision bfloat16, this processor would train two to four times as fast, and the model "
                     "would learn as much."
                 )
         else:
             self._notice(
-                f"Training is already complete ({self.total:,} predictions). To continue, increase epochs, "
+                f"Training is already complete ({self.n_total:,} predictions). To continue, increase epochs, "
                 "tokens or hours."
             )
         if world.is_main_process:
-            dataclasses.replace(settings, n_predictions=self.total).save(self.run)
+            dataclasses.replace(settings, n_predictions=self.n_total).save(path)
             # Lines after the checkpoint will be written again by the steps that are repeated.
-            self.log.truncate(counters.n_steps)
+            self.run.log.truncate(counters.n_steps)
 
     def _notice(self, message: str) -> None:
         self.report(TrainingNotice(message))
@@ -266,21 +222,16 @@ class _TrainingLoop:
                 f"n_samples is {config.n_samples:,}, but the vocabulary has only {n_words:,} words: all are used."
             )
 
-    def _misses_bfloat16(self) -> bool:
-        """Return whether the CPU computes in float32, although bfloat16 would be faster."""
-        device = self.state.device
-        return device.type == "cpu" and self.config.precision == "float32" and is_faster_in_bfloat16(device)
-
     def _seconds_per_step(self) -> float:
         """Time a step on a stream of its own, so that the training's stream does not advance."""
-        with contextlib.closing(window_stream(self.config, self.corpus, self.encode, self.world)) as stream:
+        with contextlib.closing(window_stream(self.setup, self.state.model, self.world)) as stream:
             is_new, states = not self.state.optimizer.state, list(self.state.lstm_states.values())
             return seconds_per_step(self.config, self.state.losses, next(stream), states, is_new)
 
     def _n_evaluations_left(self) -> int:
         config, counters = self.config, self.state.counters
         per_step = config.predictions_per_step * self.world.size
-        n_left = -(-max(0, self.total - counters.n_predictions) // per_step)
+        n_left = -(-max(0, self.n_total - counters.n_predictions) // per_step)
         return count_evaluations(counters.n_steps, counters.n_steps + n_left, config.eval_every) if n_left else 0
 
     def _length_in_predictions(self, seconds_per_step: float) -> int:
@@ -292,33 +243,29 @@ class _TrainingLoop:
             return self.state.counters.n_predictions + n_steps * config.predictions_per_step * self.world.size
         return max(1, round((config.epochs or 1.0) * self.corpus.n_predictions))
 
-    def run_to_end(self, card: dict[str, Any], stop: StopRequest) -> Perplexity:
-        """Train until the length is reached or early stopping ends it, and return the last held-out perplexity.
-
-        Raises:
-            TrainingInterrupted: The user asked to stop. A checkpoint of the last step was saved.
-        """
+    def run_to_end(self, stop: StopRequest) -> Perplexity:
+        """Train until the length is reached or early stopping ends it, and return the last held-out perplexity."""
         config, state, counters = self.config, self.state, self.state.counters
-        result = self._evaluate_and_keep_best(card) if self.evaluates_first else None
+        result = self._evaluate_and_keep_best() if self.evaluates_first else None
         meter = ThroughputMeter(counters.n_predictions, self.seconds_per_evaluation)
-        while counters.n_predictions < self.total and not self._stopped_early():
+        while counters.n_predictions < self.n_total and not self._stopped_early():
             # The schedule runs over predictions, not steps, so that it does not depend on the batch size or the number
             # of processes.
-            learning_rate = config.learning_rate_at(counters.n_predictions / self.total)
+            learning_rate = config.learning_rate_at(counters.n_predictions / self.n_total)
             gradient_norm = self._step(learning_rate)
-            is_last = counters.n_predictions >= self.total
+            is_last = counters.n_predictions >= self.n_total
             evaluates = is_last or counters.n_steps % config.eval_every == 0
             if evaluates:
                 with meter.evaluating():
-                    result = self._evaluate_and_keep_best(card)
+                    result = self._evaluate_and_keep_best()
             if evaluates or counters.n_steps % config.log_every == 0:
                 progress = TrainingProgress(
                     n_steps=counters.n_steps,
                     n_predictions=counters.n_predictions,
-                    fraction=min(1.0, counters.n_predictions / self.total),
+                    fraction=min(1.0, counters.n_predictions / self.n_total),
                     epoch=counters.n_predictions / self.corpus.n_predictions,
                     tokens_per_second=meter.rate(counters.n_predictions),
-                    seconds_left=meter.seconds_left(counters.n_predictions, self.total, self._n_evaluations_left()),
+                    seconds_left=meter.seconds_left(counters.n_predictions, self.n_total, self._n_evaluations_left()),
                     learning_rate=learning_rate,
                     gradient_norm=gradient_norm,
                     losses=self._mean_losses(),
@@ -326,7 +273,7 @@ class _TrainingLoop:
                     held_out_unknown_ratio=result.unknown_ratio if evaluates and result is not None else None,
                 )
                 if self.world.is_main_process:
-                    self.log.append(asdict(progress))
+                    self.run.log.append(asdict(progress))
                 self.report(progress)
             # The log comes before the checkpoint: after an interruption between the two, the log is truncated to the
             # checkpoint. The other way round, a line would be missing.
@@ -334,7 +281,7 @@ class _TrainingLoop:
             stops = self.world.any(stop.is_made, state.device)
             if is_last or stops or self._stopped_early() or counters.n_steps % config.save_every == 0:
                 with meter.paused():
-                    save_checkpoint(state, self.run, self.world, self._calibrated)
+                    state.save(self.run, self.world, self._calibrated)
             if stops:
                 raise TrainingInterrupted(f"Stopped after step {counters.n_steps:,}, and saved a checkpoint.")
         # A run that was complete when it was resumed takes no step and has no result yet.
@@ -361,7 +308,7 @@ class _TrainingLoop:
             formatted = " / ".join(f"{loss:.4g}" for loss in losses)
             raise TrainingError(
                 f"At step {counters.n_steps + 1} the loss is {formatted} and the norm of the gradient {norm:.4g}. "
-                f"Use a lower learning_rate or max_grad_norm. {restart_advice(self.run)}"
+                f"Use a lower learning_rate or max_grad_norm. {_restart_advice(self.run)}"
             )
         set_learning_rate(state.optimizer, learning_rate)
         state.optimizer.step()
@@ -400,7 +347,7 @@ class _TrainingLoop:
         counters.loss_sums, counters.n_summed = [], 0
         return tuple(losses)
 
-    def _evaluate_and_keep_best(self, card: dict[str, Any]) -> Perplexity:
+    def _evaluate_and_keep_best(self) -> Perplexity:
         """Evaluate on the held-out text, and save the model if it is the best so far."""
         counters = self.state.counters
         result = self._evaluate()
@@ -419,9 +366,9 @@ class _TrainingLoop:
                 if self.before is not None:
                     results["held_out_perplexity_before"] = list(self.before)
                 of_state = {name: fact for name, fact in model.card.items() if name == STATE_FACT}
-                best = model.replace(card={**card, **of_state, **results})
+                best = model.replace(card={**self.setup.card, **of_state, **results})
                 # The whole directory is replaced at once, so that an interruption leaves the previous best model.
-                save_folder(best, self.run / RUN_MODEL, overwrite=True)
+                save_folder(best, self.run.path / RUN_MODEL, overwrite=True)
         return result
 
     def _evaluate(self) -> Perplexity:
@@ -443,15 +390,14 @@ def _ignore(report: TrainingReport) -> None:
     pass
 
 
-def _perplexity_before(run: Path) -> tuple[float, ...] | None:
-    """Return the perplexity before the fine-tuning that is resumed. It was evaluated once, and every best model has it.
-
-    Returns:
-        None if the run did not start from a model.
-    """
-    if not is_model_folder(run / RUN_MODEL):
-        return None
-    return best_model_facts(read_card(run / RUN_MODEL), run).held_out_perplexity_before
+def _restart_advice(run: Run) -> str:
+    """Say, for the message of a training that failed, which model a new run can start from."""
+    checkpoints = [checkpoint.path for checkpoint in run.checkpoints()]
+    if not checkpoints:
+        return "There is no checkpoint yet: start a new run."
+    before = f" (or of {checkpoints[-2].name}, if that one is already bad)" if len(checkpoints) > 1 else ""
+    model = checkpoints[-1] / "model"
+    return f"Start a new run from the model of the last checkpoint{before}: elmokit finetune TEXT --model {model} ..."
 
 
 def _without_sync(module: nn.Module) -> contextlib.AbstractContextManager[None]:

@@ -13,14 +13,9 @@ from elmokit.network.softmax import AdaptiveSoftmax, SoftmaxModule
 
 
 class WindowLosses(nn.Module):
-    """A biLM and its softmax as one module, which computes the loss of a window.
+    """A biLM and its softmax as one module, as ``DistributedDataParallel`` needs it; it computes the loss of a window.
 
-    It is one module because ``DistributedDataParallel`` averages the gradients of the module that it wraps.
-
-    Args:
-        bilm: The biLM.
-        softmax: The softmax.
-        n_samples: Words to sample for each direction's loss; 0 for the full softmax.
+    Each direction's loss is that of ``n_samples`` sampled words; with 0, that of the full softmax.
     """
 
     def __init__(self, bilm: BiLM, softmax: SoftmaxModule, n_samples: int) -> None:
@@ -41,18 +36,16 @@ class WindowLosses(nn.Module):
     def forward(
         self, tokens: Tensor, inputs: Tensor, targets: Tensor, hidden: Tensor, cell: Tensor
     ) -> tuple[Tensor, ...]:
-        """Compute the losses of a window.
+        """Compute the losses of a window of distinct ``tokens``, as in ``text.windows.Window``.
 
         Args:
-            tokens: Distinct tokens, as in ``text.windows.Window``.
+            tokens: Distinct tokens.
             inputs: Rows of ``tokens``, ``(directions, batch, window_length)``.
             targets: Word ids, ``(directions, batch, window_length)``.
-            hidden: The hidden values of the ``BiLMState`` at the start of the window.
-            cell: The cell values of that state.
+            hidden, cell: The ``BiLMState`` at the start of the window.
 
         Returns:
-            The mean loss of each direction in nats ``(directions,)``, and the state at the end of the window, without
-            gradient.
+            The mean loss of each direction in nats ``(directions,)``, and the state at the end, without gradient.
         """
         vectors = self.bilm.token_layer(tokens)
         state = BiLMState(hidden, cell)
@@ -67,17 +60,11 @@ class WindowLosses(nn.Module):
     def _run_direction(
         self, direction: int, vectors: Tensor, state: BiLMState
     ) -> tuple[list[Tensor], Tensor, list[LSTMState]]:
-        """Run one direction of the biLM over a window.
-
-        Args:
-            direction: Its number.
-            vectors: The token vectors ``(batch, window_length, dim)``.
-            state: The state of all directions at the start of the window.
+        """Run one direction over token vectors ``(batch, window_length, dim)``.
 
         Returns:
             The outputs of each LSTM layer ``(batch, window_length, dim)``; those of the top layer after dropout
-            ``(batch * window_length, dim)``, from which words are predicted; and the state of each layer at the end
-            of the window.
+            ``(batch * window_length, dim)``; and the state at the end of the window.
         """
         outputs, end = self.bilm.run_direction(direction, vectors, state.of_direction(direction))
         top = dropout(outputs[-1], self.bilm.config.dropout, self.training).flatten(0, 1)

@@ -31,36 +31,25 @@ Blocks = tuple[int, int]
 
 
 def matrix_blocks(module: nn.Module) -> dict[Tensor, Blocks]:
-    """Return the matrices inside a module that Muon trains, and the blocks of which each consists.
-
-    An LSTM keeps eight matrices in one weight: those of its four gates, each for the input and for the state. They are
-    orthogonalized one by one, because their gradients differ in size. In one matrix, the largest would leave little of
-    the others.
-    """
+    """Return the matrices inside a module that Muon trains, and the blocks of which each consists."""
     blocks: dict[Tensor, Blocks] = {}
-    for part in module.modules():
-        if isinstance(part, ProjectedLSTM):
-            blocks[part.weight] = (4, 2 if part.input_dim == part.projection_dim else 1)
-            if part.projection is not None:
-                blocks[part.projection] = (1, 1)
-        elif isinstance(part, Highway):
-            blocks |= {linear.weight: (1, 1) for linear in (part.transform, part.gate)}
-        elif isinstance(part, CharCNN) and part.projection is not None:
-            blocks[part.projection.weight] = (1, 1)
+    for layer in module.modules():
+        if isinstance(layer, ProjectedLSTM):
+            # Eight matrices in one weight: those of its four gates, each for the input and for the state. They are
+            # orthogonalized one by one, because their gradients differ in size. In one matrix, the largest would leave
+            # little of the others.
+            blocks[layer.weight] = (4, 2 if layer.input_dim == layer.projection_dim else 1)
+            if layer.projection is not None:
+                blocks[layer.projection] = (1, 1)
+        elif isinstance(layer, Highway):
+            blocks |= {linear.weight: (1, 1) for linear in (layer.transform, layer.gate)}
+        elif isinstance(layer, CharCNN) and layer.projection is not None:
+            blocks[layer.projection.weight] = (1, 1)
     return blocks
 
 
 class Muon(torch.optim.Adam):
-    """Muon for some weight matrices and Adam for the other parameters.
-
-    Args:
-        parameters: What to train.
-        blocks: The matrices among them, as :func:`matrix_blocks` returns them.
-        lr: Learning rate of Adam.
-        matrix_lr: Learning rate of the matrices. ``set_learning_rate`` scales both.
-        fused: Use PyTorch's fused kernel for Adam.
-        world: The processes that train together, whose gradients are equal: each orthogonalizes a part of the blocks.
-    """
+    """Muon for the matrices in ``blocks`` and Adam for other parameters; each process orthogonalizes some blocks."""
 
     def __init__(
         self,
@@ -86,7 +75,7 @@ class Muon(torch.optim.Adam):
         """Take a step."""
         gradients = {parameter: parameter.grad for parameter in self._blocks}
         for group in self.param_groups:
-            self._step_matrices([one for one in group["params"] if one in self._blocks], group["lr"])
+            self._step_matrices([value for value in group["params"] if value in self._blocks], group["lr"])
         for parameter in gradients:
             parameter.grad = None  # Adam skips parameters without a gradient
         loss = super().step(closure)
@@ -105,11 +94,12 @@ class Muon(torch.optim.Adam):
                 state["momentum"] = torch.zeros_like(parameter)
             momentum: Tensor = state["momentum"].lerp_(gradient, 1 - MOMENTUM)
             update = gradient.lerp(momentum, MOMENTUM)  # Nesterov's
-            for block, part in zip(
+            for block, block_update in zip(
                 _split(parameter, self._blocks[parameter]), _split(update, self._blocks[parameter]), strict=True
             ):
                 # Wide blocks: the iterations multiply squares of the number of rows.
-                wide = part if part.shape[0] <= part.shape[1] else part.T
+                n_rows, n_columns = block_update.shape
+                wide = block_update if n_rows <= n_columns else block_update.T
                 by_shape.setdefault((wide.shape[0], wide.shape[1]), []).append((block, wide))
         for pairs in by_shape.values():
             orthogonal = self._world.divide_rows(orthogonalize, torch.stack([wide for _, wide in pairs]))
@@ -120,15 +110,10 @@ class Muon(torch.optim.Adam):
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
-    """Replace the singular values of matrices by numbers around 1.
-
-    An iteration multiplies a matrix ``X`` from the left by a polynomial of ``X X^T``. The polynomials of all iterations
-    are multiplied first, in terms of the small square ``X X^T`` alone, and their product is applied to ``X`` once. For
-    the blocks of an LSTM with a projection, that takes about half of the time of iterating on ``X``.
-
-    Args:
-        matrices: ``(matrices, rows, columns)``, with at most as many rows as columns.
-    """
+    """Replace the singular values of matrices ``(matrices, rows, columns)``, rows <= columns, by numbers around 1."""
+    # An iteration multiplies a matrix `X` from the left by a polynomial of `X X^T`. The polynomials of all iterations
+    # are multiplied first, in terms of the small square `X X^T` alone, and their product is applied to `X` once. For
+    # the blocks of an LSTM with a projection, that takes about half of the time of iterating on `X`.
     a, b, c = COEFFICIENTS
     scaled: Tensor = matrices / (matrices.norm(dim=(1, 2), keepdim=True) + EPSILON)  # no singular value above 1
     square = scaled @ scaled.mT

@@ -25,10 +25,9 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.softmax import AdaptiveSoftmax
 from elmokit.network.tensors import tensor_of
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.training.checkpoint import checkpoint_errors, read_tensors
 from elmokit.training.optimizers import SLOTS
-from elmokit.training.run import SETTINGS
-from elmokit.training.state import CHECKPOINTS, checkpoint_path, checkpoints
+from elmokit.training.run import CHECKPOINTS, Run, RunCheckpoint
+from elmokit.training.setup import SETTINGS
 
 COUNTER = "step"  # Adam's number of steps, a single number for each weight tensor
 _WORD_TABLE = "bilm.token_layer.embedding.weight"
@@ -50,16 +49,7 @@ class OptimizerState:
 
 
 def read_optimizer_state(model: PretrainedBiLM, optimizer: str) -> OptimizerState:
-    """Read the optimizer's state from the checkpoint that a model was opened from.
-
-    Args:
-        model: The model.
-        optimizer: The optimizer that will use the state: ``adam``, ``adamw`` or ``adagrad``.
-
-    Raises:
-        TrainingError: The model is not from a checkpoint, there is no optimizer's state of exactly these weights, or
-            the state is that of another kind of optimizer.
-    """
+    """Read the optimizer's state of exactly these weights from the checkpoint that a model was opened from."""
     state = _read(model)
     if state.slots != set(SLOTS[optimizer]):
         fitting = [name for name, slots in SLOTS.items() if set(slots) == state.slots]
@@ -76,8 +66,8 @@ def _read(model: PretrainedBiLM) -> OptimizerState:
         raise TrainingError("The model was not opened from a checkpoint, so there is no optimizer's state to keep.")
     with _folder_of(model.source) as source:
         if (own := _own_checkpoint(source, model)) is not None:
-            with checkpoint_errors(own, "Its optimizer's state cannot be kept."):
-                return OptimizerState(read_tensors(own, "optimizer"), str(own))
+            with own.errors("Its optimizer's state cannot be kept."):
+                return OptimizerState(own.tensors("optimizer"), str(own.path))
         prefix = tf_checkpoint.find_checkpoint(source) or tf_checkpoint.find_checkpoint(source.parent)
         if prefix is None:
             raise TrainingError(
@@ -105,23 +95,19 @@ def _folder_of(source: Path) -> Iterator[Path]:
         yield source
 
 
-def _own_checkpoint(source: Path, model: PretrainedBiLM) -> Path | None:
-    """Find the checkpoint of elmokit that holds a model; None if it is not from one.
-
-    Raises:
-        TrainingError: The model is the best one of a run, and the checkpoint of its step was deleted.
-    """
+def _own_checkpoint(source: Path, model: PretrainedBiLM) -> RunCheckpoint | None:
+    """Find the checkpoint of elmokit that holds a model; None if it is not from one."""
     if (source.parent / "optimizer.safetensors").is_file():
-        return source.parent
+        return RunCheckpoint(source.parent)
     if source.name != RUN_MODEL or not (source.parent / SETTINGS).is_file():
         return None
     # The best model of a run: only the checkpoint of the same step has an optimizer's state that fits its weights.
-    run, step = source.parent, model.card.get("n_steps")
-    if isinstance(step, int) and (path := checkpoint_path(run, step)).is_dir():
-        return path
-    kept = ", ".join(str(path) for path in checkpoints(run)) or "none"
+    run, step = Run(source.parent), model.card.get("n_steps")
+    if isinstance(step, int) and (checkpoint := run.checkpoint_at(step)).path.is_dir():
+        return checkpoint
+    kept = ", ".join(str(checkpoint.path) for checkpoint in run.checkpoints()) or "none"
     raise TrainingError(
-        f"The best model of {run} is from step {step}, whose optimizer's state is no longer kept. Continue from a "
+        f"The best model of {run.path} is from step {step}, whose optimizer's state is no longer kept. Continue from a "
         f"checkpoint instead of the run (there is {kept}), or start with a new optimizer (--no-keep-optimizer)."
     )
 
@@ -129,26 +115,14 @@ def _own_checkpoint(source: Path, model: PretrainedBiLM) -> Path | None:
 def transfer_optimizer_state(
     state: OptimizerState, optimizer: str, old: PretrainedBiLM, new: PretrainedBiLM
 ) -> tuple[dict[str, Tensor], str]:
-    """Convert an optimizer's state from the model of a checkpoint to the same model over another vocabulary.
+    """Convert an optimizer's state to the same model over another vocabulary, and say what was kept.
 
-    Like the weights in ``softmax_transfer``, the rows of words that both vocabularies have are kept. Rows of new words,
-    and a softmax that was drawn anew, get the state that a new optimizer starts from.
-
-    Args:
-        state: The state.
-        optimizer: The optimizer that will use it.
-        old: The model that the state belongs to.
-        new: The model with another softmax, as ``with_softmax_over`` returns it.
-
-    Returns:
-        The tensors by ``SLOT/PARAMETER``, and a line for the user that says what was kept.
-
-    Raises:
-        TrainingError: The state has tensors of other shapes.
+    As in ``softmax_transfer``, rows of known words are kept; new rows, and a softmax that was drawn anew, get the state
+    that a new optimizer starts from.
     """
     softmax = new.softmax_module
     has_new_softmax = softmax is not old.softmax_module
-    is_redrawn = has_new_softmax and any(isinstance(one.softmax_module, AdaptiveSoftmax) for one in (old, new))
+    is_redrawn = has_new_softmax and any(isinstance(model.softmax_module, AdaptiveSoftmax) for model in (old, new))
     shapes = {f"bilm.{name}": value.shape for name, value in new.bilm.named_parameters()}
     if softmax is not None:
         shapes |= {f"softmax.{name}": value.shape for name, value in softmax.named_parameters()}
@@ -180,12 +154,7 @@ def transfer_optimizer_state(
 
 
 def _transferred_rows(table: Tensor, start: float, old: Vocabulary, new: Vocabulary, has_no_token: bool) -> Tensor:
-    """Return the rows of the new vocabulary; rows of new words are filled with ``start``.
-
-    Args:
-        has_no_token: The first row of the table belongs to no word.
-    """
-    rows = table[1:] if has_no_token else table
+    rows = table[1:] if has_no_token else table  # the first row belongs to no word
     ids = torch.tensor([old.ids.get(word, -1) for word in new.words])
     kept = rows[ids.clamp(min=0)]
     kept[ids < 0] = start

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import Parameter
 
 SLOTS: dict[str, dict[str, float]] = {
@@ -33,22 +33,7 @@ def build_optimizer(
     momentum: float = 0.0,
     fused: bool = False,
 ) -> torch.optim.Optimizer:
-    """Build an optimizer by name.
-
-    Args:
-        name: ``adam``, ``adamw``, ``adagrad``, ``adadelta`` or ``sgd``.
-        parameters: What to train, or groups of it as PyTorch's optimizers take them, each with its own ``lr``.
-        learning_rate: The learning rate.
-        weight_decay: Decoupled weight decay (``adamw``).
-        betas: Decay of the two running means (``adam``, ``adamw``).
-        epsilon: Added to the divisor (``adam``, ``adamw``, ``adadelta``).
-        rho: Decay of the running means (``adadelta``).
-        momentum: Momentum (``sgd``).
-        fused: Use PyTorch's fused kernel (``adam``, ``adamw``). It is faster, and rounds differently.
-
-    Raises:
-        ValueError: There is no optimizer of that name.
-    """
+    """Build an optimizer by name. A fused kernel of PyTorch is faster, and rounds differently."""
     if name == "adam":
         return torch.optim.Adam(parameters, lr=learning_rate, betas=betas, eps=epsilon, fused=fused or None)
     if name == "adamw":
@@ -75,12 +60,32 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
 def clip_gradients(
     parameters: Iterable[Parameter], max_norm: float | None = None, max_value: float | None = None
 ) -> float | None:
-    """Clip gradients in place: first each entry to ``max_value``, then their global norm to ``max_norm``.
-
-    Returns:
-        The global norm before it was clipped; None if ``max_norm`` is None.
-    """
+    """Clip each entry to ``max_value``, then the global norm to ``max_norm``; return the norm before."""
     parameters = list(parameters)
     if max_value is not None:
         nn.utils.clip_grad_value_(parameters, max_value)
     return None if max_norm is None else float(nn.utils.clip_grad_norm_(parameters, max_norm))
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Parameter]) -> dict[str, Tensor]:
+    """Collect an optimizer's state for some parameters as tensors named ``SLOT/PARAMETER``."""
+    # By name and not by number, as ``optimizer.state_dict()`` would: a checkpoint survives a change in the order of
+    # modules, and its file can be inspected.
+    tensors = {}
+    for name, parameter in parameters.items():
+        for slot, value in optimizer.state.get(parameter, {}).items():
+            if value is not None:  # SGD without momentum keeps an empty slot
+                tensors[f"{slot}/{name}"] = torch.as_tensor(value)
+    return tensors
+
+
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, Parameter], tensors: Mapping[str, Tensor]
+) -> None:
+    """Load what :func:`optimizer_tensors` collected. Tensors of parameters that are not trained now are ignored."""
+    for key, value in tensors.items():
+        slot, name = key.split("/", 1)
+        if name in parameters:
+            # Optimizers count their steps on the CPU, also for a model on a GPU; only a fused one counts on the GPU.
+            on_cpu = slot == "step" and not optimizer.defaults.get("fused")
+            optimizer.state[parameters[name]][slot] = value if on_cpu else value.to(parameters[name].device)

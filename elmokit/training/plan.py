@@ -1,9 +1,10 @@
-"""Estimate the memory and the time that a training needs, before it starts."""
+"""Estimate the memory and the time that a training needs, before it starts and while it runs."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import torch
@@ -14,12 +15,12 @@ from elmokit.network.bilm import BiLMState
 from elmokit.network.kernels.backends import native_library_for
 from elmokit.network.softmax import AdaptiveSoftmax
 from elmokit.text.windows import Window
-from elmokit.training.build import config_optimizer
 from elmokit.training.config import TrainingConfig
 from elmokit.training.losses import WindowLosses
 from elmokit.training.optimizers import SLOTS, clip_gradients, set_learning_rate
 from elmokit.training.precision import step_autocast, uses_bfloat16
 from elmokit.training.reports import ModelSizes, TrainingPlan
+from elmokit.training.state import config_optimizer
 
 N_TIMED = 2
 TYPICAL_CHARS = 24  # columns of a batch of tokens: most are short, and empty columns are left out
@@ -31,15 +32,8 @@ def seconds_per_step(
     """Measure the time of one optimizer step, without changing weights or random states.
 
     The first window and the first update are slower than the rest (memory is allocated, kernels are chosen) and are not
-    counted. Averaging gradients over processes is not included.
-
-    Args:
-        config: The settings.
-        losses: The biLM and its softmax.
-        window: A window of the text.
-        states: The LSTM states to start from: that of the model, and in a distillation that of the teacher.
-        with_update: Time the optimizer, too, with a temporary one. Not for a resumed training, whose own optimizer
-            already fills the memory.
+    counted. Averaging gradients over processes is not included. A resumed training, whose own optimizer already fills
+    the memory, is timed without an update.
     """
     trained = [parameter for parameter in losses.parameters() if parameter.requires_grad]
     device = states[0].hidden.device
@@ -85,17 +79,7 @@ def training_plan(
     seconds_per_evaluation: float = 0.0,
     n_extra_evaluations: int = 0,
 ) -> TrainingPlan:
-    """Return the plan of ``n_predictions`` more predictions.
-
-    Args:
-        config: The settings.
-        n_predictions: How many predictions are left.
-        n_processes: How many processes train together.
-        seconds_per_step: The time of a step; None if it was not measured.
-        n_steps_done: How many steps of a resumed run are done.
-        seconds_per_evaluation: The time of one evaluation.
-        n_extra_evaluations: Evaluations before and after the steps.
-    """
+    """Return the plan of ``n_predictions`` more predictions; it has no time if the time of a step is not known."""
     n_steps = -(-n_predictions // (config.predictions_per_step * n_processes))
     seconds = None
     if seconds_per_step is not None:
@@ -152,3 +136,44 @@ def _n_token_layer_activations(model: BiLMConfig, is_compiled: bool) -> int:
     else:
         convolved = sum(n_chars * (width * cnn.char_dim + 2 * count) for width, count in cnn.filters)
     return convolved + cnn.n_features * (4 * cnn.n_highway + 2)
+
+
+class ThroughputMeter:
+    """Speed and remaining time of a training, which counts in any unit, such as predictions."""
+
+    def __init__(self, n_done: int, seconds_per_evaluation: float = 0.0) -> None:
+        self._started = self._last_time = time.monotonic()
+        self._n_at_start = self._n_last = n_done
+        self._seconds_per_evaluation, self._paused_seconds = seconds_per_evaluation, 0.0
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the time of the block (a checkpoint) out of the speed."""
+        started = time.monotonic()
+        yield
+        seconds = time.monotonic() - started
+        self._last_time += seconds
+        self._paused_seconds += seconds
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Leave the time of an evaluation out of the speed, and expect later ones to take as long."""
+        started = time.monotonic()
+        with self.paused():
+            yield
+        self._seconds_per_evaluation = time.monotonic() - started
+
+    def rate(self, n_done: int) -> float:
+        """Return the units per second since the last call."""
+        now = time.monotonic()
+        rate = (n_done - self._n_last) / max(now - self._last_time, 1e-9)
+        self._last_time, self._n_last = now, n_done
+        return rate
+
+    def seconds_left(self, n_done: int, total: int, n_evaluations: int = 0) -> float:
+        """Estimate the time to ``total`` from the speed since the start, with this many evaluations."""
+        # Evaluations are counted, and not spread over the training: one right after the start would otherwise make the
+        # rest seem to take many times as long.
+        elapsed = time.monotonic() - self._started - self._paused_seconds
+        steps = max(0, total - n_done) * elapsed / max(1, n_done - self._n_at_start)
+        return steps + n_evaluations * self._seconds_per_evaluation

@@ -19,8 +19,8 @@ from elmokit.storage.text_files import read_sentences
 from elmokit.training.config import TrainingConfig
 from elmokit.training.curves import draw_curves
 from elmokit.training.reports import TrainingCallback, TrainingNotice, format_perplexities, format_unknown_ratio
-from elmokit.training.run import INITIAL, OLD_TEXT
-from elmokit.training.run_folder import run_lock
+from elmokit.training.run import Run
+from elmokit.training.setup import INITIAL, OLD_TEXT
 
 HELD_OUT_NAME, OLD_TEXT_NAME = "held-out", "old text"
 
@@ -41,11 +41,7 @@ class BestModelFacts:
 
 
 def best_model_facts(card: Mapping[str, Any], run: Path) -> BestModelFacts:
-    """Read the model card of a run's best model.
-
-    Raises:
-        FormatError: It is damaged.
-    """
+    """Read the model card of a run's best model."""
     try:
         return msgspec.convert(card, BestModelFacts)
     except msgspec.ValidationError as error:
@@ -143,43 +139,38 @@ class TrainingResult:
         return "\n".join(lines)
 
 
-def finish_run(run: Path, config: TrainingConfig, end: Perplexity, report: TrainingCallback) -> TrainingResult:
-    """Draw the curves of a finished run, and return the result.
-
-    After fine-tuning, the model card of the best model gets the perplexities before and after. If another process has
-    resumed the run in the meantime, nothing is written.
-    """
+def finish_run(run: Run, config: TrainingConfig, end: Perplexity, report: TrainingCallback) -> TrainingResult:
+    """Draw the curves of a finished run, and add perplexities before and after a fine-tuning to its model card."""
     curves: tuple[Path, ...] = ()
     best: PretrainedBiLM | None = None
-    with contextlib.suppress(LockedError), run_lock(run):
+    model = run.path / RUN_MODEL
+    # If another process has resumed the run in the meantime, nothing is written.
+    with contextlib.suppress(LockedError), run.lock():
         if can_draw():  # if not, the printed result says so
             names = config.model.direction_names
             loss = "training loss" if config.distillation is None else "distillation loss"
-            curves = draw_curves(run, "sampled loss" if config.n_samples else loss, names)
-        if is_model_folder(run / RUN_MODEL):
-            best = load_folder(run / RUN_MODEL)
-            if (run / INITIAL).exists():
-                best.card |= _before_and_after(run, best, report)
-                save_folder(best, run / RUN_MODEL, overwrite=True)
-    if best is None and is_model_folder(run / RUN_MODEL):
-        best = load_folder(run / RUN_MODEL)
-    return TrainingResult(run, end, best, curves)
+            curves = draw_curves(run.path, "sampled loss" if config.n_samples else loss, names)
+        if is_model_folder(model):
+            best = load_folder(model)
+            if (run.path / INITIAL).exists():
+                best.card |= _before_and_after(run.path, best, report)
+                save_folder(best, model, overwrite=True)
+    if best is None and is_model_folder(model):
+        best = load_folder(model)
+    return TrainingResult(run.path, end, best, curves)
 
 
 def compare_models(
     before: PretrainedBiLM, after: PretrainedBiLM, sentences: Sequence[Sequence[str]]
 ) -> tuple[dict[str, list[float]], float]:
-    """Compute the perplexity of a text by two models with the same words, each from its own start state.
-
-    Returns:
-        By ``before`` and ``after``: forward, backward. Then the fraction of unknown tokens.
-    """
-    found = {"before": perplexity(before, sentences), "after": perplexity(after, sentences)}
-    return {when: list(each.per_direction) for when, each in found.items()}, found["after"].unknown_ratio
+    """Compute a text's perplexities ``before`` and ``after``, each from its own start state, and its unknown ratio."""
+    perplexities = {"before": perplexity(before, sentences), "after": perplexity(after, sentences)}
+    by_time = {when: list(value.per_direction) for when, value in perplexities.items()}
+    return by_time, perplexities["after"].unknown_ratio
 
 
 def _before_and_after(run: Path, best: PretrainedBiLM, report: TrainingCallback) -> dict[str, object]:
-    """Return what the model card of a fine-tuned model says about both models."""
+    """Compare the models before and after a fine-tuning, for the model card."""
     facts = best_model_facts(best.card, run)
     held_out = {"before": list(facts.held_out_perplexity_before or ()), "after": list(facts.held_out_perplexity)}
     if not (run / OLD_TEXT).exists():

@@ -1,207 +1,294 @@
-"""The run directory of a biLM training.
+"""A training on disk. The loops of biLMs and of tasks both train in a :class:`Run`, a directory with
 
 ::
 
-    settings.json           the settings and the text's fingerprint
-    vocab.txt               the words of the softmax
-    held-out.txt            the sentences to evaluate on
-    old-text.txt            for fine-tuning: sentences of the old domain
-    card.json               the model card, without results
-    initial/                for fine-tuning: the model that training started from
-    teacher/                for distillation: the model that the trained one learns from
-    initial-optimizer.safetensors
-                            for fine-tuning: the state of the optimizer, if it was kept from a checkpoint
-    metrics.jsonl           one line for each logged step
-    checkpoints/step-N/     the two newest checkpoints
-    model/                  the best model so far, by held-out perplexity
-    curves.png, curves.svg  training loss and held-out perplexity, drawn at the end
-    lock                    held by the process that trains there
+    metrics.jsonl         the log, one JSON object per line
+    checkpoints/step-N/   the two newest checkpoints
+    lock                  locked by the process that trains there
+
+Next to them are what the training was started with and its best model so far, which differ: ``training/setup.py`` lists
+them for biLMs, ``tasks/run_folder.py`` for tasks, where each seed is a run inside that of the task.
+
+Resuming is the same for all: the call that started a run continues it (:meth:`Run.check_start`). Its settings must be
+the same, apart from a named few (:func:`check_settings`). On the CPU, the result has the same bits as that of a run
+that was not interrupted, because a checkpoint holds everything that the next step depends on::
+
+    progress.json           counters and positions, and checksums of the other files
+    optimizer.safetensors   the optimizer's state, named SLOT/PARAMETER
+    state.safetensors       random states; for a biLM also the LSTM states
+    model, average          weights, and their moving average: a biLM's as model directories, a task's as safetensors
 """
 
 from __future__ import annotations
 
-import shlex
-import subprocess
-import sys
-import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
-from elmokit.config import from_dict, read_json, to_dict
-from elmokit.errors import ConfigError, ModelError, ModelNotFoundError, TrainingError
-from elmokit.formats.folder import RUN_MODEL, save_folder
+from elmokit.config import read_json
+from elmokit.errors import ElmoError, FormatError, OutputError, TrainingError
+from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.network.bilm import BiLM
-from elmokit.network.softmax_config import build_softmax
 from elmokit.network.tensors import save_tensors
-from elmokit.storage.atomic import atomic_write
-from elmokit.storage.bounded import MAX_RECORD_BYTES
-from elmokit.training.config import MAY_CHANGE, TrainingConfig
-from elmokit.training.corpus import TrainingCorpus
-from elmokit.training.run_folder import check_settings, write_json
+from elmokit.storage.atomic import SUFFIX_LENGTH, atomic_write, is_unused, recover_interrupted, sync
+from elmokit.storage.bounded import MAX_RECORD_BYTES, read_bounded
+from elmokit.storage.checksums import size_and_crc32
+from elmokit.storage.lock import LOCK, file_lock
 
-SETTINGS, LOG, VOCABULARY = "settings.json", "metrics.jsonl", "vocab.txt"
-HELD_OUT, OLD_TEXT, CARD, INITIAL = "held-out.txt", "old-text.txt", "card.json", "initial"
-INITIAL_OPTIMIZER = "initial-optimizer"  # a safetensors file
-TEACHER = "teacher"
-RUN_VERSION = 2  # raised when a change makes earlier runs impossible to resume
-PROGRAM = "elmokit"
+LOG, CHECKPOINTS = "metrics.jsonl", "checkpoints"
+PROGRESS, CHECKSUMS = "progress.json", "checksums"
+N_KEPT = 2  # the newest checkpoint, and the one before it in case the newest is damaged
 
 
-@dataclass(frozen=True)
-class RunSettings:
-    """What a run was started with: the content of ``settings.json``."""
-
-    config: TrainingConfig
-    shards: tuple[tuple[str, int], ...]
-    """Each shard's path and size in bytes."""
-    n_sentences: int
-    n_tokens: int
-    held_out_crc32: int
-    vocabulary_crc32: int
-    n_predictions: int
-    """The length of the training, as it was last computed from epochs, tokens or hours."""
-    version: int = RUN_VERSION
-
-    @classmethod
-    def of(cls, config: TrainingConfig, corpus: TrainingCorpus, n_predictions: int) -> RunSettings:
-        """The settings of a run that starts now."""
-        return cls(
-            config,
-            tuple((str(shard.resolve()), shard.stat().st_size) for shard in corpus.shards),
-            corpus.n_sentences,
-            corpus.n_tokens,
-            _crc32("\n".join(" ".join(sentence) for sentence in corpus.held_out)),
-            _crc32(corpus.vocabulary.to_text()),
-            n_predictions,
-        )
-
-    @classmethod
-    def open(cls, run: Path) -> RunSettings:
-        """Read a run's settings.
-
-        Raises:
-            TrainingError: There is no run, its settings are damaged, or another version of elmokit wrote them.
-        """
-        path = run / SETTINGS
-        try:
-            table = read_json(path, max_bytes=MAX_RECORD_BYTES)
-            if table.get("version") != RUN_VERSION:
-                raise TrainingError(
-                    f"{run} was trained with another version of elmokit and cannot be resumed with this one. Start a "
-                    f"new run; elmokit finetune can start it from {run / RUN_MODEL}."
-                )
-            return from_dict(cls, table, str(path))
-        except ModelNotFoundError:
-            what = f"is not a training run ({SETTINGS} not found)" if run.exists() else "does not exist"
-            raise TrainingError(f"{run} {what}. To start a new run, pass --out {run}.") from None
-        except (ConfigError, ModelError) as error:
-            raise TrainingError(f"{path} is damaged ({error}). Start a new run.") from None
-
-    def save(self, run: Path) -> None:
-        """Write ``settings.json``."""
-        write_json(run / SETTINGS, to_dict(self))
-
-    def check_resumes(self, run: Path, earlier: RunSettings) -> None:
-        """Refuse to resume a run whose settings or text differ.
-
-        Raises:
-            TrainingError: Something differs that may not change.
-        """
-        check_settings(run, earlier._comparable(), self._comparable(), {*MAY_CHANGE, "n_predictions"})
-
-    def _comparable(self) -> dict[str, Any]:
-        table = to_dict(self)
-        table |= table.pop("config")
-        # The corpus may have moved to another directory: names and sizes identify its files.
-        table["shards"] = [[Path(name).name, size] for name, size in table["shards"]]
-        return table
-
-
-def create_run(
-    run: Path,
-    config: TrainingConfig,
-    corpus: TrainingCorpus,
-    facts: Mapping[str, Any],
-    n_processes: int,
-    initial: PretrainedBiLM | None = None,
-    old_text: Sequence[Sequence[str]] = (),
-    initial_optimizer: Mapping[str, Tensor] | None = None,
-    teacher: PretrainedBiLM | None = None,
-) -> None:
-    """Write the run directory of a new training.
+class Run:
+    """The directory of a training.
 
     Args:
-        run: The directory. It must not exist.
-        config: The settings.
-        corpus: The text.
-        facts: What the model card says about the text.
-        n_processes: Number of processes that will train.
-        initial: The model to start from. The run keeps a copy, and its model card says where it came from.
-        old_text: Sentences of the domain that ``initial`` was trained on, scored before and after.
-        initial_optimizer: The state of the optimizer to start from, as in a checkpoint; None for a new optimizer.
-        teacher: The model to learn from. The run keeps a copy, so that it can be resumed wherever the original is.
-
-    Raises:
-        TextError: The corpus is too small for the settings.
-        ConfigError: The softmax does not fit the vocabulary.
-        OutputError: The directory exists already, or cannot be written.
+        path: The directory.
+        files: Name patterns of everything that a loop writes there besides log, checkpoints and lock. The first is the
+            file of the settings, without which the directory is not a run.
     """
-    corpus.check(config, n_processes)
-    with torch.device("meta"):  # find out whether the softmax fits before anything is written, without its memory
-        token_layer = BiLM(config.model).token_layer
-        build_softmax(config.softmax, len(corpus.vocabulary), config.model.projection_dim, token_layer)
-    left_out = {"model", "softmax"} | ({"distillation"} if config.distillation is None else set())
-    settings = {name: value for name, value in asdict(config).items() if name not in left_out}
-    card = {
-        "corpus": dict(facts),
-        "vocabulary_size": len(corpus.vocabulary),
-        "command": _command(),
-        "elmokit": _version(),
-        "train": settings,
-    }
-    for name, model in (("initial", initial), ("teacher", teacher)):
-        if model is not None:
-            card[name] = {"source": None if model.source is None else model.source.name, "card": model.card}
-    with atomic_write(run, folder=True) as folder:
-        (folder / VOCABULARY).write_text(corpus.vocabulary.to_text(), encoding="utf-8", newline="\n")
-        for name, sentences in ((HELD_OUT, corpus.held_out), (OLD_TEXT, old_text)):
-            if sentences:
-                lines = [" ".join(sentence) + "\n" for sentence in sentences]
-                (folder / name).write_text("".join(lines), encoding="utf-8", newline="\n")
-        write_json(folder / CARD, card)
-        RunSettings.of(config, corpus, 0).save(folder)
-        if initial is not None:
-            save_folder(initial, folder / INITIAL)
-        if teacher is not None:
-            save_folder(teacher, folder / TEACHER)
-        if initial_optimizer is not None:
-            save_tensors(initial_optimizer, folder / f"{INITIAL_OPTIMIZER}.safetensors")
+
+    def __init__(self, path: str | Path, files: Collection[str] = ()) -> None:
+        self.path = Path(path)
+        self.log = MetricsLog(self.path / LOG)
+        self._files = tuple(files)
+
+    def check_start(self, overwrite: bool) -> bool:
+        """Check that a training can start in the directory, and whether there is a run that it continues.
+
+        With ``overwrite``, it continues none, and :meth:`remove` deletes what is there. Files that are not those of a
+        run are an error, because they would be lost.
+        """
+        if is_unused(self.path):
+            return False
+        if self.path.is_dir() and (self.path / self._files[0]).exists() and not overwrite:
+            return True
+        if not overwrite or not self.path.is_dir():
+            raise OutputError(f"{self.path} already exists and is not a run to continue. Choose another directory.")
+        known = [*self._files, LOG, CHECKPOINTS, LOCK]
+        known += [f".{name}.{'?' * SUFFIX_LENGTH}" for name in known]  # what a killed process left
+        for name in sorted(inside.name for inside in self.path.iterdir()):
+            if not any(fnmatchcase(name, pattern) for pattern in known):
+                raise OutputError(
+                    f"{self.path} contains {name}, which overwriting would delete. Move it elsewhere, or choose "
+                    "another directory."
+                )
+        return False
+
+    def remove(self) -> None:
+        """Delete everything but the lock, to start anew."""
+        with self.lock():
+            try:
+                # First the settings: without them, what an interruption leaves is not taken for a run to continue.
+                (self.path / self._files[0]).unlink(missing_ok=True)
+                for inside in self.path.iterdir():
+                    if inside.is_dir() and not inside.is_symlink():
+                        shutil.rmtree(inside)
+                    elif inside.name != LOCK:
+                        inside.unlink()
+            except OSError as error:
+                raise OutputError(
+                    f"Cannot overwrite {self.path}: {error.strerror}. Choose another directory."
+                ) from None
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other processes out while the block runs, and clean up after one that was killed."""
+        message = f"Another process is training in {self.path}. Wait until it is finished, or choose another directory."
+        with file_lock(self.path / LOCK, message):
+            # Only under the lock: the temporary directories of another process that is writing would be removed.
+            recover_interrupted(self.path)
+            recover_interrupted(self.path / CHECKPOINTS)
+            yield
+
+    def checkpoints(self) -> list[RunCheckpoint]:
+        """List the checkpoints, oldest first."""
+        return [RunCheckpoint(path) for path in sorted((self.path / CHECKPOINTS).glob("step-*"))]
+
+    def checkpoint_at(self, n_steps: int) -> RunCheckpoint:
+        """The checkpoint after some number of steps, whether it exists or not."""
+        # Eight digits, so that names in alphabetical order are in the order of steps.
+        return RunCheckpoint(self.path / CHECKPOINTS / f"step-{n_steps:08d}")
+
+    def save_checkpoint(
+        self,
+        n_steps: int,
+        progress: Mapping[str, Any],
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        models: Mapping[str, PretrainedBiLM] | None = None,
+    ) -> None:
+        """Write a checkpoint completely or not at all, then remove all but the newest two.
+
+        Args:
+            n_steps: How many steps have been taken.
+            progress: Counters and positions, as plain JSON.
+            tensors: The content of each safetensors file, by its name without ending.
+            models: The content of each model directory.
+        """
+        with atomic_write(self.checkpoint_at(n_steps).path, overwrite=True, folder=True) as folder:
+            for name, content in tensors.items():
+                save_tensors(content, folder / f"{name}.safetensors")
+            for name, model in (models or {}).items():
+                save_folder(model, folder / name)
+            with_checksums = {**progress, CHECKSUMS: _checksums(folder)}
+            (folder / PROGRESS).write_text(json.dumps(with_checksums), encoding="utf-8")
+        # After the new one is complete, so that there is always one to resume from.
+        for old in self.checkpoints()[:-N_KEPT]:
+            shutil.rmtree(old.path)
 
 
-def _command() -> str:
-    """Return how this process was started, for the model card."""
-    program = Path(sys.argv[0])
-    name = PROGRAM if program.stem in (PROGRAM, "__main__") else program.name
-    return shlex.join([name, *sys.argv[1:]])
+class RunCheckpoint:
+    """A directory ``checkpoints/step-N``, with everything that the next step of a training depends on."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def n_steps(self) -> int:
+        """The steps that had been taken."""
+        return int(self.path.name.removeprefix("step-"))
+
+    @contextlib.contextmanager
+    def errors(self, advice: str = "Remove it to resume from the one before it, if any.") -> Iterator[None]:
+        """Turn whatever a damaged checkpoint causes inside the block into a ``TrainingError`` that ends in advice."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except (ElmoError, SafetensorError, RuntimeError, KeyError, ValueError, TypeError, OSError) as error:
+            reason = " ".join(str(error).split())[:200]  # a mismatch of many tensors fills pages
+            raise TrainingError(f"The checkpoint {self.path} is damaged ({reason}). {advice}") from None
+
+    def progress(self) -> dict[str, Any]:
+        """Read the counters. A ``ValueError`` says which other file is not the one that was written, if any."""
+        content = read_json(self.path / PROGRESS, max_bytes=MAX_RECORD_BYTES)
+        written, present = content.pop(CHECKSUMS, None), _checksums(self.path)
+        if not isinstance(written, dict):
+            raise ValueError(f"{PROGRESS} has no checksums")
+        if written != present:
+            names = sorted(name for name in {**written, **present} if written.get(name) != present.get(name))
+            raise ValueError(f"{names[0]} is not what was written")
+        return content
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """Read one safetensors file."""
+        return load_file(self.path / f"{name}.safetensors")
+
+    def model(self, name: str = "model") -> PretrainedBiLM:
+        """Load one of the model directories."""
+        return load_folder(self.path / name)
 
 
-def _version() -> str:
-    """Return the version of the package, and the commit if it runs from a git checkout."""
-    package = Path(__file__).parents[1]
-    if (package.parent / ".git").exists():
-        command = ["git", "-C", str(package), "rev-parse", "--short", "HEAD"]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False)
-        if ran.returncode == 0:
-            return f"{version(PROGRAM)} at commit {ran.stdout.strip()}"
-    return version(PROGRAM)
+def _checksums(folder: Path) -> dict[str, list[int]]:
+    checksums = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path != folder / PROGRESS:
+            with path.open("rb") as file:
+                checksums[path.relative_to(folder).as_posix()] = list(size_and_crc32(file))
+    return checksums
 
 
-def _crc32(text: str) -> int:
-    return zlib.crc32(text.encode("utf-8", "replace"))
+class MetricsLog:
+    """A log with one JSON object per line (``metrics.jsonl``). Every object has the key ``n_steps``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write one more line and flush it to disk: a later checkpoint relies on it."""
+        is_new = not self.path.exists()
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            sync(self.path.parent)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Read all records. A line that is not one, such as one cut short by an interruption, is left out."""
+        if not self.path.exists():
+            return []
+        records = []
+        try:
+            text = read_bounded(self.path).decode("utf-8", "replace")
+        except ValueError as error:
+            raise FormatError(f"{self.path} is damaged ({error}). Copy the run again.") from None
+        for line in text.splitlines():
+            with contextlib.suppress(ValueError, RecursionError):
+                record = json.loads(line)
+                if isinstance(record, dict) and isinstance(record.get("n_steps"), int):
+                    records.append(record)
+        return records
+
+    def truncate(self, n_steps: int) -> None:
+        """Remove what was logged after step ``n_steps``: a resumed run repeats those steps and logs them again."""
+        if not self.path.exists():
+            return
+        kept = [json.dumps(record) + "\n" for record in self.records() if record["n_steps"] <= n_steps]
+        with atomic_write(self.path, overwrite=True) as temporary:
+            temporary.write_text("".join(kept), encoding="utf-8")
+
+
+def changed_settings(
+    earlier: Mapping[str, Any], now: Mapping[str, Any], may_change: Collection[str] = (), prefix: str = ""
+) -> list[str]:
+    """List the settings that differ between two tables, each as a phrase like ``"batch_size was 4 and is 8"``.
+
+    Settings of inner tables have names with dots, in ``may_change`` too: ``train.seeds``.
+    """
+    changes: list[str] = []
+    for name, value in now.items():
+        before = earlier.get(name)
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            changes += changed_settings(before, value, may_change, f"{prefix}{name}.")
+        elif before != value and f"{prefix}{name}" not in may_change:
+            changes.append(f"{prefix}{name} was {_short(before)} and is {_short(value)}")
+    return changes
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."  # the files of a corpus may be thousands
+
+
+def check_settings(
+    run: Path, earlier: Mapping[str, Any], now: Mapping[str, Any], may_change: Collection[str] = ()
+) -> None:
+    """Refuse to continue a run with settings other than its own, apart from those in ``may_change``."""
+    if changes := changed_settings(earlier, now, may_change):
+        raise TrainingError(
+            f"{run} was started with other settings: {', '.join(changes)}. Continue it with the same settings, choose "
+            "another directory, or start anew with --overwrite (overwrite=True)."
+        )
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file completely or not at all, replacing an existing one."""
+    with atomic_write(path, overwrite=True) as temporary:
+        temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def random_states(device: torch.device) -> dict[str, Tensor]:
+    """Read the states of PyTorch's random number generators: ``cpu``, and ``cuda`` for a GPU."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def restore_random_states(states: Mapping[str, Tensor], device: torch.device) -> None:
+    """Set the states that :func:`random_states` read. A run that moved to a GPU has no state for it to restore."""
+    torch.set_rng_state(states["cpu"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)

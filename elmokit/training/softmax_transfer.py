@@ -43,19 +43,7 @@ def with_softmax_over(
     """Return the model with a softmax over another vocabulary, as the module's docstring describes.
 
     An adaptive softmax is always drawn anew (in its head, where alone it has biases), unless words and kind stay the
-    same. A word-input model gets a word table by the same rules as a softmax.
-
-    Args:
-        model: The model. Its biLM is used as it is, not copied.
-        vocabulary: The words of the new softmax.
-        counts: How often each word occurs in the new text.
-        n_sentences: Sentences of the new text; each ends once in every direction.
-        softmax: The kind of softmax; None for the kind that the model has, or a full one.
-        seed: Seeds what is drawn at random.
-
-    Raises:
-        ModelNotFoundError: A word-input model came without the words of its table.
-        ConfigError: That kind of softmax does not fit the vocabulary or the biLM.
+    same. A word-input model gets a word table by the same rules as a softmax. The biLM is used as it is, not copied.
     """
     old, bilm = model.softmax_module, model.bilm
     if isinstance(bilm.token_layer, WordEmbedding) and model.vocabulary is None:
@@ -87,11 +75,7 @@ def with_softmax_over(
 
 
 def describe_transfer(old: PretrainedBiLM, new: PretrainedBiLM) -> tuple[bool, str]:
-    """Say what :func:`with_softmax_over` did.
-
-    Returns:
-        Whether the softmax was drawn at random, and a line for the user.
-    """
+    """Say whether :func:`with_softmax_over` drew the softmax at random, and what it did, for the user."""
     assert new.vocabulary is not None
     n_words = len(new.vocabulary)
     if new.softmax_module is old.softmax_module:
@@ -110,11 +94,7 @@ def describe_transfer(old: PretrainedBiLM, new: PretrainedBiLM) -> tuple[bool, s
 
 
 def softmax_words(model: PretrainedBiLM) -> Vocabulary | None:
-    """Return the words of a model's softmax or word table; None if it has neither.
-
-    Raises:
-        FormatError: Its list of words is not a valid vocabulary.
-    """
+    """Return the words of a model's softmax or word table; None if it has neither."""
     if model.vocabulary is None or (model.softmax is None and model.config.n_words is None):
         return None
     try:
@@ -173,10 +153,7 @@ def _transfer(
 
 
 def _transferred_rows(table: Tensor, old_ids: Tensor, unknown: int, generator: torch.Generator) -> Tensor:
-    """Return the rows of known words; words with id -1 get the row of ``<UNK>`` plus noise.
-
-    A published list of words may lack ``<UNK>``. ``unknown`` is negative then, and the mean of all rows is used.
-    """
+    """Return the rows of known words; words with id -1 get the row of ``<UNK>`` plus noise."""
     unknown_row = table[unknown] if unknown >= 0 else table.mean(dim=0)
     # Drawn for all rows, so that a row's noise does not depend on which other words are known.
     noise = torch.randn(len(old_ids), table.shape[1], generator=generator) * NOISE * table.shape[1] ** -0.5

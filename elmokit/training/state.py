@@ -1,42 +1,32 @@
-"""The state of a biLM training, and how it is saved to a checkpoint and restored from one.
+"""The state of a biLM training: how it is built, saved to a checkpoint and restored from one.
 
-A checkpoint is a directory ``checkpoints/step-N`` with ``model/`` (which opens like any other model), ``average/`` (the
-same with averaged weights, if the settings ask for them), ``optimizer.safetensors``, ``state.safetensors`` (LSTM state,
-random states) and ``progress.json`` (counters, positions in the corpus). Where several processes train, the LSTM state
-holds the rows of all of them, in the order of ranks.
+Besides what every checkpoint has (``training/run.py``), a biLM's holds the LSTM states in ``state.safetensors``, and
+the positions in the corpus in ``progress.json``. Where several processes train, the LSTM states hold the rows of all of
+them, in the order of ranks.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 
+from elmokit.embedding.start_state import stored_or_zero_state
 from elmokit.errors import TrainingError
-from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.network.bilm import BiLMState
+from elmokit.network.bilm import BiLM, BiLMState
+from elmokit.network.softmax_config import build_softmax, softmax_config
 from elmokit.text.windows import WindowStream
-from elmokit.training.checkpoint import (
-    checkpoint_errors,
-    optimizer_tensors,
-    random_states,
-    read_progress,
-    read_tensors,
-    restore_optimizer,
-    restore_random_states,
-    write_checkpoint,
-)
+from elmokit.training.config import TrainingConfig
+from elmokit.training.distillation import DistillationLosses, Teacher, check_predictions, window_encoder
 from elmokit.training.distributed import World
 from elmokit.training.losses import WindowLosses
+from elmokit.training.muon import Muon, matrix_blocks
+from elmokit.training.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
+from elmokit.training.run import Run, RunCheckpoint, random_states, restore_random_states
+from elmokit.training.setup import TrainingSetup
 from elmokit.training.weight_average import WeightAverage
-
-CHECKPOINTS = "checkpoints"
-N_KEPT = 2  # the newest, and the one before it in case the newest is damaged
-DAMAGED = "Remove it to resume from the previous checkpoint."
 
 
 @dataclass
@@ -88,136 +78,178 @@ class TrainingState:
         return self.lstm_state.hidden.device
 
     def trained_parameters(self) -> dict[str, torch.nn.Parameter]:
-        """Return what the optimizer changes, by name."""
+        """The parameters that the optimizer changes, by name."""
         return {name: value for name, value in self.losses.named_parameters() if value.requires_grad}
 
-
-def checkpoints(run: Path) -> list[Path]:
-    """List the checkpoints of a run, oldest first."""
-    return sorted((run / CHECKPOINTS).glob("step-*"))
-
-
-def checkpoint_path(run: Path, n_steps: int) -> Path:
-    """Return the directory of the checkpoint after ``n_steps`` steps."""
-    # Eight digits, so that names in alphabetical order are in the order of steps.
-    return run / CHECKPOINTS / f"step-{n_steps:08d}"
-
-
-def save_checkpoint(
-    state: TrainingState, run: Path, world: World, calibrated: Callable[[PretrainedBiLM], PretrainedBiLM]
-) -> None:
-    """Write ``checkpoints/step-N`` and remove all but the newest two. Every process must call this.
-
-    Args:
-        state: What to save.
-        run: The run directory.
-        world: The processes that train together.
-        calibrated: Returns a model with the start state of its weights, so that the models open like any other.
-    """
-    counters = state.counters
-    gathered = world.gather(
-        (
-            {prefix: one.to("cpu") for prefix, one in state.lstm_states.items()},
-            random_states(state.device),
-            state.stream.position(),
-            counters.loss_sums,
+    def save(self, run: Run, world: World, calibrated: Callable[[PretrainedBiLM], PretrainedBiLM]) -> None:
+        """Write a checkpoint, whose models are ``calibrated`` to open like any other. Every process must call this."""
+        gathered = world.gather(
+            (
+                {prefix: state.to("cpu") for prefix, state in self.lstm_states.items()},
+                random_states(self.device),
+                self.stream.position(),
+                self.counters.loss_sums,
+            )
         )
-    )
-    if gathered is None:  # only the main process writes
-        return
-    lstm_states, random_of_ranks, positions, loss_sums = zip(*gathered, strict=True)
-    tensors = {f"loss.{name}": value.detach() for name, value in state.losses.own_parameters().items()}
-    for prefix in state.lstm_states:
-        # (directions, layers, rows, dim): rows of all processes, in the order of ranks.
-        tensors[f"{prefix}hidden"] = torch.cat([one[prefix].hidden for one in lstm_states], dim=2)
-        tensors[f"{prefix}cell"] = torch.cat([one[prefix].cell for one in lstm_states], dim=2)
-    for rank, states in enumerate(random_of_ranks):
-        tensors |= {f"random.{rank}.{name}": value for name, value in states.items()}
-    path = checkpoint_path(run, counters.n_steps)
-    # The counters are those of the main process; what differs between processes is listed by rank.
-    progress = {"counters": vars(counters), "loss_sums": loss_sums, "positions": positions}
-    slots = optimizer_tensors(state.optimizer, state.trained_parameters())
-    with write_checkpoint(path, progress, {"optimizer": slots, "state": tensors}) as folder:
-        save_folder(calibrated(state.model), folder / "model")
-        if state.average is not None:
-            save_folder(calibrated(state.average.model), folder / "average")
-    # After the new one is complete, so that there is always one to resume from.
-    for old in checkpoints(run)[:-N_KEPT]:
-        shutil.rmtree(old)
+        if gathered is None:  # only the main process writes
+            return
+        lstm_states, random_of_ranks, positions, loss_sums = zip(*gathered, strict=True)
+        tensors = {f"loss.{name}": value.detach() for name, value in self.losses.own_parameters().items()}
+        for prefix in self.lstm_states:
+            # (directions, layers, rows, dim): rows of all processes, in the order of ranks.
+            tensors[f"{prefix}hidden"] = torch.cat([states[prefix].hidden for states in lstm_states], dim=2)
+            tensors[f"{prefix}cell"] = torch.cat([states[prefix].cell for states in lstm_states], dim=2)
+        for rank, states in enumerate(random_of_ranks):
+            tensors |= {f"random.{rank}.{name}": value for name, value in states.items()}
+        models = {"model": calibrated(self.model)}
+        if self.average is not None:
+            models["average"] = calibrated(self.average.model)
+        run.save_checkpoint(
+            self.counters.n_steps,
+            # The counters are those of the main process; what differs between processes is listed by rank.
+            {"counters": vars(self.counters), "loss_sums": loss_sums, "positions": positions},
+            {"optimizer": optimizer_tensors(self.optimizer, self.trained_parameters()), "state": tensors},
+            models,
+        )
+
+    def restore(self, checkpoint: RunCheckpoint, world: World) -> str | None:
+        """Set a newly built state to that of a checkpoint; say what changes with another number of processes."""
+        with checkpoint.errors():
+            progress = checkpoint.progress()
+            restore_optimizer(self.optimizer, self.trained_parameters(), checkpoint.tensors("optimizer"))
+            if self.average is not None:
+                self.average.restore(checkpoint.model("average"))
+            self.counters = TrainingCounters(**progress["counters"])
+            tensors = checkpoint.tensors("state")
+            batch_size, positions = self.lstm_state.n_rows, progress["positions"]
+            n_processes = len(positions)
+            with torch.no_grad():
+                for name, value in self.losses.own_parameters().items():
+                    value.copy_(tensors[f"loss.{name}"])
+            first = world.rank * batch_size
+
+            def own_rows(prefix: str) -> BiLMState:
+                rows = (tensors[f"{prefix}{name}"][:, :, first : first + batch_size] for name in BiLMState._fields)
+                # With more processes than before, the last ones have no rows; ``first_rows`` fills up with zeros.
+                return BiLMState(*rows).first_rows(batch_size).to(self.device)
+
+            self.lstm_state = own_rows("")
+            if self.teacher_state is not None:
+                self.teacher_state = own_rows("teacher.")
+            # A process that did not exist before keeps the random state that its seed gave.
+            if world.rank < n_processes:
+                prefix = f"random.{world.rank}."
+                states = {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
+                restore_random_states(states, self.device)
+            if n_processes == world.size:
+                self.counters.loss_sums = progress["loss_sums"][world.rank]
+                self.stream.restore(positions[world.rank])
+                return None
+            # Each process reads every N-th sentence, so positions do not carry over to another N: start an epoch.
+            epoch = min(reader["block"][0] for position in positions for reader in position)
+            self.stream.start_epoch(epoch)
+            return (
+                f"This run used {n_processes} processes and is now resumed with {world.size}, so a step reads "
+                f"{world.size * batch_size} rows instead of {tensors['hidden'].shape[2]}, and the text is split again "
+                f"and read from the start of epoch {epoch + 1}. Weights, optimizer and schedule are kept."
+            )
 
 
-def open_checkpoint(path: Path) -> PretrainedBiLM:
-    """Open the model of a checkpoint.
-
-    Raises:
-        TrainingError: The checkpoint is damaged.
-    """
-    with checkpoint_errors(path, DAMAGED):
-        model = load_folder(path / "model")
-    if model.vocabulary is None or model.softmax is None:
-        raise TrainingError(f"{path} is not a checkpoint of a training: its model has no softmax.")
-    return model
-
-
-def restore_checkpoint(state: TrainingState, path: Path, world: World) -> str | None:
-    """Set a state that was built on a checkpoint's model to what the checkpoint holds.
+def new_or_restored_state(
+    setup: TrainingSetup, checkpoint: RunCheckpoint | None, world: World, device: torch.device
+) -> tuple[TrainingState, str | None]:
+    """Build the state of the first step, or restore that of a checkpoint; seed the random numbers of either.
 
     Returns:
-        What changes if another number of processes wrote the checkpoint; else None.
-
-    Raises:
-        TrainingError: The checkpoint is damaged.
+        The state, and a line about what changes, if anything, with another number of processes than before.
     """
-    with checkpoint_errors(path, DAMAGED):
-        return _restore(state, path, world)
+    config, corpus = setup.config, setup.corpus
+    torch.manual_seed(config.seed)
+    if checkpoint is not None:
+        with checkpoint.errors():
+            model = checkpoint.model()
+        if model.vocabulary is None or model.softmax is None:
+            raise TrainingError(f"{checkpoint.path} is not a checkpoint of a training: its model has no softmax.")
+    elif setup.initial is not None:
+        model = setup.initial
+    else:
+        bilm = BiLM(config.model)
+        bilm.reset_parameters()
+        softmax = build_softmax(config.softmax, len(corpus.vocabulary), bilm.config.projection_dim, bilm.token_layer)
+        softmax.reset_parameters()
+        model = PretrainedBiLM(bilm, "elmokit", softmax=softmax, vocabulary=corpus.vocabulary)
+    state = _build_state(setup, model, world, device)
+    if checkpoint is None and setup.initial_optimizer is not None:
+        restore_optimizer(state.optimizer, state.trained_parameters(), setup.initial_optimizer)
+    if world.rank:  # all processes draw the same initial weights, but different dropout and samples
+        torch.manual_seed(config.seed * 100_003 + world.rank)
+    # After the seeds, which it overwrites with the random states of the checkpoint.
+    return state, None if checkpoint is None else state.restore(checkpoint, world)
 
 
-def _restore(state: TrainingState, path: Path, world: World) -> str | None:
-    progress = read_progress(path)
-    restore_optimizer(state.optimizer, state.trained_parameters(), read_tensors(path, "optimizer"))
-    if state.average is not None:
-        state.average.restore(load_folder(path / "average"))
-    state.counters = TrainingCounters(**progress["counters"])
-    tensors = read_tensors(path, "state")
-    batch_size, positions = state.lstm_state.n_rows, progress["positions"]
-    n_processes = len(positions)
-    with torch.no_grad():
-        for name, value in state.losses.own_parameters().items():
-            value.copy_(tensors[f"loss.{name}"])
-    first = world.rank * batch_size
+def _build_state(setup: TrainingSetup, model: PretrainedBiLM, world: World, device: torch.device) -> TrainingState:
+    config, corpus, teacher = setup.config, setup.corpus, setup.teacher
+    softmax, vocabulary = model.softmax_module, model.vocabulary
+    if softmax is None or vocabulary is None or vocabulary.words != corpus.vocabulary.words:
+        raise TrainingError("The initial model needs a softmax over the words of the corpus's vocabulary.")
+    if (model.config, softmax_config(softmax)) != (config.model, config.softmax):
+        raise TrainingError("The initial model and the settings differ in size. Resume with the run's own settings.")
+    model.bilm.to(device)
+    softmax.to(device)
+    n_samples, teacher_state = min(config.n_samples, len(vocabulary)), None
+    if config.distillation is None or teacher is None:
+        losses = WindowLosses(model.bilm, softmax, n_samples)
+    else:
+        check_predictions(config, teacher, corpus.vocabulary)
+        reader = Teacher(teacher, model, device)
+        losses = DistillationLosses(model.bilm, softmax, n_samples, reader, config.distillation).to(device)
+        teacher_state = _lstm_state(teacher, config, device)
+    # First everything: the initial model may come with its gradients switched off.
+    losses.requires_grad_(True)
+    for layer in config.frozen_layers:
+        for module in losses.bilm.modules_of_layer(layer):
+            module.requires_grad_(False)
+    if config.freeze_softmax:
+        losses.softmax.requires_grad_(False)
+    optimizer = config_optimizer(config, losses, world)
+    lstm_state = _lstm_state(model, config, device)
+    average = WeightAverage(model, config.ema_decay) if config.ema_decay else None
+    stream = window_stream(setup, model, world)
+    return TrainingState(model, losses, optimizer, lstm_state, stream, average=average, teacher_state=teacher_state)
 
-    def own_rows(prefix: str) -> BiLMState:
-        parts = (tensors[f"{prefix}{name}"][:, :, first : first + batch_size] for name in BiLMState._fields)
-        # With more processes than before, the last ones find no rows of their own; ``first_rows`` fills up with zeros.
-        return BiLMState(*parts).first_rows(batch_size).to(state.device)
 
-    state.lstm_state = own_rows("")
-    if state.teacher_state is not None:
-        state.teacher_state = own_rows("teacher.")
-    # A process that did not exist before keeps the random state that its seed gave.
-    if world.rank < n_processes:
-        prefix = f"random.{world.rank}."
-        states = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-        restore_random_states(states, state.device)
-    if n_processes == world.size:
-        state.counters.loss_sums = progress["loss_sums"][world.rank]
-        state.stream.restore(positions[world.rank])
-        return None
-    # Each process reads every N-th sentence, so positions do not carry over to another N: start an epoch.
-    epoch, n_rows = min(reader["block"][0] for position in positions for reader in position), tensors["hidden"].shape[2]
-    state.stream.start_epoch(epoch)
-    return (
-        f"This run used {n_processes} processes and is now resumed with {world.size}, so a step reads "
-        f"{world.size * batch_size} rows instead of {n_rows}, and the text is split again and read from the "
-        f"start of epoch {epoch + 1}. Weights, optimizer and schedule are kept."
+def window_stream(setup: TrainingSetup, model: PretrainedBiLM, world: World) -> WindowStream:
+    """Return the windows that one process reads, from the start of the text."""
+    config, corpus = setup.config, setup.corpus
+    return WindowStream(
+        corpus.shards,
+        corpus.vocabulary,
+        window_encoder(model, setup.teacher),
+        config.batch_size,
+        config.window_length,
+        read_backward=config.model.read_backward,
+        seed=config.seed,
+        shuffle=config.shuffle,
+        same_order=config.same_order,
+        rank=world.rank,
+        n_ranks=world.size,
     )
 
 
-def restart_advice(run: Path) -> str:
-    """Say, for the message of a training that failed, which model a new run can start from."""
-    found = checkpoints(run)
-    if not found:
-        return "There is no checkpoint yet: start a new run."
-    before = f" (or of {found[-2].name}, if that one is already bad)" if len(found) > 1 else ""
-    model = found[-1] / "model"
-    return f"Start a new run from the model of the last checkpoint{before}: elmokit finetune TEXT --model {model} ..."
+def config_optimizer(
+    config: TrainingConfig,
+    losses: WindowLosses,
+    world: World = World(),  # noqa: B008 (immutable)
+) -> torch.optim.Optimizer:
+    """Build the optimizer of a config for the parameters that are trained, by one process or several."""
+    parameters = [parameter for parameter in losses.parameters() if parameter.requires_grad]
+    if config.optimizer == "muon":
+        blocks = matrix_blocks(losses.bilm)
+        return Muon(parameters, blocks, config.learning_rate, config.matrix_learning_rate, fused=True, world=world)
+    return build_optimizer(
+        config.optimizer, parameters, config.learning_rate, weight_decay=config.weight_decay, fused=True
+    )
+
+
+def _lstm_state(model: PretrainedBiLM, config: TrainingConfig, device: torch.device) -> BiLMState:
+    return BiLMState.from_numpy(stored_or_zero_state(model, config.batch_size)).to(device)

@@ -12,17 +12,10 @@ from elmokit.formats.model import PretrainedBiLM
 
 
 class WeightAverage:
-    """A copy of a model whose weights follow those of the training at a distance.
+    """A copy of a model whose weights follow those of the training at a distance: a moving average.
 
     At a high learning rate, steps move the weights back and forth around a better point, and their average is closer to
     it. It costs a second copy of the weights, and no step depends on it.
-
-    Args:
-        model: The model that is trained, with a softmax.
-        decay: What each step leaves of the average: 0.999 averages over about the last 1,000 steps.
-
-    Attributes:
-        model: The averaged model.
     """
 
     def __init__(self, model: PretrainedBiLM, decay: float) -> None:

@@ -51,18 +51,6 @@ def _embed(name: str, output: str, *flags: str) -> Command:
     return Command(name, write_text_and_model, start, lambda _: resume, commit_always)
 
 
-def _train(name: str, write: object, *start: str) -> Command:
-    def resume(folder: Path) -> tuple[str, ...]:
-        return ("train", "--resume", "run") if (folder / "run" / "settings.json").exists() else start
-
-    return Command(name, write, start, resume, commit_always)  # type: ignore[arg-type]
-
-
-def _task(name: str, write: object) -> Command:
-    start = ("task", "train", "config.toml", "--run", "run")
-    return Command(name, write, start, lambda _: (*start, "--resume"), commit_always)  # type: ignore[arg-type]
-
-
 def _again(name: str, write: object, *start: str, flags: tuple[str, ...] = ()) -> Command:
     return Command(name, write, start, lambda _: (*start, *flags), commit_always)  # type: ignore[arg-type]
 
@@ -75,11 +63,11 @@ OTHER_COMMANDS = {
         _embed("embed to parquet", "out.parquet", "--dtype", "float16"),
         _embed("embed to npz", "out.npz", "--pool", "mean"),
         _embed("embed stateful", "out.hdf5", "--state", "stateful", "--batch-size", "4"),
-        _train(
+        _again(
             *("finetune", write_text_and_model, "finetune", "text.txt", "--model", "model", "--held-out", "text.txt"),
             *("--run", "run", *SMALL[2:6], "--tokens", "400", *OFTEN),
         ),
-        _task("task train, biLM too", write_joint_task),
+        _again("task train, biLM too", write_joint_task, "task", "train", "config.toml", "--run", "run"),
         _again(
             *("evaluate minimal-pairs", write_pairs, "evaluate", "minimal-pairs", "one.jsonl", "two.jsonl"),
             *("--model", "model", "--keep", "kept"),
@@ -98,11 +86,11 @@ COMMANDS = {
     command.name: command
     for command in (
         _embed("embed", "out.hdf5"),
-        _train(
+        _again(
             *("train", write_text, "train", "text.txt", "--held-out", "text.txt", "--run", "run", "--preset", "tiny"),
             *(*SMALL, "--tokens", "240", *OFTEN),
         ),
-        _task("task train", write_task),
+        _again("task train", write_task, "task", "train", "config.toml", "--run", "run"),
         _again("neighbors index", write_text_and_model, "neighbors", "index", "text.txt", "index", "--model", "model"),
     )
 }

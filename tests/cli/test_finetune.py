@@ -360,7 +360,7 @@ def _no_words(folder: Path) -> None:
         (("model", "new.txt", "--learning-rate", "-1"), "--learning-rate is -1.0; it must be above 0."),
         (("model", "new.txt", "--freeze-softmax", "--frozen-layers", "0,1,2"), "there is nothing to train"),
         (("model", "new.txt", "--config", "bad.toml"), "unknown key 'learning_rat'. Did you mean 'learning_rate'?"),
-        (("model", "new.txt", "--run", "old.txt"), "old.txt already exists."),
+        (("model", "new.txt", "--run", "old.txt"), "old.txt already exists and is not a run to continue."),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_no_run(
@@ -384,12 +384,18 @@ def test_bad_input_is_one_line_and_leaves_no_run(
     assert not Path("run").exists()
 
 
-def test_an_existing_run_is_left_alone(shell) -> None:  # type: ignore[no-untyped-def]
+def test_the_same_command_continues_a_run_and_another_one_leaves_it_alone(shell) -> None:  # type: ignore[no-untyped-def]
     save_model(random_model(), Path("model"))
-    Path("run").mkdir()
-    ran = shell("finetune", "new.txt", "--model", "model", "--held-out", "held.txt", "--run", "run", *SMALL)
-    assert (ran.code, list(Path("run").iterdir())) == (2, [])
-    assert "run already exists. Resume the run there (elmokit train --resume run)" in ran.err
+    command = ("finetune", "new.txt", "--model", "model", "--held-out", "held.txt", "--run", "run", *SMALL)
+    assert shell(*command).code == 0
+    before = {path: path.read_bytes() for path in Path("run").rglob("*.safetensors")}
+    ran = shell(*command)
+    assert (ran.code, "Training is already complete" in ran.err) == (0, True)
+    ran = shell(*command, "--window-length", "6")
+    assert (ran.code, "run was started with other settings: window_length was" in ran.err) == (2, True)
+    assert {path: path.read_bytes() for path in Path("run").rglob("*.safetensors")} == before
+    assert shell(*command, "--window-length", "6", "--overwrite").code == 0
+    assert json.loads(Path("run/settings.json").read_text())["config"]["window_length"] == 6
 
 
 def test_words_without_unk_are_no_vocabulary_to_predict(shell) -> None:  # type: ignore[no-untyped-def]

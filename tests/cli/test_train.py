@@ -15,7 +15,7 @@ from elmokit.embedding.start_state import mean_state
 from elmokit.formats.open import open_model
 from elmokit.network.bilm import BiLMState
 from elmokit.training.config import TrainingConfig
-from elmokit.training.run import RunSettings
+from elmokit.training.setup import RunSettings
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n"
 SMALL = ("--preset", "tiny", "--batch-size", "2", "--window-length", "5")
@@ -189,7 +189,7 @@ BAD_CALLS = {
     "A vocabulary needs the words <S>, </S>, <UNK>": (*START, "--vocabulary", "one.txt"),
     "give one of them": (*START, "--vocabulary", "text.txt", "--max-words", "9"),
     "Give only one of epochs, tokens or hours": (*START, "--epochs", "1", "--hours", "1"),
-    "Give a new directory with --out, or a run": START[:4],
+    "Give a directory with --out, or a run": START[:4],
     "There is no held-out text. Pass text that is not trained on": ("train", "corpus.txt", "--out", "run"),
     "There is no text to train on": ("train", "--held-out", "text.txt", "--out", "run"),
     "model already exists": (*START[:4], "--out", "model"),

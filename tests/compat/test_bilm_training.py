@@ -29,7 +29,7 @@ from elmokit.formats.folder import load_folder
 from elmokit.formats.open import open_model
 from elmokit.training import evaluation
 from elmokit.training.interruption import TrainingInterrupted
-from elmokit.training.run import SETTINGS, RunSettings
+from elmokit.training.setup import SETTINGS, RunSettings
 from tests.helpers.shell import Shell
 
 test.__test__ = False  # type: ignore[attr-defined]  # bilm-tf's name, and not a test
@@ -178,7 +178,7 @@ def test_the_four_scripts_run_in_the_shell(shell: Shell, folder: Path) -> None:
     assert ran.code == 0, ran.err
     assert "The best model" in ran.out
     ran = shell("bilm-tf", "train_elmo", "--save_dir", "new", *common, "--options_file", "options.json")
-    assert (ran.code, "Resume the run there (elmokit train --resume new)" in ran.err) == (2, True)
+    assert (ran.code, "new was started with other settings: batch_size was 8 and is 4" in ran.err) == (2, True)
     ran = shell(
         *("bilm-tf", "restart", "--save_dir", "old", *common, "--n_epochs", "1", "--n_train_tokens", "80"),
         *("--batch_size", "4", "--heldout_prefix", "short.txt"),

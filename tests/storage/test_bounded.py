@@ -14,7 +14,7 @@ from elmokit.storage.bounded import read_bounded
 from elmokit.storage.part_results import PartResults
 from elmokit.storage.store_journal import read_journal
 from elmokit.tasks.run_folder import read_vocabulary
-from elmokit.training.run_folder import MetricsLog
+from elmokit.training.run import MetricsLog
 from tests.helpers.memory import less_memory_than
 
 pytestmark = pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no /dev/zero")

@@ -37,6 +37,7 @@ from elmokit.tasks.setup import TaskSetup
 from elmokit.tasks.sweep import layer_variants, run_sweep
 from elmokit.tasks.task import TaskModel
 from elmokit.tasks.vocabulary import make_vocabulary
+from elmokit.training.run import Run
 from tests.conftest import random_model
 from tests.helpers.task_examples import changed, tiny
 
@@ -44,7 +45,7 @@ GRADUAL = {"freeze_epochs": 1, "unfreeze_every": 1, "layer_decay": 0.5}
 
 
 class Killed(Exception):
-    """Stands in for SIGKILL: nothing catches it."""
+    """Simulates SIGKILL: nothing catches it."""
 
 
 @pytest.fixture
@@ -199,7 +200,7 @@ def test_the_bilm_has_no_dropout_while_it_is_trained(tmp_path: Path, bilm: str) 
     assert torch.equal(first, second)
 
 
-def test_sentences_that_a_batch_repeats_are_read_once_and_empty_ones_are_zero(tmp_path: Path, bilm: str) -> None:
+def test_repeated_sentences_are_read_once_and_empty_ones_are_zero(tmp_path: Path, bilm: str) -> None:
     setup, model, _ = setup_and_model(tmp_path, bilm)
     sentences = [["Mira", "visits"], [], ["Mira", "visits"], ["Oslo"]]
     layers = model.inputs.with_layers(setup.inputs.batch(sentences)).layers
@@ -214,16 +215,14 @@ def test_sentences_that_a_batch_repeats_are_read_once_and_empty_ones_are_zero(tm
     assert nothing.shape == (3, 2, 1, 64)
 
 
-def test_only_unfrozen_layers_of_the_run_s_bilm_have_changed_and_the_model_itself_has_not(
-    tmp_path: Path, bilm: str
-) -> None:
+def test_only_unfrozen_layers_change_and_the_pretrained_model_does_not(tmp_path: Path, bilm: str) -> None:
     task, config = config_for(tmp_path, bilm, elmo={"freeze_epochs": 1, "unfreeze_every": 1}, epochs=2)
     config = changed(config, optimizer=OptimizerConfig("adam", 0.05))
     before = Path(bilm, "model.safetensors").read_bytes()
     train_task(task, config, tmp_path / "run")
     assert Path(bilm, "model.safetensors").read_bytes() == before
     pretrained = open_model(bilm).bilm.state_dict()
-    newest = load_file(tmp_path / "run/seed-0/checkpoint/model.safetensors")
+    newest = Run(tmp_path / "run/seed-0").checkpoints()[-1].tensors("model")
     trained = {key.removeprefix("inputs.elmo.bilm."): value for key, value in newest.items() if "elmo.bilm" in key}
     moved = {key for key, value in trained.items() if not torch.equal(value, pretrained[key])}
     assert moved == {key for key in pretrained if ".layers.1." in key}
@@ -304,7 +303,7 @@ def test_interrupted_at_any_step_the_result_is_the_same(
     train_task(task, config, tmp_path / "straight")
     with pytest.raises(Killed):
         train_task(task, config, tmp_path / "broken", progress=kill_at_step(stop_at))
-    train_task(task, config, tmp_path / "broken", resume=True)
+    train_task(task, config, tmp_path / "broken")
     straight, broken = tmp_path / "straight/seed-0", tmp_path / "broken/seed-0"
     assert log(straight) == log(broken)
     assert same(weights_of(straight), weights_of(broken))
@@ -323,7 +322,7 @@ def test_the_norm_that_is_clipped_is_that_of_all_gradients(tmp_path: Path, bilm:
     elmo = {"learning_rate": 1.0}
     task, config = config_for(tmp_path, bilm, elmo=elmo, epochs=1, batch_size=100, max_grad_norm=1e-3)
     train_task(task, changed(config, optimizer=OptimizerConfig("sgd", 1.0)), tmp_path / "run")
-    after = load_file(tmp_path / "run/seed-0/checkpoint/model.safetensors")
+    after = Run(tmp_path / "run/seed-0").checkpoints()[-1].tensors("model")
     _, model, _ = setup_and_model(tmp_path, bilm)
     before = dict(model.state_dict())
     distance = sum(float(((value - before[name]) ** 2).sum()) for name, value in after.items() if "elmo" in name)

@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 SENTENCES = [["the", "cat", "sat", "on", "the", "mat", "."], ["the", "dog", "ran", "."], ["the", "zebra", "ran"]] * 20
 
 
-def test_a_task_is_trained_on_a_biLM_that_read_its_text_first(task_shell: Shell) -> None:
+def test_a_task_can_use_a_bilm_fine_tuned_on_its_text(task_shell: Shell) -> None:
     save_folder(random_model(), Path("bilm"))
     write_config(elmo={"model": "bilm", "finetune": {"epochs": 10, "learning_rate": 1e-2}}, train={"epochs": 2})
     ran = task_shell("train", "config.toml", "--run", "run")
@@ -34,7 +34,7 @@ def test_a_task_is_trained_on_a_biLM_that_read_its_text_first(task_shell: Shell)
     assert task_shell("evaluate", "run", "data").code == 0
 
 
-def test_the_models_perplexity_on_the_tasks_text_falls(tmp_path: Path) -> None:
+def test_fine_tuning_lowers_the_perplexity_of_the_tasks_text(tmp_path: Path) -> None:
     save_folder(random_model(), tmp_path / "bilm")
     config = FinetuneConfig(epochs=60, learning_rate=1e-2)
     finetune_for_task(str(tmp_path / "bilm"), SENTENCES, config, tmp_path / "tuned", CPU)
@@ -42,7 +42,7 @@ def test_the_models_perplexity_on_the_tasks_text_falls(tmp_path: Path) -> None:
     assert after < before / 2
 
 
-def test_a_published_file_without_a_softmax_will_do(tmp_path: Path) -> None:
+def test_a_published_file_without_a_softmax_can_be_fine_tuned(tmp_path: Path) -> None:
     save_model(random_model(), tmp_path / "weights.hdf5")
     finetune_for_task(str(tmp_path / "weights.hdf5"), SENTENCES, FinetuneConfig(), tmp_path / "tuned", CPU)
     tuned = open_model(tmp_path / "tuned")
@@ -50,7 +50,7 @@ def test_a_published_file_without_a_softmax_will_do(tmp_path: Path) -> None:
     assert "zebra" in tuned.vocabulary.ids
 
 
-def test_the_biLM_is_trained_on_the_tasks_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bilm_is_fine_tuned_on_the_tasks_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Reached(Exception):
         pass
 

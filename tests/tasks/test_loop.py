@@ -11,17 +11,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from elmokit.errors import TrainingError
 from elmokit.tasks.config import OptimizerConfig, PlateauConfig, StepDecayConfig
 from elmokit.tasks.loop import TaskEvaluation, l2_penalty
 from elmokit.tasks.run import train_task
 from elmokit.training.optimizers import clip_gradients
+from elmokit.training.run import Run
 from tests.helpers.task_examples import changed, tiny
 
 
 class Killed(Exception):
-    """Stands in for SIGKILL: nothing catches it."""
+    """Simulates SIGKILL: nothing catches it."""
 
 
 def train(  # type: ignore[no-untyped-def]
@@ -29,7 +31,6 @@ def train(  # type: ignore[no-untyped-def]
     run: str = "run",
     progress: Any = None,
     on_evaluation: Any = None,
-    resume: bool = False,
     **train: Any,
 ):
     task, config = tiny("ner", tmp_path / "data.conll")
@@ -39,7 +40,6 @@ def train(  # type: ignore[no-untyped-def]
         tmp_path / run,
         progress=progress,
         on_evaluation=on_evaluation,
-        resume=resume,
     )
 
 
@@ -114,7 +114,7 @@ def test_interrupted_at_any_step_the_result_is_the_same(
 
     with pytest.raises(Killed):
         train(tmp_path, "broken", progress=kill_at_step(stop_at), **settings)
-    train(tmp_path, "broken", resume=True, **settings)
+    train(tmp_path, "broken", **settings)
     straight, broken = tmp_path / "straight/seed-0", tmp_path / "broken/seed-0"
     assert log(straight) == log(broken)
     assert same_tensors(straight / "best.safetensors", broken / "best.safetensors")
@@ -129,13 +129,14 @@ def test_an_evaluation_is_followed_by_a_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         train(tmp_path, progress=kill_at_step(4), eval_every=3)
     folder = tmp_path / "run/seed-0"
-    position = json.loads((folder / "checkpoint/progress.json").read_text())
+    checkpoint = Run(folder).checkpoints()[-1]
+    position = checkpoint.progress()
     assert position["n_steps"] == position["best_n_steps"] == 3
-    model, best = (load_file(folder / name) for name in ("checkpoint/model.safetensors", "best.safetensors"))
+    model, best = checkpoint.tensors("model"), load_file(folder / "best.safetensors")
     assert all(model[name].equal(best[name]) for name in best)
 
 
-def test_no_weights_are_kept_that_no_checkpoint_knows(tmp_path: Path) -> None:
+def test_weights_are_kept_only_with_a_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         train(tmp_path, on_evaluation=kill)
     assert not (tmp_path / "run/seed-0/best.safetensors").exists()
@@ -147,21 +148,22 @@ def test_best_weights_missing_after_an_interruption_are_written_on_resume(tmp_pa
     with pytest.raises(Killed):
         train(tmp_path, "broken", progress=kill_at_step(3), optimizer=rate)
     (tmp_path / "broken/seed-0/best.safetensors").unlink()
-    train(tmp_path, "broken", resume=True, optimizer=rate)
+    train(tmp_path, "broken", optimizer=rate)
     straight, broken = (tmp_path / run / "seed-0/best.safetensors" for run in ("straight", "broken"))
     assert same_tensors(straight, broken)
 
 
-def test_a_checkpoint_that_a_kill_caught_aside_is_put_back(tmp_path: Path) -> None:
+def test_a_checkpoint_is_restored_if_its_replacement_was_interrupted(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         train(tmp_path, progress=kill_at_step(5))
     folder = tmp_path / "run/seed-0"
-    workshop = folder / ".checkpoint.abcd1234"
-    workshop.mkdir()
-    (folder / "checkpoint").rename(workshop / "old")
+    newest = Run(folder).checkpoints()[-1].path
+    workspace = newest.with_name(f".{newest.name}.abcd1234")
+    workspace.mkdir()
+    newest.rename(workspace / "old")
     (tmp_path / "run/.results.json.abcd1234").mkdir()
     reports: list[Report] = []
-    train(tmp_path, progress=lambda *report: reports.append(report), resume=True)
+    train(tmp_path, progress=lambda *report: reports.append(report))
     assert min(done for stage, done, _ in reports if stage == "seed 0") == 5
     assert not list((tmp_path / "run").rglob(".*"))
 
@@ -186,13 +188,11 @@ def test_evaluation_every_so_many_steps(tmp_path: Path) -> None:
     assert [line["epoch"] for line in log(tmp_path / "run/seed-0")] == [2, 3, 4]
 
 
-def test_the_averaged_weights_are_those_that_are_kept(tmp_path: Path) -> None:
+def test_the_averaged_weights_are_kept(tmp_path: Path) -> None:
     seen: list[dict[str, torch.Tensor]] = []
     decay = 0.5
 
-    import elmokit.tasks.loop as loop
-
-    original = loop.AveragedModel.update_parameters
+    original = AveragedModel.update_parameters
 
     def record(self: Any, model: nn.Module) -> None:
         original(self, model)
@@ -200,7 +200,7 @@ def test_the_averaged_weights_are_those_that_are_kept(tmp_path: Path) -> None:
         seen.append(weights)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop.AveragedModel, "update_parameters", record)
+        patch.setattr(AveragedModel, "update_parameters", record)
         train(tmp_path, epochs=1, average=decay)
     expected = dict(seen[0])
     for weights in seen[1:]:
@@ -250,7 +250,7 @@ def test_l2_is_part_of_the_loss_and_its_gradient_is_clipped_with_the_rest(tmp_pa
     assert 0 < distance**0.5 < 2.1e-3
 
 
-def test_a_loss_that_is_no_number_stops_the_training(tmp_path: Path) -> None:
+def test_a_nan_loss_stops_the_training(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="The loss is nan at step"):
         train(tmp_path, optimizer=OptimizerConfig("sgd", 1e30), epochs=50, max_grad_norm=None)
 
@@ -263,19 +263,19 @@ def test_a_damaged_checkpoint_is_named(name: str, reason: str, tmp_path: Path) -
     train(tmp_path)
     folder = tmp_path / "run/seed-0"
     (folder / "result.json").unlink()
-    path = folder / "checkpoint" / name
+    path = Run(folder).checkpoints()[-1].path / name
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
     with pytest.raises(TrainingError, match=f"is damaged .*{reason}"):
-        train(tmp_path, resume=True)
+        train(tmp_path)
 
 
 def test_a_checkpoint_without_checksums_is_damaged(tmp_path: Path) -> None:
     train(tmp_path)
     folder = tmp_path / "run/seed-0"
     (folder / "result.json").unlink()
-    path = folder / "checkpoint" / "progress.json"
+    path = Run(folder).checkpoints()[-1].path / "progress.json"
     progress = json.loads(path.read_text())
     del progress["checksums"]
     path.write_text(json.dumps(progress))
     with pytest.raises(TrainingError, match=r"is damaged .*progress\.json has no checksums"):
-        train(tmp_path, resume=True)
+        train(tmp_path)

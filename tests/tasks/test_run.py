@@ -57,7 +57,7 @@ def test_each_task_fits_its_examples_and_gives_them_back(name: str, with_elmo: b
     assert not opened.model.training
 
 
-def test_a_run_says_all_that_repeats_it(tmp_path: Path, bilm: str) -> None:
+def test_a_run_records_everything_needed_to_repeat_it(tmp_path: Path, bilm: str) -> None:
     task, config = tiny("ner", tmp_path / "data", {"model": bilm}, train={"epochs": 2, "seeds": [3, 4]})
     results = train_task(task, config, tmp_path / "run", facts={"command": "a command"})
     assert load_config(tmp_path / "run/config.toml") == (task, config)
@@ -84,7 +84,7 @@ def test_a_run_opens_from_another_folder(tmp_path: Path, bilm: str, monkeypatch:
     assert len(opened.predict(opened.read("../data"))) == 3
 
 
-def test_all_files_and_packages_that_a_run_rests_on_are_written_down(tmp_path: Path) -> None:
+def test_a_run_records_its_files_and_packages(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("Mira 1 2\n")
     words = {"vectors": str(tmp_path / "v.txt"), "dim": False, "lowercase": False}
     (tmp_path / "test").write_text(TEXTS["ner"])
@@ -100,7 +100,7 @@ def test_all_files_and_packages_that_a_run_rests_on_are_written_down(tmp_path: P
     assert {"torch", "numpy", "nltk"} <= set(facts["versions"])
     (tmp_path / "v.txt").write_text("Mira 1 3\n")
     with pytest.raises(TrainingError, match=r"data of .* have changed"):
-        train_task(task, config, tmp_path / "run", resume=True)
+        train_task(task, config, tmp_path / "run")
 
 
 def test_a_run_that_was_killed_before_it_wrote_anything_can_be_started_again(tmp_path: Path) -> None:
@@ -110,8 +110,10 @@ def test_a_run_that_was_killed_before_it_wrote_anything_can_be_started_again(tmp
     (tmp_path / "run" / ".vocabulary.json.abcdefgh").mkdir()
     train_task(task, config, tmp_path / "run")
     assert not list((tmp_path / "run").rglob(".*"))
-    with pytest.raises(OutputError, match="already exists"):
-        train_task(task, config, tmp_path / "run")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/notes.txt").touch()
+    with pytest.raises(OutputError, match="other already exists and is not a run to continue"):
+        train_task(task, config, tmp_path / "other")
 
 
 @pytest.mark.parametrize(
@@ -154,19 +156,29 @@ def test_seeds_can_be_added_when_a_run_is_resumed_and_nothing_else_can_change(tm
     task, config = tiny("ner", tmp_path / "data", train={"epochs": 2, "seeds": [1]})
     run = tmp_path / "run"
     first = train_task(task, config, run)
-    more = train_task(task, changed(config, seeds=(1, 2)), run, resume=True)
+    more = train_task(task, changed(config, seeds=(1, 2)), run)
     assert more["seeds"][0] == first["seeds"][0]
     assert [result["seed"] for result in more["seeds"]] == [1, 2]
-    with pytest.raises(OutputError, match="--resume"):
-        train_task(task, config, run)
     with pytest.raises(TrainingError, match=r"other settings: train\.epochs was 2 and is 3"):
-        train_task(task, changed(config, epochs=3), run, resume=True)
+        train_task(task, changed(config, epochs=3), run)
     (tmp_path / "data").write_text(TEXTS["ner"].replace("Mira", "Mara"))
     with pytest.raises(TrainingError, match="words or labels"):
-        train_task(task, config, run, resume=True)
+        train_task(task, config, run)
     (tmp_path / "data").write_text(TEXTS["ner"].replace("VBZ", "VBP"))
     with pytest.raises(TrainingError, match=r"data of .* have changed"):
-        train_task(task, config, run, resume=True)
+        train_task(task, config, run)
+
+
+def test_overwriting_a_run_starts_anew(tmp_path: Path) -> None:
+    task, config = tiny("ner", tmp_path / "data", train={"epochs": 1, "seeds": [1, 2]})
+    run = tmp_path / "run"
+    train_task(task, config, run)
+    with pytest.raises(ConfigError, match="There is no device"):
+        train_task(task, config, run, device="nonsense", overwrite=True)
+    assert open_run(run, seed=2).seed == 2  # a mistake deletes nothing
+    results = train_task(task, changed(config, epochs=2, seeds=(1,)), run, overwrite=True)
+    assert results["seeds"][0]["n_epochs"] == 2
+    assert not (run / "seed-2").exists()
 
 
 def test_two_processes_do_not_train_in_one_run(tmp_path: Path) -> None:
@@ -174,12 +186,12 @@ def test_two_processes_do_not_train_in_one_run(tmp_path: Path) -> None:
     task, config = tiny("ner", tmp_path / "data", train={"epochs": 1})
     run = tmp_path / "run"
     with file_lock(run / "lock"), pytest.raises(LockedError, match="Another process is training in"):
-        train_task(task, config, run, resume=True)
+        train_task(task, config, run)
     assert not (run / "config.toml").exists()
-    train_task(task, config, run, resume=True)
+    train_task(task, config, run)
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path, bilm: str) -> None:
+def test_bad_settings_are_refused_before_anything_is_written(tmp_path: Path, bilm: str) -> None:
     run = tmp_path / "run"
     (tmp_path / "v.txt").write_text("Mira 1 2\n")
     cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
@@ -230,7 +242,7 @@ def test_unknown_labels_at_test_time_are_refused(tmp_path: Path) -> None:
         ("nli", '"neutral"', '"maybe"', {"accuracy": 75.0}),
     ],
 )
-def test_unknown_labels_count_as_missed_where_that_is_asked_for(
+def test_unknown_labels_count_as_missed_on_request(
     name: str, old: str, new: str, expected: dict[str, float], tmp_path: Path
 ) -> None:
     task, config = tiny(name, tmp_path / "data")
@@ -241,7 +253,7 @@ def test_unknown_labels_count_as_missed_where_that_is_asked_for(
     assert {score: scores[score] for score in expected} == pytest.approx(expected)
 
 
-def test_missing_labels_are_refused_though_unknown_ones_count(tmp_path: Path) -> None:
+def test_missing_labels_are_refused_even_if_unknown_ones_count(tmp_path: Path) -> None:
     task, config = tiny("srl", tmp_path / "data", train={"epochs": 1})
     train_task(task, config, tmp_path / "run")
     (tmp_path / "other").write_text("1 Mira fixed it ||| B-ARG0 B-V B-ARG1\n1 Mira sold it |||\n")
@@ -258,7 +270,7 @@ def test_another_bilm_or_a_damaged_run_is_refused(tmp_path: Path, bilm: str) -> 
     with pytest.raises(FormatError, match="trained with another biLM"):
         open_run(run)
     with pytest.raises(TrainingError, match=r"biLM of .* has changed"):
-        train_task(task, config, run, resume=True)
+        train_task(task, config, run)
     shutil.rmtree(bilm)
     save_model(random_model(), Path(bilm))
     with pytest.raises(ModelNotFoundError, match=r"with seed 7. Finished seeds: 0"):
@@ -306,7 +318,7 @@ def test_the_bilm_may_be_fine_tuned_on_the_training_text_first(
     ((source, sentences, epochs, device),) = given
     assert (source, epochs, sentences[0]) == (bilm, 1, ["Mira", "visits", "Oslo"])
     assert device == torch.device("cpu")
-    train_task(task, config, tmp_path / "run", resume=True)
+    train_task(task, config, tmp_path / "run")
     assert len(given) == 1  # what is tuned stays in the run
     shutil.rmtree(bilm)
     assert open_run(tmp_path / "run").cache is not None
@@ -333,7 +345,7 @@ def test_phrases_are_drawn_by_their_sentences_and_a_bilm_learns_whole_sentences(
         assert set(sentences) <= set(whole)
 
 
-def test_text_is_labeled_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_labeled_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elmokit.tasks.run.READ_AHEAD_EXAMPLES", 2)
     task, config = tiny("ner", tmp_path / "data", train={"epochs": 30})
     train_task(task, config, tmp_path / "run")
@@ -358,7 +370,7 @@ def test_a_model_without_input_is_refused_before_anything_is_read(tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
-def test_empty_sides_of_pairs_are_no_sentences_to_fine_tune_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fine_tuning_skips_empty_sides_of_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data").write_text("gold_label\tsentence1\tsentence2\nx\t\tthe cat\ny\tthe dog\tran\n")
     save_model(random_model(), tmp_path / "bilm")
     elmo = {"model": str(tmp_path / "bilm"), "finetune": {"epochs": 1}}

@@ -99,7 +99,7 @@ def test_positions_are_those_of_table_3() -> None:
     assert variants[2].config.elmo.output == TASKS["ner"].elmo.input  # which has no output of its own
 
 
-def test_a_sweep_trains_each_once_and_then_only_gathers(folder: Path) -> None:
+def test_a_sweep_trains_each_variant_once_and_then_only_collects(folder: Path) -> None:
     task, config = load_config("sst.toml")
     variants = position_variants(task, config)
     started: list[TrainingStart] = []
@@ -136,7 +136,7 @@ def test_a_resumed_sweep_has_the_same_rows(folder: Path) -> None:
     assert run_sweep(task, variants, [1, 2], "killed") == straight
 
 
-def test_a_training_that_another_process_holds_is_left_to_it(folder: Path) -> None:
+def test_a_training_that_another_process_runs_is_skipped(folder: Path) -> None:
     task, config = load_config("sst.toml")
     variants = ratio_variants(task, config, [1.0])[:1]
     lock = Path("sweep/baseline-1/run-2.lock")
@@ -184,7 +184,7 @@ def metrics(folder: Path, name: str, seed: int, scores: list[float]) -> None:
     log.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_steps_to_the_baseline_are_those_of_its_best_and_of_the_first_as_good(tmp_path: Path) -> None:
+def test_steps_to_the_baseline_count_to_the_first_score_as_good(tmp_path: Path) -> None:
     metrics(tmp_path, "baseline-1", 1, [40, 70, 60])
     metrics(tmp_path, "elmo-1", 1, [70, 80, 90])
     metrics(tmp_path, "baseline-1", 2, [10, 20, 30])
@@ -208,7 +208,7 @@ def test_steps_to_the_baseline_are_those_of_its_best_and_of_the_first_as_good(tm
     assert format_steps_saved(found[0.1]) == "ELMo reaches the baseline's best score in 0 of 1 seeds"
 
 
-def test_a_variant_that_would_read_nothing_is_refused_before_any_training(folder: Path) -> None:
+def test_a_variant_without_input_is_refused_before_any_training(folder: Path) -> None:
     task, config = load_config("sst.toml")
     config = dataclasses.replace(config, words=None)
     assert config.elmo.input is not None
@@ -249,14 +249,14 @@ def test_the_shell_prints_a_row_for_each_and_draws_the_curve(folder: Path, capsy
         (["--over", "ratios", "--seeds", "x"], "--seeds is 'x'"),
     ],
 )
-def test_flags_that_cannot_be_are_refused(folder: Path, arguments: list[str], message: str) -> None:
+def test_impossible_flags_are_refused(folder: Path, arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         elmokit.main(
             ["task", "sweep", "sst.toml", "--run", "sweep", *arguments], prog_name="elmokit", standalone_mode=False
         )
 
 
-def test_without_matplotlib_a_sweep_trains_and_leaves_the_curve_out_with_one_line(
+def test_without_matplotlib_a_sweep_trains_and_says_that_there_is_no_curve(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
@@ -269,7 +269,7 @@ def test_without_matplotlib_a_sweep_trains_and_leaves_the_curve_out_with_one_lin
     assert not list(Path("sweep").glob("curve.*"))
 
 
-def test_without_matplotlib_a_curve_that_was_asked_for_is_refused_before_training(
+def test_without_matplotlib_a_requested_curve_is_refused_before_training(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit import Elmo, LanguageModel, distill, finetune, resume, train
+from elmokit import Elmo, LanguageModel, TrainingResult, distill, finetune, resume, train
 from elmokit.embedding.start_state import calibrate_start_state
 from elmokit.errors import ConfigError, FormatError, OutputError, TrainingError
 from elmokit.formats.folder import load_folder
@@ -28,9 +28,8 @@ from elmokit.training.reports import (
     TrainingProgress,
     TrainingReport,
 )
-from elmokit.training.run import RunSettings
-from elmokit.training.run_folder import MetricsLog
-from elmokit.training.state import checkpoints
+from elmokit.training.run import MetricsLog, Run
+from elmokit.training.setup import RunSettings
 from tests.conftest import random_model
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 20
@@ -101,7 +100,7 @@ def test_held_out_perplexity_in_training_is_that_of_evaluate_perplexity(kind: st
     result = train(corpus, held_out="dev.txt", out="run", report=report, **(SETTINGS | KINDS[kind]))
     found = LanguageModel.from_pretrained("run").perplexity("dev.txt")
     assert result.best_perplexity == pytest.approx(found.per_direction, rel=1e-5)
-    last = checkpoints(Path("run"))[-1] / ("average" if kind == "averaged weights" else "model")
+    last = Run(Path("run")).checkpoints()[-1].path / ("average" if kind == "averaged weights" else "model")
     of_checkpoint = LanguageModel.from_pretrained(last).perplexity("dev.txt")
     assert result.perplexity.per_direction == pytest.approx(of_checkpoint.per_direction, rel=1e-5)
     assert tuple(result.best_perplexity) in [line.held_out for line in lines]
@@ -117,7 +116,7 @@ def test_a_distilled_model_has_the_perplexity_that_was_printed(corpus: Path) -> 
     assert result.best_perplexity == pytest.approx(found.per_direction, rel=1e-5)
 
 
-def test_finetuning_begins_with_the_perplexity_of_the_model_as_it_was_given(corpus: Path) -> None:
+def test_finetuning_first_evaluates_the_unchanged_model(corpus: Path) -> None:
     model = random_model()
     calibrate_start_state(model, [["the", "cat"]], "a cat")
     harmful = {"learning_rate": 3.0, "warmup_ratio": 0.0, "batch_size": 2, "window_length": 5, "tokens": 20}
@@ -233,13 +232,6 @@ def test_finetune_takes_a_model_or_its_path_and_compares_before_and_after(corpus
 def test_resume_ends_with_the_numbers_of_an_uninterrupted_run(corpus: Path) -> None:
     straight = train(corpus, held_out=corpus, out="straight", report=lambda _: None, **SETTINGS)
 
-    class Interrupted(Exception):
-        pass
-
-    def interrupt(report: TrainingReport) -> None:
-        if isinstance(report, TrainingProgress):
-            raise Interrupted
-
     with pytest.raises(Interrupted):
         train(corpus, held_out=corpus, out="run", save_every=1, log_every=2, report=interrupt, **SETTINGS)
     resumed = resume("run", log_every=50, device="cpu", report=lambda _: None)
@@ -280,10 +272,93 @@ def test_a_bad_setting_is_refused_before_anything_is_written(
     assert not Path("run").exists()
 
 
-def test_an_existing_directory_is_not_trained_in(corpus: Path) -> None:
+def test_a_directory_with_other_files_is_not_trained_in(corpus: Path) -> None:
     Path("run").mkdir()
-    with pytest.raises(OutputError, match="run already exists"):
-        train(corpus, held_out=corpus, out="run", **SETTINGS)
+    Path("run/notes.txt").touch()
+    for overwrite in (False, True):
+        with pytest.raises(OutputError, match=r"run already exists and is not a run|run contains notes\.txt"):
+            train(corpus, held_out=corpus, out="run", overwrite=overwrite, **SETTINGS)
+    assert [path.name for path in Path("run").iterdir()] == ["notes.txt"]
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupt(report: TrainingReport) -> None:
+    if isinstance(report, TrainingProgress):
+        raise Interrupted
+
+
+def start(kind: str, out: str, **settings: Any) -> TrainingResult:
+    """Train, distill or fine-tune, from settings that fit all of them."""
+    given = {**SETTINGS, "save_every": 1, "log_every": 2, "report": lambda _: None, **settings}
+    if kind != "train":
+        del given["max_words"]
+    if kind == "finetune":
+        del given["preset"]
+        return finetune(random_model(), "corpus.txt", held_out="corpus.txt", out=out, old_text="corpus.txt", **given)
+    if kind == "distill":
+        return distill(random_model(), "corpus.txt", held_out="corpus.txt", out=out, **given)
+    return train("corpus.txt", held_out="corpus.txt", out=out, **given)
+
+
+@pytest.mark.parametrize("kind", ["train", "words", "finetune", "distill"])
+def test_the_same_call_continues_an_interrupted_run(kind: str, corpus: Path) -> None:
+    more: dict[str, Any] = {"input": "words", "softmax": "tied"} if kind == "words" else {}
+    kind = kind.replace("words", "train")
+    straight = start(kind, "straight", **more)
+    with pytest.raises(Interrupted):
+        start(kind, "run", report=interrupt, **more)
+    assert Run("run").checkpoints()
+    reports: list[TrainingReport] = []
+    resumed = start(kind, "run", report=reports.append, **more)
+    (plan,) = (report for report in reports if isinstance(report, TrainingPlan))
+    assert plan.n_steps_done > 0
+    assert not any(isinstance(report, CountingProgress) for report in reports)  # the text is not counted again
+    assert resumed.perplexity.mean_nats == straight.perplexity.mean_nats
+    assert_same_weights(resumed.model, straight.model)
+    longer = start(kind, "run", tokens=80, **more)
+    assert RunSettings.open(Path("run")).n_predictions == 80
+    assert longer.perplexity.mean_nats != straight.perplexity.mean_nats
+
+
+def test_a_call_with_other_settings_is_refused_and_says_what_differs(corpus: Path) -> None:
+    start("train", "run")
+    Path("other.txt").write_text(TEXT * 2)
+    arguments: dict[str, Any] = {"held_out": corpus, "out": "run", "report": lambda _: None, **SETTINGS}
+    with pytest.raises(TrainingError, match=r"other settings: batch_size was 2 and is 3\. Continue it"):
+        train(corpus, **{**arguments, "batch_size": 3})
+    with pytest.raises(TrainingError, match=r"other settings: max_words was 9 and is 8\."):
+        train(corpus, **{**arguments, "max_words": 8})
+    with pytest.raises(TrainingError, match=r"other settings: texts was \[\['corpus\.txt', 780\]\] and is"):
+        train("other.txt", **arguments)
+    with pytest.raises(TrainingError, match="other settings: held_out_crc32 was "):
+        train(corpus, **{**arguments, "held_out": "other.txt"})
+    with pytest.raises(TrainingError, match=r"other settings: .*teacher was None and is "):
+        distill(random_model(), corpus, **{**arguments, "max_words": None})
+
+
+def test_a_run_that_another_process_started_meanwhile_is_not_replaced(corpus: Path) -> None:
+    def start_elsewhere(report: TrainingReport) -> None:
+        if isinstance(report, TextCounts):
+            start("train", "run")
+
+    with pytest.raises(OutputError, match="Another process has just started a run in run"):
+        start("train", "run", report=start_elsewhere)
+    assert RunSettings.open(Path("run")).n_predictions == 60
+
+
+def test_overwriting_starts_anew(corpus: Path) -> None:
+    first = start("train", "run")
+    assert first.perplexity.n_sentences == 40
+    second = start("train", "run", batch_size=4, overwrite=True)
+    assert RunSettings.open(Path("run")).config.batch_size == 4
+    assert second.best_step <= 3
+    assert [checkpoint.n_steps for checkpoint in Run("run").checkpoints()] == [2, 3]
+    with pytest.raises(ConfigError):
+        start("train", "run", batch_size=0, overwrite=True)
+    assert RunSettings.open(Path("run")).config.batch_size == 4  # a mistake deletes nothing
 
 
 def test_resume_refuses_settings_that_cannot_change_and_runs_of_earlier_versions(corpus: Path) -> None:

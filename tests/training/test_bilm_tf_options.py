@@ -51,8 +51,15 @@ WORDS = {name: value for name, value in SHIPPED.items() if name != "char_cnn"}
 def config_of(options: dict[str, Any], tmp_path: Path, **settings: Any) -> TrainingConfig:
     path = tmp_path / "options.json"
     path.write_text(json.dumps(options))
-    layers = training_settings(None, None, path, settings)
-    return layers.config(layers.data.max_words or 0)
+    config, data = training_settings(None, None, path, settings)
+    return of_size(config, data.max_words or 0)
+
+
+def of_size(config: TrainingConfig, n_words: int) -> TrainingConfig:
+    """Give a word-input model the size of its table, as when the text has been counted."""
+    if config.model.n_words is None:
+        return config
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, n_words=n_words))
 
 
 def test_the_shipped_options_are_the_recipe(tmp_path: Path) -> None:
@@ -64,12 +71,11 @@ def test_the_shipped_options_are_the_recipe(tmp_path: Path) -> None:
 
 
 def test_the_options_of_the_test_run_describe_its_model(bilm_tf_run: Path) -> None:
-    layers = training_settings(None, None, bilm_tf_run / "options.json", {})
-    config = layers.config(603)
+    config, data = training_settings(None, None, bilm_tf_run / "options.json", {})
     assert config.model == open_model(bilm_tf_run).config
     assert (config.batch_size, config.window_length, config.n_samples) == (16, 10, 128)
     assert config.tokens == 207 * 160  # the checkpoint's 207 steps
-    assert layers.data.max_words == 603
+    assert data.max_words == 603
 
 
 def test_optional_keys_have_the_defaults_of_bilm_tf(tmp_path: Path) -> None:
@@ -110,10 +116,10 @@ def test_settings_become_the_options_of_bilm_tf(name: str) -> None:
     if name == "original":
         added = {"sample_softmax": True, "share_embedding_softmax": False, "learning_rate": 0.2}
         assert options == {**SHIPPED, **added, "n_epochs": 1, "n_train_tokens": 7_680_000}
-    layers = training_settings(None, None, settings_from_options(options, "options"), {})
-    assert layers.config(793471) == dataclasses.replace(config, epochs=None, tokens=7_680_000)
-    layers = training_settings(None, None, settings_from_options(options_from_settings(config, 9), "options"), {})
-    assert layers.config(9) == config
+    again, _ = training_settings(None, None, settings_from_options(options, "options"), {})
+    assert of_size(again, 793471) == dataclasses.replace(config, epochs=None, tokens=7_680_000)
+    again, _ = training_settings(None, None, settings_from_options(options_from_settings(config, 9), "options"), {})
+    assert of_size(again, 9) == config
 
 
 @pytest.mark.parametrize("reverse", [True, False])
@@ -122,7 +128,8 @@ def test_a_model_of_the_backward_direction_keeps_it(reverse: bool) -> None:
     config = dataclasses.replace(RECIPES["bilm-tf"], model=model)
     options = options_from_settings(config, 9)
     assert options.get("reverse", False) == reverse
-    assert training_settings(None, None, settings_from_options(options, "options"), {}).config(9) == config
+    again, _ = training_settings(None, None, settings_from_options(options, "options"), {})
+    assert of_size(again, 9) == config
 
 
 @pytest.mark.parametrize(
@@ -145,7 +152,7 @@ def test_a_model_of_the_backward_direction_keeps_it(reverse: bool) -> None:
         ),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_name(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_unsupported_options_are_refused_by_name(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"options\.json") as raised:
         config_of(options, tmp_path)
     assert message in str(raised.value)

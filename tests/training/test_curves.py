@@ -11,15 +11,14 @@ import pytest
 from elmokit.errors import MissingExtraError
 from elmokit.training.curves import TensorBoardLog, draw_curves, read_log
 from elmokit.training.reports import TrainingProgress
-from elmokit.training.run import LOG
-from elmokit.training.run_folder import MetricsLog
+from elmokit.training.run import LOG, MetricsLog
 
 
 def line(n_steps: int, held_out: tuple[float, ...] | None = None) -> TrainingProgress:
     return TrainingProgress(n_steps, 10 * n_steps, 0.5, 0.5, 100.0, 1.0, 0.01, 2.0, (5.0 + n_steps, 6.0), held_out)
 
 
-def test_each_value_of_a_line_is_a_series_and_later_lines_of_a_stopped_run_are_struck_out(tmp_path: Path) -> None:
+def test_tensorboard_has_a_series_per_value_and_hides_repeated_steps(tmp_path: Path) -> None:
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     first = TensorBoardLog(tmp_path, 0)
     for progress in (line(1), line(2, (30.0, 20.0)), line(3)):

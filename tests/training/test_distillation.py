@@ -18,13 +18,12 @@ from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLMState
 from elmokit.text.windows import WindowStream
-from elmokit.training.checkpoint import read_tensors
 from elmokit.training.config import DistillationConfig, TrainingConfig
 from elmokit.training.distillation import DistillationLosses, Teacher, window_encoder
 from elmokit.training.interruption import TrainingInterrupted
 from elmokit.training.reports import TrainingNotice, TrainingProgress, TrainingReport
+from elmokit.training.run import Run
 from elmokit.training.settings import training_settings
-from elmokit.training.state import checkpoints
 from tests.conftest import random_model
 from tests.helpers.many_langs_files import toy_model
 from tests.helpers.shell import Shell
@@ -231,7 +230,7 @@ def test_an_interrupted_distillation_ends_with_the_same_numbers(
     losses = [[json.loads(line)["losses"] for line in lines] for lines in logs]
     assert losses[0] == losses[1]
     for name in ("optimizer", "state"):
-        first, second = (read_tensors(checkpoints(Path(run))[-1], name) for run in ("straight", "moved"))
+        first, second = (Run(run).checkpoints()[-1].tensors(name) for run in ("straight", "moved"))
         assert first.keys() == second.keys()
         assert all(torch.equal(value, second[key]) for key, value in first.items())
     assert "teacher.hidden" in second
@@ -267,7 +266,7 @@ def test_with_other_words_the_predictions_are_not_learned(corpus: Path, model: P
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        training_settings(None, None, {"distillation": settings}, {}).config(10)
+        training_settings(None, None, {"distillation": settings}, {})
 
 
 def test_settings_of_a_distillation_are_refused_where_there_is_no_teacher(corpus: Path, model: PretrainedBiLM) -> None:

@@ -1,4 +1,4 @@
-"""Two processes of B rows are one of 2 B rows; another number of processes can go on."""
+"""Two processes of B rows equal one of 2 B rows; another number of processes can resume a run."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from elmokit.network.bilm import BiLM
 from elmokit.network.softmax_config import build_softmax
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream
-from elmokit.training.build import config_optimizer
 from elmokit.training.config import TrainingConfig
 from elmokit.training.distributed import World, init_distributed
 from elmokit.training.losses import WindowLosses
 from elmokit.training.optimizers import set_learning_rate
-from elmokit.training.run import VOCABULARY, RunSettings
-from elmokit.training.state import checkpoints
+from elmokit.training.run import Run
+from elmokit.training.setup import VOCABULARY, RunSettings
+from elmokit.training.state import config_optimizer
 from tests.conftest import random_model
 from tests.helpers.paths import ROOT
 from tests.helpers.shell import command_runner
@@ -125,7 +125,7 @@ def test_two_processes_of_b_rows_equal_one_of_2b(
     assert ran.stdout.count("Held-out perplexity") == 1, "only the leading process reports"
     assert "Grad strides" not in ran.stderr, "gradients lie as their weights, so that none is copied"
     run = tmp_path / "run"
-    newest = checkpoints(run)[-1]
+    newest = Run(run).checkpoints()[-1].path
     assert newest.name == "step-00000008"  # of 2 x 3 x 5 predictions each
     # Muon enlarges the rounding errors in directions in which a gradient of few positions is zero some 500 times.
     tolerance = 3e-4 if "muon" in flags else 1e-5
@@ -144,7 +144,7 @@ def test_two_processes_of_b_rows_equal_one_of_2b(
     resumed = command_runner(monkeypatch, capsys)("train", "--resume", "run", "--tokens", "360")
     assert resumed.code == 0, resumed.err
     assert "This run used 2 processes and is now resumed with 1, so a step reads 3 rows instead of 6" in resumed.err
-    assert load_file(checkpoints(run)[-1] / "state.safetensors")["hidden"].shape[2] == 3
+    assert load_file(Run(run).checkpoints()[-1].path / "state.safetensors")["hidden"].shape[2] == 3
     # And then two processes again.
     ran = torchrun(tmp_path, 2, "train", "--resume", "run", "--tokens", "480")
     assert ran.returncode == 0, ran.stderr
@@ -152,8 +152,8 @@ def test_two_processes_of_b_rows_equal_one_of_2b(
 
 
 @pytest.mark.slow
-def test_a_tail_of_an_adaptive_softmax_without_a_word_in_a_window_stops_no_process(tmp_path: Path) -> None:
-    # <UNK> stands in the head, the rare word in a tail that most windows do not hold.
+def test_an_unused_tail_of_an_adaptive_softmax_does_not_block_processes(tmp_path: Path) -> None:
+    # <UNK> is in the head, and the rare word in a tail of which most windows have no word.
     (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in [*LINES, "rare"]), encoding="utf-8")
     flags = ("--softmax", "adaptive", "--cutoffs", "4,13", "--out", "run", *SETTINGS.split(), "--max-words", "16")
     ran = torchrun(tmp_path, 2, "train", "text.txt", "--held-out", "text.txt", *flags)
@@ -168,14 +168,14 @@ def test_processes_distill_one_student_and_keep_the_states_of_their_teachers(tmp
     flags = ("--out", "run", *SETTINGS.split(), "--text-weight", "0")
     ran = torchrun(tmp_path, 2, "distill", "teacher", "text.txt", "--held-out", "text.txt", *flags)
     assert ran.returncode == 0, ran.stderr
-    state = load_file(checkpoints(tmp_path / "run")[-1] / "state.safetensors")
+    state = load_file(Run(tmp_path / "run").checkpoints()[-1].path / "state.safetensors")
     assert state["teacher.hidden"].shape[2] == state["hidden"].shape[2] == 6
     ran = torchrun(tmp_path, 1, "train", "--resume", "run", "--tokens", "270")
     assert ran.returncode == 0, ran.stderr
-    assert load_file(checkpoints(tmp_path / "run")[-1] / "state.safetensors")["teacher.cell"].shape[2] == 3
+    assert load_file(Run(tmp_path / "run").checkpoints()[-1].path / "state.safetensors")["teacher.cell"].shape[2] == 3
 
 
-def test_what_the_leading_process_found_missing_can_be_told_to_the_others() -> None:
+def test_an_error_about_a_missing_extra_can_be_sent_to_other_processes() -> None:
     error = pickle.loads(pickle.dumps(MissingExtraError("Reading a.zst", "zstd")))
     assert str(error) == str(MissingExtraError("Reading a.zst", "zstd"))
 

@@ -55,7 +55,7 @@ def rows_of(words: Vocabulary, of: Vocabulary) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", ["full", "tied", "adaptive"])
-def test_over_the_same_words_the_model_stays_as_it_is(kind: str) -> None:
+def test_over_the_same_words_the_model_stays_unchanged(kind: str) -> None:
     model = model_with(kind)
     assert with_softmax_over(model, Vocabulary(WORDS), COUNTS, 3) is model
 
@@ -81,7 +81,7 @@ def test_old_words_keep_their_probability_and_unk_shares_its_own_with_the_new(
     torch.testing.assert_close(unknown / yak, torch.full_like(zebra, 3 / 2))
 
 
-def test_noise_parts_the_new_words_and_moves_their_probability_little() -> None:
+def test_noise_separates_new_words_and_barely_changes_their_probability() -> None:
     model = random_model()
     carried = with_softmax_over(model, NEW, COUNTS, 3)
     assert isinstance(carried.softmax_module, FullSoftmax)
@@ -98,7 +98,7 @@ def test_noise_parts_the_new_words_and_moves_their_probability_little() -> None:
     assert not torch.equal(other.softmax_module.weight, weight)
 
 
-def test_words_that_are_gone_leave_the_others_as_they_were_to_each_other() -> None:
+def test_removed_words_do_not_change_the_ratios_of_the_others() -> None:
     model, fewer = random_model(), Vocabulary([*SPECIALS, "mat", "the"])
     carried = with_softmax_over(model, fewer, {"the": 2, "cat": 5}, 1)
     before, after = probabilities(model), probabilities(carried)
@@ -115,7 +115,7 @@ def test_a_new_softmax_over_more_words_begins_near_the_old_perplexity() -> None:
     fresh = with_softmax_over(model.replace(softmax=None, vocabulary=None), NEW, counts, len(text))
     found = compare_models(model, carried, text)[0]
     assert len(found["before"]) == len(found["after"]) == 2
-    # The unknown words are told apart now, which costs at most the entropy of their shares.
+    # Unknown words are now distinguished, which costs at most the entropy of their shares.
     for before, after in zip(found["before"], found["after"], strict=True):
         assert before * 0.95 < after < before * 2
     assert compare_models(model, fresh, text)[0]["after"][0] < len(NEW) * 3
@@ -149,7 +149,7 @@ def test_an_adaptive_softmax_over_other_words_is_drawn_anew_with_their_frequenci
         with_softmax_over(model, Vocabulary([*SPECIALS, "the", "mat"]), COUNTS, 3)
 
 
-def test_another_kind_of_softmax_can_be_asked_for() -> None:
+def test_another_kind_of_softmax_can_be_chosen() -> None:
     tied, words = model_with("tied"), Vocabulary(WORDS)
     full = with_softmax_over(tied, words, COUNTS, 3, SoftmaxConfig())
     assert isinstance(full.softmax_module, FullSoftmax)

@@ -14,12 +14,11 @@ import pytest
 import elmokit
 from elmokit.storage.resumable import ResumableStore
 from elmokit.tasks import loop
-from elmokit.tasks.checkpoint import TaskTrainingState
 from elmokit.tasks.run import train_task
+from elmokit.tasks.state import TaskTrainingState
 from elmokit.training.interruption import TrainingInterrupted, stop_requests
 from elmokit.training.reports import TrainingProgress, TrainingReport
-from elmokit.training.run_folder import MetricsLog
-from elmokit.training.state import checkpoints
+from elmokit.training.run import MetricsLog, Run
 from tests.helpers.task_examples import changed, tiny
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\na cat and a dog ran on .\nthe mat sat .\n" * 30
@@ -102,16 +101,16 @@ def stop_at(step: int) -> Any:
 
 
 @pytest.mark.slow
-def test_a_stopped_training_has_a_checkpoint_and_ends_as_if_it_had_not_been_stopped() -> None:
+def test_a_stopped_training_saves_a_checkpoint_and_resumes_with_the_same_result() -> None:
     def train(out: str, report: Any) -> Any:
         return elmokit.train("text.txt", held_out="text.txt", out=out, tokens=400, report=report, **SETTINGS)
 
     train("straight", lambda _: None)
     with pytest.raises(TrainingInterrupted, match="Stopped after step 4, and saved a checkpoint"):
         train("stopped", stop_at(4))
-    assert [path.name for path in checkpoints(Path("stopped"))] == ["step-00000004"]
+    assert [checkpoint.path.name for checkpoint in Run(Path("stopped")).checkpoints()] == ["step-00000004"]
     elmokit.resume("stopped", report=lambda _: None)
-    straight, stopped = (checkpoints(Path(run))[-1] for run in ("straight", "stopped"))
+    straight, stopped = (Run(Path(run)).checkpoints()[-1].path for run in ("straight", "stopped"))
     for name in ("model/model.safetensors", "optimizer.safetensors", "state.safetensors", "progress.json"):
         assert (straight / name).read_bytes() == (stopped / name).read_bytes()
     logs = [MetricsLog(Path(run) / "metrics.jsonl").records() for run in ("straight", "stopped")]
@@ -160,9 +159,9 @@ def test_a_stopped_task_has_a_checkpoint_and_resumes(shell: Any, monkeypatch: py
     saved: list[int] = []
     save, calls = TaskTrainingState.save, []
 
-    def note(state: TaskTrainingState, path: Path) -> None:
+    def note(state: TaskTrainingState, run: Run) -> None:
         saved.append(state.counters.n_steps)
-        save(state, path)
+        save(state, run)
 
     def interrupt(model: Any, *arguments: Any) -> Any:
         calls.append(1)
@@ -178,10 +177,10 @@ def test_a_stopped_task_has_a_checkpoint_and_resumes(shell: Any, monkeypatch: py
     assert ran.code == 130, ran.err
     assert ran.err.splitlines()[-1] == (
         "elmokit: Stopped after step 3 of seed 0, and saved a checkpoint. To resume: "
-        "elmokit task train stopped/config.toml --run stopped --resume"
+        "elmokit task train stopped/config.toml --run stopped"
     )
     assert saved[-1] == 3
-    assert shell("task", "train", "stopped/config.toml", "--run", "stopped", "--resume").code == 0
+    assert shell("task", "train", "stopped/config.toml", "--run", "stopped").code == 0
     for name in ("result.json", "best.safetensors"):
         assert Path("straight/seed-0", name).read_bytes() == Path("stopped/seed-0", name).read_bytes()
 

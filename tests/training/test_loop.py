@@ -1,4 +1,4 @@
-"""Training learns, logs, keeps checkpoints, and goes on after a kill as if there had been none."""
+"""Training learns, logs and keeps checkpoints; an interrupted run resumes with the same result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from elmokit.training.config import TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.losses import WindowLosses
 from elmokit.training.reports import TrainingNotice, TrainingProgress, TrainingReport
-from elmokit.training.state import checkpoints
+from elmokit.training.run import Run
+from elmokit.training.setup import TrainingSetup
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n\na cat and a dog ran on .\nthe mat sat .\n" * 4
 VOCABULARY = Vocabulary([*SPECIALS, *sorted({token for token in TEXT.split() if token != "mat"})])
@@ -66,11 +67,13 @@ def run_training(
             notices.append(content.message)
 
     folder.mkdir(exist_ok=True)
-    return loop.run_training(config, corpus_of(folder), folder, {"corpus": "toy"}, report, **settings)
+    given = {name: settings.pop(name) for name in ("initial", "teacher") if name in settings}
+    setup = TrainingSetup(config, corpus_of(folder), {"corpus": "toy"}, **given)
+    return loop.run_training(setup, Run(folder), report, **settings)
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    stored = load_folder(checkpoints(folder)[-1] / "model")
+    stored = load_folder(Run(folder).checkpoints()[-1].path / "model")
     assert stored.softmax_module is not None
     return {**stored.bilm.state_dict(), **stored.softmax_module.state_dict()}
 
@@ -87,7 +90,7 @@ def test_training_brings_perplexity_down_and_keeps_the_best_model(tmp_path: Path
     assert stored.vocabulary.words == VOCABULARY.words
 
 
-def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
+def test_two_processes_do_not_train_in_one_directory(tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
     with file_lock(tmp_path / "lock"), pytest.raises(LockedError, match="Another process is training"):
         run_training(tmp_path)
@@ -109,7 +112,7 @@ def test_every_kind_of_model_trains(kind: str, tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """Stands for whatever ends a process between two steps."""
+    """Simulates whatever ends a process between two steps."""
 
 
 AS_BILM_TF = dataclasses.replace(CONFIG, optimizer="adagrad", n_samples=4, same_order=False, scale_loss_by_steps=True)
@@ -123,7 +126,7 @@ ROUNDED = dataclasses.replace(CONFIG, precision="bfloat16", n_samples=4)
     ("n_lines", "config"),
     [(1, CONFIG), (2, CONFIG), (4, CONFIG), (3, AS_BILM_TF), (2, AVERAGED), (3, AVERAGED), (2, ROUNDED)],
 )
-def test_a_run_that_was_stopped_ends_with_the_same_numbers_as_a_straight_one(
+def test_a_resumed_run_ends_with_the_numbers_of_an_uninterrupted_one(
     n_lines: int, config: TrainingConfig, tmp_path: Path
 ) -> None:
     config = dataclasses.replace(config, log_every=1)
@@ -148,7 +151,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_numbers_as_a_straight_one(
 
 def test_the_two_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     run_training(tmp_path)
-    assert [path.name for path in checkpoints(tmp_path)] == ["step-00000004", "step-00000006"]
+    assert [checkpoint.path.name for checkpoint in Run(tmp_path).checkpoints()] == ["step-00000004", "step-00000006"]
 
 
 def test_every_line_of_the_log_is_json_with_both_losses(tmp_path: Path) -> None:
@@ -161,7 +164,7 @@ def test_every_line_of_the_log_is_json_with_both_losses(tmp_path: Path) -> None:
     assert logged[-1]["fraction"] == 1.0
 
 
-def test_a_loss_that_is_no_number_stops_and_says_what_to_change(tmp_path: Path) -> None:
+def test_a_nan_loss_stops_and_says_what_to_change(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, learning_rate=1e30, warmup_ratio=0.0, max_grad_norm=1e30)
     with pytest.raises(TrainingError, match=r"At step 2 the loss is .*lower learning_rate.*There is no checkpoint yet"):
         run_training(tmp_path / "new", config)
@@ -171,7 +174,7 @@ def test_a_loss_that_is_no_number_stops_and_says_what_to_change(tmp_path: Path) 
         run_training(tmp_path / "saved", dataclasses.replace(config, save_every=1))
 
 
-def test_another_length_says_what_becomes_of_the_learning_rate(tmp_path: Path) -> None:
+def test_changing_the_length_reports_the_new_learning_rate(tmp_path: Path) -> None:
     notices: list[str] = []
     run_training(tmp_path, notices=notices)
     assert not notices
@@ -183,7 +186,7 @@ def test_another_length_says_what_becomes_of_the_learning_rate(tmp_path: Path) -
     ]
 
 
-def test_a_run_that_is_over_says_why_it_does_not_go_on(tmp_path: Path) -> None:
+def test_a_finished_run_says_why_it_does_not_continue(tmp_path: Path) -> None:
     notices: list[str] = []
     run_training(tmp_path / "done", notices=notices)
     run_training(tmp_path / "done", notices=notices)
@@ -201,32 +204,32 @@ def test_hours_count_from_now_if_given_again_and_otherwise_end_as_planned(tmp_pa
     config = dataclasses.replace(CONFIG, tokens=None, hours=1e-9)  # one step
     run_training(tmp_path, config)
     run_training(tmp_path, config)
-    assert [path.name for path in checkpoints(tmp_path)] == ["step-00000001"]
+    assert [checkpoint.path.name for checkpoint in Run(tmp_path).checkpoints()] == ["step-00000001"]
     run_training(tmp_path, config, hours_from_now=True)
-    assert checkpoints(tmp_path)[-1].name == "step-00000002"
+    assert Run(tmp_path).checkpoints()[-1].path.name == "step-00000002"
 
 
-def test_a_run_goes_on_with_its_own_settings_only(tmp_path: Path) -> None:
+def test_a_run_is_resumed_with_its_own_settings_only(tmp_path: Path) -> None:
     run_training(tmp_path)
     longer = dataclasses.replace(CONFIG, tokens=140)
     assert math.isfinite(run_training(tmp_path, longer).mean)
     with pytest.raises(TrainingError, match="batch_size was 4 and is 8"):
         run_training(tmp_path, dataclasses.replace(longer, batch_size=8))
     (tmp_path / "settings.json").unlink()
-    assert checkpoints(tmp_path)
+    assert Run(tmp_path).checkpoints()
     with pytest.raises(TrainingError, match="has checkpoints but no settings"):
         run_training(tmp_path, longer)
 
 
 @pytest.mark.parametrize("change", [{"batch_size": 0}, {"learning_rate": 0.0}, {"warmup_ratio": 1.0}])
-def test_settings_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
+def test_impossible_settings_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(change))):
         TrainingConfig(**change)
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     run_training(tmp_path)
-    newest = checkpoints(tmp_path)[-1]
+    newest = Run(tmp_path).checkpoints()[-1].path
     (newest / "optimizer.safetensors").write_bytes(b"short")
     with pytest.raises(TrainingError, match=f"{newest.name} is damaged"):
         run_training(tmp_path, dataclasses.replace(CONFIG, tokens=140))
@@ -234,7 +237,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
 
 def test_training_without_held_out_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TextError, match="no held-out sentence"):
-        loop.run_training(CONFIG, corpus_of(tmp_path, []), tmp_path, {})
+        loop.run_training(TrainingSetup(CONFIG, corpus_of(tmp_path, [])), Run(tmp_path))
 
 
 def test_a_long_training_says_that_bfloat16_would_be_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +254,7 @@ def test_a_long_training_says_that_bfloat16_would_be_faster(tmp_path: Path, monk
     assert "two to four times as fast" in notices[0]
 
 
-def test_bfloat16_trains_and_says_where_it_does_not_pay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_trains_and_says_where_it_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = dataclasses.replace(CONFIG, precision="bfloat16")
     notices: list[str] = []
     monkeypatch.setattr("elmokit.training.precision.multiplies_bfloat16", lambda: False)
@@ -316,9 +319,7 @@ def test_a_step_of_several_windows_takes_the_mean_of_their_gradients(tmp_path: P
         torch.testing.assert_close(trained[name.split(".", 1)[1]], stepped.detach(), atol=1e-6, rtol=1e-5)
 
 
-def test_a_fine_tuning_goes_on_from_the_start_state_of_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fine_tuning_starts_from_the_start_state_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_training(tmp_path / "first")
     initial = load_folder(tmp_path / "first" / "model")
     assert initial.start_state is not None
@@ -336,7 +337,7 @@ def test_a_fine_tuning_goes_on_from_the_start_state_of_the_model(
 
 
 @pytest.mark.parametrize("reset", [False, True])
-def test_rows_start_from_zero_at_sentences_if_that_is_asked_for(
+def test_rows_restart_from_zero_at_sentences_if_reset_state_is_set(
     reset: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starts: list[torch.Tensor] = []
@@ -378,7 +379,7 @@ def test_out_of_memory_says_what_to_lower(tmp_path: Path, monkeypatch: pytest.Mo
         run_training(tmp_path)
 
 
-def test_the_model_that_is_kept_has_the_averaged_weights(tmp_path: Path) -> None:
+def test_the_best_model_has_the_averaged_weights(tmp_path: Path) -> None:
     run_training(tmp_path, dataclasses.replace(AVERAGED, save_every=3))
     best = load_folder(tmp_path / "model")
     checkpoint = tmp_path / "checkpoints" / f"step-{best.card['n_steps']:08d}"

@@ -21,8 +21,8 @@ from elmokit.text.vocabulary import Vocabulary
 from elmokit.training import api, evaluation
 from elmokit.training.optimizer_transfer import read_optimizer_state, transfer_optimizer_state
 from elmokit.training.reports import TrainingNotice, TrainingProgress, TrainingReport
+from elmokit.training.run import Run
 from elmokit.training.softmax_transfer import with_softmax_over
-from elmokit.training.state import checkpoints
 
 SMALL: dict[str, Any] = {
     "batch_size": 4,
@@ -76,7 +76,7 @@ def test_ten_steps_of_bilm_tf_restart(bilm_tf_run: Path, tmp_path: Path, kept: b
         assert line.gradient_norm == pytest.approx(norm, rel=1e-5)
     assert lines[1].losses[0] == pytest.approx(4.28132 if kept else 4.33676, abs=1e-5)
     assert ("The optimizer continues with the state of" in notices(reports)) == kept
-    newest = checkpoints(tmp_path / "run")[-1]
+    newest = Run(tmp_path / "run").checkpoints()[-1].path
     trained, sums = load_folder(newest / "model"), load_file(newest / "optimizer.safetensors")
     assert trained.softmax_module is not None
     weights = trained.bilm.state_dict() | {f"softmax.{k}": v for k, v in trained.softmax_module.state_dict().items()}
@@ -112,7 +112,7 @@ def test_the_weights_next_to_a_checkpoint_keep_its_optimizer_too(bilm_tf_run: Pa
 def test_an_own_checkpoint_keeps_its_optimizer(bilm_tf_run: Path, text: Path, tmp_path: Path, optimizer: str) -> None:
     settings: dict[str, Any] = {**SMALL, "save_every": 1, "eval_every": 1, "optimizer": optimizer}
     finetune(bilm_tf_run, text, tmp_path / "run", tokens=120, **settings)
-    first, last = checkpoints(tmp_path / "run")
+    first, last = (checkpoint.path for checkpoint in Run(tmp_path / "run").checkpoints())
     # From a checkpoint, from its model, and from a run whose best model is that of its last checkpoint.
     for index, source in enumerate((first, last / "model", tmp_path / "run")):
         out = tmp_path / f"again-{index}"
@@ -123,7 +123,7 @@ def test_an_own_checkpoint_keeps_its_optimizer(bilm_tf_run: Path, text: Path, tm
         expected = load_file((first if index == 0 else last) / "optimizer.safetensors")
         assert kept.keys() == expected.keys()
         assert all(torch.equal(kept[key], expected[key]) for key in kept)
-        after = load_file(checkpoints(out)[-1] / "optimizer.safetensors")
+        after = load_file(Run(out).checkpoints()[-1].path / "optimizer.safetensors")
         assert float(after["step/softmax.bias"]) == float(expected["step/softmax.bias"]) + 1
 
 
@@ -188,5 +188,5 @@ def test_a_state_that_cannot_be_kept_is_an_error_if_it_was_requested(
     reports = finetune(exported, text, tmp_path / "run", recipe="bilm-tf", max_words=50, **SMALL, tokens=40)
     assert "The training starts with a new optimizer." in notices(reports)
     # The best model of a run can be from a step whose checkpoint is gone.
-    shutil.rmtree(checkpoints(tmp_path / "run")[-1])
+    shutil.rmtree(Run(tmp_path / "run").checkpoints()[-1].path)
     assert "whose optimizer's state is no longer kept" in message(tmp_path / "run", **keep, recipe="bilm-tf")

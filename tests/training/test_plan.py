@@ -17,8 +17,7 @@ from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.windows import Window, WindowStream
 from elmokit.training.config import TrainingConfig
 from elmokit.training.losses import WindowLosses
-from elmokit.training.plan import count_evaluations, model_sizes, seconds_per_step, training_plan
-from elmokit.training.throughput import ThroughputMeter
+from elmokit.training.plan import ThroughputMeter, count_evaluations, model_sizes, seconds_per_step, training_plan
 
 CONFIG = TrainingConfig(model=PRESETS["tiny"], batch_size=3, window_length=4, learning_rate=0.5, warmup_ratio=0.1)
 

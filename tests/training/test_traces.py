@@ -19,8 +19,9 @@ from elmokit.training.config import TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.loop import run_training
 from elmokit.training.reports import TrainingProgress, TrainingReport
+from elmokit.training.run import Run
+from elmokit.training.setup import TrainingSetup
 from elmokit.training.softmax_transfer import with_softmax_over
-from elmokit.training.state import checkpoints
 from tests.helpers.trace_b import CHARS, FORWARD_WORDS, LINES, TIED_WORDS, write_checkpoint
 
 # Losses of the directions, and the global norm of the gradient times n_steps before clipping.
@@ -118,13 +119,13 @@ def test_six_steps_of_bilm_tf_to_its_digits(name: str, tmp_path: Path) -> None:
         log_every=1,
     )
     reports: list[TrainingReport] = []
-    run_training(config, corpus, tmp_path / "run", {}, reports.append, initial=model)
+    run_training(TrainingSetup(config, corpus, initial=model), Run(tmp_path / "run"), reports.append)
     lines = [line for line in reports if isinstance(line, TrainingProgress)]
     assert len(lines) == 6
     for line, (losses, norm) in zip(lines, TRACES[name], strict=True):
         assert line.losses == pytest.approx(losses, abs=1e-5)
         assert line.gradient_norm == pytest.approx(norm, abs=1e-5)
-    newest = checkpoints(tmp_path / "run")[-1]
+    newest = Run(tmp_path / "run").checkpoints()[-1].path
     trained = load_folder(newest / "model")
     assert trained.softmax_module is not None
     softmax = {f"softmax.{name}": value for name, value in trained.softmax_module.state_dict().items()}

@@ -1,0 +1,112 @@
+"""A run on disk: what is continued, what is refused, what overwriting deletes; the log and the checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from elmokit.errors import LockedError, OutputError, TrainingError
+from elmokit.storage.lock import file_lock
+from elmokit.training.run import MetricsLog, Run, changed_settings, check_settings
+
+FILES = ("settings.json", "part-*")
+
+
+def started(path: Path, *names: str) -> Run:
+    """A run with settings, a checkpoint and other files."""
+    run = Run(path, FILES)
+    run.save_checkpoint(3, {"n": 3}, {"model": {"weight": torch.ones(2)}})
+    for name in ("settings.json", "lock", *names):
+        (path / name).touch()
+    return run
+
+
+@pytest.mark.parametrize("leftovers", [(), ("lock",), ("lock", ".settings.json.abcdefgh/")])
+def test_a_new_run_starts_where_nothing_was_written(leftovers: tuple[str, ...], tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", FILES)
+    assert not run.check_start(overwrite=False)
+    run.path.mkdir()
+    for name in leftovers:
+        (run.path / name).mkdir() if name.endswith("/") else (run.path / name).touch()
+    assert not run.check_start(overwrite=False)
+
+
+def test_a_started_run_is_continued_or_overwritten(tmp_path: Path) -> None:
+    run = started(tmp_path / "run", "part-1")
+    assert run.check_start(overwrite=False)
+    assert not run.check_start(overwrite=True)
+    assert (run.path / "part-1").exists()  # nothing is deleted before the new run is ready
+    run.remove()
+    assert [path.name for path in run.path.iterdir()] == ["lock"]
+
+
+def test_what_an_interrupted_removal_leaves_can_be_overwritten_and_is_not_continued(tmp_path: Path) -> None:
+    run = started(tmp_path / "run", "part-1")
+    (run.path / "settings.json").unlink()
+    with pytest.raises(OutputError, match="run already exists and is not a run to continue"):
+        run.check_start(overwrite=False)
+    assert not run.check_start(overwrite=True)
+
+
+def test_files_that_a_run_does_not_write_are_never_deleted(tmp_path: Path) -> None:
+    run = started(tmp_path / "run", "notes.txt")
+    assert run.check_start(overwrite=False)
+    with pytest.raises(OutputError, match=r"contains notes\.txt, which overwriting would delete"):
+        run.check_start(overwrite=True)
+    (tmp_path / "file").touch()
+    for overwrite in (False, True):
+        with pytest.raises(OutputError, match="file already exists and is not a run"):
+            Run(tmp_path / "file", FILES).check_start(overwrite)
+
+
+def test_a_run_that_another_process_trains_is_not_removed(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    run = started(tmp_path / "run")
+    with file_lock(run.path / "lock"), pytest.raises(LockedError, match="Another process is training"):
+        run.remove()
+    assert run.check_start(overwrite=False)
+
+
+def test_the_newest_two_checkpoints_are_kept_and_hold_what_was_saved(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for n_steps in (9, 10, 100):
+        run.save_checkpoint(n_steps, {"n": n_steps}, {"state": {"x": torch.tensor([n_steps])}})
+    assert [checkpoint.n_steps for checkpoint in run.checkpoints()] == [10, 100]
+    newest = run.checkpoints()[-1]
+    assert newest.progress() == {"n": 100}
+    assert newest.tensors("state")["x"].tolist() == [100]
+    assert newest.path == run.checkpoint_at(100).path
+
+
+def test_a_file_of_a_checkpoint_that_is_not_what_was_written_is_named(tmp_path: Path) -> None:
+    run = started(tmp_path)
+    (checkpoint,) = run.checkpoints()
+    (checkpoint.path / "left-over").touch()
+    message = r"step-00000003 is damaged \(left-over is not what was written\)"
+    with pytest.raises(TrainingError, match=message), checkpoint.errors():
+        checkpoint.progress()
+
+
+def test_settings_that_differ_are_listed_with_their_tables(tmp_path: Path) -> None:
+    earlier, now = {"a": 1, "inner": {"b": 2, "c": 3}}, {"a": 1, "inner": {"b": 4, "c": 5}, "new": None}
+    assert changed_settings(earlier, now, {"inner.c"}) == ["inner.b was 2 and is 4"]
+    with pytest.raises(TrainingError, match=r"settings: inner\.b was 2 and is 4, inner\.c was 3 and is 5\. .*anew"):
+        check_settings(tmp_path, earlier, now)
+    check_settings(tmp_path, earlier, now, {"inner.b", "inner.c"})
+    files = [[f"{n}.txt", n] for n in range(1000)]
+    (phrase,) = changed_settings({"texts": []}, {"texts": files})
+    assert phrase.startswith("texts was [] and is [['0.txt', 0], ['1.txt', 1], ")
+    assert len(phrase) < 120, "one line"
+
+
+def test_lines_of_the_log_that_are_not_records_are_left_out(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.append({"n_steps": 1})
+    with log.path.open("ab") as file:
+        file.write(b'[]\n{}\n1\n\xff\n{"n_steps": "2"}\n' + b"[" * 100_000 + b"\n")
+    log.append({"n_steps": 2})
+    assert log.records() == [{"n_steps": 1}, {"n_steps": 2}]
+    log.truncate(1)
+    assert log.records() == [{"n_steps": 1}]
