@@ -13,7 +13,8 @@ This does not use ``pyplot``, so that no window opens and no global setting chan
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ LINES: tuple[dict[str, Any], ...] = tuple(
     for color, marker, dashes in zip(COLORS, "os^DvPX", ("-", "--", "-", "--", "-", "--", "-"), strict=True)
 )
 """Styles of the first, second, ... line of a plot. Color, marker and dashes all differ, so gray prints work."""
+DASHES = ("--", ":", "-.")
 INK = "#262626"
 STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # included in matplotlib, so figures are the same on every machine
@@ -149,3 +151,59 @@ def save_figure(figure: Figure, path: str | Path, overwrite: bool = False) -> tu
             dateless = {"Date": None} if file.suffix == ".svg" else {}
             figure.savefig(temporary, format=file.suffix[1:], metadata=dateless)
     return figure_paths(path)
+
+
+def plot_bars(
+    figure: Figure, names: Sequence[str], lengths: Sequence[float], errors: Sequence[float] | None, label: str
+) -> None:
+    """Draw horizontal bars, the first one at the top."""
+    axes = figure.subplots()
+    axes.grid(visible=False, axis="y")
+    rows = range(len(names))
+    axes.barh(rows, lengths, xerr=errors, color=COLORS[5], ecolor=INK, capsize=2, height=0.6)
+    axes.set_yticks(rows, names)
+    axes.invert_yaxis()
+    axes.set_xlabel(label)
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of :func:`plot_layers`: a value for each layer and for each combination of layers."""
+
+    label: str
+    values: Sequence[float]
+    deviations: Sequence[float] | None = None
+
+
+def plot_layers(
+    figure: Figure, names: Sequence[str], series: Sequence[Series], levels: Mapping[str, float], label: str
+) -> None:
+    """Draw values by layer, joined by a line; combinations of layers, which follow them, are separate points.
+
+    ``levels`` are baselines, drawn as horizontal lines.
+    """
+    n_numbers = sum(name.isdigit() for name in names)
+    axes = figure.subplots()
+    axes.grid(visible=False, axis="x")
+    entries: list[Any] = []
+    for row, style in zip(series, LINES, strict=False):
+        for columns, how in ((slice(0, n_numbers), style), (slice(n_numbers, None), {**style, "linestyle": "none"})):
+            x = range(len(names))[columns]
+            (line,) = axes.plot(x, row.values[columns], label=row.label, **how)
+            if row.deviations is not None:
+                bars = {"color": style["color"], "linestyle": "none", "capsize": 2}
+                axes.errorbar(x, row.values[columns], row.deviations[columns], **bars)
+            if columns.start == 0:
+                entries.append(line)
+    for (level_label, level), dashes in zip(levels.items(), DASHES, strict=False):
+        entries.append(axes.axhline(level, color=INK, linestyle=dashes, linewidth=0.9, label=level_label))
+    axes.set_xticks(range(len(names)), [layer_title(name) for name in names])
+    axes.set_xlim(-0.4, len(names) - 0.6)
+    axes.set_ylabel(label)
+    if len(entries) > 1:
+        figure.legend(handles=entries, loc="outside upper center", ncols=2)
+
+
+def layer_title(name: str) -> str:
+    """Name a row: ``layer 1`` for the number of a layer; other names are unchanged."""
+    return f"layer {name}" if name.isdigit() else name

@@ -7,8 +7,7 @@ import pytest
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ConfigError, OutputError, TextError
-from elmokit.evaluation.linear_settings import LinearSettings
-from elmokit.evaluation.pos import PosRow, probe_pos
+from elmokit.evaluation.pos import LinearSettings, PosRow, probe_pos
 from elmokit.evaluation.tagged import TaggedSentence
 from elmokit.formats.model import PretrainedBiLM
 
@@ -88,3 +87,11 @@ def test_what_cannot_be_probed_is_refused(elmo: Elmo) -> None:
         probe_pos(elmo, TRAIN, TEST, seeds=())
     with pytest.raises(ConfigError, match="at least one layer"):
         probe_pos(elmo, TRAIN, TEST, layers=[])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [({"epochs": 0}, "epochs is 0"), ({"learning_rate": 0.0}, "must be above 0")]
+)
+def test_settings_that_cannot_be_are_refused(change: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LinearSettings(**change)  # type: ignore[arg-type]

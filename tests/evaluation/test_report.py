@@ -11,7 +11,7 @@ import pytest
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.evaluation import report
 from elmokit.evaluation.report import evaluate_all
-from elmokit.evaluation.report_sections import SECTIONS
+from elmokit.evaluation.table import EVALUATIONS
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
 from tests.helpers.paths import ROOT
@@ -60,11 +60,11 @@ def test_the_report_has_all_sections_and_resumes_with_the_same_result(data: Path
     for folder in (whole, broken):
         folder.mkdir()
     facts = evaluate_all(model, data, whole / "report.md")
-    assert facts.keys() == SECTIONS.keys()
+    assert facts.keys() == EVALUATIONS.keys()
     assert {path.name for path in whole.iterdir()} == {"report.md", "report"}
     text = (whole / "report.md").read_text()
     titles = [line for line in text.splitlines() if line.startswith("## ")]
-    assert len(titles) == len(SECTIONS) + 2
+    assert len(titles) == len(EVALUATIONS) + 2
     for link in [line.partition("](")[2][:-1] for line in text.splitlines() if line.startswith("![")]:
         assert (whole / link).is_file()
     assert json.loads((whole / "report" / "results.json").read_text()) == facts
@@ -90,7 +90,7 @@ def test_the_report_has_all_sections_and_resumes_with_the_same_result(data: Path
 def test_what_is_missing_is_left_out_with_the_reason(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report, "_can_draw", lambda: False)
+    monkeypatch.setattr(report, "can_draw", lambda: False)
     for name in ("wsd", "ud-english-ewt", "natural-stories", "blimp"):
         shutil.rmtree(data / name)
     facts = evaluate_all(tmp_path / "model", data, tmp_path / "report.md")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from elmokit.evaluation.sense_score import score_senses
+from elmokit.evaluation.senses import score_senses
 
 GOLD = {
     "d0.t0": ["long%3:00:02::", "long%5:00:00:tall:00"],

@@ -8,9 +8,10 @@ import pytest
 from elmokit.embedding.elmo import Elmo
 from elmokit.errors import OutputError, TextError
 from elmokit.evaluation import probe_corpus as corpus
-from elmokit.evaluation import senses
+from elmokit.evaluation import sense_means
 from elmokit.evaluation.sense_files import Instance, SenseSet, read_inventory, read_sense_xml
-from elmokit.evaluation.senses import SenseMeans, answer_senses, probe_senses, train_senses, write_answers
+from elmokit.evaluation.sense_means import SenseMeans, train_senses
+from elmokit.evaluation.senses import answer_senses, probe_senses, write_answers
 from elmokit.formats.model import PretrainedBiLM
 from tests.helpers.sense_files import INVENTORY, TEST, TRAIN, write_set
 
@@ -98,7 +99,7 @@ def test_training_that_was_killed_ends_with_the_same_means(
     elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(corpus, "CHUNK_TOKENS", 8)
-    monkeypatch.setattr(senses, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(sense_means, "SAVE_SECONDS", 0.0)
     source = write_set(tmp_path, "train", TRAIN * 3)
     train_senses(elmo, source, tmp_path / "straight")
 
@@ -156,7 +157,7 @@ def test_files_that_do_not_fit_each_other_are_refused(elmo: Elmo, tmp_path: Path
 def test_first_senses_of_the_shared_inventory_score_as_its_readme_says(shared: Path) -> None:
     inventory = read_inventory(shared / "data" / "wsd" / "sense-inventory.tsv.xz")
     from elmokit.evaluation.sense_files import find_sense_set, read_keys
-    from elmokit.evaluation.sense_score import score_senses
+    from elmokit.evaluation.senses import score_senses
 
     for name, expected in (("senseval2", 0.631), ("senseval3", 0.646), ("semeval2007", 0.543)):
         found = find_sense_set(shared / "data" / "wsd" / name)
