@@ -10,7 +10,7 @@ import pytest
 
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.evaluation import report
-from elmokit.evaluation.report import evaluate_all
+from elmokit.evaluation.report import evaluate_all, evaluate_one
 from elmokit.evaluation.table import EVALUATIONS
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
@@ -132,6 +132,35 @@ def test_a_partial_report_of_other_data_is_refused(data: Path, tmp_path: Path) -
     (data / "lm-news" / "test.txt").write_text("the dog .\n")
     with pytest.raises(OutputError, match="was created with the content of the data"):
         evaluate_all(tmp_path / "model", data, tmp_path / "report.md")
+
+
+def test_one_evaluation_resumes_and_gives_what_the_report_has(data: Path, tmp_path: Path) -> None:
+    model, kept = tmp_path / "model", tmp_path / "kept"
+    done_pairs: list[int] = []
+
+    def stop(stage: str, done: int, total: int | None) -> None:
+        if done == 4:
+            raise KeyboardInterrupt  # in the second of two files
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_one("similarity", model, data, keep=kept, progress=stop)
+    result = evaluate_one("similarity", model, data, keep=kept, progress=lambda *report: done_pairs.append(report[1]))
+    assert done_pairs == [4]
+    facts = evaluate_all(model, data, tmp_path / "report.md", only=["similarity"])
+    assert facts == {"similarity": result.to_dict()}
+
+
+def test_an_evaluation_that_cannot_run_says_why(data: Path, tmp_path: Path) -> None:
+    save_model(random_model(), tmp_path / "weights.hdf5")
+    with pytest.raises(ConfigError, match="There is no evaluation 'blimp'"):
+        evaluate_one("blimp", tmp_path / "model", data)
+    with pytest.raises(ConfigError, match="the model has no softmax and vocabulary"):
+        evaluate_one("minimal-pairs", tmp_path / "weights.hdf5", data)
+    shutil.rmtree(data / "blimp")
+    with pytest.raises(TextError, match=r"has no blimp/\*\.jsonl"):
+        evaluate_one("minimal-pairs", tmp_path / "model", data)
+    with pytest.raises(TextError, match="does not exist"):
+        evaluate_one("minimal-pairs", tmp_path / "model", tmp_path / "nowhere")
 
 
 def test_the_command_writes_one_section(shell: Shell, data: Path) -> None:
