@@ -79,26 +79,14 @@ def can_draw() -> bool:
 
 
 def check_can_draw() -> None:
-    """Check that matplotlib is installed.
-
-    Raises:
-        MissingExtraError: It is not.
-    """
+    """Raise ``MissingExtraError`` if matplotlib is not installed."""
     if not can_draw():
         raise MissingExtraError("Drawing a figure", "plot")
 
 
 @contextlib.contextmanager
 def styled_figure(width: float = COLUMN, height: float = 2.4) -> Iterator[Figure]:
-    """Yield an empty figure in our style. Draw and save it inside the ``with`` block.
-
-    Args:
-        width: Width in inches, such as ``COLUMN`` or ``PAGE``.
-        height: Height in inches.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Yield an empty figure in our style, of a size in inches. Draw and save it inside the ``with`` block."""
     check_can_draw()
     import matplotlib
     from matplotlib.figure import Figure
@@ -111,19 +99,14 @@ def styled_figure(width: float = COLUMN, height: float = 2.4) -> Iterator[Figure
 
 
 def figure_paths(path: str | Path) -> tuple[Path, Path]:
-    """Return the PNG and the SVG path of a figure, given either path or the path without a suffix."""
+    """Derive the PNG and the SVG path of a figure from either, or from the path without a suffix."""
     path = Path(path)
     stem = path.with_name(path.stem) if path.suffix.lower() in (".png", ".svg") else path
     return stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
 
 
 def check_figure_path(path: str | Path, overwrite: bool) -> None:
-    """Check before any work is done that a figure can be drawn and written.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-        OutputError: The PNG or SVG file exists and ``overwrite`` is False, or the path has no name.
-    """
+    """Check before any work is done that a figure can be drawn and written."""
     check_can_draw()
     if not Path(path).name:
         raise OutputError(f"The figure path {str(path)!r} has no name. Give one such as figures/curve.png.")
@@ -132,15 +115,7 @@ def check_figure_path(path: str | Path, overwrite: bool) -> None:
 
 
 def save_figure(figure: Figure, path: str | Path, overwrite: bool = False) -> tuple[Path, Path]:
-    """Write a figure as PNG (300 dots per inch) and SVG. Call it inside the ``with`` block of the figure.
-
-    Args:
-        figure: The figure.
-        path: Path of either file, or without a suffix.
-        overwrite: Replace existing files.
-
-    Returns:
-        The PNG and the SVG file.
+    """Write a figure as PNG (300 dots per inch) and SVG, inside its ``with`` block. ``path`` may lack a suffix.
 
     Raises:
         OutputError: One of the files exists and ``overwrite`` is False, or it cannot be written.

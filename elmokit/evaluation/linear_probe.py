@@ -36,7 +36,7 @@ class LinearProbe(nn.Module):
         self.center, self.scale = center, scale
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Return the scores ``(batch, classes)`` of vectors ``(layers, batch, dim)``."""
+        """Score the classes, ``(batch, classes)``, of vectors ``(layers, batch, dim)``."""
         mixed = self.mix(rows[:, None])[0]
         scores: Tensor = self.out((mixed - self.center) / self.scale)
         return scores
@@ -87,7 +87,7 @@ def train_linear(
 
 @torch.no_grad()
 def predict_linear(probe: LinearProbe, layers: LayerRows) -> NDArray[np.int64]:
-    """Return the best class of every token, ``(tokens,)``."""
+    """Find the best class of every token, ``(tokens,)``."""
     n_tokens = len(layers[0])
     best = [
         probe(_rows(layers, slice(start, start + READ_ROWS))).argmax(dim=1).numpy()
@@ -97,12 +97,12 @@ def predict_linear(probe: LinearProbe, layers: LayerRows) -> NDArray[np.int64]:
 
 
 def _rows(layers: LayerRows, chosen: NDArray[np.int64] | slice) -> Tensor:
-    """Return the chosen rows of every layer, ``(layers, chosen, dim)``."""
+    """Read the chosen rows of every layer, ``(layers, chosen, dim)``."""
     return torch.from_numpy(np.stack([np.asarray(layer[chosen], dtype=np.float32) for layer in layers]))
 
 
 def _mean_and_deviation(layers: LayerRows, tokens: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """Return the mean and deviation of each feature of the averaged layers over some tokens: ``(dim,)`` twice."""
+    """Compute the mean and deviation of each feature of the averaged layers over some tokens: ``(dim,)`` twice."""
     total = square = torch.zeros(layers[0].shape[1], dtype=torch.float64)
     for start in range(0, len(tokens), READ_ROWS):
         rows = _rows(layers, tokens[start : start + READ_ROWS]).double().mean(dim=0)

@@ -165,7 +165,6 @@ class MinimalPairsResult(TableResult):
         return tabulate(self.table_rows(by_paradigm))
 
     def notes(self) -> list[str]:
-        """Return sentences about ties and unknown words."""
         ties = ", ".join(f"{choice} {n} ({n / self.n_pairs:.3%})" for choice, n in self.ties.items())
         return [
             f"Ties, which count as wrong: {ties}.",
@@ -173,11 +172,9 @@ class MinimalPairsResult(TableResult):
         ]
 
     def to_text(self, by_paradigm: bool = False) -> str:
-        """Return the table and the notes for people."""
         return "\n".join([self.table(by_paradigm).to_text(), "", *self.notes()])
 
     def to_markdown(self, images: Images = NO_IMAGES) -> str:
-        """Return the figure, the tables by phenomenon and by paradigm, and the notes as Markdown."""
         means = f"{super().to_markdown(images)} Accuracies are means over paradigms."
         return paragraphs(means, self.table(by_paradigm=True).to_markdown())
 
@@ -187,7 +184,6 @@ class MinimalPairsResult(TableResult):
 
     @property
     def figure_size(self) -> tuple[float, float]:
-        """Width and height in inches."""
         return PAGE, 0.9 + 0.24 * len(self.table_rows())
 
     def plot(self, figure: Figure) -> None:
@@ -249,12 +245,8 @@ def read_minimal_pairs(paths: Iterable[str | Path]) -> list[Paradigm]:
 def read_published_accuracies(path: str | Path) -> PublishedAccuracies:
     """Read accuracies of other models by paradigm.
 
-    Args:
-        path: A table separated by tabs. Its first line names the columns: ``UID``, ``linguistics_term`` (optional), and
-            a column for each model. Values are from 0 to 1; a cell can be empty. Rows for ``overall`` are skipped.
-
-    Raises:
-        TextError: The file cannot be read or is not such a table.
+    The file is a table separated by tabs. Its first line names the columns: ``UID``, ``linguistics_term`` (optional),
+    and a column for each model. Values are from 0 to 1; a cell can be empty. Rows for ``overall`` are skipped.
     """
     rows = [line.split("\t") for line in read_lines(path)]
     head = rows[0] if rows else []

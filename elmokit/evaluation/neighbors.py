@@ -59,10 +59,10 @@ class Neighbors(TableResult):
     layers: dict[int, list[Occurrence]] = value()
 
     @classmethod
-    def from_layers(cls, words: Sequence[str], token: int, found: Mapping[int, list[Any]]) -> Neighbors:
+    def from_layers(cls, words: Sequence[str], token: int, by_layer: Mapping[int, list[Any]]) -> Neighbors:
         """Combine what :meth:`OccurrenceIndex.searches` found: similar words by layer 0, occurrences by the others."""
-        occurrences = {layer: similar for layer, similar in found.items() if layer}
-        return cls(list(words), token, found[0], occurrences)
+        occurrences = {layer: similar for layer, similar in by_layer.items() if layer}
+        return cls(list(words), token, by_layer[0], occurrences)
 
     @property
     def caption(self) -> str:

@@ -322,7 +322,7 @@ class OccurrenceIndex:
     def _merged(
         self, best: list[Occurrence], more: Iterator[tuple[float, int]], words: list[str], n_neighbors: int
     ) -> list[Occurrence]:
-        """Return the best of both, sorted. Of the same token in equal sentences, only the first is kept."""
+        """Merge the best of both, sorted. Of the same token in equal sentences, only the first is kept."""
         seen = {(tuple(occurrence.words), occurrence.token) for occurrence in best}
         added = 0
         for similarity, position in more:

@@ -45,26 +45,23 @@ class PerplexityResult(TableResult):
         return rows
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain JSON values, by text."""
         return self.texts
 
     def notes(self) -> list[str]:
-        """Return what the numbers are, and warnings about texts with many unknown words."""
         warnings = [
             f"{name}: {warning}"
             for name, facts in self.texts.items()
             if (warning := unknown_words_warning(facts["unknown_ratio"])) is not None
         ]
         return [
-            "Full softmax; each token and each sentence end counts once; each sentence starts from the fixed initial "
+            "Full softmax; each token and each sentence end counts once; each sentence starts from the model's start "
             "state. The mean is geometric. Compare perplexities only between models with the same vocabulary; bits per "
             "character include the spelling of unknown words.",
             *warnings,
         ]
 
     def to_markdown(self, images: Images = NO_IMAGES) -> str:
-        """Return the table and the notes as Markdown, each warning in a paragraph of its own."""
-        return paragraphs(self.table().to_markdown(), *self.notes())
+        return paragraphs(self.table().to_markdown(), *self.notes())  # each warning in a paragraph of its own
 
     def headlines(self) -> list[tuple[str, str]]:
         """Return the mean of each text."""

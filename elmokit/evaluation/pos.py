@@ -7,7 +7,6 @@ reported alongside it: the most frequent tag of each word, which needs no vector
 
 from __future__ import annotations
 
-import itertools
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from elmokit.embedding.fingerprint import RESTORE
 from elmokit.errors import ConfigError, TextError, needs_torch
 from elmokit.evaluation.figures import Series, layer_title, plot_layers
 from elmokit.evaluation.probe_corpus import model_settings, read_chunks, text_digest
-from elmokit.evaluation.result import NO_IMAGES, Images, ResultGroup, Row, TableResult, computed, paragraphs, value
+from elmokit.evaluation.result import ResultGroup, Row, TableResult, computed, value
 from elmokit.evaluation.table import Evaluation, EvaluationRun, Files, existing_files
 from elmokit.evaluation.tagged import TaggedSentence, read_tagged
 from elmokit.storage.progress import ProgressCallback
@@ -121,7 +120,6 @@ class PosResult(TableResult):
         return [PosRow(MOST_FREQUENT, [self.baseline]), *self.rows]
 
     def notes(self) -> list[str]:
-        """Return sentences about the data."""
         notes = [f"{self.n_tags} tags, {self.n_train_tokens:,} training words, {self.n_test_tokens:,} test words."]
         if self.n_unknown_tags:
             notes.append(
@@ -153,17 +151,8 @@ class PosResults(ResultGroup[PosResult]):
             lines.append((name, f"{100 * best.accuracy:.1f}"))
         return lines
 
-    def to_text(self) -> str:
-        """Return the tables and the notes for people."""
-        return "\n\n".join(f"Tags: {tags.upper()}.\n{result.to_text()}" for tags, result in self.results.items())
-
-    def to_markdown(self, images: Images = NO_IMAGES) -> str:
-        """Return the figures, the tables and the notes as Markdown."""
-        texts = [
-            (f"Tags: {tags.upper()}.", result.to_markdown({tags: images[tags]} if tags in images else {}))
-            for tags, result in self.results.items()
-        ]
-        return paragraphs(*itertools.chain.from_iterable(texts))
+    def heading(self, name: str) -> str:
+        return f"Tags: {name.upper()}."
 
 
 def probe_pos(
@@ -262,7 +251,7 @@ def _vectors(
     layers: list[int],
     progress: ProgressCallback | None,
 ) -> list[NDArray[Any]]:
-    """Return the vectors of each layer, ``(tokens, dim)`` in float16, memory-mapped. Compute those that are missing."""
+    """Map the vectors of each layer, ``(tokens, dim)`` in float16, into memory. Compute those that are missing."""
     sentences = [sentence.words for sentence in text]
     settings = {
         "what": "token vectors, one float16 file a layer",
@@ -288,7 +277,7 @@ def _vectors(
 
 
 def _labels(text: Sequence[TaggedSentence], tags: list[str]) -> NDArray[np.int64]:
-    """Return the index of each token's tag, ``(tokens,)``; -1 if it has none or an unknown one."""
+    """Look up the index of each token's tag, ``(tokens,)``; -1 if it has none or an unknown one."""
     index_of: dict[str | None, int] = {tag: index for index, tag in enumerate(tags)}
     return np.array([index_of.get(tag, -1) for sentence in text for tag in sentence.tags], dtype=np.int64)
 
@@ -313,7 +302,7 @@ def _baseline(train: Sequence[TaggedSentence], test: Sequence[TaggedSentence]) -
 def _control_task(
     train: Sequence[TaggedSentence], test: Sequence[TaggedSentence], answers: NDArray[np.int64], n_tags: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return random labels of the training and test tokens: one per word, with the frequencies of the real tags."""
+    """Draw random labels of the training and test tokens: one per word, with the frequencies of the real tags."""
     frequencies = np.bincount(answers[answers >= 0], minlength=n_tags) / (answers >= 0).sum()
     draw = np.random.default_rng(CONTROL_SEED)
     words = sorted({word for text in (train, test) for sentence in text for word in sentence.words})

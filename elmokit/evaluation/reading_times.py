@@ -104,7 +104,6 @@ class ReadingTimesResult(TableResult):
         return self.effects
 
     def notes(self) -> list[str]:
-        """Return sentences about the data."""
         return [
             f"{self.n_words:,} words of {len(self.stories)} stories, each predicted from the others; ± is the standard "
             "error over stories.",
@@ -119,7 +118,6 @@ class ReadingTimesResult(TableResult):
 
     @property
     def figure_size(self) -> tuple[float, float]:
-        """Width and height in inches."""
         return COLUMN, 0.8 + 0.25 * len(self.effects)
 
     def plot(self, figure: Figure) -> None:
@@ -188,14 +186,8 @@ def regress_reading_times(
 ) -> ReadingTimesResult:
     """Regress reading times on length, log frequency and surprisal, cross-validated by story.
 
-    Args:
-        stories: The stories.
-        log_frequencies: Of each word, for each story.
-        surprisal: For each model, the nats of each word, for each story.
-        frequencies: Where the frequencies are from, for the result.
-
-    Raises:
-        TextError: Too few words have all columns.
+    All columns have a value for each word, by story; ``surprisal`` has columns for each model. ``frequencies`` says in
+    the result where the frequencies are from.
     """
     lengths = [np.array([len(word.text) for word in story.words], dtype=np.float64) for story in stories]
     times = np.concatenate([[word.milliseconds for word in story.words] for story in stories])
@@ -228,7 +220,7 @@ def regress_reading_times(
 def _held_out_log_likelihood(
     columns: NDArray[np.float64], times: NDArray[np.float64], folds: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the log-likelihood of each word by a regression on the other folds, ``(words,)``."""
+    """Compute the log-likelihood of each word by a regression on the other folds, ``(words,)``."""
     result = np.empty(len(times))
     for fold in np.unique(folds):
         test = folds == fold
@@ -240,7 +232,7 @@ def _held_out_log_likelihood(
 
 
 def _with_spill_over(stories: Columns) -> NDArray[np.float64]:
-    """Return a column for the word and one for each word before it, ``(words, 1 + SPILL_OVER)``; NaN before a story."""
+    """Make a column for the word and one for each word before it, ``(words, 1 + SPILL_OVER)``; NaN before a story."""
     shifted = [
         np.stack(
             [np.concatenate([np.full(lag, np.nan), values])[: len(values)] for lag in range(SPILL_OVER + 1)], axis=1
@@ -251,7 +243,7 @@ def _with_spill_over(stories: Columns) -> NDArray[np.float64]:
 
 
 def _word_nats(model: PretrainedBiLM, story: Story, start: FixedStart) -> list[list[float]]:
-    """Return the surprisal of each word for each direction, ``(directions, words)``: the sum over its tokens."""
+    """Compute the surprisal of each word for each direction, ``(directions, words)``: the sum over its tokens."""
     sentences = [story.words[span] for span in story.sentences()]
     scored = surprisals(model, [[token for word in words for token in word.tokens] for words in sentences], start)
     sums = [
@@ -271,7 +263,7 @@ def _sum_by_word(words: Sequence[Any], nats: NDArray[np.float64]) -> NDArray[np.
 def _count_text(
     model: PretrainedBiLM, stories: Sequence[Story], paths: Sequence[str | Path], progress: ProgressCallback | None
 ) -> dict[str, Any]:
-    """Return the surprisal of each word by an n-gram model, and its log frequency."""
+    """Compute the surprisal of each word by an n-gram model, and its log frequency."""
     vocabulary = softmax_and_vocabulary(model)[1]
     text = encode_text(_read_text(paths, progress), vocabulary)
     sentences = [story.words[span] for story in stories for span in story.sentences()]
@@ -291,7 +283,7 @@ def _count_text(
 
 
 def _log_frequencies(model: PretrainedBiLM, stories: Sequence[Story], counts: Mapping[str, int] | None) -> Columns:
-    """Return the log probability of each word in running text: that of its rarest token, punctuation apart."""
+    """Compute the log probability of each word in running text: that of its rarest token, punctuation apart."""
     probability = word_probability(model, counts)
 
     def of_word(tokens: Sequence[str]) -> float:

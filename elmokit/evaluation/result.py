@@ -244,20 +244,25 @@ class ResultGroup(Result, Generic[Member]):
         """Return the most important numbers of all results."""
         return [line for result in self.results.values() for line in result.headlines()]
 
+    def heading(self, name: str) -> str:
+        """Return a line above a result; empty for none."""
+        return ""
+
     def to_text(self) -> str:
-        """Return the tables and notes for people."""
-        return "\n\n".join(result.to_text() for result in self.results.values())
+        """Return the headings, tables and notes for people."""
+        texts = ((self.heading(name), result.to_text()) for name, result in self.results.items())
+        return "\n\n".join("\n".join(filter(None, lines)) for lines in texts)
 
     def to_markdown(self, images: Images = NO_IMAGES) -> str:
-        """Return the figures, tables and notes as Markdown."""
-        own = [] if "" not in images else [images[""]]
-        members = [
-            result.to_markdown({"": images[name]} if name in images else {}) for name, result in self.results.items()
-        ]
-        return paragraphs(*own, *members)
+        """Return the figures, headings, tables and notes as Markdown."""
+        texts = [images[""]] if "" in images else []
+        for name, result in self.results.items():
+            texts += [self.heading(name), result.to_markdown({"": images[name]} if name in images else NO_IMAGES)]
+        return paragraphs(*texts)
 
     def _repr_html_(self) -> str:
-        return "".join(result._repr_html_() for result in self.results.values())
+        texts = ((self.heading(name), result._repr_html_()) for name, result in self.results.items())
+        return "".join(f"<p>{escape(heading)}</p>{shown}" if heading else shown for heading, shown in texts)
 
     def figures(self) -> dict[str, Result]:
         """Return the figure of the group, or else of each result."""

@@ -55,7 +55,7 @@ class SenseMeans:
             self.counts[row] += 1
 
     def candidates(self, lemma_pos: LemmaPos, inventory: Inventory) -> list[str]:
-        """Return the senses of a lemma that are in training, in the order of the inventory, then by frequency."""
+        """List the senses of a lemma that are in training, in the order of the inventory, then by frequency."""
         tagged = self.tagged.get(lemma_pos, Counter[str]())
         listed = [*inventory.get(lemma_pos, ()), *(sense for sense, _ in tagged.most_common())]
         return [sense for sense in dict.fromkeys(listed) if sense in self.rows]

@@ -107,7 +107,6 @@ class SenseResult(TableResult):
         return list(self.rows[0].scores)[-1]  # all test sets together, if there are several
 
     def notes(self) -> list[str]:
-        """Return sentences about the data."""
         n_instances, n_missing = sum(self.n_instances.values()), sum(self.n_backed_off.values())
         notes = [
             f"{self.n_senses:,} senses in training; {n_missing:,} of {n_instances:,} instances have none of theirs in "
@@ -199,11 +198,7 @@ def probe_senses(
 
 
 def write_answers(result: SenseResult, path: str | Path, overwrite: bool = False) -> None:
-    """Write a directory of key files for the official scorer, one per row and test set: ``senseval2.layer-1.key.txt``.
-
-    Raises:
-        OutputError: The directory exists, contains other files, or cannot be written.
-    """
+    """Write key files for the official scorer, one per row and test set, such as ``senseval2.layer-1.key.txt``."""
     check_output_path(path, overwrite, folder=True, parts=[ANSWERS])
     with atomic_write(path, overwrite, folder=True) as folder:
         for row, by_set in result.answers.items():

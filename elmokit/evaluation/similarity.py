@@ -19,7 +19,7 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.errors import TextError
 from elmokit.evaluation.figures import LINES, PAGE
-from elmokit.evaluation.result import NO_IMAGES, Images, ResultGroup, Row, TableResult, paragraphs, value
+from elmokit.evaluation.result import ResultGroup, Row, TableResult, value
 from elmokit.evaluation.table import Evaluation, EvaluationRun, Files, existing_files
 from elmokit.evaluation.tables import Table
 from elmokit.formats.sentence_pooling import SentencePooling, Whitening
@@ -81,14 +81,8 @@ class LayersRow(Row):
 class FileSimilarity(TableResult):
     """The agreement of all ways of pooling, for one file of pairs."""
 
-    name: str
     n_pairs: int = value()
     poolings: list[PoolingScore] = value()
-
-    @property
-    def best(self) -> PoolingScore:
-        """The pooling with the highest rank correlation."""
-        return max(self.poolings, key=lambda score: score.spearman)
 
     def table_rows(self) -> list[LayersRow]:
         """Return rank correlations: a row for each choice of layers, a column for each weighting."""
@@ -98,25 +92,6 @@ class FileSimilarity(TableResult):
             LayersRow(layers, {weighting: correlations.get((layers, weighting)) for weighting in weightings})
             for layers in dict.fromkeys(layers for layers, _ in correlations)
         ]
-
-    def notes(self) -> list[str]:
-        """Return a sentence about the data and the best pooling."""
-        return [
-            f"{self.name}: Spearman correlation of cosines with people's scores, {self.n_pairs:,} pairs. Best: "
-            f"{self.best.spearman:.3f}, layers {self.best.layers}, {self.best.weighting}."
-        ]
-
-    def to_text(self) -> str:
-        """Return the note and the table for people."""
-        return "\n".join([*self.notes(), self.table().to_text()])
-
-    def to_markdown(self, images: Images = NO_IMAGES) -> str:
-        """Return the note and the table as Markdown."""
-        return paragraphs(*self.notes(), self.table().to_markdown())
-
-    def headlines(self) -> list[tuple[str, str]]:
-        """Return the best correlation."""
-        return [(f"similarity, {self.name}, best pooling", f"{self.best.spearman:.3f}")]
 
 
 @dataclass(frozen=True)
@@ -137,7 +112,7 @@ class SimilarityResult(ResultGroup[FileSimilarity]):
 
     def best(self, name: str) -> PoolingScore:
         """Return the pooling with the highest rank correlation on a file."""
-        return self.results[name].best
+        return max(self.results[name].poolings, key=lambda score: score.spearman)
 
     def table(self, name: str) -> Table:
         """Return rank correlations: a row for each choice of layers, a column for each weighting."""
@@ -145,11 +120,21 @@ class SimilarityResult(ResultGroup[FileSimilarity]):
 
     def notes(self, name: str) -> list[str]:
         """Return a sentence about the data and the best pooling."""
-        return self.results[name].notes()
+        best = self.best(name)
+        return [
+            f"{name}: Spearman correlation of cosines with people's scores, {self.n_pairs[name]:,} pairs. Best: "
+            f"{best.spearman:.3f}, layers {best.layers}, {best.weighting}."
+        ]
+
+    def heading(self, name: str) -> str:
+        return " ".join(self.notes(name))
+
+    def headlines(self) -> list[tuple[str, str]]:
+        """Return the best correlation on each file."""
+        return [(f"similarity, {name}, best pooling", f"{self.best(name).spearman:.3f}") for name in self.results]
 
     @property
     def figure_size(self) -> tuple[float, float]:
-        """Width and height in inches."""
         return PAGE, 2.4 * len(self.results) + 0.4
 
     def plot(self, figure: Figure) -> None:
@@ -285,14 +270,14 @@ def evaluate_similarity(
         if stage in parts:
             n_done += len(pairs)
         poolings = [PoolingScore(**row) for row in parts.compute(stage, partial(score, pairs))]
-        results[name] = FileSimilarity(name, len(pairs), poolings)
+        results[name] = FileSimilarity(len(pairs), poolings)
     return SimilarityResult(results)
 
 
 def _embedders(
     elmo: Elmo, smoothings: Sequence[float], whiten: Sequence[Sequence[str]]
 ) -> dict[tuple[str, str], SentenceEmbedder]:
-    """Return an embedder for each choice of layers and weighting."""
+    """Make an embedder for each choice of layers and weighting."""
     weightings = {"mean": SentencePooling("mean")}
     if elmo.model.vocabulary is not None:
         for smoothing in smoothings:
@@ -317,7 +302,7 @@ def _embedders(
 def _pool(
     elmo: Elmo, embedders: Mapping[tuple[str, str], SentenceEmbedder], sentences: Sequence[list[str]]
 ) -> dict[tuple[str, str], NDArray[np.float32]]:
-    """Return the vectors of sentences ``(sentences, dim)`` by each embedder. The layers are computed once for all."""
+    """Pool the vectors of sentences ``(sentences, dim)`` by each embedder. The layers are computed once for all."""
     pooled: dict[tuple[str, str], list[NDArray[np.float32]]] = {key: [] for key in embedders}
     for tokens, layers in zip(sentences, elmo.embed(iter(sentences), layers="all"), strict=True):
         for key, embedder in embedders.items():
@@ -349,12 +334,7 @@ def _check_scores(pairs: Sequence[ScoredPair]) -> None:
 
 
 def _agreement(vectors: NDArray[np.float32], pairs: Sequence[ScoredPair]) -> SimilarityScores:
-    """Compare cosines with scores.
-
-    Args:
-        vectors: ``(2 * pairs, dim)``: of the first and second sentence of each pair.
-        pairs: The pairs.
-    """
+    """Compare cosines with scores. Vectors are ``(2 * pairs, dim)``: of the first and second sentence of each pair."""
     scores = np.array([pair.score for pair in pairs])
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
     cosines = (unit[0::2].astype(np.float64) * unit[1::2]).sum(axis=1)
@@ -383,7 +363,7 @@ def _finite(text: str) -> float:
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the rank of each value; equal values share the mean of their ranks."""
+    """Rank the values; equal values share the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     after = np.cumsum(counts)
     ranks: NDArray[np.float64] = (after - (counts - 1) / 2)[inverse]
@@ -391,7 +371,7 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    """Return the linear correlation; 0 if ``x`` does not vary."""
+    """Compute the linear correlation; 0 if ``x`` does not vary."""
     return 0.0 if np.ptp(x) == 0 else float(np.corrcoef(x, y)[0, 1])
 
 

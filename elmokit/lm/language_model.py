@@ -37,8 +37,8 @@ class LanguageModel:
 
     Args:
         model: A model with its softmax and vocabulary, from ``open_model``.
-        start: Initial LSTM state of each sentence: "warm", the model's fixed initial state; "zero", from which
-            the perplexity of some models is many times too high; or a state of one batch row.
+        start: Start state of each sentence: "warm", the model's own; "zero", from which the perplexity of some models
+            is many times too high; or a state of one batch row.
 
     Raises:
         ModelNotFoundError: The model has no softmax or no vocabulary. Most exported models dropped them; a TensorFlow
@@ -229,8 +229,8 @@ class LanguageModel:
             ConfigError: The position is outside the sentence, or the model does not read in this direction.
         """
         if position is None:
-            (found,) = all_substitutes(self.model, [sentence], direction, n, self.start, special_words=special_words)
-            return found
+            (words,) = all_substitutes(self.model, [sentence], direction, n, self.start, special_words=special_words)
+            return words
         return substitutes(self.model, sentence, position, direction, n, self.start, special_words)
 
     def minimal_pairs(self, pairs: Iterable[tuple[Sentence, Sentence]]) -> MinimalPairScores:

@@ -47,7 +47,7 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
-def test_a_path_may_carry_either_ending_or_none_and_keeps_its_dots() -> None:
+def test_a_path_has_either_suffix_or_none_and_keeps_its_dots() -> None:
     for given in ("run/v1.2", "run/v1.2.png", "run/v1.2.SVG"):
         assert figure_paths(given) == (Path("run/v1.2.png"), Path("run/v1.2.svg"))
 
@@ -67,7 +67,7 @@ def test_a_path_without_a_name_is_refused() -> None:
         check_figure_path("", overwrite=False)
 
 
-def test_the_look_ends_with_the_block(tmp_path: Path) -> None:
+def test_the_style_is_restored_after_the_block(tmp_path: Path) -> None:
     names = [name for name in matplotlib.rcParams if name != "backend"]  # asking for that one chooses a window
     before = [matplotlib.rcParams[name] for name in names]
     drawn(tmp_path / "curve")
@@ -82,7 +82,7 @@ def test_the_users_own_settings_do_not_change_a_figure(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in plain] == [path.read_bytes() for path in other]
 
 
-def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_matplotlib_is_reported_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match=r"elmokit\[plot\]"), styled_figure():
         pass

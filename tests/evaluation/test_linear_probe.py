@@ -21,7 +21,7 @@ def accuracy(layers: list[np.ndarray], learn_mix: bool = False, n_train: int = 8
 
 
 @pytest.mark.slow
-def test_what_is_linear_is_learnt_and_noise_is_not() -> None:
+def test_a_linear_signal_is_learned_and_noise_is_not() -> None:
     assert accuracy([SIGNAL]) > 0.95
     assert accuracy([NOISE]) < 0.5
 
@@ -40,14 +40,14 @@ def test_a_mean_of_layers_is_one_layer_that_is_their_mean() -> None:
 
 
 @pytest.mark.slow
-def test_a_learned_mix_finds_the_layer_that_knows() -> None:
+def test_a_learned_mix_prefers_the_layer_with_the_signal() -> None:
     probe = train_linear([NOISE, SIGNAL], LABELS, N_CLASSES, learn_mix=True, **FEW)
     assert probe.mix.weight.softmax(0)[1] > 0.8
     assert accuracy([NOISE, SIGNAL], learn_mix=True) > accuracy([NOISE, SIGNAL]) + 0.05
 
 
 @pytest.mark.slow
-def test_tokens_without_a_label_do_not_count() -> None:
+def test_tokens_without_a_label_are_ignored() -> None:
     labels = LABELS.copy()
     labels[:400] = -1
     strange = SIGNAL.copy()
@@ -57,7 +57,7 @@ def test_tokens_without_a_label_do_not_count() -> None:
     np.testing.assert_allclose(some.out.weight.detach(), rest.out.weight.detach(), atol=1e-3)
 
 
-def test_the_same_seed_gives_the_same_classifier_and_another_another() -> None:
+def test_the_classifier_depends_on_the_seed_only() -> None:
     weights = [
         train_linear([SIGNAL], LABELS, N_CLASSES, seed=seed, **FEW).out.weight.detach().numpy() for seed in (0, 0, 1)
     ]
@@ -65,5 +65,5 @@ def test_the_same_seed_gives_the_same_classifier_and_another_another() -> None:
     assert np.abs(weights[0] - weights[2]).max() > 1e-4
 
 
-def test_float16_rows_serve_as_well_as_float32() -> None:
+def test_float16_vectors_are_as_good_as_float32() -> None:
     assert accuracy([SIGNAL.astype(np.float16)]) == pytest.approx(accuracy([SIGNAL]), abs=0.01)
