@@ -22,7 +22,7 @@ from elmokit.embedding.start_state import FixedStart
 from elmokit.engine.state import State
 from elmokit.errors import TextError
 from elmokit.evaluation.figures import INK, LINES, PAGE
-from elmokit.evaluation.result import NO_IMAGES, Images, Row, TableResult, computed, paragraphs, tabulate, value
+from elmokit.evaluation.result import NO_IMAGES, Images, Record, TableResult, computed, paragraphs, tabulate, value
 from elmokit.evaluation.table import Evaluation, EvaluationRun, Files, existing_files
 from elmokit.evaluation.tables import Table
 from elmokit.formats.model import PretrainedBiLM
@@ -65,7 +65,7 @@ class PublishedAccuracies:
 
 
 @dataclass(frozen=True)
-class ParadigmScore(Row):
+class ParadigmScore(Record):
     """The results of one paradigm."""
 
     name: str = value()
@@ -85,7 +85,7 @@ class ParadigmScore(Row):
 
 
 @dataclass(frozen=True)
-class GroupAccuracy(Row):
+class GroupAccuracy(Record):
     """The mean accuracies over a group of paradigms."""
 
     name: str = value("accuracy (%)")

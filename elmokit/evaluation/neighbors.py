@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.evaluation.result import Row, TableResult, value
+from elmokit.evaluation.result import Record, TableResult, value
 
 
 @dataclass(frozen=True)
-class Occurrence(Row):
+class Occurrence(Record):
     """A token in its sentence, and its similarity to the query."""
 
     similarity: float = value()
@@ -29,7 +29,7 @@ class Occurrence(Row):
 
 
 @dataclass(frozen=True)
-class SimilarWord(Row):
+class SimilarWord(Record):
     """A distinct word of the corpus with a similar context-free vector."""
 
     similarity: float = value()
@@ -40,7 +40,7 @@ class SimilarWord(Row):
 
 
 @dataclass(frozen=True)
-class NeighborRow(Row):
+class NeighborRow(Record):
     """A neighbor as a notebook shows it."""
 
     layer: int = value("layer")

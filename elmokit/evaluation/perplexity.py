@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from elmokit.evaluation.result import NO_IMAGES, Images, Row, TableResult, paragraphs, value
+from elmokit.evaluation.result import NO_IMAGES, Images, Record, TableResult, paragraphs, value
 from elmokit.evaluation.table import Evaluation, EvaluationRun, Files, existing_files
 from elmokit.lm.language_model import LanguageModel
 from elmokit.lm.perplexity import unknown_words_warning
@@ -16,7 +16,7 @@ from elmokit.storage.text_files import TEXT_SUFFIXES
 
 
 @dataclass(frozen=True)
-class TextPerplexity(Row):
+class TextPerplexity(Record):
     """The perplexity of one text."""
 
     name: str = value("text")

@@ -23,7 +23,7 @@ from elmokit.embedding.fingerprint import RESTORE
 from elmokit.errors import ConfigError, TextError, needs_torch
 from elmokit.evaluation.figures import Series, layer_title, plot_layers
 from elmokit.evaluation.probe_corpus import model_settings, read_chunks, text_digest
-from elmokit.evaluation.result import ResultGroup, Row, TableResult, computed, value
+from elmokit.evaluation.result import Record, ResultGroup, TableResult, computed, value
 from elmokit.evaluation.table import Evaluation, EvaluationRun, Files, existing_files
 from elmokit.evaluation.tagged import TaggedSentence, read_tagged
 from elmokit.storage.progress import ProgressCallback
@@ -54,7 +54,7 @@ class LinearSettings:
 
 
 @dataclass(frozen=True)
-class PosRow(Row):
+class PosRow(Record):
     """The results of the classifier on one layer, or on several combined."""
 
     name: str = value("part of speech", layer_title)

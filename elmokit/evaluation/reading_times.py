@@ -36,7 +36,7 @@ from elmokit.evaluation.natural_stories import (
     read_large_model,
     read_natural_stories,
 )
-from elmokit.evaluation.result import Row, TableResult, computed, value
+from elmokit.evaluation.result import Record, TableResult, computed, value
 from elmokit.evaluation.table import TRAINING_TEXT, Evaluation, EvaluationRun, Files, existing_files
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.ngram import encode_text, ngram_nats
@@ -58,7 +58,7 @@ Columns = list[NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
-class SurprisalEffect(Row):
+class SurprisalEffect(Record):
     """How well the surprisal of one model explains reading times."""
 
     name: str = value("surprisal")

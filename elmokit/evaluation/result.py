@@ -4,7 +4,7 @@ A result is a frozen dataclass. A field that is declared with :func:`value`, or 
 the JSON; with a title, it is also a column of the table::
 
     @dataclass(frozen=True)
-    class LayerScore(Row):
+    class LayerScore(Record):
         name: str = value("layer")
         accuracy: float = value("accuracy", ".1f", unit="%", scale=100)
 
@@ -114,8 +114,8 @@ def computed(
     return declare
 
 
-class Row:
-    """Declared values that belong together: the base of a table's rows and of results."""
+class Record:
+    """Declared values: a row of a table, or a result."""
 
     declared: ClassVar[dict[str, Value]] = {}
     """The declared fields and properties, in the order of the class body."""
@@ -137,7 +137,7 @@ class Row:
         }
 
 
-class Result(Row):
+class Result(Record):
     """What an evaluation returns. Subclass :class:`TableResult`, or :class:`ResultGroup` for several results."""
 
     figure_title: ClassVar[str] = ""
@@ -181,14 +181,14 @@ class Result(Row):
 class TableResult(Result):
     """A result with one table, of its ``rows``."""
 
-    rows: Sequence[Row]
+    rows: Sequence[Record]
 
     @property
     def caption(self) -> str:
         """The title of the table in a notebook."""
         return ""
 
-    def table_rows(self) -> Sequence[Row]:
+    def table_rows(self) -> Sequence[Record]:
         """Return the rows of the table, if there are others than ``rows``."""
         return self.rows
 
@@ -269,7 +269,7 @@ class ResultGroup(Result, Generic[Member]):
         return super().figures() or {name: result for name, result in self.results.items() if result.figure_title}
 
 
-def tabulate(rows: Sequence[Row]) -> Table:
+def tabulate(rows: Sequence[Record]) -> Table:
     """Return a table with the columns that the class of the rows declares."""
     head: list[str] = []
     columns: list[list[str]] = []
@@ -297,7 +297,7 @@ def paragraphs(*texts: str) -> str:
 
 
 def _as_json(item: Any) -> Any:
-    if isinstance(item, Row):
+    if isinstance(item, Record):
         return item.to_dict()
     if isinstance(item, tuple) and hasattr(item, "_asdict"):
         return _as_json(item._asdict())

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from elmokit.embedding.elmo import Elmo
 from elmokit.errors import TextError
 from elmokit.evaluation.figures import Series, layer_title, plot_layers
-from elmokit.evaluation.result import Row, TableResult, value
+from elmokit.evaluation.result import Record, TableResult, value
 from elmokit.evaluation.sense_files import (
     DATA,
     SenseSentence,
@@ -75,7 +75,7 @@ def _percent(score: SenseScore) -> str:
 
 
 @dataclass(frozen=True)
-class SenseRow(Row):
+class SenseRow(Record):
     """The scores of one layer, or of a baseline that uses no vectors."""
 
     name: str = value("F1 in percent", layer_title)

@@ -19,7 +19,7 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.errors import TextError
 from elmokit.evaluation.figures import LINES, PAGE
-from elmokit.evaluation.result import ResultGroup, Row, TableResult, value
+from elmokit.evaluation.result import Record, ResultGroup, TableResult, value
 from elmokit.evaluation.table import Evaluation, EvaluationRun, Files, existing_files
 from elmokit.evaluation.tables import Table
 from elmokit.formats.sentence_pooling import SentencePooling, Whitening
@@ -59,7 +59,7 @@ class SimilarityScores:
 
 
 @dataclass(frozen=True)
-class PoolingScore(Row):
+class PoolingScore(Record):
     """The agreement of one way of pooling token vectors."""
 
     layers: str = value()
@@ -69,7 +69,7 @@ class PoolingScore(Row):
 
 
 @dataclass(frozen=True)
-class LayersRow(Row):
+class LayersRow(Record):
     """The rank correlations of one choice of layers."""
 
     layers: str = value("layers")

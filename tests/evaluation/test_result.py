@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from elmokit.errors import ConfigError
-from elmokit.evaluation.result import ResultGroup, Row, TableResult, computed, tabulate, value
+from elmokit.evaluation.result import Record, ResultGroup, TableResult, computed, tabulate, value
 
 
 class Score(NamedTuple):
@@ -20,7 +20,7 @@ class Score(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layer(Row):
+class Layer(Record):
     name: str = value("layer")
     gain: float = value("gain", ".1f", unit="nats per 1,000 words", scale=1000, error="deviation")
 
@@ -102,7 +102,7 @@ def test_a_result_without_numbers_has_no_figure(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
 
     @dataclass(frozen=True)
-    class Names(Row):
+    class Names(Record):
         name: str = value("name")
 
     @dataclass(frozen=True)
