@@ -51,7 +51,7 @@ class BilmTfPerplexity(DirectionPerplexities):
         }
 
     def to_text(self) -> str:
-        """Return the numbers as lines for people, as ``elmokit evaluate perplexity`` prints it."""
+        """Return the numbers as lines for people, as ``elmokit evaluate perplexity`` prints them."""
         n_all = self.n_predictions + self.n_lost
         named = self.by_direction(self.per_direction)
         lost = f"; bilm-tf does not count the other {self.n_lost:,}" if self.n_lost else ""

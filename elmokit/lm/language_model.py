@@ -46,8 +46,8 @@ class LanguageModel:
 
     Example:
         >>> lm = LanguageModel.from_pretrained()
-        >>> (found,) = lm.surprisal([["The", "cat", "sat", "."]])
-        >>> dict(zip(found.tokens[1:], found.nats[0, 1:].round(2)))
+        >>> (sentence,) = lm.surprisal([["The", "cat", "sat", "."]])
+        >>> dict(zip(sentence.tokens[1:], sentence.nats[0, 1:].round(2)))
         >>> lm.perplexity("held-out.txt").per_direction
         >>> [word for word, *_ in lm.substitutes(["The", "cat", "sat", "."], 1, n=3)]
     """

@@ -116,7 +116,7 @@ class Perplexity(DirectionPerplexities):
         }
 
     def to_text(self) -> str:
-        """Return the numbers as lines for people, as ``elmokit evaluate perplexity`` prints it."""
+        """Return the numbers as lines for people, as ``elmokit evaluate perplexity`` prints them."""
         named = self.by_direction(self.per_direction)
         lines = [
             f"sentences           {self.n_sentences:,}",
