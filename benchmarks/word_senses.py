@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from elmokit import Elmo
 from elmokit.evaluation.probe_corpus import read_chunks
 from elmokit.evaluation.sense_files import Instance, SenseSet, find_sense_set, read_inventory, read_keys, read_sense_xml
-from elmokit.evaluation.sense_score import score_senses
-from elmokit.evaluation.senses import Inventory, SenseMeans
+from elmokit.evaluation.sense_means import Inventory, SenseMeans
+from elmokit.evaluation.senses import score_senses
 from elmokit.evaluation.tables import Table
 
 Vectors = NDArray[np.float32]

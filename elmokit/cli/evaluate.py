@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from elmokit.cli.common import resumable_command, this_command
 from elmokit.cli.evaluation_options import (
     EvaluationOptions,
     evaluation_options,
@@ -14,16 +15,48 @@ from elmokit.cli.evaluation_options import (
     resumable_parts,
     tokenizer_option,
 )
-from elmokit.cli.options import CommandGroup
+from elmokit.cli.options import CommandGroup, GroupedCommand
 from elmokit.config import check_at_least
 from elmokit.errors import ConfigError
+from elmokit.evaluation.table import EVALUATIONS
 from elmokit.storage.progress import ProgressBar
 
 if TYPE_CHECKING:
     from elmokit.text.tokenize import Tokenization
 
 
-@click.group(cls=CommandGroup)
+class _EvaluateGroup(CommandGroup):
+    """The commands of modules in ``cli/``, and one for each other evaluation of the table."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *EVALUATIONS})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        command = super().get_command(ctx, cmd_name)
+        return _command_of(cmd_name) if command is None and cmd_name in EVALUATIONS else command
+
+
+def _command_of(name: str) -> click.Command:
+    """Make the command of an evaluation that has none of its own."""
+
+    @click.command(name, cls=GroupedCommand, help=f"{EVALUATIONS[name][1]} DATA is a directory as for `evaluate all`.")
+    @click.argument("data", metavar="DATA", type=click.Path(path_type=Path))
+    @keep_option
+    @evaluation_options
+    def command(common: EvaluationOptions, data: Path, keep: Path | None) -> None:
+        from elmokit.evaluation.report import evaluate_one
+
+        common.check_figure()
+        with resumable_command(lambda: this_command() if keep else None), ProgressBar("") as progress:
+            result = evaluate_one(
+                name, common.model, data, options=common.options, device=common.device, keep=keep, progress=progress
+            )
+        common.show(result)
+
+    return command
+
+
+@click.group(cls=_EvaluateGroup)
 def evaluate() -> None:
     """Measure how good a model is.
 

@@ -127,7 +127,7 @@ def perplexity(
     if as_json:
         echo_json(facts | result.to_dict())
     else:
-        click.echo(result.table(), err=str(per_token) == STDIN)
+        click.echo(result.to_text(), err=str(per_token) == STDIN)
     if warning := unknown_words_warning(result.unknown_ratio):
         click.echo(warning, err=True)
 

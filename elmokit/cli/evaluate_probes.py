@@ -47,8 +47,7 @@ def pos(
       elmokit evaluate pos train.conllu dev.conllu
       elmokit evaluate pos train.conllu dev.conllu --tags xpos --seeds 3 --control --figure pos.png
     """
-    from elmokit.evaluation.linear_settings import LinearSettings
-    from elmokit.evaluation.pos import probe_pos
+    from elmokit.evaluation.pos import LinearSettings, probe_pos
     from elmokit.evaluation.tagged import read_tagged
 
     if sentences is not None:

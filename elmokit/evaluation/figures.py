@@ -13,7 +13,8 @@ This does not use ``pyplot``, so that no window opens and no global setting chan
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ LINES: tuple[dict[str, Any], ...] = tuple(
     for color, marker, dashes in zip(COLORS, "os^DvPX", ("-", "--", "-", "--", "-", "--", "-"), strict=True)
 )
 """Styles of the first, second, ... line of a plot. Color, marker and dashes all differ, so gray prints work."""
+DASHES = ("--", ":", "-.")
 INK = "#262626"
 STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # included in matplotlib, so figures are the same on every machine
@@ -77,26 +79,14 @@ def can_draw() -> bool:
 
 
 def check_can_draw() -> None:
-    """Check that matplotlib is installed.
-
-    Raises:
-        MissingExtraError: It is not.
-    """
+    """Raise ``MissingExtraError`` if matplotlib is not installed."""
     if not can_draw():
         raise MissingExtraError("Drawing a figure", "plot")
 
 
 @contextlib.contextmanager
 def styled_figure(width: float = COLUMN, height: float = 2.4) -> Iterator[Figure]:
-    """Yield an empty figure in our style. Draw and save it inside the ``with`` block.
-
-    Args:
-        width: Width in inches, such as ``COLUMN`` or ``PAGE``.
-        height: Height in inches.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Yield an empty figure in our style, of a size in inches. Draw and save it inside the ``with`` block."""
     check_can_draw()
     import matplotlib
     from matplotlib.figure import Figure
@@ -109,19 +99,14 @@ def styled_figure(width: float = COLUMN, height: float = 2.4) -> Iterator[Figure
 
 
 def figure_paths(path: str | Path) -> tuple[Path, Path]:
-    """Return the PNG and the SVG path of a figure, given either path or the path without a suffix."""
+    """Derive the PNG and the SVG path of a figure from either, or from the path without a suffix."""
     path = Path(path)
     stem = path.with_name(path.stem) if path.suffix.lower() in (".png", ".svg") else path
     return stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
 
 
 def check_figure_path(path: str | Path, overwrite: bool) -> None:
-    """Check before any work is done that a figure can be drawn and written.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-        OutputError: The PNG or SVG file exists and ``overwrite`` is False, or the path has no name.
-    """
+    """Check before any work is done that a figure can be drawn and written."""
     check_can_draw()
     if not Path(path).name:
         raise OutputError(f"The figure path {str(path)!r} has no name. Give one such as figures/curve.png.")
@@ -130,15 +115,7 @@ def check_figure_path(path: str | Path, overwrite: bool) -> None:
 
 
 def save_figure(figure: Figure, path: str | Path, overwrite: bool = False) -> tuple[Path, Path]:
-    """Write a figure as PNG (300 dots per inch) and SVG. Call it inside the ``with`` block of the figure.
-
-    Args:
-        figure: The figure.
-        path: Path of either file, or without a suffix.
-        overwrite: Replace existing files.
-
-    Returns:
-        The PNG and the SVG file.
+    """Write a figure as PNG (300 dots per inch) and SVG, inside its ``with`` block. ``path`` may lack a suffix.
 
     Raises:
         OutputError: One of the files exists and ``overwrite`` is False, or it cannot be written.
@@ -149,3 +126,59 @@ def save_figure(figure: Figure, path: str | Path, overwrite: bool = False) -> tu
             dateless = {"Date": None} if file.suffix == ".svg" else {}
             figure.savefig(temporary, format=file.suffix[1:], metadata=dateless)
     return figure_paths(path)
+
+
+def plot_bars(
+    figure: Figure, names: Sequence[str], lengths: Sequence[float], errors: Sequence[float] | None, label: str
+) -> None:
+    """Draw horizontal bars, the first one at the top."""
+    axes = figure.subplots()
+    axes.grid(visible=False, axis="y")
+    rows = range(len(names))
+    axes.barh(rows, lengths, xerr=errors, color=COLORS[5], ecolor=INK, capsize=2, height=0.6)
+    axes.set_yticks(rows, names)
+    axes.invert_yaxis()
+    axes.set_xlabel(label)
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of :func:`plot_layers`: a value for each layer and for each combination of layers."""
+
+    label: str
+    values: Sequence[float]
+    deviations: Sequence[float] | None = None
+
+
+def plot_layers(
+    figure: Figure, names: Sequence[str], series: Sequence[Series], levels: Mapping[str, float], label: str
+) -> None:
+    """Draw values by layer, joined by a line; combinations of layers, which follow them, are separate points.
+
+    ``levels`` are baselines, drawn as horizontal lines.
+    """
+    n_numbers = sum(name.isdigit() for name in names)
+    axes = figure.subplots()
+    axes.grid(visible=False, axis="x")
+    entries: list[Any] = []
+    for row, style in zip(series, LINES, strict=False):
+        for columns, how in ((slice(0, n_numbers), style), (slice(n_numbers, None), {**style, "linestyle": "none"})):
+            x = range(len(names))[columns]
+            (line,) = axes.plot(x, row.values[columns], label=row.label, **how)
+            if row.deviations is not None:
+                bars = {"color": style["color"], "linestyle": "none", "capsize": 2}
+                axes.errorbar(x, row.values[columns], row.deviations[columns], **bars)
+            if columns.start == 0:
+                entries.append(line)
+    for (level_label, level), dashes in zip(levels.items(), DASHES, strict=False):
+        entries.append(axes.axhline(level, color=INK, linestyle=dashes, linewidth=0.9, label=level_label))
+    axes.set_xticks(range(len(names)), [layer_title(name) for name in names])
+    axes.set_xlim(-0.4, len(names) - 0.6)
+    axes.set_ylabel(label)
+    if len(entries) > 1:
+        figure.legend(handles=entries, loc="outside upper center", ncols=2)
+
+
+def layer_title(name: str) -> str:
+    """Name a row: ``layer 1`` for the number of a layer; other names are unchanged."""
+    return f"layer {name}" if name.isdigit() else name

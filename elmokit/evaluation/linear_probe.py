@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from elmokit.evaluation.linear_settings import LinearSettings
 from elmokit.network.scalar_mix import ScalarMix
 from elmokit.storage.progress import ProgressCallback
 
@@ -37,7 +36,7 @@ class LinearProbe(nn.Module):
         self.center, self.scale = center, scale
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Return the scores ``(batch, classes)`` of vectors ``(layers, batch, dim)``."""
+        """Score the classes, ``(batch, classes)``, of vectors ``(layers, batch, dim)``."""
         mixed = self.mix(rows[:, None])[0]
         scores: Tensor = self.out((mixed - self.center) / self.scale)
         return scores
@@ -49,29 +48,24 @@ def train_linear(
     n_classes: int,
     learn_mix: bool = False,
     seed: int = 0,
-    settings: LinearSettings = LinearSettings(),  # noqa: B008 (frozen)
+    *,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
     progress: ProgressCallback | None = None,
     stage: str = "train",
 ) -> LinearProbe:
-    """Train a classifier.
+    """Train a classifier on one layer, or on several that are averaged or, with ``learn_mix``, mixed.
 
-    Args:
-        layers: One layer, or several to average or mix.
-        labels: ``(tokens,)``, classes from 0. Tokens with a negative label are not used.
-        n_classes: The number of classes.
-        learn_mix: Learn the weights of the layers; otherwise they are averaged.
-        seed: Seed of the order of the tokens.
-        settings: How to train.
-        progress: Called with the training steps.
-        stage: The name to report to ``progress``.
+    ``labels`` are ``(tokens,)``, classes from 0; tokens with a negative label are not used.
     """
     tokens = np.flatnonzero(labels >= 0)
     center, scale = _mean_and_deviation(layers, tokens)
     probe = LinearProbe(center, scale, len(layers), n_classes, learn_mix)
-    n_per_epoch = -(-len(tokens) // settings.batch_size)
-    n_steps = max(settings.epochs * n_per_epoch, MIN_STEPS)
+    n_per_epoch = -(-len(tokens) // batch_size)
+    n_steps = max(epochs * n_per_epoch, MIN_STEPS)
     trained = [parameter for parameter in probe.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.Adam(trained, lr=settings.learning_rate)
+    optimizer = torch.optim.Adam(trained, lr=learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, n_steps)
     shuffle = np.random.default_rng(seed)
     order = tokens[:0]
@@ -80,7 +74,7 @@ def train_linear(
     for step in range(n_steps):
         if not len(order):
             order = shuffle.permutation(tokens)
-        chosen, order = np.sort(order[: settings.batch_size]), order[settings.batch_size :]
+        chosen, order = np.sort(order[:batch_size]), order[batch_size:]
         loss = nn.functional.cross_entropy(probe(_rows(layers, chosen)), torch.from_numpy(labels[chosen]))
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -93,22 +87,22 @@ def train_linear(
 
 @torch.no_grad()
 def predict_linear(probe: LinearProbe, layers: LayerRows) -> NDArray[np.int64]:
-    """Return the best class of every token, ``(tokens,)``."""
+    """Find the best class of every token, ``(tokens,)``."""
     n_tokens = len(layers[0])
-    found = [
+    best = [
         probe(_rows(layers, slice(start, start + READ_ROWS))).argmax(dim=1).numpy()
         for start in range(0, n_tokens, READ_ROWS)
     ]
-    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+    return np.concatenate(best) if best else np.zeros(0, dtype=np.int64)
 
 
 def _rows(layers: LayerRows, chosen: NDArray[np.int64] | slice) -> Tensor:
-    """Return the chosen rows of every layer, ``(layers, chosen, dim)``."""
+    """Read the chosen rows of every layer, ``(layers, chosen, dim)``."""
     return torch.from_numpy(np.stack([np.asarray(layer[chosen], dtype=np.float32) for layer in layers]))
 
 
 def _mean_and_deviation(layers: LayerRows, tokens: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """Return the mean and deviation of each feature of the averaged layers over some tokens: ``(dim,)`` twice."""
+    """Compute the mean and deviation of each feature of the averaged layers over some tokens: ``(dim,)`` twice."""
     total = square = torch.zeros(layers[0].shape[1], dtype=torch.float64)
     for start in range(0, len(tokens), READ_ROWS):
         rows = _rows(layers, tokens[start : start + READ_ROWS]).double().mean(dim=0)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +21,20 @@ from numpy.typing import NDArray
 from elmokit.embedding.start_state import StartName
 from elmokit.engine.state import State
 from elmokit.errors import TextError
-from elmokit.evaluation.figures import INK, LINES, PAGE, save_figure, styled_figure
+from elmokit.evaluation.figures import INK, LINES, PAGE
+from elmokit.evaluation.result import NO_IMAGES, Images, Record, TableResult, computed, paragraphs, tabulate, value
+from elmokit.evaluation.table import Evaluation, EvaluationRun, Files, existing_files
 from elmokit.evaluation.tables import Table
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.pairs import MinimalPairScores, score_minimal_pairs
+from elmokit.lm.pairs import score_minimal_pairs
 from elmokit.lm.surprisal import BATCH_TOKENS, Surprisal
 from elmokit.storage.part_results import PartResults
 from elmokit.storage.progress import ProgressCallback
 from elmokit.storage.text_files import read_lines
+from elmokit.text.tokenize import treebank_tokenizer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BOTH = "both"
 """The name of the comparison by the sum over both directions."""
@@ -59,18 +65,18 @@ class PublishedAccuracies:
 
 
 @dataclass(frozen=True)
-class ParadigmScore:
+class ParadigmScore(Record):
     """The results of one paradigm."""
 
-    name: str
-    phenomenon: str
-    n_pairs: int
-    n_tokens: int
-    n_unknown: int
+    name: str = value()
+    phenomenon: str = value()
+    n_pairs: int = value()
+    n_tokens: int = value()
+    n_unknown: int = value()
     """Tokens that are not in the vocabulary."""
-    correct: dict[str, int]
+    correct: dict[str, int] = value()
     """Pairs whose acceptable sentence is more probable: "forward", "backward", and "both" for the sum of the two."""
-    ties: dict[str, int]
+    ties: dict[str, int] = value()
     """Pairs whose sentences are equally probable. They count as wrong."""
 
     def accuracy(self, choice: str) -> float:
@@ -79,10 +85,52 @@ class ParadigmScore:
 
 
 @dataclass(frozen=True)
-class MinimalPairsResult:
+class GroupAccuracy(Record):
+    """The mean accuracies over a group of paradigms."""
+
+    name: str = value("accuracy (%)")
+    n_pairs: int = value("pairs", ",")
+    by_choice: dict[str, float] = value("", ".1f", scale=100)
+    published: dict[str, float] = value("", ".1f", scale=100)
+    """By model; NaN if one of the paradigms is not published."""
+
+
+@dataclass(frozen=True)
+class MinimalPairsResult(TableResult):
     """The results of a test with minimal pairs."""
 
-    paradigms: list[ParadigmScore]
+    figure_title = "Accuracy by phenomenon"
+
+    @property
+    @computed(key="accuracy")
+    def _accuracies(self) -> dict[str, dict[str, float]]:
+        return {group.name: group.by_choice for group in self.table_rows()}
+
+    @property
+    @computed(key="published")
+    def _published_accuracies(self) -> dict[str, dict[str, float]]:
+        return {group.name: group.published for group in self.table_rows()}
+
+    @property
+    @computed()
+    def n_pairs(self) -> int:
+        """The number of pairs."""
+        return sum(paradigm.n_pairs for paradigm in self.paradigms)
+
+    @property
+    @computed()
+    def ties(self) -> dict[str, int]:
+        """Pairs whose sentences are equally probable, by what decides."""
+        return {choice: sum(paradigm.ties[choice] for paradigm in self.paradigms) for choice in self.choices}
+
+    @property
+    @computed()
+    def unknown_ratio(self) -> float:
+        """The fraction of the tokens that are not in the vocabulary."""
+        n_tokens = sum(paradigm.n_tokens for paradigm in self.paradigms)
+        return sum(paradigm.n_unknown for paradigm in self.paradigms) / max(1, n_tokens)
+
+    paradigms: list[ParadigmScore] = value()
     published: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     """Accuracies of other models, by model and paradigm."""
 
@@ -98,91 +146,72 @@ class MinimalPairsResult:
 
     def accuracy(self, choice: str, phenomenon: str | None = None) -> float:
         """Return the mean accuracy over all paradigms, or over those of a phenomenon."""
-        return float(np.mean([one.accuracy(choice) for one in self._of(phenomenon)]))
+        return self._group("", phenomenon).by_choice[choice]
 
     def published_accuracy(self, model: str, phenomenon: str | None = None) -> float:
         """Return a published model's mean over the same paradigms; NaN if one of them is not published."""
-        return float(np.mean([self.published[model].get(one.name, math.nan) for one in self._of(phenomenon)]))
+        return self._group("", phenomenon).published[model]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain JSON values."""
-        groups = {name: name for name in self.phenomena} | {OVERALL: None}
-        return {
-            "accuracy": {
-                group: {choice: self.accuracy(choice, name) for choice in self.choices}
-                for group, name in groups.items()
-            },
-            "published": {
-                group: {
-                    model: None if math.isnan(value := self.published_accuracy(model, name)) else value
-                    for model in self.published
-                }
-                for group, name in groups.items()
-            },
-            "n_pairs": sum(one.n_pairs for one in self.paradigms),
-            "ties": {choice: sum(one.ties[choice] for one in self.paradigms) for choice in self.choices},
-            "unknown_ratio": self._unknown_ratio,
-            "paradigms": [dataclasses.asdict(one) for one in self.paradigms],
-        }
+    def table_rows(self, by_paradigm: bool = False) -> list[GroupAccuracy]:
+        """Return a row for each phenomenon, or for each paradigm, and one for all."""
+        if by_paradigm:
+            groups = [self._mean(paradigm.name, [paradigm]) for paradigm in self.paradigms]
+        else:
+            groups = [self._group(name, name) for name in self.phenomena]
+        return [*groups, self._group(OVERALL, None)]
 
     def table(self, by_paradigm: bool = False) -> Table:
         """Return accuracies in percent: a row for each phenomenon, or for each paradigm, and one for all."""
-        head = ["accuracy (%)", "pairs", *self.choices, *self.published]
-        groups: list[tuple[str, Sequence[ParadigmScore]]]
-        if by_paradigm:
-            groups = [(one.name, [one]) for one in self.paradigms]
-        else:
-            groups = [(name, self._of(name)) for name in self.phenomena]
-        rows = []
-        for name, scores in [*groups, (OVERALL, self.paradigms)]:
-            values = [np.mean([one.accuracy(choice) for one in scores]) for choice in self.choices]
-            values += [np.mean([known.get(one.name, math.nan) for one in scores]) for known in self.published.values()]
-            shown = ["" if np.isnan(value) else f"{100 * value:.1f}" for value in values]
-            rows.append([name, f"{sum(one.n_pairs for one in scores):,}", *shown])
-        return Table(head, rows)
+        return tabulate(self.table_rows(by_paradigm))
 
     def notes(self) -> list[str]:
-        """Return sentences about ties and unknown words."""
-        n_pairs = sum(one.n_pairs for one in self.paradigms)
-        ties = ", ".join(
-            f"{choice} {n} ({n / n_pairs:.3%})"
-            for choice in self.choices
-            for n in [sum(one.ties[choice] for one in self.paradigms)]
-        )
+        ties = ", ".join(f"{choice} {n} ({n / self.n_pairs:.3%})" for choice, n in self.ties.items())
         return [
             f"Ties, which count as wrong: {ties}.",
-            f"{self._unknown_ratio:.1%} of the tokens are not in the vocabulary.",
+            f"{self.unknown_ratio:.1%} of the tokens are not in the vocabulary.",
         ]
 
     def to_text(self, by_paradigm: bool = False) -> str:
-        """Return the table and the notes for people."""
         return "\n".join([self.table(by_paradigm).to_text(), "", *self.notes()])
 
-    def draw(self, path: str | Path, overwrite: bool = False) -> tuple[Path, Path]:
-        """Draw the accuracy by phenomenon as PNG and SVG. Errors as in ``save_figure``."""
-        groups = [*self.phenomena, None]
-        series = {choice: [100 * self.accuracy(choice, group) for group in groups] for choice in self.choices}
-        for model in self.published:
-            series[model] = [100 * self.published_accuracy(model, group) for group in groups]
-        with styled_figure(PAGE, 0.9 + 0.24 * len(groups)) as figure:
-            axes = figure.subplots()
-            axes.grid(visible=False, axis="y")
-            rows = range(len(groups))
-            for (label, values), style in zip(series.items(), LINES, strict=False):
-                axes.plot(values, rows, label=label, **{**style, "linestyle": "none"})
-            axes.axvline(50, color=INK, linestyle=":", linewidth=0.9, label="chance")
-            axes.set_yticks(rows, [(group or OVERALL).replace("_", " ") for group in groups])
-            axes.invert_yaxis()
-            axes.set_xlabel("accuracy (%)")
-            figure.legend(loc="outside upper center", ncols=5)
-            return save_figure(figure, path, overwrite)
+    def to_markdown(self, images: Images = NO_IMAGES) -> str:
+        means = f"{super().to_markdown(images)} Accuracies are means over paradigms."
+        return paragraphs(means, self.table(by_paradigm=True).to_markdown())
+
+    def headlines(self) -> list[tuple[str, str]]:
+        """Return the overall accuracies."""
+        return [(f"BLiMP, {choice} (%)", f"{100 * self.accuracy(choice):.1f}") for choice in self.choices]
 
     @property
-    def _unknown_ratio(self) -> float:
-        return sum(one.n_unknown for one in self.paradigms) / max(1, sum(one.n_tokens for one in self.paradigms))
+    def figure_size(self) -> tuple[float, float]:
+        return PAGE, 0.9 + 0.24 * len(self.table_rows())
 
-    def _of(self, phenomenon: str | None) -> list[ParadigmScore]:
-        return [one for one in self.paradigms if phenomenon in (None, one.phenomenon)]
+    def plot(self, figure: Figure) -> None:
+        """Draw the accuracy by phenomenon, a point for each choice and each published model."""
+        groups = self.table_rows()
+        series = {choice: [100 * group.by_choice[choice] for group in groups] for choice in self.choices}
+        series |= {model: [100 * group.published[model] for group in groups] for model in self.published}
+        axes = figure.subplots()
+        axes.grid(visible=False, axis="y")
+        rows = range(len(groups))
+        for (label, accuracies), style in zip(series.items(), LINES, strict=False):
+            axes.plot(accuracies, rows, label=label, **{**style, "linestyle": "none"})
+        axes.axvline(50, color=INK, linestyle=":", linewidth=0.9, label="chance")
+        axes.set_yticks(rows, [group.name.replace("_", " ") for group in groups])
+        axes.invert_yaxis()
+        axes.set_xlabel("accuracy (%)")
+        figure.legend(loc="outside upper center", ncols=5)
+
+    def _group(self, name: str, phenomenon: str | None) -> GroupAccuracy:
+        return self._mean(name, [row for row in self.paradigms if phenomenon in (None, row.phenomenon)])
+
+    def _mean(self, name: str, paradigms: Sequence[ParadigmScore]) -> GroupAccuracy:
+        own = {choice: float(np.mean([row.accuracy(choice) for row in paradigms])) for choice in self.choices}
+        published = {
+            model: float(np.mean([known.get(row.name, math.nan) for row in paradigms]))
+            for model, known in self.published.items()
+        }
+        return GroupAccuracy(name, sum(row.n_pairs for row in paradigms), own, published)
 
 
 def read_minimal_pairs(paths: Iterable[str | Path]) -> list[Paradigm]:
@@ -194,41 +223,37 @@ def read_minimal_pairs(paths: Iterable[str | Path]) -> list[Paradigm]:
     Raises:
         TextError: A file cannot be read, a line is not such an object, or a paradigm belongs to two phenomena.
     """
-    found: dict[str, Paradigm] = {}
+    paradigms: dict[str, Paradigm] = {}
     for path in paths:
-        n_before = sum(len(paradigm.pairs) for paradigm in found.values())
+        n_before = sum(len(paradigm.pairs) for paradigm in paradigms.values())
         for number, line in enumerate(read_lines(path), start=1):
             if not line.strip():
                 continue
             name, phenomenon, good, bad = _pair(line, path, number)
-            paradigm = found.setdefault(name, Paradigm(name, phenomenon, []))
+            paradigm = paradigms.setdefault(name, Paradigm(name, phenomenon, []))
             if paradigm.phenomenon != phenomenon:
                 raise TextError(
                     f"{path}, line {number}: the paradigm {name!r} belongs to {phenomenon!r} here and to "
                     f"{paradigm.phenomenon!r} before. Give every paradigm one {PHENOMENON}."
                 )
             paradigm.pairs.append((good, bad))
-        if sum(len(paradigm.pairs) for paradigm in found.values()) == n_before:
+        if sum(len(paradigm.pairs) for paradigm in paradigms.values()) == n_before:
             raise TextError(f"{path} contains no pair of sentences.")
-    return list(found.values())
+    return list(paradigms.values())
 
 
 def read_published_accuracies(path: str | Path) -> PublishedAccuracies:
     """Read accuracies of other models by paradigm.
 
-    Args:
-        path: A table separated by tabs. Its first line names the columns: ``UID``, ``linguistics_term`` (optional), and
-            a column for each model. Values are from 0 to 1; a cell can be empty. Rows for ``overall`` are skipped.
-
-    Raises:
-        TextError: The file cannot be read or is not such a table.
+    The file is a table separated by tabs. Its first line names the columns: ``UID``, ``linguistics_term`` (optional),
+    and a column for each model. Values are from 0 to 1; a cell can be empty. Rows for ``overall`` are skipped.
     """
     rows = [line.split("\t") for line in read_lines(path)]
     head = rows[0] if rows else []
     if PARADIGM not in head:
         raise TextError(f"{path}: the first line must name the columns, {PARADIGM} and models, separated by tabs.")
     models = [column for column, name in enumerate(head) if name not in (PARADIGM, PHENOMENON)]
-    found: dict[str, dict[str, float]] = {head[column]: {} for column in models}
+    by_model: dict[str, dict[str, float]] = {head[column]: {} for column in models}
     phenomena: dict[str, str] = {}
     for number, row in enumerate(rows[1:], start=2):
         if not any(row):
@@ -239,14 +264,14 @@ def read_published_accuracies(path: str | Path) -> PublishedAccuracies:
                 continue
             for column, value in zip(models, values, strict=True):
                 if value:
-                    found[head[column]][name] = _fraction(value)
+                    by_model[head[column]][name] = _fraction(value)
             if PHENOMENON in head and row[head.index(PHENOMENON)]:
                 phenomena[name] = row[head.index(PHENOMENON)]
         except (ValueError, IndexError):
             raise TextError(
                 f"{path}, line {number}: expected {len(head)} columns with numbers from 0 to 1, but got {row}."
             ) from None
-    return PublishedAccuracies(found, phenomena)
+    return PublishedAccuracies(by_model, phenomena)
 
 
 def evaluate_minimal_pairs(
@@ -294,44 +319,42 @@ def evaluate_minimal_pairs(
 
     def score(paradigm: Paradigm) -> dict[str, Any]:
         pairs = ((tokenize(good), tokenize(bad)) for good, bad in paradigm.pairs)
-        scores = score_minimal_pairs(model, pairs, start, batch_tokens, count)
-        compared = _by_choice(scores, model.config.direction_names)
+        compared = score_minimal_pairs(model, pairs, start, batch_tokens, count)
+        by_choice: dict[str, NDArray[np.float64]] = {
+            name: compared.nats[:, :, number] for number, name in enumerate(model.config.direction_names)
+        }
+        if len(by_choice) > 1:
+            by_choice[BOTH] = compared.nats.sum(axis=2)
         result = ParadigmScore(
             paradigm.name,
             paradigm.phenomenon,
             len(paradigm.pairs),
-            scores.n_tokens,
-            scores.n_unknown,
-            correct={choice: int((nats[:, 0] < nats[:, 1]).sum()) for choice, nats in compared.items()},
-            ties={choice: int((nats[:, 0] == nats[:, 1]).sum()) for choice, nats in compared.items()},
+            compared.n_tokens,
+            compared.n_unknown,
+            correct={choice: int((nats[:, 0] < nats[:, 1]).sum()) for choice, nats in by_choice.items()},
+            ties={choice: int((nats[:, 0] == nats[:, 1]).sum()) for choice, nats in by_choice.items()},
         )
-        return dataclasses.asdict(result)
+        return result.to_dict()
 
-    found = []
+    scores = []
     for paradigm in paradigms:
         name = f"minimal pairs {paradigm.name}"
         if name in parts:
             n_done += 2 * len(paradigm.pairs)
-        found.append(ParadigmScore(**parts.compute(name, partial(score, paradigm))))
+        scores.append(ParadigmScore(**parts.compute(name, partial(score, paradigm))))
     if published is None:
-        return MinimalPairsResult(found)
+        return MinimalPairsResult(scores)
     groups = published.phenomena
-    found = [dataclasses.replace(one, phenomenon=groups.get(one.name, one.phenomenon)) for one in found]
-    return MinimalPairsResult(found, published.by_model)
-
-
-def _by_choice(scores: MinimalPairScores, directions: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-    """Return the nats ``(pairs, 2)`` of each direction, and their sum if there are two."""
-    nats = {name: scores.nats[:, :, number] for number, name in enumerate(directions)}
-    return nats | {BOTH: scores.nats.sum(axis=2)} if len(nats) > 1 else nats
+    scores = [dataclasses.replace(row, phenomenon=groups.get(row.name, row.phenomenon)) for row in scores]
+    return MinimalPairsResult(scores, published.by_model)
 
 
 def _pair(line: str, path: str | Path, number: int) -> tuple[str, str, str, str]:
     try:
         row = json.loads(line)
-        found = row.get(PARADIGM, Path(path).name.split(".")[0]), row.get(PHENOMENON, ""), row[GOOD], row[BAD]
-        if all(isinstance(value, str) for value in found):
-            return found
+        cells = row.get(PARADIGM, Path(path).name.split(".")[0]), row.get(PHENOMENON, ""), row[GOOD], row[BAD]
+        if all(isinstance(cell, str) for cell in cells):
+            return cells
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         pass
     raise TextError(
@@ -345,3 +368,22 @@ def _fraction(text: str) -> float:
     if not 0 <= value <= 1:
         raise ValueError
     return value
+
+
+def _find(data: Path) -> Files | None:
+    pairs = existing_files(data, "blimp/*.jsonl*")
+    return {"pairs": pairs, "published": existing_files(data, "blimp/published.tsv")} if pairs else None
+
+
+def _run(run: EvaluationRun, files: Files) -> MinimalPairsResult:
+    return evaluate_minimal_pairs(
+        run.elmo.model,
+        read_minimal_pairs(files["pairs"]),
+        treebank_tokenizer(),
+        published=read_published_accuracies(files["published"][0]) if files["published"] else None,
+        parts=run.parts,
+        progress=run.progress,
+    )
+
+
+EVALUATION = Evaluation("Minimal pairs (BLiMP)", "blimp/*.jsonl", _find, _run, predicts=True)

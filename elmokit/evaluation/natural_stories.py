@@ -44,8 +44,7 @@ class StoryWord:
 
     @property
     def ends_sentence(self) -> bool:
-        """Whether its last token, quotes and brackets apart, ends a sentence. An abbreviation such as "Mr." is one
-        token and does not."""
+        """Whether its last token, quotes and brackets apart, ends a sentence: not "Mr.", which is one token."""
         tokens = list(self.tokens)
         while len(tokens) > 1 and tokens[-1] in CLOSING:
             tokens.pop()
@@ -82,7 +81,7 @@ def read_natural_stories(folder: str | Path) -> list[Story]:
         try:
             code, text = line.split("\t")
             in_story, in_word, kind = code.split(".")
-            place = int(in_story), int(in_word)
+            key = int(in_story), int(in_word)  # a word of a story
             if not text.strip():
                 raise ValueError
         except ValueError:
@@ -90,13 +89,13 @@ def read_natural_stories(folder: str | Path) -> list[Story]:
                 f"{path}, line {number}: expected 'story.word.kind<TAB>text', but got {line[:80]!r}."
             ) from None
         if kind == "whole":
-            texts[place] = text.replace(" ", "")
+            texts[key] = text.replace(" ", "")
         elif kind.isdigit():
-            tokens[place].append(text)
+            tokens[key].append(text)
     times = _read_times(_needed_file(folder, READING_TIMES))
     if not times.keys() & texts.keys():
         raise TextError(f"{folder}: no word of {WORDS} has a reading time in {READING_TIMES}.")
-    different = [place for place, text in texts.items() if place in times and times[place][0] != text]
+    different = [key for key, text in texts.items() if key in times and times[key][0] != text]
     if len(different) > MAX_DIFFERENT * len(texts):
         story, word = different[0]
         raise TextError(
@@ -105,44 +104,40 @@ def read_natural_stories(folder: str | Path) -> list[Story]:
             "later."
         )
     stories: defaultdict[int, list[StoryWord]] = defaultdict(list)
-    for place in sorted(texts):
-        milliseconds = times[place][1] if place in times else math.nan
-        parts = _join_hyphens(tokens[place] or [texts[place]])
-        stories[place[0]].append(StoryWord(texts[place], tuple(parts), milliseconds))
+    for key in sorted(texts):
+        milliseconds = times[key][1] if key in times else math.nan
+        joined = _join_hyphens(tokens[key] or [texts[key]])
+        stories[key[0]].append(StoryWord(texts[key], tuple(joined), milliseconds))
     return [Story(number, words) for number, words in stories.items()]
 
 
 def read_large_model(folder: str | Path, stories: Sequence[Story]) -> list[NDArray[np.float64]] | None:
-    """Read the surprisal of each word by the large model: the sum over the model's tokens in it.
+    """Read the surprisal of each word by the large model, the sum over the model's tokens in it; None without its file.
 
-    Returns:
-        ``(words,)`` for each story, in nats; NaN for the first word of a story. None if there is no such file.
-
-    Raises:
-        TextError: The file cannot be read, or its text is not that of the stories.
+    ``(words,)`` for each story, in nats; NaN for the first word of a story.
     """
     path = find_file(folder, LARGE_MODEL)
     if path is None:
         return None
-    found: defaultdict[int, list[tuple[str, float]]] = defaultdict(list)
+    by_story: defaultdict[int, list[tuple[str, float]]] = defaultdict(list)
     for number, row in _rows(path, ",", ("token", "logprob", "story")):
         try:
             story, nats = int(row["story"]) + 1, -float(row["logprob"] or "nan")
         except ValueError:
             raise TextError(f"{path}, row {number}: expected a log probability and the number of a story.") from None
-        words = found[story]
+        words = by_story[story]
         if row["token"].startswith(" ") or not words:
             words.append((row["token"].strip(), nats))
         else:
             words[-1] = words[-1][0] + row["token"].strip(), words[-1][1] + nats
-    for one in stories:
-        if [text for text, _ in found[one.number]] != [word.text for word in one.words]:
-            raise TextError(f"{path}: the words of story {one.number} are not those of {WORDS}.")
-    return [np.array([nats for _, nats in found[one.number]]) for one in stories]
+    for known in stories:
+        if [text for text, _ in by_story[known.number]] != [word.text for word in known.words]:
+            raise TextError(f"{path}: the words of story {known.number} are not those of {WORDS}.")
+    return [np.array([nats for _, nats in by_story[known.number]]) for known in stories]
 
 
 def find_file(folder: str | Path, name: str) -> Path | None:
-    """Return the path of a file of the release, compressed or not; None if there is none."""
+    """Find a file of the release, compressed or not; None if there is none."""
     paths = (Path(folder) / f"{name}{packed}" for packed in PACKED)
     return next((path for path in paths if path.is_file()), None)
 

@@ -1,17 +1,99 @@
-"""Nearest neighbors of a token among the tokens of other sentences in memory (Peters et al. 2018, table 4)."""
+"""Nearest neighbors of a word in its sentence (Peters et al. 2018, table 4), and how they are shown."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.evaluation.result import Record, TableResult, value
+
+
+@dataclass(frozen=True)
+class Occurrence(Record):
+    """A token in its sentence, and its similarity to the query."""
+
+    similarity: float = value()
+    """Cosine, from -1 to 1."""
+    sentence: int = value()
+    token: int = value()
+    words: list[str] = value()
+
+    @property
+    def word(self) -> str:
+        """The token itself."""
+        return self.words[self.token]
+
+
+@dataclass(frozen=True)
+class SimilarWord(Record):
+    """A distinct word of the corpus with a similar context-free vector."""
+
+    similarity: float = value()
+    """Cosine, from -1 to 1."""
+    word: str = value()
+    count: int = value()
+    """How often it occurs in the corpus."""
+
+
+@dataclass(frozen=True)
+class NeighborRow(Record):
+    """A neighbor as a notebook shows it."""
+
+    layer: int = value("layer")
+    similarity: float = value("cosine", ".2f")
+    shown: str = value("occurrence")
+
+
+@dataclass(frozen=True)
+class Neighbors(TableResult):
+    """The nearest neighbors of one word in its sentence."""
+
+    words: list[str] = value()
+    token: int = value()
+    context_free: list[SimilarWord] = value()
+    """The nearest words by layer 0, where a word has the same vector in every sentence (the paper's GloVe column)."""
+    layers: dict[int, list[Occurrence]] = value()
+
+    @classmethod
+    def from_layers(cls, words: Sequence[str], token: int, by_layer: Mapping[int, list[Any]]) -> Neighbors:
+        """Combine what :meth:`OccurrenceIndex.searches` found: similar words by layer 0, occurrences by the others."""
+        occurrences = {layer: similar for layer, similar in by_layer.items() if layer}
+        return cls(list(words), token, by_layer[0], occurrences)
+
+    @property
+    def caption(self) -> str:
+        """The word in its sentence."""
+        return f"Neighbors of {in_context(self.words, self.token).strip()}"
+
+    def table_rows(self) -> list[NeighborRow]:
+        """Return the similar words, then the occurrences by layer."""
+        words = [NeighborRow(0, word.similarity, word.word) for word in self.context_free]
+        occurrences = [
+            NeighborRow(layer, neighbor.similarity, in_context(neighbor.words, neighbor.token).strip())
+            for layer, neighbors in self.layers.items()
+            for neighbor in neighbors
+        ]
+        return [*words, *occurrences]
+
+    def to_text(self) -> str:
+        """Return a table for people: a line per neighbor, aligned at the word."""
+        words = ", ".join(f"{word.word} {word.similarity:.2f}" for word in self.context_free) or "none"
+        lines = [f"             {in_context(self.words, self.token)}", f"without context: {words}"]
+        for layer, neighbors in self.layers.items():
+            lines += [
+                f"layer {layer}  {neighbor.similarity:.2f}  {in_context(neighbor.words, neighbor.token)}"
+                for neighbor in neighbors
+            ] or [f"layer {layer}  none"]
+        return "\n".join(lines)
+
 
 @dataclass(frozen=True)
 class Neighbor:
-    """A token of another sentence and its similarity."""
+    """A token of another sentence in memory and its similarity."""
 
     sentence: int
     token: int
@@ -27,33 +109,25 @@ def nearest_tokens(
     n_neighbors: int = 5,
     among: Sequence[tuple[int, int]] | None = None,
 ) -> list[Neighbor]:
-    """Find the tokens of other sentences whose vectors are most similar to the vector of one token.
+    """Find the tokens of other sentences that are most similar to one token, for text in memory.
 
-    This is for text in memory. For a large corpus, ``occurrences`` has an index on disk.
-
-    Args:
-        vectors: ``(layers, tokens, dim)`` per sentence, as :meth:`Elmo.embed` returns them.
-        sentence: The sentence of the query.
-        token: The token of the query.
-        layer: The layer to compare.
-        n_neighbors: How many neighbors to return.
-        among: The candidates as ``(sentence, token)``; None for all tokens of all other sentences.
+    ``vectors`` are ``(layers, tokens, dim)`` per sentence, and ``among`` the candidates as ``(sentence, token)``: None
+    for all tokens of all other sentences. For a large corpus, ``occurrences`` has an index on disk.
     """
     query = vectors[sentence][layer, token]
-    found: list[Neighbor] = []
+    neighbors: list[Neighbor] = []
     for other, array in enumerate(vectors):
         if other == sentence:
             continue
         tokens = range(array.shape[1]) if among is None else [index for number, index in among if number == other]
         rows = array[layer, list(tokens)]
         cosines = rows @ query / (np.linalg.norm(rows, axis=1) * np.linalg.norm(query))
-        found += [Neighbor(other, index, float(cosine)) for index, cosine in zip(tokens, cosines, strict=True)]
-    return sorted(found, key=lambda neighbor: -neighbor.similarity)[:n_neighbors]
+        neighbors += [Neighbor(other, index, float(cosine)) for index, cosine in zip(tokens, cosines, strict=True)]
+    return sorted(neighbors, key=lambda neighbor: -neighbor.similarity)[:n_neighbors]
 
 
 def in_context(tokens: Sequence[str], token: int, width: int = 30) -> str:
-    """Return a sentence with one token in brackets, and as many words around it as fit into ``width`` characters a
-    side.
+    """Show one token in brackets, with as many words around it as fit into ``width`` characters a side.
 
     The brackets of several such lines are aligned.
     """

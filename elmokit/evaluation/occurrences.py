@@ -4,7 +4,7 @@ This reproduces table 4 of Peters et al. 2018 for corpora of any size. The index
 bounded memory and memory-mapped for searching:
 
 ====================  =====================================================================================
-``journal.json``      the model, the text and its size, and the lengths of the files (see ``io.store_journal``)
+``journal.json``      the model, the text and its size, and the lengths of the files (see ``storage.store_journal``)
 ``layer-K.f16``       K = 1, 2, ...: the normalized vector of each token, ``(tokens, dim)``
 ``types.f16``         layer 0, which is context-free: the normalized vector of each distinct word, ``(types, dim)``
 ``types.jsonl``       the distinct words
@@ -18,8 +18,7 @@ A search compares with every vector, so it is exact to the precision of float16 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -31,12 +30,11 @@ from numpy.typing import NDArray
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import RESTORE
 from elmokit.errors import ConfigError, OutputError, TextError
-from elmokit.evaluation.neighbors import in_context
+from elmokit.evaluation.neighbors import Neighbors, Occurrence, SimilarWord
 from elmokit.evaluation.probe_corpus import model_digest, model_settings, read_chunks, text_digest
 from elmokit.storage.progress import ProgressCallback
 from elmokit.storage.resumable import ResumableStore
 from elmokit.storage.store_journal import StoreContents, read_store
-from elmokit.text.html import table
 from elmokit.version import __version__
 
 KIND = "elmokit index of occurrences, version 1"
@@ -45,82 +43,6 @@ BLOCK_ROWS, COUNT_ROWS = 1 << 15, 1 << 22
 
 Among = Literal["any", "same", "other"]
 """Which occurrences to search: of any word, of the query word only, or of other words only."""
-
-
-@dataclass(frozen=True)
-class Occurrence:
-    """A token in its sentence, and its similarity to the query."""
-
-    similarity: float
-    """Cosine, from -1 to 1."""
-    sentence: int
-    token: int
-    words: list[str]
-
-    @property
-    def word(self) -> str:
-        """The token itself."""
-        return self.words[self.token]
-
-
-@dataclass(frozen=True)
-class SimilarWord:
-    """A distinct word of the corpus with a similar context-free vector."""
-
-    similarity: float
-    """Cosine, from -1 to 1."""
-    word: str
-    count: int
-    """How often it occurs in the corpus."""
-
-
-@dataclass(frozen=True)
-class Neighbors:
-    """The nearest neighbors of one word in its sentence."""
-
-    words: list[str]
-    token: int
-    context_free: list[SimilarWord]
-    """The nearest words by layer 0, where a word has the same vector in every sentence (the paper's GloVe column)."""
-    layers: dict[int, list[Occurrence]]
-
-    @classmethod
-    def from_layers(cls, words: Sequence[str], token: int, found: Mapping[int, list[Any]]) -> Neighbors:
-        """Combine what :meth:`OccurrenceIndex.searches` found: similar words by layer 0, occurrences by the others."""
-        occurrences = {layer: similar for layer, similar in found.items() if layer}
-        return cls(list(words), token, found[0], occurrences)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain JSON values."""
-        layers = {
-            str(layer): [
-                {"similarity": one.similarity, "sentence": one.sentence, "token": one.token, "words": one.words}
-                for one in found
-            ]
-            for layer, found in self.layers.items()
-        }
-        similar = [vars(one) for one in self.context_free]
-        return {"words": self.words, "token": self.token, "context_free": similar, "layers": layers}
-
-    def _repr_html_(self) -> str:
-        similar = [("0", f"{one.similarity:.2f}", one.word) for one in self.context_free]
-        rows = [
-            (layer, f"{one.similarity:.2f}", in_context(one.words, one.token).strip())
-            for layer, found in self.layers.items()
-            for one in found
-        ]
-        caption = f"Neighbors of {in_context(self.words, self.token).strip()}"
-        return table([*similar, *rows], ("layer", "cosine", "occurrence"), caption)
-
-    def to_text(self) -> str:
-        """Return a table for people: a line per neighbor, aligned at the word."""
-        shown = ", ".join(f"{one.word} {one.similarity:.2f}" for one in self.context_free) or "none"
-        lines = [f"             {in_context(self.words, self.token)}", f"without context: {shown}"]
-        for layer, found in self.layers.items():
-            lines += [f"layer {layer}  {one.similarity:.2f}  {in_context(one.words, one.token)}" for one in found] or [
-                f"layer {layer}  none"
-            ]
-        return "\n".join(lines)
 
 
 def build_index(
@@ -369,8 +291,8 @@ class OccurrenceIndex:
             counts += np.bincount(self.tokens[start : start + COUNT_ROWS], minlength=len(self.types))
         cosines = np.concatenate([self._cosines(rows, vector) for _, rows in _blocks(self.type_vectors)])
         order = np.argsort(-cosines, kind="stable")
-        found = (kind for kind in order if self.types[kind] != word and counts[kind] >= min_count)
-        return [SimilarWord(float(cosines[k]), self.types[k], int(counts[k])) for k in islice(found, n_neighbors)]
+        others = (kind for kind in order if self.types[kind] != word and counts[kind] >= min_count)
+        return [SimilarWord(float(cosines[k]), self.types[k], int(counts[k])) for k in islice(others, n_neighbors)]
 
     def _nearest(
         self, vector: NDArray[np.float32], layer: int, words: list[str], token: int, n_neighbors: int, among: Among
@@ -400,8 +322,8 @@ class OccurrenceIndex:
     def _merged(
         self, best: list[Occurrence], more: Iterator[tuple[float, int]], words: list[str], n_neighbors: int
     ) -> list[Occurrence]:
-        """Return the best of both, sorted. Of the same token in equal sentences, only the first is kept."""
-        seen = {(tuple(one.words), one.token) for one in best}
+        """Merge the best of both, sorted. Of the same token in equal sentences, only the first is kept."""
+        seen = {(tuple(occurrence.words), occurrence.token) for occurrence in best}
         added = 0
         for similarity, position in more:
             number = int(np.searchsorted(self.starts, position, side="right")) - 1
@@ -414,7 +336,7 @@ class OccurrenceIndex:
             added += 1
             if added == n_neighbors:
                 break
-        return sorted(best, key=lambda one: -one.similarity)[:n_neighbors]
+        return sorted(best, key=lambda occurrence: -occurrence.similarity)[:n_neighbors]
 
 
 def _read_types(store: StoreContents) -> list[str]:

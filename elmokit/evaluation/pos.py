@@ -12,112 +12,114 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.config import check_at_least, check_positive
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import RESTORE
 from elmokit.errors import ConfigError, TextError, needs_torch
-from elmokit.evaluation.layer_figure import Series, draw_layers, row_title
-from elmokit.evaluation.linear_settings import LinearSettings
+from elmokit.evaluation.figures import Series, layer_title, plot_layers
 from elmokit.evaluation.probe_corpus import model_settings, read_chunks, text_digest
-from elmokit.evaluation.tables import Table
-from elmokit.evaluation.tagged import TaggedSentence
+from elmokit.evaluation.result import Record, ResultGroup, TableResult, computed, value
+from elmokit.evaluation.table import Evaluation, EvaluationRun, Files, existing_files
+from elmokit.evaluation.tagged import TaggedSentence, read_tagged
 from elmokit.storage.progress import ProgressCallback
 from elmokit.storage.resumable import ResumableStore
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 FLOAT16 = "<f2"
 CONTROL_SEED = 2019
+REPORT_SEEDS = 3
+MOST_FREQUENT = "most frequent tag"
+"""The row of the baseline."""
 
 
 @dataclass(frozen=True)
-class PosRow:
+class LinearSettings:
+    """How to train the classifier, with Adam and a learning rate that falls to 0 along a cosine."""
+
+    epochs: int = 5
+    batch_size: int = 1024
+    learning_rate: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_at_least("epochs", self.epochs, 1)
+        check_at_least("batch_size", self.batch_size, 1)
+        check_positive("learning_rate", self.learning_rate)
+
+
+@dataclass(frozen=True)
+class PosRow(Record):
     """The results of the classifier on one layer, or on several combined."""
 
-    name: str
+    name: str = value("part of speech", layer_title)
     """A layer's number, "average", or "mix" (learned weights)."""
-    accuracies: list[float]
-    """Accuracy on the test tokens for each seed, from 0 to 1."""
-    controls: list[float] | None = None
-    """Accuracy on the control task for each seed; None if it was not run."""
-    weights: list[float] | None = None
-    """Weights of the layers in a learned mix, averaged over the seeds."""
 
     @property
+    @computed("accuracy", ".2%")
     def accuracy(self) -> float:
         """The mean over the seeds."""
         return float(np.mean(self.accuracies))
 
     @property
+    @computed()
     def deviation(self) -> float:
         """The sample standard deviation over the seeds; 0 for one seed."""
         return float(np.std(self.accuracies, ddof=1)) if len(self.accuracies) > 1 else 0.0
 
     @property
+    @computed("± seeds", ".2%", in_json=False)
+    def _shown_deviation(self) -> float | None:
+        return self.deviation if len(self.accuracies) > 1 else None
+
+    accuracies: list[float] = value()
+    """Accuracy on the test tokens for each seed, from 0 to 1."""
+    controls: list[float] | None = value(default=None)
+    """Accuracy on the control task for each seed; None if it was not run."""
+
+    @property
+    @computed("control task", ".2%", in_json=False)
+    def control(self) -> float | None:
+        """Accuracy on the control task, the mean over the seeds."""
+        return None if self.controls is None else float(np.mean(self.controls))
+
+    @property
+    @computed("selectivity", ".2%")
     def selectivity(self) -> float | None:
         """Accuracy minus the accuracy on the control task."""
-        return None if self.controls is None else self.accuracy - float(np.mean(self.controls))
+        return None if self.control is None else self.accuracy - self.control
+
+    weights: list[float] | None = value(
+        "weights", lambda weights: " ".join(f"{weight:.2f}" for weight in weights), default=None
+    )
+    """Weights of the layers in a learned mix, averaged over the seeds."""
 
 
 @dataclass(frozen=True)
-class PosResult:
+class PosResult(TableResult):
     """The results of the part-of-speech probe."""
 
-    rows: list[PosRow]
-    baseline: float
-    """Accuracy of the most frequent tag of each word; for unknown words, of the most frequent tag of all words."""
-    n_train_tokens: int
-    n_test_tokens: int
-    n_tags: int
-    n_unknown_tags: int
+    figure_title = "Accuracy by layer"
+
+    n_train_tokens: int = value(key="train_tokens")
+    n_test_tokens: int = value(key="test_tokens")
+    n_tags: int = value(key="tags")
+    n_unknown_tags: int = value(key="unknown_tags")
     """Test tokens whose tag does not occur in training; they count as wrong."""
+    baseline: float = value(key="most_frequent_tag")
+    """Accuracy of the most frequent tag of each word; for unknown words, of the most frequent tag of all words."""
+    rows: list[PosRow] = value()
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain JSON values."""
-        rows = [
-            {
-                "name": row.name,
-                "accuracy": row.accuracy,
-                "deviation": row.deviation,
-                "accuracies": row.accuracies,
-                "controls": row.controls,
-                "selectivity": row.selectivity,
-                "weights": row.weights,
-            }
-            for row in self.rows
-        ]
-        return {
-            "train_tokens": self.n_train_tokens,
-            "test_tokens": self.n_test_tokens,
-            "tags": self.n_tags,
-            "unknown_tags": self.n_unknown_tags,
-            "most_frequent_tag": self.baseline,
-            "rows": rows,
-        }
-
-    def table(self) -> Table:
-        """Return a row for each layer, under the baseline. The columns are those that were measured."""
-        columns: dict[str, list[str]] = {
-            "accuracy": [f"{self.baseline:.2%}", *(f"{r.accuracy:.2%}" for r in self.rows)]
-        }
-        if any(len(row.accuracies) > 1 for row in self.rows):
-            columns["± seeds"] = ["", *(f"{row.deviation:.2%}" for row in self.rows)]
-        if any(row.selectivity is not None for row in self.rows):
-            lost = [row.selectivity or 0.0 for row in self.rows]
-            columns["control task"] = [
-                "",
-                *(f"{row.accuracy - one:.2%}" for row, one in zip(self.rows, lost, strict=True)),
-            ]
-            columns["selectivity"] = ["", *(f"{one:.2%}" for one in lost)]
-        if any(row.weights for row in self.rows):
-            columns["weights"] = ["", *(" ".join(f"{weight:.2f}" for weight in row.weights or ()) for row in self.rows)]
-        names = ["most frequent tag", *(row_title(row.name) for row in self.rows)]
-        return Table(["part of speech", *columns], list(zip(names, *columns.values(), strict=True)))
+    def table_rows(self) -> list[PosRow]:
+        """Return the baseline, and a row for each layer."""
+        return [PosRow(MOST_FREQUENT, [self.baseline]), *self.rows]
 
     def notes(self) -> list[str]:
-        """Return sentences about the data."""
         notes = [f"{self.n_tags} tags, {self.n_train_tokens:,} training words, {self.n_test_tokens:,} test words."]
         if self.n_unknown_tags:
             notes.append(
@@ -125,19 +127,32 @@ class PosResult:
             )
         return notes
 
-    def to_text(self) -> str:
-        """Return the table and the notes for people."""
-        return "\n".join([self.table().to_text(), "", *self.notes()])
-
-    def draw(self, path: str | Path, overwrite: bool = False) -> tuple[Path, Path]:
-        """Draw the accuracy of each layer as PNG and SVG. Errors as in ``draw_layers``."""
+    def plot(self, figure: Figure) -> None:
+        """Draw the accuracy of each layer, and of the control task."""
         accuracies = [100 * row.accuracy for row in self.rows]
         series = [Series("linear probe", accuracies, [100 * row.deviation for row in self.rows])]
-        if all(row.selectivity is not None for row in self.rows):
-            controls = [100 * (row.accuracy - (row.selectivity or 0)) for row in self.rows]
+        controls = [100 * row.control for row in self.rows if row.control is not None]
+        if len(controls) == len(self.rows):
             series.append(Series("control task", controls))
-        levels = {"most frequent tag": 100 * self.baseline}
-        return draw_layers(path, [row.name for row in self.rows], series, levels, "accuracy (%)", overwrite)
+        levels = {MOST_FREQUENT: 100 * self.baseline}
+        plot_layers(figure, [row.name for row in self.rows], series, levels, "accuracy (%)")
+
+
+@dataclass(frozen=True)
+class PosResults(ResultGroup[PosResult]):
+    """The results for several kinds of tags."""
+
+    def headlines(self) -> list[tuple[str, str]]:
+        """Return the accuracy of the best layer for each kind of tags."""
+        lines = []
+        for tags, result in self.results.items():
+            best = max((row for row in result.rows if row.name.isdigit()), key=lambda row: row.accuracy)
+            name = f"part-of-speech probe, {tags}, best layer ({best.name}) (%)"
+            lines.append((name, f"{100 * best.accuracy:.1f}"))
+        return lines
+
+    def heading(self, name: str) -> str:
+        return f"Tags: {name.upper()}."
 
 
 def probe_pos(
@@ -149,7 +164,7 @@ def probe_pos(
     combined: bool = True,
     seeds: Sequence[int] = (0,),
     control: bool = False,
-    settings: LinearSettings = LinearSettings(),  # noqa: B008 (frozen)
+    settings: LinearSettings = LinearSettings(),
     folder: str | Path | None = None,
     progress: ProgressCallback | None = None,
 ) -> PosResult:
@@ -192,15 +207,15 @@ def probe_pos(
             "The probe needs tagged words in both the training and the test text, but one of them has none."
         )
     answers, questions = _labels(train, tags), _labels(test, tags)
-    asked = np.array([tag is not None for sentence in test for tag in sentence.tags])
-    meanings = [(answers, questions)]
+    is_tagged = np.array([tag is not None for sentence in test for tag in sentence.tags])
+    label_sets = [(answers, questions)]
     if control:
-        meanings.append(_control_task(train, test, answers, len(tags)))
+        label_sets.append(_control_task(train, test, answers, len(tags)))
 
     with tempfile.TemporaryDirectory(prefix="elmokit-pos-") as temporary:
         home = Path(temporary if folder is None else folder)
         seen, unseen = (
-            _vectors(elmo, part, home / name, chosen, progress) for name, part in (("train", train), ("test", test))
+            _vectors(elmo, text, home / name, chosen, progress) for name, text in (("train", train), ("test", test))
         )
         plan = [(str(layer), [index], False) for index, layer in enumerate(chosen)]
         if combined and len(chosen) > 1:
@@ -210,13 +225,15 @@ def probe_pos(
         for name, used, learn in plan:
             scores: list[list[float]] = [[], []]
             weights = []
-            for task, (known, hidden) in enumerate(meanings):
+            for task, (known, hidden) in enumerate(label_sets):
                 for seed in seeds:
-                    stage = f"train {row_title(name)}, seed {seed}{', control task' if task else ''}"
+                    stage = f"train {layer_title(name)}, seed {seed}{', control task' if task else ''}"
                     rows_of = [seen[index] for index in used]
-                    probe = train_linear(rows_of, known, len(tags), learn, seed, settings, progress, stage)
-                    found = predict_linear(probe, [unseen[index] for index in used])
-                    scores[task].append(float((found == hidden)[asked].mean()))
+                    probe = train_linear(
+                        rows_of, known, len(tags), learn, seed, **vars(settings), progress=progress, stage=stage
+                    )
+                    predicted = predict_linear(probe, [unseen[index] for index in used])
+                    scores[task].append(float((predicted == hidden)[is_tagged].mean()))
                     if learn and task == 0:
                         weights.append(probe.mix.weight.detach().softmax(0).numpy())
             mean_weights = np.mean(weights, axis=0).tolist() if weights else None
@@ -224,18 +241,18 @@ def probe_pos(
     known_tags = set(tags)
     n_unknown = sum(tag is not None and tag not in known_tags for sentence in test for tag in sentence.tags)
     n_train = int((answers >= 0).sum())
-    return PosResult(rows, _baseline(train, test), n_train, int(asked.sum()), len(tags), n_unknown)
+    return PosResult(n_train, int(is_tagged.sum()), len(tags), n_unknown, _baseline(train, test), rows)
 
 
 def _vectors(
     elmo: Elmo,
-    part: Sequence[TaggedSentence],
+    text: Sequence[TaggedSentence],
     folder: Path,
     layers: list[int],
     progress: ProgressCallback | None,
 ) -> list[NDArray[Any]]:
-    """Return the vectors of each layer, ``(tokens, dim)`` in float16, memory-mapped. Compute those that are missing."""
-    sentences = [sentence.words for sentence in part]
+    """Map the vectors of each layer, ``(tokens, dim)`` in float16, into memory. Compute those that are missing."""
+    sentences = [sentence.words for sentence in text]
     settings = {
         "what": "token vectors, one float16 file a layer",
         **model_settings(elmo),
@@ -259,10 +276,10 @@ def _vectors(
         return [store.committed.memory_map(f"layer-{layer}.f16", FLOAT16, elmo.output_dim) for layer in layers]
 
 
-def _labels(part: Sequence[TaggedSentence], tags: list[str]) -> NDArray[np.int64]:
-    """Return the index of each token's tag, ``(tokens,)``; -1 if it has none or an unknown one."""
+def _labels(text: Sequence[TaggedSentence], tags: list[str]) -> NDArray[np.int64]:
+    """Look up the index of each token's tag, ``(tokens,)``; -1 if it has none or an unknown one."""
     index_of: dict[str | None, int] = {tag: index for index, tag in enumerate(tags)}
-    return np.array([index_of.get(tag, -1) for sentence in part for tag in sentence.tags], dtype=np.int64)
+    return np.array([index_of.get(tag, -1) for sentence in text for tag in sentence.tags], dtype=np.int64)
 
 
 def _baseline(train: Sequence[TaggedSentence], test: Sequence[TaggedSentence]) -> float:
@@ -285,14 +302,41 @@ def _baseline(train: Sequence[TaggedSentence], test: Sequence[TaggedSentence]) -
 def _control_task(
     train: Sequence[TaggedSentence], test: Sequence[TaggedSentence], answers: NDArray[np.int64], n_tags: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return random labels of the training and test tokens: one per word, with the frequencies of the real tags."""
+    """Draw random labels of the training and test tokens: one per word, with the frequencies of the real tags."""
     frequencies = np.bincount(answers[answers >= 0], minlength=n_tags) / (answers >= 0).sum()
     draw = np.random.default_rng(CONTROL_SEED)
-    words = sorted({word for part in (train, test) for sentence in part for word in sentence.words})
+    words = sorted({word for text in (train, test) for sentence in text for word in sentence.words})
     of_word = dict(zip(words, draw.choice(n_tags, size=len(words), p=frequencies).tolist(), strict=True))
     known, hidden = (
-        np.array([of_word[word] for sentence in part for word in sentence.words], dtype=np.int64)
-        for part in (train, test)
+        np.array([of_word[word] for sentence in text for word in sentence.words], dtype=np.int64)
+        for text in (train, test)
     )
     known[answers < 0] = -1
     return known, hidden
+
+
+def _find(data: Path) -> Files | None:
+    train, test = (existing_files(data, f"ud-english-ewt/*-{name}.conllu*") for name in ("train", "dev"))
+    return {"train": train[:1], "test": test[:1]} if train and test else None
+
+
+def _run(run: EvaluationRun, files: Files) -> PosResults:
+    results = {}
+    for tags in ("upos", "xpos"):
+        train, test = (list(read_tagged(files[name][0], tags)) for name in ("train", "test"))
+        if all(any(tag is not None for sentence in text for tag in sentence.tags) for text in (train, test)):
+            results[tags] = probe_pos(
+                run.elmo,
+                train,
+                test,
+                seeds=range(REPORT_SEEDS),
+                control=tags == "upos",
+                folder=run.work / "pos",
+                progress=run.progress,
+            )
+    return PosResults(results)
+
+
+EVALUATION = Evaluation(
+    "Parts of speech (linear probe)", "ud-english-ewt/*-train.conllu and *-dev.conllu", _find, _run, trains=True
+)

@@ -31,16 +31,10 @@ def read_chunks(sentences: Iterable[Item], length: Callable[[Any], int] = len) -
 def read_corpus_files(
     paths: Iterable[Path], tokenize: Callable[[str], list[str]] = split_tokens, split: TextSplitter | None = None
 ) -> Iterator[list[str]]:
-    """Yield the sentences of text files (one per line), ``.conllu`` files and ``.data.xml`` files. Empty ones are
-    skipped.
+    """Yield the sentences of text files, ``.conllu`` files and ``.data.xml`` files, without empty ones.
 
-    Args:
-        paths: The files.
-        tokenize: Splits a line of a text file into tokens.
-        split: Splits a line of raw text into sentences and tokens, instead of ``tokenize``.
-
-    Raises:
-        TextError: A file cannot be read.
+    ``tokenize`` splits a line of a text file into the tokens of a sentence; ``split``, if there is one, splits a
+    line of raw text into several sentences instead.
     """
     for path in paths:
         name = unpacked_name(path)
@@ -55,21 +49,12 @@ def read_corpus_files(
 
 
 def model_settings(elmo: Elmo) -> dict[str, Any]:
-    """Return everything but the text that stored vectors depend on: the model, and what computes it.
-
-    Raises:
-        ConfigError: As in :func:`model_digest`.
-    """
+    """List everything but the text that stored vectors depend on: the model, and what computes it."""
     return vector_settings(elmo.model, elmo.start) | {"model": model_digest(elmo)}
 
 
 def model_digest(elmo: Elmo) -> str:
-    """Return a short text that is equal for models that give the same vectors, up to rounding, and different for
-    others.
-
-    Raises:
-        ConfigError: The model is stateful, so its vectors depend on the order in which sentences are read.
-    """
+    """Identify a model: equal for models that give the same vectors, up to rounding. Stateful ones are refused."""
     if elmo.start == "stateful":
         raise ConfigError(
             "With start='stateful', vectors depend on the previous sentences. Use start='warm' or start='zero'."
@@ -78,7 +63,7 @@ def model_digest(elmo: Elmo) -> str:
 
 
 def text_digest(sentences: Iterable[Iterable[str]]) -> str:
-    """Return a short text that is equal for equal sentences, and different for others."""
+    """Identify a text: equal for equal sentences, and different for others."""
     digest = hashlib.sha256()
     for sentence in sentences:
         digest.update("\0".join(sentence).encode("utf-8", errors="surrogatepass") + b"\n")

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,15 +27,26 @@ from numpy.typing import NDArray
 from elmokit.embedding.sentence_vectors import word_probability
 from elmokit.embedding.start_state import StartName
 from elmokit.errors import TextError
-from elmokit.evaluation.figures import COLORS, COLUMN, INK, save_figure, styled_figure
-from elmokit.evaluation.natural_stories import Story
-from elmokit.evaluation.tables import Table
+from elmokit.evaluation.figures import COLUMN, plot_bars
+from elmokit.evaluation.natural_stories import (
+    LARGE_MODEL,
+    READING_TIMES,
+    WORDS,
+    Story,
+    read_large_model,
+    read_natural_stories,
+)
+from elmokit.evaluation.result import Record, TableResult, computed, value
+from elmokit.evaluation.table import TRAINING_TEXT, Evaluation, EvaluationRun, Files, existing_files
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.ngram import encode_text, ngram_nats
 from elmokit.lm.surprisal import softmax_and_vocabulary, surprisals
 from elmokit.storage.part_results import PartResults
 from elmokit.storage.progress import ProgressCallback
-from elmokit.storage.text_files import find_text_files, read_sentences, total_bytes
+from elmokit.storage.text_files import TEXT_SUFFIXES, find_text_files, read_sentences, total_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SPILL_OVER = 2
 """How many words before a word also count."""
@@ -47,71 +58,52 @@ Columns = list[NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
-class SurprisalEffect:
+class SurprisalEffect(Record):
     """How well the surprisal of one model explains reading times."""
 
-    name: str
-    gain: float
+    name: str = value("surprisal")
+    gain: float = value("gain", ".2f", unit="nats per 1,000 words", scale=1000, error="standard_error")
     """Gain in log-likelihood of held-out stories, in nats per word."""
-    gain_by_story: list[float]
-    slopes: list[float]
-    """Milliseconds per nat of surprisal of the word, the word before, and the one before that, over all stories."""
 
     @property
+    @computed(format=".2f", scale=1000)
     def standard_error(self) -> float:
         """The standard error of the mean gain over stories."""
         return float(np.std(self.gain_by_story, ddof=1) / math.sqrt(len(self.gain_by_story)))
 
+    gain_by_story: list[float] = value()
+
+    @property
+    @computed("stories that gain", in_json=False)
+    def _gaining_stories(self) -> str:
+        return f"{sum(gain > 0 for gain in self.gain_by_story)} of {len(self.gain_by_story)}"
+
+    slopes: list[float] = value(
+        ("ms/nat, word", *(f"{lag} before" for lag in range(1, SPILL_OVER + 1))), ".2f", key="milliseconds_per_nat"
+    )
+    """Milliseconds per nat of surprisal of the word, the word before, and the one before that, over all stories."""
+
 
 @dataclass(frozen=True)
-class ReadingTimesResult:
+class ReadingTimesResult(TableResult):
     """The regressions of reading times on the surprisals of models."""
 
-    effects: list[SurprisalEffect]
-    stories: list[int]
-    n_words: int
+    figure_title = "Gain in log-likelihood"
+
+    n_words: int = value()
     """Number of words analyzed."""
-    base_log_likelihood: float
+    stories: list[int] = value()
+    base_log_likelihood: float = value()
     """Log-likelihood of held-out stories without surprisal, in nats per word."""
-    frequencies: str
+    frequencies: str = value()
     """Where the word frequencies are from."""
+    effects: list[SurprisalEffect] = value()
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain JSON values."""
-        effects = [
-            {
-                "name": effect.name,
-                "gain": effect.gain,
-                "standard_error": effect.standard_error,
-                "gain_by_story": effect.gain_by_story,
-                "milliseconds_per_nat": effect.slopes,
-            }
-            for effect in self.effects
-        ]
-        return {
-            "n_words": self.n_words,
-            "stories": self.stories,
-            "base_log_likelihood": self.base_log_likelihood,
-            "frequencies": self.frequencies,
-            "effects": effects,
-        }
-
-    def table(self) -> Table:
+    def table_rows(self) -> list[SurprisalEffect]:
         """Return a row for each model."""
-        lags = ["ms/nat, word", *(f"{lag} before" for lag in range(1, SPILL_OVER + 1))]
-        rows = [
-            [
-                effect.name,
-                f"{1000 * effect.gain:.2f} ± {1000 * effect.standard_error:.2f}",
-                f"{sum(gain > 0 for gain in effect.gain_by_story)} of {len(self.stories)}",
-                *(f"{slope:.2f}" for slope in effect.slopes),
-            ]
-            for effect in self.effects
-        ]
-        return Table(["surprisal", "gain (nats per 1,000 words)", "stories that gain", *lags], rows)
+        return self.effects
 
     def notes(self) -> list[str]:
-        """Return sentences about the data."""
         return [
             f"{self.n_words:,} words of {len(self.stories)} stories, each predicted from the others; ± is the standard "
             "error over stories.",
@@ -119,29 +111,21 @@ class ReadingTimesResult:
             f"{self.frequencies}.",
         ]
 
-    def to_text(self) -> str:
-        """Return the table and the notes for people."""
-        return "\n".join([self.table().to_text(), "", *self.notes()])
+    def headlines(self) -> list[tuple[str, str]]:
+        """Return the gain of the model itself: forward, if it has two directions."""
+        own = self.effects[0]
+        return [(f"reading times, {own.name}, gain in nats per 1,000 words", f"{1000 * own.gain:.2f}")]
 
-    def draw(self, path: str | Path, overwrite: bool = False) -> tuple[Path, Path]:
-        """Draw the gains as PNG and SVG. Errors as in ``save_figure``."""
-        with styled_figure(COLUMN, 0.8 + 0.25 * len(self.effects)) as figure:
-            axes = figure.subplots()
-            axes.grid(visible=False, axis="y")
-            rows = range(len(self.effects))
-            axes.barh(
-                rows,
-                [1000 * effect.gain for effect in self.effects],
-                xerr=[1000 * effect.standard_error for effect in self.effects],
-                color=COLORS[5],
-                ecolor=INK,
-                capsize=2,
-                height=0.6,
-            )
-            axes.set_yticks(rows, [effect.name for effect in self.effects])
-            axes.invert_yaxis()
-            axes.set_xlabel("gain in log-likelihood (nats per 1,000 words)")
-            return save_figure(figure, path, overwrite)
+    @property
+    def figure_size(self) -> tuple[float, float]:
+        return COLUMN, 0.8 + 0.25 * len(self.effects)
+
+    def plot(self, figure: Figure) -> None:
+        """Draw the gain of each model as a bar."""
+        gains = [1000 * effect.gain for effect in self.effects]
+        errors = [1000 * effect.standard_error for effect in self.effects]
+        label = "gain in log-likelihood (nats per 1,000 words)"
+        plot_bars(figure, [effect.name for effect in self.effects], gains, errors, label)
 
 
 def evaluate_reading_times(
@@ -202,14 +186,8 @@ def regress_reading_times(
 ) -> ReadingTimesResult:
     """Regress reading times on length, log frequency and surprisal, cross-validated by story.
 
-    Args:
-        stories: The stories.
-        log_frequencies: Of each word, for each story.
-        surprisal: For each model, the nats of each word, for each story.
-        frequencies: Where the frequencies are from, for the result.
-
-    Raises:
-        TextError: Too few words have all columns.
+    All columns have a value for each word, by story; ``surprisal`` has columns for each model. ``frequencies`` says in
+    the result where the frequencies are from.
     """
     lengths = [np.array([len(word.text) for word in story.words], dtype=np.float64) for story in stories]
     times = np.concatenate([[word.milliseconds for word in story.words] for story in stories])
@@ -236,13 +214,13 @@ def regress_reading_times(
         slopes = np.linalg.lstsq(full, times, rcond=None)[0][base.shape[1] :]
         effects.append(SurprisalEffect(name, float(gains.mean()), by_story, slopes.tolist()))
     numbers = [story.number for story in stories]
-    return ReadingTimesResult(effects, numbers, int(defined.sum()), float(without.mean()), frequencies)
+    return ReadingTimesResult(int(defined.sum()), numbers, float(without.mean()), frequencies, effects)
 
 
 def _held_out_log_likelihood(
     columns: NDArray[np.float64], times: NDArray[np.float64], folds: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the log-likelihood of each word by a regression on the other folds, ``(words,)``."""
+    """Compute the log-likelihood of each word by a regression on the other folds, ``(words,)``."""
     result = np.empty(len(times))
     for fold in np.unique(folds):
         test = folds == fold
@@ -254,7 +232,7 @@ def _held_out_log_likelihood(
 
 
 def _with_spill_over(stories: Columns) -> NDArray[np.float64]:
-    """Return a column for the word and one for each word before it, ``(words, 1 + SPILL_OVER)``; NaN before a story."""
+    """Make a column for the word and one for each word before it, ``(words, 1 + SPILL_OVER)``; NaN before a story."""
     shifted = [
         np.stack(
             [np.concatenate([np.full(lag, np.nan), values])[: len(values)] for lag in range(SPILL_OVER + 1)], axis=1
@@ -265,12 +243,12 @@ def _with_spill_over(stories: Columns) -> NDArray[np.float64]:
 
 
 def _word_nats(model: PretrainedBiLM, story: Story, start: StartName) -> list[list[float]]:
-    """Return the surprisal of each word for each direction, ``(directions, words)``: the sum over its tokens."""
-    sentences = [story.words[place] for place in story.sentences()]
-    found = surprisals(model, [[token for word in words for token in word.tokens] for words in sentences], start)
+    """Compute the surprisal of each word for each direction, ``(directions, words)``: the sum over its tokens."""
+    sentences = [story.words[span] for span in story.sentences()]
+    scored = surprisals(model, [[token for word in words for token in word.tokens] for words in sentences], start)
     sums = [
         _sum_by_word(words, sentence.nats[:, 1:-1].astype(np.float64))
-        for words, sentence in zip(sentences, found, strict=True)
+        for words, sentence in zip(sentences, scored, strict=True)
     ]
     whole: list[list[float]] = np.concatenate(sums, axis=1).tolist()
     return whole
@@ -285,13 +263,13 @@ def _sum_by_word(words: Sequence[Any], nats: NDArray[np.float64]) -> NDArray[np.
 def _count_text(
     model: PretrainedBiLM, stories: Sequence[Story], paths: Sequence[str | Path], progress: ProgressCallback | None
 ) -> dict[str, Any]:
-    """Return the surprisal of each word by an n-gram model, and its log frequency."""
+    """Compute the surprisal of each word by an n-gram model, and its log frequency."""
     vocabulary = softmax_and_vocabulary(model)[1]
     text = encode_text(_read_text(paths, progress), vocabulary)
-    sentences = [story.words[place] for story in stories for place in story.sentences()]
+    sentences = [story.words[span] for story in stories for span in story.sentences()]
     tokens = [[token for word in words for token in word.tokens] for words in sentences]
-    found = ngram_nats(text, encode_text(tokens, vocabulary), vocabulary, ORDER, progress)
-    nats = np.concatenate([_sum_by_word(words, row[:-1]) for words, row in zip(sentences, found, strict=True)])
+    scored = ngram_nats(text, encode_text(tokens, vocabulary), vocabulary, ORDER, progress)
+    nats = np.concatenate([_sum_by_word(words, row[:-1]) for words, row in zip(sentences, scored, strict=True)])
     stops = np.cumsum([len(story.words) for story in stories])[:-1]
     counts = np.bincount(text.words, minlength=len(vocabulary))
     # Boundaries are not words, and an unknown word should count as rare, not as frequent as all of them together.
@@ -305,7 +283,7 @@ def _count_text(
 
 
 def _log_frequencies(model: PretrainedBiLM, stories: Sequence[Story], counts: Mapping[str, int] | None) -> Columns:
-    """Return the log probability of each word in running text: that of its rarest token, punctuation apart."""
+    """Compute the log probability of each word in running text: that of its rarest token, punctuation apart."""
     probability = word_probability(model, counts)
 
     def of_word(tokens: Sequence[str]) -> float:
@@ -327,3 +305,26 @@ def _read_text(paths: Sequence[str | Path], progress: ProgressCallback | None) -
 
     for path in files:
         yield from read_sentences(path, count)
+
+
+def _find(data: Path) -> Files | None:
+    stories = existing_files(data, *(f"natural-stories/{name}*" for name in (WORDS, READING_TIMES, LARGE_MODEL)))
+    text = existing_files(data, *(f"lm-*/{TRAINING_TEXT}*{suffix}" for suffix in TEXT_SUFFIXES))
+    return {"stories": stories, "text": text} if stories else None
+
+
+def _run(run: EvaluationRun, files: Files) -> ReadingTimesResult:
+    folder = files["stories"][0].parent
+    stories = read_natural_stories(folder)
+    large = read_large_model(folder, stories)
+    return evaluate_reading_times(
+        run.elmo.model,
+        stories,
+        text=files["text"],
+        others=None if large is None else {LARGE_MODEL_NAME: large},
+        parts=run.parts,
+        progress=run.progress,
+    )
+
+
+EVALUATION = Evaluation("Reading times (Natural Stories)", f"natural-stories/{WORDS}", _find, _run, predicts=True)

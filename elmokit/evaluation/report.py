@@ -1,7 +1,6 @@
-"""A report about a model: every evaluation for which there is data, one after another.
+"""A report about a model: every evaluation for which there is data, one after another; and one evaluation alone.
 
-Each evaluation is a function in ``evaluation/`` or ``lm/``, and a section of the report
-(``evaluation/report_sections.py``). This module finds their data in one directory, runs them, and writes Markdown,
+``table.py`` lists the evaluations. This module finds their data in one directory, runs them, and writes Markdown,
 figures and JSON. Finished sections, and the finished parts of the section that is running, are kept in a directory
 next to the report until it is written, so that an interrupted run can be resumed.
 """
@@ -14,7 +13,9 @@ import importlib.util
 import json
 import platform
 import shutil
-from collections.abc import Callable, Collection, Sequence
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -23,13 +24,14 @@ from typing import TYPE_CHECKING, Any
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import RESTORE, prediction_settings
 from elmokit.engine.threads import n_threads
-from elmokit.errors import ConfigError, MissingExtraError, OutputError, TextError
-from elmokit.evaluation.figures import check_can_draw
-from elmokit.evaluation.report_sections import SECTIONS, TEXT_NAME, Files, ReportRun, Section
+from elmokit.errors import ConfigError, OutputError, TextError
+from elmokit.evaluation.figures import can_draw
+from elmokit.evaluation.result import Result
 from elmokit.evaluation.speed import processor_name
+from elmokit.evaluation.table import EVALUATIONS, TRAINING_TEXT, Evaluation, EvaluationRun, Files, load_evaluation
 from elmokit.evaluation.tables import Table
 from elmokit.formats.folder import DEFAULT_MODEL
-from elmokit.formats.model import describe
+from elmokit.formats.model import PretrainedBiLM, describe
 from elmokit.formats.open import open_model
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.checksums import file_digest
@@ -40,6 +42,19 @@ if TYPE_CHECKING:
     import torch
 
 FACTS = "results.json"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A finished section of the report."""
+
+    title: str
+    text: str
+    """Markdown, without the title."""
+    headlines: list[list[str]]
+    """The most important numbers, for the table at the top: what it is, and its value."""
+    facts: dict[str, Any]
+    """All numbers, as JSON values."""
 
 
 def evaluate_all(
@@ -62,8 +77,8 @@ def evaluate_all(
 
     Args:
         source: The model, as in ``open_model``. Without its softmax, only its vectors are evaluated.
-        data: The directory of the data; see ``report_sections.SECTIONS`` for the names in it. What is missing is left
-            out.
+        data: The directory of the data; each evaluation says in its ``layout`` which names it looks for. What is
+            missing is left out.
         report: The report, such as ``report.md``.
         only: The names of the sections to write; empty for all.
         options: As in ``open_model``.
@@ -81,10 +96,9 @@ def evaluate_all(
         OutputError: The report exists and ``overwrite`` is False, or what is kept is from another model or other data.
     """
     data, report = Path(data), Path(report)
-    if unknown := sorted(set(only) - SECTIONS.keys()):
-        raise ConfigError(f"There is no section {unknown[0]!r}. Choose from: {', '.join(SECTIONS)}.")
-    if not data.is_dir():
-        raise TextError(f"The directory of data {data} does not exist.")
+    if unknown := sorted(set(only) - EVALUATIONS.keys()):
+        raise ConfigError(f"There is no section {unknown[0]!r}. Choose from: {', '.join(EVALUATIONS)}.")
+    _check_data(data)
     folder = report.with_name(report.stem)
     if folder == report:
         raise OutputError(f"The report {report} needs an extension, such as {report}.md.")
@@ -92,19 +106,14 @@ def evaluate_all(
     check_output_path(folder, overwrite, folder=True, parts=["*.png", "*.svg", FACTS])
 
     model = open_model(source, options=options)
-    chosen = {name: section for name, section in SECTIONS.items() if not only or name in only}
-    found = {name: section.find(data) for name, section in chosen.items()}
-    left_out = [f"{name}: the data has no {chosen[name].layout}." for name, files in found.items() if files is None]
-    predicts = model.softmax is not None and model.vocabulary is not None
+    evaluations = {name: load_evaluation(name) for name in EVALUATIONS if not only or name in only}
     inputs: dict[str, Files] = {}
-    for name, files in found.items():
-        if files is None:
-            continue
-        if chosen[name].predicts and not predicts:
-            left_out.append(f"{name}: the model has no softmax and vocabulary.")
-        elif chosen[name].trains and not _has_torch():
-            left_out.append(f"{name}: PyTorch is not installed (pip install 'elmokit[torch]').")
-        else:
+    left_out: list[str] = []
+    for name, evaluation in evaluations.items():
+        files = evaluation.find(data)
+        if problem := _why_not(evaluation, files, model):
+            left_out.append(f"{name}: {problem}.")
+        elif files is not None:
             inputs[name] = files
     if not inputs:
         raise TextError(f"There is nothing to evaluate with {data}. {' '.join(left_out)}")
@@ -114,55 +123,111 @@ def evaluate_all(
         **prediction_settings(model, "warm"),
         "sections": ", ".join(inputs),
         # After "sections", so that an error names other sections first: they always have other files.
-        "the content of the data": _digest(
-            [_identify(path, data) for files in inputs.values() for paths in files.values() for path in paths]
-        ),
+        "the content of the data": _digest(inputs.values(), data),
     }
     work = report.with_name(f"{report.name}.partial")
-    elmo = Elmo(model)
     with PartResults(work / "results", settings, RESTORE) as parts:
-        run = ReportRun(elmo, work, folder, _can_draw(), parts, progress)
+        run = EvaluationRun(Elmo(model), work, parts, progress)
         sections = {}
         for name, files in inputs.items():
             title = f"section {name}"
             if on_section is not None and title not in parts:
                 on_section(name)
-            compute = partial(_as_json, chosen[name].evaluate, run, files)
+            compute = partial(_section, name, evaluations[name], run, files, folder.name)
             sections[name] = Section(**parts.compute(title, compute))
         facts = {name: section.facts for name, section in sections.items()}
-        name = str(source or DEFAULT_MODEL)
+        model_name = str(source or DEFAULT_MODEL)
         with atomic_write(folder, overwrite, folder=True) as temporary:
             if (work / "figures").is_dir():
                 for path in sorted((work / "figures").iterdir()):
                     shutil.copyfile(path, temporary / path.name)
             (temporary / FACTS).write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         with atomic_write(report, overwrite) as temporary:
-            text = _markdown(name, describe(model), sections, left_out, report, only)
+            text = _markdown(model_name, describe(model), sections, left_out, report, only)
             temporary.write_text(text, encoding="utf-8", newline="\n")
     shutil.rmtree(work)
     return facts
 
 
-def _as_json(evaluate: Callable[[ReportRun, Files], Section], run: ReportRun, files: Files) -> dict[str, Any]:
-    return dataclasses.asdict(evaluate(run, files))
+def evaluate_one(
+    name: str,
+    source: str | Path | None,
+    data: str | Path,
+    *,
+    options: str | Path | None = None,
+    device: str | torch.device | None = None,
+    keep: str | Path | None = None,
+    progress: ProgressCallback | None = None,
+) -> Result:
+    """Run one evaluation with a directory of data, as :func:`evaluate_all` does.
+
+    Args:
+        name: The name of the evaluation.
+        source, data, options, device, progress: As in :func:`evaluate_all`.
+        keep: Keep finished parts in this directory, so that an interrupted run can be resumed; None to keep nothing.
+
+    Raises:
+        ConfigError: There is no such evaluation, or the model cannot be evaluated by it.
+        TextError: The directory has no data for it, or a file cannot be read.
+        OutputError: What is kept is from another model or other data.
+    """
+    if name not in EVALUATIONS:
+        raise ConfigError(f"There is no evaluation {name!r}. Choose from: {', '.join(EVALUATIONS)}.")
+    data, evaluation = Path(data), load_evaluation(name)
+    _check_data(data)
+    files = evaluation.find(data)
+    if files is None:
+        raise TextError(f"{data} has no {evaluation.layout}.")
+    model = open_model(source, options=options)
+    if problem := _why_not(evaluation, files, model):
+        raise ConfigError(f"The evaluation {name} cannot run: {problem}.")
+    if device is not None:
+        model.to(device)
+    settings = {**prediction_settings(model, "warm"), "the content of the data": _digest([files], data)}
+    with tempfile.TemporaryDirectory(prefix="elmokit-evaluation-") as temporary:
+        work = Path(temporary if keep is None else keep)
+        with PartResults(None if keep is None else work / "results", settings, RESTORE) as parts:
+            return evaluation.run(EvaluationRun(Elmo(model), work, parts, progress), files)
 
 
-def _identify(path: Path, data: Path) -> list[Any]:
-    """Return what shows whether a file has changed between two runs."""
-    name = str(path.relative_to(data))
-    return [name, path.stat().st_size if path.name.startswith(TEXT_NAME) else file_digest(path)]
+def _check_data(data: Path) -> None:
+    if not data.is_dir():
+        raise TextError(f"The directory of data {data} does not exist.")
 
 
-def _digest(facts: Any) -> str:
-    return hashlib.sha256(json.dumps(facts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+def _why_not(evaluation: Evaluation, files: Files | None, model: PretrainedBiLM) -> str:
+    """Say why an evaluation cannot run; empty if it can."""
+    if files is None:
+        return f"the data has no {evaluation.layout}"
+    if evaluation.predicts and (model.softmax is None or model.vocabulary is None):
+        return "the model has no softmax and vocabulary"
+    if evaluation.trains and not _has_torch():
+        return "PyTorch is not installed (pip install 'elmokit[torch]')"
+    return ""
 
 
-def _can_draw() -> bool:
-    try:
-        check_can_draw()
-    except MissingExtraError:
-        return False
-    return True
+def _section(name: str, evaluation: Evaluation, run: EvaluationRun, files: Files, folder_name: str) -> dict[str, Any]:
+    result = evaluation.run(run, files)
+    images = {}
+    figures = run.work / "figures"
+    for part, shown in result.figures().items() if can_draw() else ():
+        stem, title = (f"{name}-{part}", f"{shown.figure_title}, {part}") if part else (name, shown.figure_title)
+        figures.mkdir(exist_ok=True)
+        shown.draw(figures / stem, overwrite=True)
+        images[part] = f"![{title}]({folder_name}/{stem}.svg)"
+    headlines = [list(line) for line in result.headlines()]
+    return dataclasses.asdict(Section(evaluation.title, result.to_markdown(images), headlines, result.to_dict()))
+
+
+def _digest(inputs: Collection[Files], data: Path) -> str:
+    """Identify the content of files: of training text by its size."""
+    identities = [
+        [str(path.relative_to(data)), path.stat().st_size if path.name.startswith(TRAINING_TEXT) else file_digest(path)]
+        for files in inputs
+        for paths in files.values()
+        for path in paths
+    ]
+    return hashlib.sha256(json.dumps(identities).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _has_torch() -> bool:
@@ -172,20 +237,19 @@ def _has_torch() -> bool:
 def _markdown(
     name: str,
     model: dict[str, Any],
-    sections: dict[str, Section],
+    sections: Mapping[str, Section],
     left_out: Sequence[str],
     report: Path,
     only: Collection[str],
 ) -> str:
-    """Return the text of the report."""
-    card = {key: value for key, value in model["card"].items() if isinstance(value, str) and key != "name"}
-    known = {key: value for key, value in model.items() if key not in ("path", "card") and value}
-    shown = [[key, " ".join(str(value).split())] for key, value in (known | card).items()]
+    card = {key: text for key, text in model["card"].items() if isinstance(text, str) and key != "name"}
+    known = {key: fact for key, fact in model.items() if key not in ("path", "card") and fact}
+    shown = [[key, " ".join(str(fact).split())] for key, fact in (known | card).items()]
     call = f"elmokit evaluate all --model {name} --data DIR --report {report.name}"
-    for chosen in only:
-        call += f" --only {chosen}"
+    call += "".join(f" --only {chosen}" for chosen in only)
+    headlines = [line for section in sections.values() for line in section.headlines]
     lines = [f"# Evaluation of {name}", "", f"Made by `{call}`.", ""]
-    lines += [Table(["number", "value"], [row for one in sections.values() for row in one.headlines]).to_markdown(), ""]
+    lines += [Table(["number", "value"], headlines).to_markdown(), ""]
     for section in sections.values():
         lines += [f"## {section.title}", "", section.text, ""]
     lines += ["## Model", "", Table(["fact", "value"], shown).to_markdown(), ""]

@@ -63,10 +63,10 @@ def find_sense_set(path: str | Path) -> SenseSet:
     path = Path(path)
     data = path
     if path.is_dir():
-        found = sorted(file for end in PACKED for file in path.glob(f"*{DATA}{end}"))
-        if len(found) != 1:
-            raise TextError(f"{path} contains {len(found)} files *{DATA}. Give the file itself.")
-        data = found[0]
+        files = sorted(file for end in PACKED for file in path.glob(f"*{DATA}{end}"))
+        if len(files) != 1:
+            raise TextError(f"{path} contains {len(files)} files *{DATA}. Give the file itself.")
+        data = files[0]
     elif not path.is_file():
         raise TextError(f"{path} does not exist. Give a file *{DATA}, or the directory that contains one.")
     stem, mark, _ = data.name.rpartition(DATA)
@@ -79,12 +79,7 @@ def find_sense_set(path: str | Path) -> SenseSet:
 
 
 def read_sense_xml(path: str | Path) -> Iterator[SenseSentence]:
-    """Yield the sentences of a ``.data.xml`` file. An element with several words gives several tokens.
-
-    Raises:
-        TextError: The file cannot be read or is not well-formed XML; or an instance has no id, lemma, part of speech or
-            text, or repeats the id of another.
-    """
+    """Yield the sentences of a ``.data.xml`` file. An element with several words gives several tokens."""
     reader = _XmlHandler(str(path))
     parser = expat.ParserCreate()
     parser.StartElementHandler = lambda name, given: reader.start(name, given, parser.CurrentLineNumber)
@@ -156,16 +151,12 @@ class _XmlHandler:
 
 
 def normal_lemma(lemma: str) -> str:
-    """Return a lemma as WordNet spells it: in lower case, with ``_`` for spaces."""
+    """Spell a lemma as WordNet does: in lower case, with ``_`` for spaces."""
     return lemma.lower().replace(" ", "_")
 
 
 def read_keys(path: str | Path) -> dict[str, tuple[str, ...]]:
-    """Read a key file: for each instance id its correct senses. Lines with the same id are merged.
-
-    Raises:
-        TextError: The file cannot be read, or a line has no sense.
-    """
+    """Read a key file: for each instance id its correct senses. Lines with the same id are merged."""
     keys: dict[str, tuple[str, ...]] = {}
     for number, line in enumerate(read_lines(path), start=1):
         columns = split_tokens(line)

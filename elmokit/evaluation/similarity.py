@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,18 @@ from numpy.typing import NDArray
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.errors import TextError
-from elmokit.evaluation.figures import LINES, PAGE, save_figure, styled_figure
+from elmokit.evaluation.figures import LINES, PAGE
+from elmokit.evaluation.result import Record, ResultGroup, TableResult, value
+from elmokit.evaluation.table import Evaluation, EvaluationRun, Files, existing_files
 from elmokit.evaluation.tables import Table
 from elmokit.formats.sentence_pooling import SentencePooling, Whitening
 from elmokit.storage.part_results import PartResults
 from elmokit.storage.progress import ProgressCallback
 from elmokit.storage.text_files import read_lines, split_tokens
+from elmokit.text.tokenize import treebank_tokenizer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PAIRS_AT_ONCE = 256
 STORED = "stored whitening"
@@ -53,39 +59,64 @@ class SimilarityScores:
 
 
 @dataclass(frozen=True)
-class PoolingScore:
+class PoolingScore(Record):
     """The agreement of one way of pooling token vectors."""
 
-    layers: str
-    weighting: str
-    spearman: float
-    pearson: float
+    layers: str = value()
+    weighting: str = value()
+    spearman: float = value()
+    pearson: float = value()
 
 
 @dataclass(frozen=True)
-class SimilarityResult:
+class LayersRow(Record):
+    """The rank correlations of one choice of layers."""
+
+    layers: str = value("layers")
+    by_weighting: dict[str, float | None] = value("", ".3f")
+    """None where a weighting does not exist for these layers, such as the model's own whitening."""
+
+
+@dataclass(frozen=True)
+class FileSimilarity(TableResult):
+    """The agreement of all ways of pooling, for one file of pairs."""
+
+    n_pairs: int = value()
+    poolings: list[PoolingScore] = value()
+
+    def table_rows(self) -> list[LayersRow]:
+        """Return rank correlations: a row for each choice of layers, a column for each weighting."""
+        correlations = {(score.layers, score.weighting): score.spearman for score in self.poolings}
+        weightings = dict.fromkeys(weighting for _, weighting in correlations)
+        return [
+            LayersRow(layers, {weighting: correlations.get((layers, weighting)) for weighting in weightings})
+            for layers in dict.fromkeys(layers for layers, _ in correlations)
+        ]
+
+
+@dataclass(frozen=True)
+class SimilarityResult(ResultGroup[FileSimilarity]):
     """The agreement of all ways of pooling, for each file of pairs."""
 
-    scores: dict[str, list[PoolingScore]]
-    n_pairs: dict[str, int]
+    figure_title = "Spearman correlation by pooling"
+
+    @property
+    def scores(self) -> dict[str, list[PoolingScore]]:
+        """The agreement of each pooling, by file."""
+        return {name: result.poolings for name, result in self.results.items()}
+
+    @property
+    def n_pairs(self) -> dict[str, int]:
+        """The number of pairs, by file."""
+        return {name: result.n_pairs for name, result in self.results.items()}
 
     def best(self, name: str) -> PoolingScore:
         """Return the pooling with the highest rank correlation on a file."""
-        return max(self.scores[name], key=lambda score: score.spearman)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain JSON values."""
-        return {
-            name: {"n_pairs": self.n_pairs[name], "poolings": [dataclasses.asdict(score) for score in scores]}
-            for name, scores in self.scores.items()
-        }
+        return max(self.results[name].poolings, key=lambda score: score.spearman)
 
     def table(self, name: str) -> Table:
         """Return rank correlations: a row for each choice of layers, a column for each weighting."""
-        layers, weightings = self._axes(name)
-        found = {(score.layers, score.weighting): f"{score.spearman:.3f}" for score in self.scores[name]}
-        rows = [[row, *(found.get((row, column), "") for column in weightings)] for row in layers]
-        return Table(["layers", *weightings], rows)
+        return self.results[name].table()
 
     def notes(self, name: str) -> list[str]:
         """Return a sentence about the data and the best pooling."""
@@ -95,33 +126,31 @@ class SimilarityResult:
             f"{best.spearman:.3f}, layers {best.layers}, {best.weighting}."
         ]
 
-    def to_text(self) -> str:
-        """Return the tables and notes for people."""
-        return "\n\n".join("\n".join([*self.notes(name), self.table(name).to_text()]) for name in self.scores)
+    def heading(self, name: str) -> str:
+        return " ".join(self.notes(name))
 
-    def draw(self, path: str | Path, overwrite: bool = False) -> tuple[Path, Path]:
-        """Draw the rank correlation by layers as PNG and SVG. Errors as in ``save_figure``."""
-        with styled_figure(PAGE, 2.4 * len(self.scores) + 0.4) as figure:
-            panels = figure.subplots(len(self.scores), 1, squeeze=False)[:, 0]
-            for axes, name in zip(panels, self.scores, strict=True):
-                layers, weightings = self._axes(name)
-                for weighting, style in zip(weightings, itertools.cycle(LINES)):
-                    points = [
-                        (layers.index(score.layers), score.spearman)
-                        for score in self.scores[name]
-                        if score.weighting == weighting
-                    ]
-                    axes.plot(*zip(*points, strict=True), label=weighting, **style)
-                axes.set_xticks(range(len(layers)), layers)
-                axes.set_title(name)
-                axes.set_xlabel("layers")
-                axes.set_ylabel("Spearman correlation")
-            figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
-            return save_figure(figure, path, overwrite)
+    def headlines(self) -> list[tuple[str, str]]:
+        """Return the best correlation on each file."""
+        return [(f"similarity, {name}, best pooling", f"{self.best(name).spearman:.3f}") for name in self.results]
 
-    def _axes(self, name: str) -> tuple[list[str], list[str]]:
-        scores = self.scores[name]
-        return list(dict.fromkeys(one.layers for one in scores)), list(dict.fromkeys(one.weighting for one in scores))
+    @property
+    def figure_size(self) -> tuple[float, float]:
+        return PAGE, 2.4 * len(self.results) + 0.4
+
+    def plot(self, figure: Figure) -> None:
+        """Draw the rank correlation by layers: a panel for each file, a line for each weighting."""
+        panels = figure.subplots(len(self.results), 1, squeeze=False)[:, 0]
+        for axes, (name, result) in zip(panels, self.results.items(), strict=True):
+            table = result.table_rows()
+            for weighting, style in zip(table[0].by_weighting, itertools.cycle(LINES)):
+                correlations = [row.by_weighting[weighting] for row in table]
+                points = [(x, correlation) for x, correlation in enumerate(correlations) if correlation is not None]
+                axes.plot(*zip(*points, strict=True), label=weighting, **style)
+            axes.set_xticks(range(len(table)), [row.layers for row in table])
+            axes.set_title(name)
+            axes.set_xlabel("layers")
+            axes.set_ylabel("Spearman correlation")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
 
 
 def read_scored_pairs(
@@ -147,7 +176,7 @@ def read_scored_pairs(
     is_csv = ".csv" in Path(path).suffixes
     pairs, header = [], False
     try:
-        for number, row in enumerate(_csv_rows(path) if is_csv else map(_split_columns, read_lines(path)), start=1):
+        for number, row in enumerate(_split_rows(path, is_csv), start=1):
             if not row:
                 continue
             try:
@@ -231,23 +260,24 @@ def evaluate_similarity(
             count(len(chunk))
         rows = []
         for (layers, weighting), pooled_chunks in vectors.items():
-            found = _agreement(np.concatenate(pooled_chunks), pairs)
-            rows.append(dataclasses.asdict(PoolingScore(layers, weighting, found.spearman, found.pearson)))
+            agreement = _agreement(np.concatenate(pooled_chunks), pairs)
+            rows.append(PoolingScore(layers, weighting, agreement.spearman, agreement.pearson).to_dict())
         return rows
 
-    scores = {}
+    results = {}
     for name, pairs in files.items():
-        part = f"similarity {name}"
-        if part in parts:
+        stage = f"similarity {name}"
+        if stage in parts:
             n_done += len(pairs)
-        scores[name] = [PoolingScore(**row) for row in parts.compute(part, partial(score, pairs))]
-    return SimilarityResult(scores, {name: len(pairs) for name, pairs in files.items()})
+        poolings = [PoolingScore(**row) for row in parts.compute(stage, partial(score, pairs))]
+        results[name] = FileSimilarity(len(pairs), poolings)
+    return SimilarityResult(results)
 
 
 def _embedders(
     elmo: Elmo, smoothings: Sequence[float], whiten: Sequence[Sequence[str]]
 ) -> dict[tuple[str, str], SentenceEmbedder]:
-    """Return an embedder for each choice of layers and weighting."""
+    """Make an embedder for each choice of layers and weighting."""
     weightings = {"mean": SentencePooling("mean")}
     if elmo.model.vocabulary is not None:
         for smoothing in smoothings:
@@ -261,7 +291,7 @@ def _embedders(
     if elmo.model.whitening is not None:
         embedders[_layers_name(elmo.model.whitening.pooling.layers), STORED] = SentenceEmbedder(elmo)
     if whiten:
-        plain = {key: one for key, one in embedders.items() if one.whitening is None}
+        plain = {key: embedder for key, embedder in embedders.items() if embedder.whitening is None}
         for (layers, name), vectors in _pool(elmo, plain, [list(tokens) for tokens in whiten if len(tokens)]).items():
             whitened = SentenceEmbedder(elmo, plain[layers, name].pooling)
             whitened.whitening = Whitening.fit([vectors], whitened.pooling)
@@ -272,12 +302,12 @@ def _embedders(
 def _pool(
     elmo: Elmo, embedders: Mapping[tuple[str, str], SentenceEmbedder], sentences: Sequence[list[str]]
 ) -> dict[tuple[str, str], NDArray[np.float32]]:
-    """Return the vectors of sentences ``(sentences, dim)`` by each embedder. The layers are computed once for all."""
-    found: dict[tuple[str, str], list[NDArray[np.float32]]] = {key: [] for key in embedders}
+    """Pool the vectors of sentences ``(sentences, dim)`` by each embedder. The layers are computed once for all."""
+    pooled: dict[tuple[str, str], list[NDArray[np.float32]]] = {key: [] for key in embedders}
     for tokens, layers in zip(sentences, elmo.embed(iter(sentences), layers="all"), strict=True):
         for key, embedder in embedders.items():
-            found[key].append(embedder.pool(tokens, _select(layers, embedder.pooling.layers)))
-    return {key: np.stack(rows) for key, rows in found.items()}
+            pooled[key].append(embedder.pool(tokens, _select(layers, embedder.pooling.layers)))
+    return {key: np.stack(rows) for key, rows in pooled.items()}
 
 
 def _select(layers: NDArray[np.float32], wanted: Any) -> NDArray[np.float32]:
@@ -304,25 +334,17 @@ def _check_scores(pairs: Sequence[ScoredPair]) -> None:
 
 
 def _agreement(vectors: NDArray[np.float32], pairs: Sequence[ScoredPair]) -> SimilarityScores:
-    """Compare cosines with scores.
-
-    Args:
-        vectors: ``(2 * pairs, dim)``: of the first and second sentence of each pair.
-        pairs: The pairs.
-    """
+    """Compare cosines with scores. Vectors are ``(2 * pairs, dim)``: of the first and second sentence of each pair."""
     scores = np.array([pair.score for pair in pairs])
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
     cosines = (unit[0::2].astype(np.float64) * unit[1::2]).sum(axis=1)
     return SimilarityScores(cosines, _correlation(_ranks(cosines), _ranks(scores)), _correlation(cosines, scores))
 
 
-def _csv_rows(path: str | Path) -> Iterator[list[str]]:
-    # A quoted field may contain line ends, so the reader needs them.
-    return csv.reader(f"{line}\n" for line in read_lines(path))
-
-
-def _split_columns(line: str) -> list[str]:
-    return line.split("\t") if "\t" in line else line.split()
+def _split_rows(path: str | Path, is_csv: bool) -> Iterator[list[str]]:
+    if is_csv:  # a quoted field may contain line ends, so the reader needs them
+        return csv.reader(f"{line}\n" for line in read_lines(path))
+    return (line.split("\t") if "\t" in line else line.split() for line in read_lines(path))
 
 
 def _is_number(text: str) -> bool:
@@ -341,7 +363,7 @@ def _finite(text: str) -> float:
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the rank of each value; equal values share the mean of their ranks."""
+    """Rank the values; equal values share the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     after = np.cumsum(counts)
     ranks: NDArray[np.float64] = (after - (counts - 1) / 2)[inverse]
@@ -349,5 +371,20 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    """Return the linear correlation; 0 if ``x`` does not vary."""
+    """Compute the linear correlation; 0 if ``x`` does not vary."""
     return 0.0 if np.ptp(x) == 0 else float(np.corrcoef(x, y)[0, 1])
+
+
+def _find(data: Path) -> Files | None:
+    sentences = existing_files(data, "sts-benchmark/test.csv*") or existing_files(data, "sts-benchmark/dev.csv*")
+    pairs = sentences + existing_files(data, "word-similarity/*")
+    return {"pairs": pairs} if pairs else None
+
+
+def _run(run: EvaluationRun, files: Files) -> SimilarityResult:
+    tokenize = treebank_tokenizer()
+    pairs = {f"{path.parent.name}/{path.name}": read_scored_pairs(path, tokenize) for path in files["pairs"]}
+    return evaluate_similarity(run.elmo, pairs, parts=run.parts, progress=run.progress)
+
+
+EVALUATION = Evaluation("Similarity", "sts-benchmark/test.csv or dev.csv, and no word-similarity/*", _find, _run)

@@ -94,12 +94,6 @@ def measure_speed(
     Each batch has sentences of 20 made-up words of common lengths. Half of the words of a large batch are distinct, as
     in running text. What is timed is ``Elmo.embed_batch`` from zero states, without the token cache; the fastest of
     several calls counts.
-
-    Args:
-        model: The model.
-        n_rows: Batch sizes.
-        seconds: How long to repeat each batch. None for ``MEASURE_SECONDS``.
-        progress: Called with the number of finished measurements.
     """
     seconds = MEASURE_SECONDS if seconds is None else seconds
     elmo = Elmo(model, start="zero", token_cache_mib=0)
@@ -136,7 +130,7 @@ def measure_speed(
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return the facts about this machine that decide which kernels run."""
+    """Collect the facts about this machine that decide which kernels run."""
     library = compiler.load_library()
     used = None if library is None else library.instructions
     return {
@@ -151,13 +145,13 @@ def describe_machine() -> dict[str, Any]:
 
 
 def processor_name() -> str:
-    """Return the name that the processor reports, or the best that is known of it."""
+    """Read the name that the processor reports, or the best that is known of it."""
     try:
         text = Path("/proc/cpuinfo").read_text(errors="replace")
     except OSError:
         text = ""
-    found = re.search(r"^model name\s*:\s*(.+?)\s*$", text, re.MULTILINE)
-    return found[1] if found else platform.processor() or platform.machine()
+    name = re.search(r"^model name\s*:\s*(.+?)\s*$", text, re.MULTILINE)
+    return name[1] if name else platform.processor() or platform.machine()
 
 
 @contextmanager
@@ -185,7 +179,7 @@ def _sentences(n_rows: int) -> list[list[str]]:
 
 
 def _best_seconds(call: Callable[[], object], seconds: float) -> float:
-    """Return the time of the fastest call, among as many as fit into the given time: at least two."""
+    """Time the fastest call among as many as fit into the given time: at least two."""
     call()  # packs the weights and fills the caches
     times: list[float] = []
     while len(times) < 2 or sum(times) < seconds:
@@ -196,9 +190,9 @@ def _best_seconds(call: Callable[[], object], seconds: float) -> float:
 
 
 def _precisions(kernels: Sequence[Backend]) -> tuple[Precision, ...]:
-    """Return the precisions of the LSTM layers' weights, the most precise first."""
-    found = {NATIVE.get(kernel, "float32") for kernel in kernels}
-    return tuple(precision for precision in PRECISIONS if precision in found)
+    """List the precisions of the LSTM layers' weights, the most precise first."""
+    used = {NATIVE.get(kernel, "float32") for kernel in kernels}
+    return tuple(precision for precision in PRECISIONS if precision in used)
 
 
 def _layer_weights(config: BiLMConfig) -> Iterator[tuple[int, int]]:
@@ -210,7 +204,7 @@ def _layer_weights(config: BiLMConfig) -> Iterator[tuple[int, int]]:
 
 
 def _token_weights(config: BiLMConfig) -> int:
-    """Return how many weights multiply each distinct token: those of the highway layers and of the projection."""
+    """Count the weights that multiply each distinct token: those of the highway layers and of the projection."""
     return sum(
         math.prod(shape)
         for name, shape in tensor_shapes(config).items()
@@ -221,7 +215,7 @@ def _token_weights(config: BiLMConfig) -> int:
 def _ceiling_seconds(
     config: BiLMConfig, batch: list[list[str]], operations: float, reading: float, precision: Precision
 ) -> float:
-    """Return the time that the products of a batch would take at the given rates."""
+    """Compute the time that the products of a batch would take at the given rates."""
     n_rows, n_steps = len(batch), SENTENCE_TOKENS + N_BOUNDARIES
     n_chunks = -(-n_rows * n_steps // max(CHUNK_ROWS, n_rows))
 
@@ -240,7 +234,7 @@ def _ceiling_seconds(
 
 
 def _product_rate(precision: Precision, seconds: float) -> float:
-    """Return the operations per second of the fastest matrix product: of the C functions, and in float32 of NumPy."""
+    """Measure the operations per second of the fastest matrix product: of the C functions, and in float32 of NumPy."""
     library = compiler.load_library()
     draw = np.random.default_rng(0)
     rates: list[float] = []
@@ -259,7 +253,7 @@ def _product_rate(precision: Precision, seconds: float) -> float:
 
 
 def _reading_rate(n_bytes: int, seconds: float) -> float:
-    """Return the bytes per second at which a block of this size can be read again and again."""
+    """Measure the bytes per second at which a block of this size can be read again and again."""
     # The maximum, because NumPy computes it as fast as memory can be read; and by as many threads as compute a model.
     parts = np.array_split(np.ones(max(n_bytes // 4, 1), np.float32), n_threads())
     with ThreadPoolExecutor(len(parts)) as pool:

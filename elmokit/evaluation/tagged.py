@@ -49,13 +49,7 @@ def read_tagged(path: str | Path, tags: str | None = None, words: int = 1) -> It
 
 
 def read_conllu(path: str | Path, tags: str = "UPOS") -> Iterator[TaggedSentence]:
-    """Read the sentences of a CoNLL-U or CoNLL-U Plus file. Multiword tokens (``1-2``) and empty nodes (``8.1``) are
-    skipped.
-
-    Raises:
-        ConfigError: There is no column with that name.
-        TextError: The file cannot be read, or a line has a different number of columns.
-    """
+    """Read CoNLL-U or CoNLL-U Plus. Multiword tokens (``1-2``) and empty nodes (``8.1``) are skipped."""
     names = list(CONLLU)
     sentence: list[tuple[str, str | None]] = []
     for number, line in enumerate(read_lines(path), start=1):
@@ -78,16 +72,9 @@ def read_conllu(path: str | Path, tags: str = "UPOS") -> Iterator[TaggedSentence
 
 
 def read_columns(path: str | Path, words: int = 1, tags: int = 2) -> Iterator[TaggedSentence]:
-    """Read the sentences of a file with one token per line and columns separated by spaces or tabs.
+    """Read a file with one token per line and columns separated by spaces or tabs, which are numbered from 1.
 
     This is the format of CoNLL 2000 and 2003: a blank line ends a sentence, and ``-DOCSTART-`` lines are skipped.
-
-    Args:
-        words, tags: Numbers of their columns, from 1.
-
-    Raises:
-        ConfigError: There is no column with that number.
-        TextError: The file cannot be read, or a line has a different number of columns than the first.
     """
     for sentence in read_column_sentences(path, enumerate(read_lines(path), start=1), split=split_tokens):
         n_columns = len(sentence.rows[0])
@@ -98,7 +85,7 @@ def read_columns(path: str | Path, words: int = 1, tags: int = 2) -> Iterator[Ta
 
 
 def unpacked_name(path: str | Path) -> str:
-    """Return the name of a file without the suffix of its compression."""
+    """Cut the suffix of its compression from the name of a file."""
     path = Path(path)
     return path.stem if path.suffix in (".gz", ".xz", ".zst") else path.name
 

@@ -35,7 +35,7 @@ class WordAnchors:
     """``(layers, words, dim)``."""
 
     def rows(self, words: Iterable[str]) -> list[int]:
-        """Return the rows of words that have an anchor."""
+        """Find the rows of words that have an anchor."""
         rows = {word: row for row, word in enumerate(self.words)}
         return [rows[word] for word in words]
 
@@ -58,17 +58,7 @@ class LayerRetrieval:
 def word_anchors(
     elmo: Elmo, sentences: Iterable[Sequence[str]], words: Iterable[str], min_count: int = 1
 ) -> WordAnchors:
-    """Compute the mean vector of words over their occurrences in a text.
-
-    Args:
-        elmo: The model.
-        sentences: Lists of tokens, which are read once.
-        words: The words, as they are written in the text. Those that occur less than ``min_count`` times are left out.
-        min_count: See above.
-
-    Raises:
-        TextError: A sentence is not a list of strings.
-    """
+    """Compute the mean vector of words over a text, which is read once, for words that occur ``min_count`` times."""
     rows = {word: row for row, word in enumerate(dict.fromkeys(words))}
     # float64: a frequent word sums up many vectors.
     sums = np.zeros((elmo.n_layers, len(rows), elmo.output_dim))
@@ -88,17 +78,7 @@ def word_anchors(
 def measure_retrieval(
     source: WordAnchors, target: WordAnchors, pairs: Sequence[Pair], alignment: LayerAlignment
 ) -> Iterator[LayerRetrieval]:
-    """Test every layer with and without an alignment.
-
-    Args:
-        source: The words of the source model.
-        target: The words of the target model: the candidates.
-        pairs: Words of ``source`` and their translations in ``target``.
-        alignment: Maps vectors of ``source``.
-
-    Yields:
-        The precision of each layer.
-    """
+    """Test every layer with and without an alignment of ``source``, on pairs of a word and its translation."""
     right: dict[str, list[str]] = {}
     for word, translation in pairs:
         right.setdefault(word, []).append(translation)
@@ -120,7 +100,7 @@ def retrieval_precision(
     translations: Sequence[set[int]],
     csls: bool = False,
 ) -> float:
-    """Return how often the most similar target vector belongs to a translation of the source word.
+    """Compute how often the most similar target vector belongs to a translation of the source word, from 0 to 1.
 
     Args:
         source: The vectors of the source words, ``(words, dim)``.
@@ -130,9 +110,6 @@ def retrieval_precision(
         csls: Compare by CSLS (Conneau et al. 2018) instead of the cosine: from twice the cosine, subtract the mean
             cosine of each of the two words with its ten nearest neighbors on the other side. In high dimensions some
             words are near to all others, and would be wrong answers to many queries.
-
-    Returns:
-        A fraction from 0 to 1.
     """
     source, target = _unit(source), _unit(target)
     n_right, target_density = 0, np.zeros(len(target), np.float32)
@@ -156,7 +133,7 @@ def _blocks(rows: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
 
 
 def _density(cosines: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the mean of the largest cosines of each row."""
+    """Average the largest cosines of each row."""
     n_neighbors = min(N_NEIGHBORS, cosines.shape[1])
     nearest = np.partition(cosines, cosines.shape[1] - n_neighbors, axis=1)[:, -n_neighbors:]
     return np.asarray(nearest.mean(axis=1), np.float32)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from elmokit.engine.state import State
 from elmokit.errors import ConfigError, TextError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.perplexity import by_direction, exp_or_inf
+from elmokit.lm.perplexity import DirectionPerplexities
 from elmokit.lm.surprisal import softmax_and_vocabulary
 from elmokit.storage.text_files import read_lines
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
@@ -28,11 +28,9 @@ STEPS_AT_ONCE = 64  # positions per row in one call of the network; the state is
 
 
 @dataclass(frozen=True)
-class BilmTfPerplexity:
+class BilmTfPerplexity(DirectionPerplexities):
     """The perplexity that bilm-tf reports for a text, and how much of the text it covers."""
 
-    mean_nats: tuple[float, ...]
-    """Mean surprisal per counted prediction: forward, then backward if there is one."""
     n_predictions: int
     """Counted predictions per direction."""
     n_lost: int
@@ -41,18 +39,6 @@ class BilmTfPerplexity:
     """bilm-tf's batch size."""
     unknown_ratio: float
     """Fraction of the text's tokens that are not in the vocabulary and count as ``<UNK>``."""
-    backward_only: bool = False
-    """The model has one direction, the backward one."""
-
-    @property
-    def per_direction(self) -> tuple[float, ...]:
-        """The perplexity of each direction: forward, then backward."""
-        return tuple(exp_or_inf(nats) for nats in self.mean_nats)
-
-    @property
-    def mean(self) -> float:
-        """The number that bilm-tf prints: exp of the mean nats over both directions."""
-        return exp_or_inf(sum(self.mean_nats) / len(self.mean_nats))
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers by name, as ``elmokit evaluate perplexity --json`` prints them."""
@@ -61,13 +47,13 @@ class BilmTfPerplexity:
             "n_predictions": self.n_predictions,
             "n_lost": self.n_lost,
             "unknown_ratio": self.unknown_ratio,
-            "perplexity": {**by_direction(self.per_direction, self.backward_only), "as_bilm_tf": self.mean},
+            "perplexity": {**self.by_direction(self.per_direction), "as_bilm_tf": self.mean},
         }
 
-    def table(self) -> str:
-        """Format the numbers as a table, as ``elmokit evaluate perplexity`` prints it."""
+    def to_text(self) -> str:
+        """Return the numbers as lines for people, as ``elmokit evaluate perplexity`` prints them."""
         n_all = self.n_predictions + self.n_lost
-        named = by_direction(self.per_direction, self.backward_only)
+        named = self.by_direction(self.per_direction)
         lost = f"; bilm-tf does not count the other {self.n_lost:,}" if self.n_lost else ""
         return "\n".join(
             [
@@ -80,30 +66,18 @@ class BilmTfPerplexity:
 
 
 def read_like_bilm_tf(paths: Sequence[Path]) -> Iterator[list[str]]:
-    """Yield the sentences that bilm-tf would read.
-
-    It reads the last file first, takes blank lines as empty sentences, and splits at any Unicode white space.
-
-    Raises:
-        TextError, MissingExtraError: As in ``read_lines``; or a file is empty, at which bilm-tf stops.
-    """
+    """Yield the sentences that bilm-tf would read: of the last file first, blank lines as empty sentences."""
     for path in reversed(paths):
         is_empty = True
         for line in read_lines(path):
             is_empty = False
-            yield line.split()
+            yield line.split()  # at any Unicode white space
         if is_empty:
             raise TextError(f"{path} is empty, and bilm-tf stops at an empty file. Leave it out.")
 
 
 def bilm_tf_perplexity(model: PretrainedBiLM, sentences: Iterable[Sequence[str]], batch_size: int) -> BilmTfPerplexity:
-    """Compute bilm-tf's test perplexity for a batch size.
-
-    Raises:
-        ModelNotFoundError: The model has no softmax or no vocabulary.
-        ConfigError: The batch size is below 1.
-        TextError: There are fewer sentences than the batch size, for which bilm-tf prints NaN.
-    """
+    """Compute bilm-tf's test perplexity for a batch size."""
     if batch_size < 1:
         raise ConfigError(f"bilm-tf's batch size is {batch_size}; it must be at least 1.")
     _, vocabulary = softmax_and_vocabulary(model)
@@ -129,7 +103,9 @@ def bilm_tf_perplexity(model: PretrainedBiLM, sentences: Iterable[Sequence[str]]
     n_predictions = n_steps * batch_size
     mean_nats = tuple((total / n_predictions).tolist())
     n_lost, unknown_ratio = n_text - n_predictions, n_unknown / max(1, n_text - n_sentences)
-    return BilmTfPerplexity(mean_nats, n_predictions, n_lost, batch_size, unknown_ratio, model.config.backward_only)
+    return BilmTfPerplexity(
+        mean_nats, n_predictions, n_lost, batch_size, unknown_ratio, backward_only=model.config.backward_only
+    )
 
 
 def _summed_nats(

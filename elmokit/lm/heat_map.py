@@ -76,5 +76,5 @@ def show(
     return HeatMap(surprisal, directions, expected)
 
 
-def _words(found: Sequence[Substitute]) -> str:
-    return ", ".join(one.word for one in found)
+def _words(substitutes: Sequence[Substitute]) -> str:
+    return ", ".join(substitute.word for substitute in substitutes)

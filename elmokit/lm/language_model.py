@@ -46,8 +46,8 @@ class LanguageModel:
 
     Example:
         >>> lm = LanguageModel.from_pretrained()
-        >>> (found,) = lm.surprisal([["The", "cat", "sat", "."]])
-        >>> dict(zip(found.tokens[1:], found.nats[0, 1:].round(2)))
+        >>> (sentence,) = lm.surprisal([["The", "cat", "sat", "."]])
+        >>> dict(zip(sentence.tokens[1:], sentence.nats[0, 1:].round(2)))
         >>> lm.perplexity("held-out.txt").per_direction
         >>> [word for word, *_ in lm.substitutes(["The", "cat", "sat", "."], 1, n=3)]
     """
@@ -229,8 +229,8 @@ class LanguageModel:
             ConfigError: The position is outside the sentence, or the model does not read in this direction.
         """
         if position is None:
-            (found,) = all_substitutes(self.model, [sentence], direction, n, self.start, special_words=special_words)
-            return found
+            (words,) = all_substitutes(self.model, [sentence], direction, n, self.start, special_words=special_words)
+            return words
         return substitutes(self.model, sentence, position, direction, n, self.start, special_words)
 
     def minimal_pairs(self, pairs: Iterable[tuple[Sentence, Sentence]]) -> MinimalPairScores:

@@ -61,11 +61,7 @@ class _Order:
 
 
 def encode_text(sentences: Iterable[Sequence[str]], vocabulary: Vocabulary) -> EncodedText:
-    """Return the word ids of sentences, with boundaries. Words outside the vocabulary are ``<UNK>``.
-
-    Raises:
-        TextError: There is no sentence, or a word is unknown and the vocabulary has no ``<UNK>``.
-    """
+    """Number the words of sentences, with boundaries. Words outside the vocabulary are ``<UNK>``."""
     boundaries = np.array([vocabulary.begin_id]), np.array([vocabulary.end_id])
     rows = [
         np.concatenate((boundaries[0], vocabulary.word_ids(sentence), boundaries[1])).astype(np.int32)
@@ -86,20 +82,9 @@ def ngram_nats(
     order: int = 5,
     progress: ProgressCallback | None = None,
 ) -> list[NDArray[np.float64]]:
-    """Estimate an n-gram model on a text and compute the surprisal of sentences.
+    """Estimate an n-gram model on a text and compute the surprisal of sentences, both encoded with one vocabulary.
 
-    Args:
-        text: The training text.
-        sentences: The sentences to score.
-        vocabulary: The words that both were encoded with.
-        order: The n of the n-grams.
-        progress: Called with the number of orders that are finished.
-
-    Returns:
-        For each sentence of n tokens ``(n + 1,)``: the nats of its tokens and of its end.
-
-    Raises:
-        ConfigError: The order is less than 1.
+    Returns for each sentence of n tokens ``(n + 1,)``: the nats of its tokens and of its end.
     """
     check_at_least("order", order, 1)
     grams = _count_words(text, sentences, len(vocabulary))
@@ -139,11 +124,11 @@ def _count_longer(shorter: _Order, text: EncodedText, sentences: EncodedText, n_
     """Count the n-grams of order k, given those of order k - 1."""
     ends = np.flatnonzero(text.offsets >= k - 1)
     keys = shorter.text_ids[ends - 1].astype(np.int64) * n_words + text.words[ends]
-    found, examples, numbers = np.unique(keys, return_index=True, return_inverse=True)
+    known, examples, numbers = np.unique(keys, return_index=True, return_inverse=True)
     del keys  # of the size of the text, like the other arrays that are deleted here
     text_ids = np.full(len(text.words), MISSING, np.int32)
     text_ids[ends] = numbers
-    counts = np.bincount(numbers, minlength=len(found))
+    counts = np.bincount(numbers, minlength=len(known))
     del numbers
     examples = ends[examples]
     del ends
@@ -153,12 +138,12 @@ def _count_longer(shorter: _Order, text: EncodedText, sentences: EncodedText, n_
     query_contexts[ends] = shorter.query_ids[ends - 1]
     ends = ends[query_contexts[ends] != MISSING]
     keys = query_contexts[ends].astype(np.int64) * n_words + sentences.words[ends]
-    places = np.searchsorted(found, keys)
-    is_found = places < len(found)
-    is_found[is_found] = found[places[is_found]] == keys[is_found]
-    query_ids[ends[is_found]] = places[is_found]
+    ids = np.searchsorted(known, keys)
+    is_known = ids < len(known)
+    is_known[is_known] = known[ids[is_known]] == keys[is_known]
+    query_ids[ends[is_known]] = ids[is_known]
     return _Order(
-        contexts=(found // n_words).astype(np.int32),
+        contexts=(known // n_words).astype(np.int32),
         suffixes=shorter.text_ids[examples],
         counts=counts,
         starts_sentence=text.offsets[examples] == k - 1,
@@ -169,15 +154,10 @@ def _count_longer(shorter: _Order, text: EncodedText, sentences: EncodedText, n_
 
 
 def _interpolate(grams: _Order, counts: NDArray[np.int64], lower: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the probability of each position by the n-grams of one order.
+    """Compute the probability of each position by the n-grams of one order, from that of the next lower order.
 
     p(w | h) = (max(0, c(hw) - D(c)) + (D1 N1 + D2 N2 + D3 N3) p_lower(w | h')) / sum_w c(hw), where N1, N2, N3 are the
     numbers of words w that follow h with c(hw) = 1, 2, and 3 or more. A context that the text lacks adds nothing.
-
-    Args:
-        grams: The n-grams.
-        counts: c, by n-gram.
-        lower: The probabilities of the next lower order; for order 1 the uniform distribution.
     """
     discounts = np.array([0.0, *_discounts(counts)])
     kinds = np.minimum(counts, 3)
@@ -196,11 +176,11 @@ def _interpolate(grams: _Order, counts: NDArray[np.int64], lower: NDArray[np.flo
 
 
 def _discounts(counts: NDArray[np.int64]) -> tuple[float, ...]:
-    """Return the discounts of counts 1, 2, and 3 or more (Chen and Goodman 1998, equation 26)."""
+    """Compute the discounts of counts 1, 2, and 3 or more (Chen and Goodman 1998, equation 26)."""
     n1, n2, n3, n4 = np.bincount(np.minimum(counts, 5), minlength=6)[1:5].tolist()
     if not (n1 and n2 and n3 and n4):
         return FALLBACK_DISCOUNTS
     y = n1 / (n1 + 2 * n2)
-    found = (1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3)
-    in_range = all(0 <= discount <= count for count, discount in enumerate(found, start=1))
-    return found if in_range else FALLBACK_DISCOUNTS
+    discounts = (1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3)
+    in_range = all(0 <= discount <= count for count, discount in enumerate(discounts, start=1))
+    return discounts if in_range else FALLBACK_DISCOUNTS

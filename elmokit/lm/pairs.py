@@ -54,15 +54,6 @@ def score_minimal_pairs(
     """Score pairs of sentences that differ in one point, the acceptable sentence first (Warstadt et al. 2020, BLiMP).
 
     Sentences are compared by their whole probability, which favors the shorter one: use pairs of equal length.
-
-    Args:
-        pairs: Tokenized sentences, two by two.
-        start, batch_tokens: As in ``surprisals``.
-        on_sentence: Called with each sentence, in order.
-
-    Raises:
-        ModelNotFoundError: The model has no softmax or no vocabulary.
-        TextError: There is no pair, or a sentence is not a list of tokens.
     """
     sentences = (sentence for good, bad in pairs for sentence in (good, bad))
     nats, n_tokens, n_unknown = [], 0, 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -31,15 +31,37 @@ MANY_UNKNOWN = 0.2
 
 
 @dataclass(frozen=True)
-class Perplexity:
+class DirectionPerplexities:
+    """The mean surprisal per prediction of each direction, and the perplexities that follow from it."""
+
+    mean_nats: tuple[float, ...]
+    """Mean surprisal per prediction: forward, then backward if there is one."""
+    backward_only: bool = field(default=False, kw_only=True)
+    """The model has one direction, the backward one."""
+
+    @property
+    def per_direction(self) -> tuple[float, ...]:
+        """The perplexity of each direction, exp of its mean nats: forward, then backward."""
+        return tuple(exp_or_inf(nats) for nats in self.mean_nats)
+
+    @property
+    def mean(self) -> float:
+        """The geometric mean over directions: the number that bilm-tf prints."""
+        return exp_or_inf(sum(self.mean_nats) / len(self.mean_nats))
+
+    def by_direction(self, numbers: tuple[float, ...]) -> dict[str, float]:
+        """Name the numbers of one or two directions."""
+        return dict(zip(DIRECTIONS[1:] if self.backward_only else DIRECTIONS, numbers, strict=False))
+
+
+@dataclass(frozen=True)
+class Perplexity(DirectionPerplexities):
     """How well a model predicts a text, for each direction.
 
     A sentence of n tokens counts n + 1 predictions per direction: the forward LSTM predicts its tokens and ``</S>``,
     the backward LSTM its tokens and ``<S>``.
     """
 
-    mean_nats: tuple[float, ...]
-    """Mean surprisal per prediction: forward, then backward if there is one."""
     n_predictions: int
     """Predictions per direction."""
     unknown_ratio: float
@@ -49,23 +71,11 @@ class Perplexity:
     """Unicode code points of the text, with one space or line end after each token."""
     spelling_bits: float | None = None
     """Bits that the letters of the unknown words cost, by ``Spelling``; None if no spelling model was given."""
-    backward_only: bool = False
-    """The model has one direction, the backward one."""
 
     @property
     def n_tokens(self) -> int:
         """Number of tokens, without boundaries."""
         return self.n_predictions - self.n_sentences
-
-    @property
-    def per_direction(self) -> tuple[float, ...]:
-        """The perplexity of each direction, exp of its mean nats: forward, then backward."""
-        return tuple(exp_or_inf(nats) for nats in self.mean_nats)
-
-    @property
-    def mean(self) -> float:
-        """The geometric mean over directions, as bilm-tf reports it."""
-        return exp_or_inf(sum(self.mean_nats) / len(self.mean_nats))
 
     @property
     def arithmetic_mean(self) -> float:
@@ -79,11 +89,9 @@ class Perplexity:
 
     @property
     def bits_per_character(self) -> tuple[float, ...]:
-        """Bits per character of each direction, unknown words spelled out. Comparable between vocabularies.
-
-        It is the length of a code for the whole text: each word coded by the model, each unknown word as ``<UNK>`` and
-        then letter by letter by ``Spelling``, and line ends as ``</S>`` (``<S>`` for the backward direction).
-        """
+        """Bits per character of each direction, unknown words spelled out. Comparable between vocabularies."""
+        # It is the length of a code for the whole text: each word coded by the model, each unknown word as <UNK> and
+        # then letter by letter, and line ends as </S> (<S> for the backward direction).
         if self.spelling_bits is None:
             raise ValueError("Pass the spelling model of the vocabulary to perplexity() to get bits per character.")
         spelled = self.spelling_bits / self.n_characters
@@ -97,19 +105,19 @@ class Perplexity:
             "n_predictions": self.n_predictions,
             "n_characters": self.n_characters,
             "unknown_ratio": self.unknown_ratio,
-            "mean_nats": by_direction(self.mean_nats, self.backward_only),
+            "mean_nats": self.by_direction(self.mean_nats),
             "perplexity": {
-                **by_direction(self.per_direction, self.backward_only),
+                **self.by_direction(self.per_direction),
                 "geometric_mean": self.mean,
                 "arithmetic_mean": self.arithmetic_mean,
             },
-            "bits_per_character": by_direction(self.bits_per_character, self.backward_only),
-            "bits_per_character_unspelled": by_direction(self.bits_per_character_unspelled, self.backward_only),
+            "bits_per_character": self.by_direction(self.bits_per_character),
+            "bits_per_character_unspelled": self.by_direction(self.bits_per_character_unspelled),
         }
 
-    def table(self) -> str:
-        """Format the numbers as a table, as ``elmokit evaluate perplexity`` prints it."""
-        named = by_direction(self.per_direction, self.backward_only)
+    def to_text(self) -> str:
+        """Return the numbers as lines for people, as ``elmokit evaluate perplexity`` prints them."""
+        named = self.by_direction(self.per_direction)
         lines = [
             f"sentences           {self.n_sentences:,}",
             f"tokens              {self.n_tokens:,}, {self.unknown_ratio:.2%} unknown",
@@ -140,18 +148,11 @@ def perplexity(
     """Compute the perplexity of a text, without dropout.
 
     Args:
-        sentences: Tokenized sentences, without boundaries.
-        start: Start state of each sentence: "warm", the model's own; "zero"; a state of one batch row; or "stateful",
-            the state after the sentence before, as in training.
+        start: As in ``surprisals``; or "stateful", the state after the sentence before, as in training.
         n_rows: For "stateful", the number of consecutive pieces of the text that are read side by side, each from zero.
             With more than one, the whole text is held in memory.
-        batch_tokens: As in ``surprisals``. The result does not depend on it.
         spelling: The spelling model of the vocabulary (``spelling_of``), for bits per character.
         on_sentence: Called with the surprisal of each sentence, in order unless ``n_rows`` is more than 1.
-
-    Raises:
-        ModelNotFoundError: The model has no softmax or no vocabulary.
-        TextError: There is no sentence.
     """
     softmax_and_vocabulary(model)
     if start == "stateful":
@@ -188,24 +189,17 @@ def perplexity(
 
 
 def spelling_of(model: PretrainedBiLM) -> Spelling:
-    """Build the spelling model of a model's vocabulary, which prices the letters of unknown words.
-
-    Raises:
-        ModelNotFoundError: The model has no softmax or no vocabulary.
-    """
+    """Build the spelling model of a model's vocabulary, which prices the letters of unknown words."""
     _, vocabulary = softmax_and_vocabulary(model)
     specials = {vocabulary.begin_id, vocabulary.end_id, vocabulary.ids.get(UNKNOWN)}
     return Spelling(word for word_id, word in enumerate(vocabulary.words) if word_id not in specials)
 
 
 def unknown_words_warning(unknown_ratio: float) -> str | None:
-    """Return a warning if more than a fifth of the words of a text are unknown.
+    """Warn if more than a fifth of the words of a text are unknown.
 
-    To predict ``<UNK>`` again and again is easy, so that such a perplexity can be low although the model knows nothing
-    about the text.
-
-    Args:
-        unknown_ratio: The fraction of the tokens that are not in the vocabulary.
+    To predict ``<UNK>`` again and again is easy, so such a perplexity can be low although the model knows nothing about
+    the text.
     """
     if unknown_ratio <= MANY_UNKNOWN:
         return None
@@ -220,11 +214,6 @@ def exp_or_inf(nats: float) -> float:
     return math.exp(nats) if nats < 709 else math.inf
 
 
-def by_direction(values: tuple[float, ...], backward_only: bool = False) -> dict[str, float]:
-    """Name the values of one or two directions."""
-    return dict(zip(DIRECTIONS[1:] if backward_only else DIRECTIONS, values, strict=False))
-
-
 def _stateful(model: PretrainedBiLM, sentences: Iterable[Sequence[str]], state: State) -> Iterator[Surprisal]:
     cache = TokenCache()
     for batch in _in_rows(sentences, state.n_rows):
@@ -234,14 +223,12 @@ def _stateful(model: PretrainedBiLM, sentences: Iterable[Sequence[str]], state: 
 
 
 def _in_rows(sentences: Iterable[Sequence[str]], n_rows: int) -> Iterator[Sequence[Sequence[str]]]:
-    """Cut a text into consecutive pieces, one per row, and yield the rows' next sentences together.
-
-    Longer pieces come first: so the rows that end early are the last ones, and the state of the others can be sliced.
-    """
+    """Cut a text into consecutive pieces, one per row, and yield the rows' next sentences together."""
     if n_rows == 1:
         yield from ([sentence] for sentence in sentences)  # a stream: nothing needs to be kept
         return
     text = list(sentences)
+    # Longer pieces come first: the rows that end early are the last ones, and the state of the others can be sliced.
     size, n_longer = divmod(len(text), n_rows)
     starts = [row * size + min(row, n_longer) for row in range(n_rows + 1)]
     for offset in range(size + bool(n_longer)):

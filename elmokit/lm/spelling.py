@@ -40,7 +40,7 @@ class Spelling:
         """Bits to spell a word, including its end."""
 
     def probability(self, symbol: int, context: tuple[int, ...]) -> float:
-        """Return the probability of a byte, or of the end of the word (256), after the bytes before it."""
+        """Compute the probability of a byte, or of the end of the word (256), after the bytes before it."""
         p = 1 / N_SYMBOLS
         for length in range(min(ORDER - 1, len(context)) + 1):
             after = self._after.get(context[len(context) - length :])

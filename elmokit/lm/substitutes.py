@@ -41,33 +41,15 @@ def substitutes(
     start: StartName | State = "warm",
     special_words: bool = False,
 ) -> list[Substitute]:
-    """Find the words that a model expects at a position, most probable first. The model does not see the
-    token at that position.
-
-    Args:
-        sentence: Tokens, without boundaries.
-        position: Index of a token, from 0; negative indices count from the end.
-        direction: "forward", from the tokens before the position; "backward", from the tokens after it; or "both",
-            whose probabilities are proportional to the product of the two (each direction must find the word likely).
-        n: How many words, at most the whole vocabulary.
-        start: As in ``surprisals``.
-        special_words: Include ``<S>``, ``</S>`` and ``<UNK>``. Otherwise the probabilities are normalized over the
-            other words. ``<UNK>`` takes the probability of all rare words together, so it would often come first.
-
-    Raises:
-        ModelNotFoundError: The model has no softmax or no vocabulary.
-        ConfigError: The position is outside the sentence, the model does not read in this direction, or ``n`` is below
-        1.
-        TextError: The sentence is a string instead of a list of tokens.
-    """
+    """Find the words that a model expects at a position, as ``LanguageModel.substitutes`` does."""
     n_tokens = len(check_sentence(sentence))
     if not -n_tokens <= position < n_tokens:
         raise ConfigError(
             f"position is {position}; the sentence has {n_tokens} tokens, so it is from 0 to {n_tokens - 1}."
         )
     query = (sentence, [position % n_tokens])
-    ((found,),) = expected_words(model, [query], [direction], n, start, special_words=special_words)
-    return found[direction]
+    ((words,),) = expected_words(model, [query], [direction], n, start, special_words=special_words)
+    return words[direction]
 
 
 def all_substitutes(
@@ -79,14 +61,10 @@ def all_substitutes(
     batch_tokens: int = BATCH_TOKENS,
     special_words: bool = False,
 ) -> Iterator[list[list[Substitute]]]:
-    """Yield for each sentence, in order, the substitutes of each of its tokens. Arguments as in ``substitutes``.
-
-    Args:
-        batch_tokens: Positions per batch, padding included. The results do not depend on it.
-    """
+    """Yield for each sentence, in order, the substitutes of each of its tokens."""
     queries = ((sentence, range(len(sentence))) for sentence in check_sentences(sentences))
-    for found in expected_words(model, queries, [direction], n, start, batch_tokens, special_words):
-        yield [words[direction] for words in found]
+    for positions in expected_words(model, queries, [direction], n, start, batch_tokens, special_words):
+        yield [words[direction] for words in positions]
 
 
 def expected_words(
@@ -100,13 +78,9 @@ def expected_words(
 ) -> Iterator[list[dict[Direction, list[Substitute]]]]:
     """Yield for each query, in order, the words that each direction expects at each of its positions.
 
-    Every sentence is read once, however many positions and directions there are.
-
-    Args:
-        queries: Sentences, each with the indices of its tokens to find words for.
-        directions: As in ``substitutes``, any number of them.
-        n, start, special_words: As in ``substitutes``.
-        batch_tokens: Positions per batch, padding included. The results do not depend on it.
+    Every sentence is read once, however many positions and directions there are. With ``special_words``, ``<S>``,
+    ``</S>`` and ``<UNK>`` can be among the words. Otherwise the probabilities are normalized over the other words:
+    ``<UNK>`` has the probability of all rare words together, so it would often come first.
     """
     for direction in directions:
         _check(model, direction, n)
@@ -157,7 +131,7 @@ def _best(
     omitted = [] if special_words else [i for word in SPECIALS if (i := vocabulary.ids.get(word)) is not None]
     # Only the sides that a direction needs: forward is the first, backward the last.
     needed: dict[Direction, list[int]] = {"forward": [0], "backward": [len(sides) - 1], "both": [0, 1]}
-    found: list[dict[Direction, list[Substitute]]] = []
+    positions: list[dict[Direction, list[Substitute]]] = []
     for first in range(0, len(sides[0]), ROWS_AT_ONCE):  # the scores of all words take much memory
         numbers = {number for direction in directions for number in needed[direction]}
         scores = {number: softmax.scores(sides[number][first : first + ROWS_AT_ONCE]) for number in numbers}
@@ -171,20 +145,20 @@ def _best(
             best = np.take_along_axis(total, ids, axis=1)
             probabilities = np.exp(best - _log_sum_exp(total))
             columns = zip(rows, ids.tolist(), probabilities.tolist(), best.tolist(), strict=True)
-            for row, *parts in columns:
-                row[direction] = [Substitute(vocabulary.words[i], p, q, i) for i, p, q in zip(*parts, strict=True)]
-        found += rows
-    return found
+            for row, *cells in columns:
+                row[direction] = [Substitute(vocabulary.words[i], p, q, i) for i, p, q in zip(*cells, strict=True)]
+        positions += rows
+    return positions
 
 
 def _log_sum_exp(scores: Floats) -> Floats:
-    """Return the logarithm of the sum of the exponentials of each row, ``(rows, 1)``."""
+    """Compute the logarithm of the sum of the exponentials of each row, ``(rows, 1)``."""
     top = scores.max(axis=1, keepdims=True)  # subtracted, so that exp does not overflow
     return np.asarray(top + np.log(np.exp(scores - top).sum(axis=1, keepdims=True)), np.float32)
 
 
 def _largest(scores: Floats, n: int) -> Ids:
-    """Return the positions of the ``n`` largest scores of each row, the largest first; of equal ones the earlier."""
+    """Find the positions of the ``n`` largest scores of each row, the largest first; of equal ones the earlier."""
     # Sorting whole rows would take far longer than their products with the weights.
     bounds = np.partition(scores, -n, axis=1)[:, -n]
     candidates = [np.flatnonzero(row >= bound) for row, bound in zip(scores, bounds, strict=True)]

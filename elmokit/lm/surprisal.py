@@ -47,13 +47,8 @@ class Surprisal:
         return tuple(float(np.nansum(nats, dtype=np.float64)) for nats in self.nats)
 
     def to_tsv(self, index: int) -> str:
-        """Format one line per token, boundaries included, under ``TSV_HEADER``.
-
-        A field is empty where a direction predicts nothing, or does not exist.
-
-        Args:
-            index: The index of the sentence, from 0.
-        """
+        """Format one line per token, boundaries included, under ``TSV_HEADER``. Sentences are numbered from 0."""
+        # A field is empty where a direction predicts nothing, or does not exist.
         columns = [["" if math.isnan(nats) else f"{nats:.6f}" for nats in row] for row in self.nats.tolist()]
         if len(columns) < len(DIRECTIONS):
             # Only the backward direction predicts the first token, <S>.
@@ -62,11 +57,7 @@ class Surprisal:
         return "".join(f"{index}\t{token}\t{forward}\t{backward}\n" for token, forward, backward in cells)
 
     def to_html(self, notes: Sequence[Sequence[str]] | None = None) -> str:
-        """Return a line of tokens per direction, colored by surprisal, without boundaries.
-
-        Args:
-            notes: ``(directions, n)``: what is shown when the mouse points at a token, after its surprisal.
-        """
+        """Color a line of tokens per direction by surprisal; ``notes`` ``(directions, n)`` are shown at the mouse."""
         lines = []
         for number, row in enumerate(self.nats):
             side = "from the left" if math.isnan(row[0]) else "from the right"  # forward predicts no <S>
@@ -114,11 +105,7 @@ def surprisals(
 
 
 def softmax_and_vocabulary(model: PretrainedBiLM) -> tuple[Softmax, Vocabulary]:
-    """Return what a model needs to predict words.
-
-    Raises:
-        ModelNotFoundError: The model has no softmax or no vocabulary.
-    """
+    """Get what a model needs to predict words, or raise ``ModelNotFoundError`` if it has no softmax or vocabulary."""
     if model.softmax is None or model.vocabulary is None:
         reason = model.card.get("softmax", "most exported models dropped them")
         raise ModelNotFoundError(f"{model.source} has no softmax and vocabulary, so it cannot predict words: {reason}.")
@@ -128,12 +115,7 @@ def softmax_and_vocabulary(model: PretrainedBiLM) -> tuple[Softmax, Vocabulary]:
 def score_batch(
     model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: State, cache: TokenCache | None = None
 ) -> tuple[list[Surprisal], State]:
-    """Compute the surprisal of one batch, and the state after it.
-
-    Args:
-        state: The state from which each sentence is read, or one for all.
-        cache: Token vectors of earlier batches.
-    """
+    """Compute the surprisal of one batch, and the state after it. ``state`` has a row per sentence, or one for all."""
     softmax, vocabulary = softmax_and_vocabulary(model)
     config, network = model.config, model.network
     batch = number_tokens(sentences)

@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from numpy.typing import NDArray
 
 from elmokit.errors import MissingExtraError
-from elmokit.evaluation.occurrences import Neighbors
+from elmokit.evaluation.neighbors import Neighbors
 from elmokit.lm.substitutes import Direction, Substitute
 from elmokit.lm.surprisal import Surprisal
 from elmokit.serve.problems import JSON, Problem

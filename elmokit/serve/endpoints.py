@@ -14,7 +14,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import Request
 from fastapi.responses import Response
 
-from elmokit.evaluation.occurrences import Neighbors
+from elmokit.evaluation.neighbors import Neighbors
 from elmokit.serve.answers import (
     ARROW,
     arrow_stream,

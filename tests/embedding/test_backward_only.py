@@ -64,10 +64,10 @@ def test_scores_are_those_of_the_backward_direction(models: tuple[PretrainedBiLM
     assert numbers.per_direction == pytest.approx(both.perplexity(SENTENCES).per_direction[1:])
     as_bilm_tf = [model.bilm_tf_perplexity(SENTENCES, 2) for model in (both, alone)]
     assert as_bilm_tf[1].per_direction == pytest.approx(as_bilm_tf[0].per_direction[1:])
-    assert "backward" in as_bilm_tf[1].table()
-    assert "forward" not in as_bilm_tf[1].table()
-    substitutes = [model.substitutes(SENTENCES[0], 1, n=3, direction="backward") for model in (both, alone)]
-    assert [word.word for word in substitutes[0]] == [word.word for word in substitutes[1]]
+    assert "backward" in as_bilm_tf[1].to_text()
+    assert "forward" not in as_bilm_tf[1].to_text()
+    found = [model.substitutes(SENTENCES[0], 1, n=3, direction="backward") for model in (both, alone)]
+    assert [one.word for one in found[0]] == [one.word for one in found[1]]
     with pytest.raises(ConfigError, match="reads backward only: ask for 'backward'"):
         alone.substitutes(SENTENCES[0], 1, direction="forward")
 

@@ -9,7 +9,16 @@ from xml.etree import ElementTree
 import pytest
 
 from elmokit.errors import MissingExtraError, OutputError
-from elmokit.evaluation.figures import COLUMN, LINES, check_figure_path, figure_paths, save_figure, styled_figure
+from elmokit.evaluation.figures import (
+    COLUMN,
+    LINES,
+    Series,
+    check_figure_path,
+    figure_paths,
+    plot_layers,
+    save_figure,
+    styled_figure,
+)
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -38,7 +47,7 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
-def test_a_path_may_carry_either_ending_or_none_and_keeps_its_dots() -> None:
+def test_a_path_has_either_suffix_or_none_and_keeps_its_dots() -> None:
     for given in ("run/v1.2", "run/v1.2.png", "run/v1.2.SVG"):
         assert figure_paths(given) == (Path("run/v1.2.png"), Path("run/v1.2.svg"))
 
@@ -58,7 +67,7 @@ def test_a_path_without_a_name_is_refused() -> None:
         check_figure_path("", overwrite=False)
 
 
-def test_the_look_ends_with_the_block(tmp_path: Path) -> None:
+def test_the_style_is_restored_after_the_block(tmp_path: Path) -> None:
     names = [name for name in matplotlib.rcParams if name != "backend"]  # asking for that one chooses a window
     before = [matplotlib.rcParams[name] for name in names]
     drawn(tmp_path / "curve")
@@ -73,9 +82,31 @@ def test_the_users_own_settings_do_not_change_a_figure(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in plain] == [path.read_bytes() for path in other]
 
 
-def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_matplotlib_is_reported_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match=r"elmokit\[plot\]"), styled_figure():
         pass
     with pytest.raises(MissingExtraError, match=r"elmokit\[plot\]"):
         check_figure_path("curve", overwrite=False)
+
+
+def test_a_figure_of_layers_names_layers_series_and_levels() -> None:
+    names = ["0", "1", "2", "average", "mix"]
+    probe = Series("linear probe", [87.0, 92.6, 92.5, 93.0, 93.1], [0.1] * 5)
+    control = Series("control task", [80.0, 60.0, 50.0, 70.0, 75.0])
+    with styled_figure() as figure:
+        plot_layers(figure, names, [probe, control], {"most frequent tag": 85.0}, "accuracy (%)")
+        (axes,) = figure.axes
+        labels = [label.get_text() for label in axes.get_xticklabels()]
+        assert labels == ["layer 0", "layer 1", "layer 2", "average", "mix"]
+        shown = {tuple(line.get_xdata()): list(line.get_ydata()) for line in axes.lines if len(line.get_xdata()) > 1}
+        assert shown[(3, 4)] in ([93.0, 93.1], [70.0, 75.0])
+        (legend,) = figure.legends
+        texts = {text.get_text() for text in legend.get_texts()}
+        assert texts == {"linear probe", "control task", "most frequent tag"}
+
+
+def test_one_series_alone_needs_no_legend() -> None:
+    with styled_figure() as figure:
+        plot_layers(figure, ["0"], [Series("probe", [1.0])], {}, "F1")
+        assert not figure.legends

@@ -20,12 +20,12 @@ def test_nearest_tokens_are_by_cosine_in_one_layer_and_in_other_sentences() -> N
     assert best[0].similarity == pytest.approx(1.0)
 
 
-def test_nearest_tokens_are_chosen_among_places_if_given() -> None:
+def test_nearest_tokens_can_be_limited_to_candidates() -> None:
     found = nearest_tokens(VECTORS, 0, 0, layer=0, among=[(0, 1), (1, 0), (2, 0)])
     assert [(n.sentence, n.token) for n in found] == [(1, 0), (2, 0)]
 
 
-def test_words_in_context_stand_below_each_other_and_are_whole() -> None:
+def test_words_in_context_are_aligned_and_never_cut() -> None:
     tokens = ["one", "two", "three", "four", "five"]
     assert in_context(tokens, 2, width=8) == " one two [three] four"
     assert in_context(tokens, 0, width=8) == "         [one] two"

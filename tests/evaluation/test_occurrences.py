@@ -44,7 +44,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> OccurrenceIndex:
     return build_index(ELMO, corpus, tmp_path_factory.mktemp("index") / "i")
 
 
-def test_it_holds_the_corpus(index: OccurrenceIndex) -> None:
+def test_the_index_contains_the_corpus(index: OccurrenceIndex) -> None:
     assert [index.sentence(number) for number in range(index.n_sentences)] == CORPUS
     assert index.n_tokens == sum(map(len, CORPUS))
     assert index.layers[1].dtype == np.float16
@@ -53,7 +53,7 @@ def test_it_holds_the_corpus(index: OccurrenceIndex) -> None:
 
 @given(st.data())
 @settings(max_examples=30)
-def test_neighbors_are_those_of_a_plain_search(index: OccurrenceIndex, data: st.DataObject) -> None:
+def test_neighbors_equal_those_of_a_plain_search(index: OccurrenceIndex, data: st.DataObject) -> None:
     query = data.draw(st.lists(st.sampled_from(["the", "cat", "dog", "mat", "ran", "on", "."]), min_size=1, max_size=6))
     token = data.draw(st.integers(0, len(query) - 1))
     found = index.neighbors(ELMO, query, token, n_neighbors=4)
@@ -75,7 +75,7 @@ def unit(vector: np.ndarray) -> np.ndarray:
     return vector / np.linalg.norm(vector)
 
 
-def test_blocks_do_not_change_what_is_found(index: OccurrenceIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_block_size_does_not_change_the_neighbors(index: OccurrenceIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = index.neighbors(ELMO, ["the", "dog", "sat"], 1, n_neighbors=6)
     monkeypatch.setattr(occurrences, "BLOCK_ROWS", 3)
     monkeypatch.setattr(occurrences, "COUNT_ROWS", 4)
@@ -86,7 +86,7 @@ def test_blocks_do_not_change_what_is_found(index: OccurrenceIndex, monkeypatch:
     ]
 
 
-def test_equal_sentences_are_shown_once_and_the_one_asked_with_never(index: OccurrenceIndex) -> None:
+def test_equal_sentences_are_shown_once_and_the_query_never(index: OccurrenceIndex) -> None:
     found = index.neighbors(ELMO, ["a", "dog", "ran", "."], 1, n_neighbors=30)
     sentences = [one.words for one in found.layers[1] if one.token == 1]
     assert sentences.count(CORPUS[1]) == 1
@@ -95,7 +95,7 @@ def test_equal_sentences_are_shown_once_and_the_one_asked_with_never(index: Occu
     assert len(own.layers[1]) == index.n_tokens - 2 * len(CORPUS[1])
 
 
-def test_the_same_word_or_others_only(index: OccurrenceIndex) -> None:
+def test_a_search_can_be_limited_to_the_same_word_or_to_others(index: OccurrenceIndex) -> None:
     query = ["a", "dog", "sat"]
     same = index.neighbors(ELMO, query, 1, n_neighbors=30, among="same").layers[1]
     other = index.neighbors(ELMO, query, 1, n_neighbors=30, among="other").layers[1]
@@ -117,7 +117,7 @@ def test_words_without_context_are_compared_by_layer_0(index: OccurrenceIndex) -
     assert {(one.word, one.count) for one in often} == {("the", 5), (".", 4)}
 
 
-def test_an_index_that_was_killed_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_index_resumes_with_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_module, "CHUNK_TOKENS", 8)
     build_index(ELMO, corpus, tmp_path / "straight")
     embed, calls = ELMO.embed, []
@@ -143,9 +143,7 @@ def test_an_index_that_was_killed_ends_the_same(tmp_path: Path, monkeypatch: pyt
     build_index(ELMO, corpus, tmp_path / "resumed")  # finished: nothing is computed again
 
 
-def test_an_index_is_continued_only_by_what_computed_its_beginning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_is_resumed_only_with_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_module, "CHUNK_TOKENS", 8)
     model = Elmo(random_model())
 
@@ -167,9 +165,7 @@ def test_an_index_is_continued_only_by_what_computed_its_beginning(
 
 
 @pytest.mark.parametrize("number", [np.inf, np.nan, 3000.0])
-def test_a_vector_that_is_longer_than_one_is_an_error_and_not_the_nearest(
-    index: OccurrenceIndex, tmp_path: Path, number: float
-) -> None:
+def test_a_vector_longer_than_one_is_an_error(index: OccurrenceIndex, tmp_path: Path, number: float) -> None:
     shutil.copytree(index.path, tmp_path / "damaged")
     with (tmp_path / "damaged" / "layer-1.f16").open("r+b") as file:
         file.seek(2 * index.layers[1].shape[1])
@@ -178,7 +174,7 @@ def test_a_vector_that_is_longer_than_one_is_an_error_and_not_the_nearest(
         OccurrenceIndex(tmp_path / "damaged").neighbors(ELMO, ["the", "dog"], 1)
 
 
-def test_what_cannot_be_asked_is_refused(index: OccurrenceIndex, tmp_path: Path) -> None:
+def test_invalid_queries_are_refused(index: OccurrenceIndex, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="built with another model: the included one"):
         index.neighbors(Elmo(random_model(seed=1)), ["dog"], 0)
     with pytest.raises(ConfigError, match="no layer 0: it has 1 to 2"):
@@ -227,7 +223,7 @@ def test_a_forged_index_is_refused(
         OccurrenceIndex(tmp_path / "forged")
 
 
-def test_corpora_are_text_or_annotated(tmp_path: Path) -> None:
+def test_a_corpus_can_be_text_or_annotated_files(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the cat\n\nsat\n")
     (tmp_path / "b.conllu").write_text("1\tGo" + "\t_" * 8 + "\n")
     (tmp_path / "c.data.xml").write_text("<c><sentence><wf>take part</wf></sentence><sentence></sentence></c>")

@@ -7,8 +7,7 @@ import pytest
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ConfigError, OutputError, TextError
-from elmokit.evaluation.linear_settings import LinearSettings
-from elmokit.evaluation.pos import PosRow, probe_pos
+from elmokit.evaluation.pos import LinearSettings, PosRow, probe_pos
 from elmokit.evaluation.tagged import TaggedSentence
 from elmokit.formats.model import PretrainedBiLM
 
@@ -44,7 +43,7 @@ def test_layers_are_chosen_and_seeds_counted(elmo: Elmo) -> None:
     assert [(row.name, len(row.accuracies)) for row in result.rows] == [("0", 2), ("2", 2)]
 
 
-def test_words_without_a_tag_are_not_asked_and_unknown_tags_are_wrong(elmo: Elmo) -> None:
+def test_words_without_a_tag_are_ignored_and_unknown_tags_are_wrong(elmo: Elmo) -> None:
     result = probe_pos(elmo, TRAIN, TEST, layers=[0], settings=SHORT)
     assert (result.n_test_tokens, result.n_unknown_tags) == (4, 1)
     assert result.rows[0].accuracy <= 0.75
@@ -68,7 +67,7 @@ def test_mean_and_deviation_are_over_the_seeds() -> None:
 
 
 @pytest.mark.slow
-def test_vectors_are_kept_and_used_again(elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_vectors_are_reused(elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = probe_pos(elmo, TRAIN, TEST, folder=tmp_path / "kept", settings=SHORT)
     assert np.fromfile(tmp_path / "kept" / "train" / "layer-1.f16", "<f2").size == 10 * elmo.output_dim
     monkeypatch.setattr(elmo, "embed", None)
@@ -77,7 +76,7 @@ def test_vectors_are_kept_and_used_again(elmo: Elmo, tmp_path: Path, monkeypatch
         probe_pos(elmo, TRAIN[:1], TEST, folder=tmp_path / "kept", settings=SHORT)
 
 
-def test_what_cannot_be_probed_is_refused(elmo: Elmo) -> None:
+def test_invalid_probes_are_refused(elmo: Elmo) -> None:
     with pytest.raises(TextError, match="one of them has none"):
         probe_pos(elmo, [], TEST)
     with pytest.raises(TextError, match="one of them has none"):
@@ -88,3 +87,11 @@ def test_what_cannot_be_probed_is_refused(elmo: Elmo) -> None:
         probe_pos(elmo, TRAIN, TEST, seeds=())
     with pytest.raises(ConfigError, match="at least one layer"):
         probe_pos(elmo, TRAIN, TEST, layers=[])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [({"epochs": 0}, "epochs is 0"), ({"learning_rate": 0.0}, "must be above 0")]
+)
+def test_invalid_settings_are_refused(change: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LinearSettings(**change)  # type: ignore[arg-type]

@@ -10,8 +10,8 @@ import pytest
 
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.evaluation import report
-from elmokit.evaluation.report import evaluate_all
-from elmokit.evaluation.report_sections import SECTIONS
+from elmokit.evaluation.report import evaluate_all, evaluate_one
+from elmokit.evaluation.table import EVALUATIONS
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
 from tests.helpers.paths import ROOT
@@ -60,11 +60,11 @@ def test_the_report_has_all_sections_and_resumes_with_the_same_result(data: Path
     for folder in (whole, broken):
         folder.mkdir()
     facts = evaluate_all(model, data, whole / "report.md")
-    assert facts.keys() == SECTIONS.keys()
+    assert facts.keys() == EVALUATIONS.keys()
     assert {path.name for path in whole.iterdir()} == {"report.md", "report"}
     text = (whole / "report.md").read_text()
     titles = [line for line in text.splitlines() if line.startswith("## ")]
-    assert len(titles) == len(SECTIONS) + 2
+    assert len(titles) == len(EVALUATIONS) + 2
     for link in [line.partition("](")[2][:-1] for line in text.splitlines() if line.startswith("![")]:
         assert (whole / link).is_file()
     assert json.loads((whole / "report" / "results.json").read_text()) == facts
@@ -90,7 +90,7 @@ def test_the_report_has_all_sections_and_resumes_with_the_same_result(data: Path
 def test_what_is_missing_is_left_out_with_the_reason(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report, "_can_draw", lambda: False)
+    monkeypatch.setattr(report, "can_draw", lambda: False)
     for name in ("wsd", "ud-english-ewt", "natural-stories", "blimp"):
         shutil.rmtree(data / name)
     facts = evaluate_all(tmp_path / "model", data, tmp_path / "report.md")
@@ -132,6 +132,35 @@ def test_a_partial_report_of_other_data_is_refused(data: Path, tmp_path: Path) -
     (data / "lm-news" / "test.txt").write_text("the dog .\n")
     with pytest.raises(OutputError, match="was created with the content of the data"):
         evaluate_all(tmp_path / "model", data, tmp_path / "report.md")
+
+
+def test_one_evaluation_resumes_and_gives_what_the_report_has(data: Path, tmp_path: Path) -> None:
+    model, kept = tmp_path / "model", tmp_path / "kept"
+    done_pairs: list[int] = []
+
+    def stop(stage: str, done: int, total: int | None) -> None:
+        if done == 4:
+            raise KeyboardInterrupt  # in the second of two files
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_one("similarity", model, data, keep=kept, progress=stop)
+    result = evaluate_one("similarity", model, data, keep=kept, progress=lambda *report: done_pairs.append(report[1]))
+    assert done_pairs == [4]
+    facts = evaluate_all(model, data, tmp_path / "report.md", only=["similarity"])
+    assert facts == {"similarity": result.to_dict()}
+
+
+def test_an_evaluation_that_cannot_run_says_why(data: Path, tmp_path: Path) -> None:
+    save_model(random_model(), tmp_path / "weights.hdf5")
+    with pytest.raises(ConfigError, match="There is no evaluation 'blimp'"):
+        evaluate_one("blimp", tmp_path / "model", data)
+    with pytest.raises(ConfigError, match="the model has no softmax and vocabulary"):
+        evaluate_one("minimal-pairs", tmp_path / "weights.hdf5", data)
+    shutil.rmtree(data / "blimp")
+    with pytest.raises(TextError, match=r"has no blimp/\*\.jsonl"):
+        evaluate_one("minimal-pairs", tmp_path / "model", data)
+    with pytest.raises(TextError, match="does not exist"):
+        evaluate_one("minimal-pairs", tmp_path / "model", tmp_path / "nowhere")
 
 
 def test_the_command_writes_one_section(shell: Shell, data: Path) -> None:

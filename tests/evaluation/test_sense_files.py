@@ -43,7 +43,7 @@ def write(tmp_path: Path) -> Write:
     return text
 
 
-def test_elements_of_several_words_are_several_tokens(write: Write) -> None:
+def test_an_element_with_several_words_gives_several_tokens(write: Write) -> None:
     empty = '<sentence id="d000.s001"></sentence>'
     path = write("x.data.xml", HEAD + SENTENCE + empty + TAIL)
     words = ["The", "primary", "election", "&", "took", "place"]
@@ -54,7 +54,7 @@ def test_elements_of_several_words_are_several_tokens(write: Write) -> None:
     assert list(read_sense_xml(path)) == [SenseSentence(words, instances), SenseSentence([], [])]
 
 
-def test_a_large_file_is_read_bit_by_bit(tmp_path: Path) -> None:
+def test_a_large_file_is_read_as_a_stream(tmp_path: Path) -> None:
     path = tmp_path / "x.data.xml.xz"
     many = "".join(SENTENCE.replace("s000", f"s{number}") for number in range(2000))
     path.write_bytes(lzma.compress((HEAD + many + "<wf broken").encode()))
@@ -65,7 +65,7 @@ def test_a_large_file_is_read_bit_by_bit(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1), min_size=1, max_size=5))
-def test_any_text_comes_back(tmp_path_factory: pytest.TempPathFactory, pieces: list[str]) -> None:
+def test_any_text_survives_a_round_trip(tmp_path_factory: pytest.TempPathFactory, pieces: list[str]) -> None:
     from xml.sax.saxutils import escape
 
     path = tmp_path_factory.mktemp("senses") / "x.data.xml"
@@ -92,13 +92,13 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("message", BROKEN)
-def test_broken_xml_is_named_by_file_and_line(write: Write, message: str) -> None:
+def test_broken_xml_is_reported_with_file_and_line(write: Write, message: str) -> None:
     with pytest.raises(TextError, match=r"x\.data\.xml, ") as caught:
         list(read_sense_xml(write("x.data.xml", BROKEN[message])))
     assert message in str(caught.value)
 
 
-def test_keys_are_read_and_lines_of_one_id_taken_together(write: Write) -> None:
+def test_key_lines_with_the_same_id_are_merged(write: Write) -> None:
     path = write(
         "x.gold.key.txt", "d0.t0 long%3:00:02:: tall%5:00:00::\n\nd0.t1 play%1:10:01::\nd0.t0 long%3:00:01::\n"
     )
@@ -108,7 +108,7 @@ def test_keys_are_read_and_lines_of_one_id_taken_together(write: Write) -> None:
         read_keys(write("y.gold.key.txt", "d0.t0 a%1:00:00::\nd0.t1\n"))
 
 
-def test_an_inventory_is_a_table_in_order_or_wordnets_index_sense(write: Write) -> None:
+def test_an_inventory_is_a_table_or_wordnets_index_sense(write: Write) -> None:
     table = write("senses.tsv", "# lemma\tpos\tkeys\nbe like\tverb\tb%2:01:: b%2:00::\n.22\tNOUN\t.22%1:06:00::\n")
     assert read_inventory(table) == {
         ("be_like", "VERB"): ("b%2:01::", "b%2:00::"),
@@ -124,7 +124,7 @@ def test_an_inventory_is_a_table_in_order_or_wordnets_index_sense(write: Write) 
             read_inventory(write("wrong.tsv", wrong))
 
 
-def test_a_set_is_found_by_its_file_or_its_folder(write: Write, tmp_path: Path) -> None:
+def test_a_set_is_found_by_its_file_or_its_directory(write: Write, tmp_path: Path) -> None:
     data = write("a/x.data.xml", "")
     with pytest.raises(TextError, match=r"no gold keys next to it: expected .*x\.gold\.key\.txt"):
         find_sense_set(data)

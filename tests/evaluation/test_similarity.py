@@ -31,7 +31,7 @@ PAIRS = [
 ]
 
 
-def test_the_model_in_the_package_orders_pairs_like_people(embedder: SentenceEmbedder) -> None:
+def test_the_included_model_ranks_pairs_like_people(embedder: SentenceEmbedder) -> None:
     scores = score_similarity(embedder, PAIRS)
     assert scores.spearman > 0.8
     assert scores.cosines[-1] == pytest.approx(1)
@@ -90,7 +90,7 @@ def test_a_file_without_pairs_is_reported(content: str, what: str, tmp_path: Pat
         read_scored_pairs(tmp_path / "empty.csv")
 
 
-def test_every_pooling_scores_as_its_embedder_alone(embedder: SentenceEmbedder) -> None:
+def test_every_pooling_scores_like_its_own_embedder(embedder: SentenceEmbedder) -> None:
     result = evaluate_similarity(embedder.elmo, {"pairs": PAIRS}, smoothings=(3e-4, 1e-2))
     found = {(one.layers, one.weighting): one.spearman for one in result.scores["pairs"]}
     for layers, weighting, pooling in (

@@ -54,7 +54,7 @@ def test_small_layers_whose_weights_would_be_widened_are_reported_as_float32(mon
     assert report.speed("int8", 1).computed_in == ("int8",)
 
 
-def test_the_model_and_the_environment_are_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_and_the_environment_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "PRODUCT_SHAPES", ((4, 20, 40),))
     monkeypatch.setenv(VARIABLE, "float32")
     model = random_model()
@@ -64,7 +64,7 @@ def test_the_model_and_the_environment_are_as_before(monkeypatch: pytest.MonkeyP
     assert os.environ[VARIABLE] == "float32"
 
 
-def test_it_measures_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speed_is_measured_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "PRODUCT_SHAPES", ((4, 20, 40),))
     monkeypatch.setattr(compiler, "load_library", lambda: None)
     monkeypatch.setattr(compiler, "why_unavailable", lambda: "no compiler")

@@ -37,7 +37,7 @@ def test_conllu_is_read_without_multiword_tokens_and_empty_nodes(write: Write) -
     ]
 
 
-def test_conllu_gives_the_column_asked_for_and_none_where_it_is_empty(write: Write) -> None:
+def test_conllu_gives_the_chosen_column_and_none_for_empty_cells(write: Write) -> None:
     path = write("text.conllu", TREE)
     assert [sentence.tags for sentence in read_tagged(path, "xpos")] == [["VBP", "RB"], [None]]
     with pytest.raises(ConfigError, match="no column 'xpso'; its columns are ID, FORM, LEMMA, UPOS"):
@@ -52,7 +52,7 @@ def test_conllu_plus_names_its_own_columns(write: Write) -> None:
     ]
 
 
-def test_columns_are_split_at_blanks_and_tabs_and_document_lines_passed_over(write: Write) -> None:
+def test_columns_are_split_at_spaces_and_tabs_and_document_lines_skipped(write: Write) -> None:
     path = write("eng.train", "-DOCSTART- -X- -X- O\n\nMira NNP I-NP  I-PER\nran\tVBD I-VP O\n \nOslo NNP I-NP I-LOC\n")
     assert list(read_tagged(path)) == [
         TaggedSentence(["Mira", "ran"], ["NNP", "VBD"]),
@@ -62,14 +62,14 @@ def test_columns_are_split_at_blanks_and_tabs_and_document_lines_passed_over(wri
     assert [sentence.words for sentence in read_tagged(path, "1", words=2)] == [["NNP", "VBD"], ["NNP"]]
 
 
-def test_a_line_of_another_width_is_named(write: Write) -> None:
+def test_a_line_with_another_number_of_columns_is_reported(write: Write) -> None:
     with pytest.raises(TextError, match=r"text\.conllu, line 2: 3 columns, expected 10"):
         list(read_conllu(write("text.conllu", "# text\n1\tGo\tVERB\n")))
     with pytest.raises(TextError, match=r"text\.txt, line 3: 3 columns, expected 2"):
         list(read_columns(write("text.txt", "a b\n\na b c\n")))
 
 
-def test_a_column_that_is_not_there_is_refused(write: Write) -> None:
+def test_a_missing_column_is_reported(write: Write) -> None:
     path = write("text.txt", "a b\n")
     with pytest.raises(ConfigError, match="has 2 columns; there is no column 3"):
         list(read_columns(path, tags=3))
@@ -85,7 +85,7 @@ WORD = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_s
 
 
 @given(st.lists(st.lists(st.tuples(WORD, WORD), min_size=1), max_size=4))
-def test_what_was_written_in_columns_is_read_back(
+def test_columns_survive_a_round_trip(
     tmp_path_factory: pytest.TempPathFactory, sentences: list[list[tuple[str, str]]]
 ) -> None:
     path = tmp_path_factory.mktemp("columns") / "text.txt"

@@ -32,7 +32,9 @@ TEXT = [line.split() for line in trace_b.LINES]
     ],
     ids=["characters", "words, tied", "words, forward"],
 )
-def test_the_trace_of_bilm_tf(tmp_path: Path, config: BiLMConfig, tied: bool, expected: tuple[float, float]) -> None:
+def test_the_perplexity_equals_traces_of_bilm_tf(
+    tmp_path: Path, config: BiLMConfig, tied: bool, expected: tuple[float, float]
+) -> None:
     model = tf_checkpoint.FORMAT.load(trace_b.write_checkpoint(tmp_path, config, tied))
     for n_rows, number in enumerate(expected, start=1):
         result = bilm_tf_perplexity(model, TEXT, n_rows)
@@ -43,7 +45,7 @@ def test_the_trace_of_bilm_tf(tmp_path: Path, config: BiLMConfig, tied: bool, ex
 
 
 @pytest.mark.parametrize(("n_rows", "expected"), [(1, 100.72575), (7, 100.67164)])
-def test_the_run_of_bilm_tf(bilm_tf_run: Path, n_rows: int, expected: float) -> None:
+def test_the_perplexity_equals_that_of_a_run_of_bilm_tf(bilm_tf_run: Path, n_rows: int, expected: float) -> None:
     sentences = read_like_bilm_tf([bilm_tf_run / "train.txt"])
     assert bilm_tf_perplexity(tf_checkpoint.FORMAT.load(bilm_tf_run), sentences, n_rows).mean == pytest.approx(
         expected, abs=1e-4
@@ -82,7 +84,7 @@ def test_rows_are_filled_as_in_bilm_tf(text: list[list[str]], n_rows: int) -> No
         assert [[pair[direction] for pair in step] for step in steps] == plain_rows(text, n_rows, direction == 1)
 
 
-def test_windows_only_save_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_window_length_does_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model()
     whole = bilm_tf_perplexity(model, TEXT, 2)
     monkeypatch.setattr(as_bilm_tf, "STEPS_AT_ONCE", 3)
@@ -109,7 +111,7 @@ def test_a_batch_size_of_zero_is_refused(model: PretrainedBiLM) -> None:
         bilm_tf_perplexity(model, TEXT, 0)
 
 
-def test_gradients_are_not_kept(model: PretrainedBiLM) -> None:
+def test_no_gradients_are_kept(model: PretrainedBiLM) -> None:
     bilm_tf_perplexity(model, TEXT, 1)
     assert torch.is_grad_enabled()
     assert all(parameter.grad is None for parameter in model.bilm.parameters())

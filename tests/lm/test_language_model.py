@@ -27,7 +27,7 @@ def as_lists(sentences: object) -> list[tuple[list[str], list[list[float]]]]:
     return [(s.tokens, np.nan_to_num(s.nats).tolist()) for s in sentences]  # type: ignore[attr-defined]
 
 
-def test_it_gives_what_the_scoring_functions_give(model: PretrainedBiLM) -> None:
+def test_methods_return_what_the_functions_return(model: PretrainedBiLM) -> None:
     lm = LanguageModel(model)
     assert as_lists(lm.surprisal(TEXT)) == as_lists(surprisals(model, TEXT))
     assert lm.perplexity(TEXT) == perplexity(model, TEXT, spelling=spelling_of(model))
@@ -38,12 +38,12 @@ def test_it_gives_what_the_scoring_functions_give(model: PretrainedBiLM) -> None
     assert zero.perplexity(TEXT).mean_nats == perplexity(model, TEXT, "zero").mean_nats != lm.perplexity(TEXT).mean_nats
 
 
-def test_it_gives_what_the_command_prints(model: PretrainedBiLM, shell: Shell) -> None:
+def test_the_command_prints_the_same_numbers(model: PretrainedBiLM, shell: Shell) -> None:
     save_model(model, "lm")
     Path("text.txt").write_text("".join(" ".join(sentence) + "\n" for sentence in TEXT))
     lm = LanguageModel.from_pretrained("lm")
     result = lm.perplexity("text.txt")
-    assert shell("evaluate", "perplexity", "text.txt", "--model", "lm").out == result.table() + "\n"
+    assert shell("evaluate", "perplexity", "text.txt", "--model", "lm").out == result.to_text() + "\n"
     facts = json.loads(shell("evaluate", "perplexity", "text.txt", "--model", "lm", "--json").out)
     assert {name: facts[name] for name in result.to_dict()} == result.to_dict()
     rows = shell("evaluate", "perplexity", "text.txt", "--model", "lm", "--per-token", "-").out.splitlines()[1:]
@@ -51,11 +51,11 @@ def test_it_gives_what_the_command_prints(model: PretrainedBiLM, shell: Shell) -
     assert [row.split("\t")[2] or "nan" for row in rows] == expected
     theirs = lm.bilm_tf_perplexity(["text.txt"], 2)
     assert (
-        shell("evaluate", "perplexity", "text.txt", "--model", "lm", "--as-bilm-tf", "2").out == theirs.table() + "\n"
+        shell("evaluate", "perplexity", "text.txt", "--model", "lm", "--as-bilm-tf", "2").out == theirs.to_text() + "\n"
     )
 
 
-def test_a_text_is_files_or_sentences(model: PretrainedBiLM, tmp_path: Path) -> None:
+def test_a_text_can_be_files_or_sentences(model: PretrainedBiLM, tmp_path: Path) -> None:
     lm = LanguageModel(model)
     for number, sentence in enumerate(TEXT):
         (tmp_path / f"{number}.txt").write_text(" ".join(sentence) + "\n")
@@ -81,7 +81,7 @@ def test_without_a_softmax_there_is_no_language_model(tmp_path: Path) -> None:
         LanguageModel(random_model(), start="cold")  # type: ignore[arg-type]
 
 
-def test_the_model_inside_the_package_is_a_language_model() -> None:
+def test_the_included_model_is_a_language_model() -> None:
     lm = LanguageModel.from_pretrained()
     good = ["The", "book", "is", "old", "."]
     bad = ["The", "book", "are", "old", "."]
@@ -90,7 +90,7 @@ def test_the_model_inside_the_package_is_a_language_model() -> None:
     assert result.nats[0].tolist() == result.nats[1].tolist()
 
 
-def test_substitutes_are_the_words_of_a_direct_softmax(model: PretrainedBiLM) -> None:
+def test_substitutes_equal_those_of_a_direct_softmax(model: PretrainedBiLM) -> None:
     assert model.softmax_module is not None
     assert model.vocabulary is not None
     lm, sentence, position = LanguageModel(model), TEXT[2], 2
@@ -114,7 +114,7 @@ def test_substitutes_are_the_words_of_a_direct_softmax(model: PretrainedBiLM) ->
         assert again == found[:3]
 
 
-def test_substitutes_leave_out_the_special_words_and_share_their_probability(model: PretrainedBiLM) -> None:
+def test_substitutes_leave_out_special_words_and_renormalize(model: PretrainedBiLM) -> None:
     lm = LanguageModel(model)
     for direction in ("forward", "backward", "both"):
         every = lm.substitutes(TEXT[0], 1, direction, n=1000, special_words=True)  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ def test_substitutes_leave_out_the_special_words_and_share_their_probability(mod
         assert [s.probability for s in kept] == pytest.approx([s.probability / total for s in words])
 
 
-def test_substitutes_of_all_tokens_are_those_of_each(model: PretrainedBiLM) -> None:
+def test_substitutes_of_all_tokens_equal_those_of_each(model: PretrainedBiLM) -> None:
     from elmokit.lm.substitutes import all_substitutes
 
     lm = LanguageModel(model)
@@ -137,7 +137,7 @@ def test_substitutes_of_all_tokens_are_those_of_each(model: PretrainedBiLM) -> N
             assert [s.probability for s in here] == pytest.approx([s.probability for s in expected], rel=1e-4)
 
 
-def test_substitutes_without_a_position_are_those_of_every_token(model: PretrainedBiLM) -> None:
+def test_substitutes_without_a_position_are_for_every_token(model: PretrainedBiLM) -> None:
     lm = LanguageModel(model)
     for direction in ("forward", "both"):
         found = lm.substitutes(TEXT[0], direction=direction, n=3, special_words=True)  # type: ignore[call-overload]
@@ -156,7 +156,7 @@ def test_a_string_in_place_of_sentences_is_refused(model: PretrainedBiLM) -> Non
         lm.perplexity("The cat sat")
 
 
-def test_the_word_itself_is_not_seen(model: PretrainedBiLM) -> None:
+def test_substitutes_do_not_depend_on_the_word_itself(model: PretrainedBiLM) -> None:
     lm = LanguageModel(model)
     assert lm.substitutes(["the", "cat", "sat"], 1) == lm.substitutes(["the", "dog", "sat"], 1)
 
@@ -169,7 +169,7 @@ def test_the_word_itself_is_not_seen(model: PretrainedBiLM) -> None:
         (0, {"n": 0}, "at least 1 word"),
     ],
 )
-def test_a_substitute_that_cannot_be_is_refused(
+def test_invalid_positions_and_directions_are_refused(
     model: PretrainedBiLM, position: int, settings: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -191,6 +191,6 @@ def test_a_model_is_opened_by_name_with_its_softmax() -> None:
     assert open_model("en-mini").softmax_module is not None
 
 
-def test_of_equally_probable_substitutes_the_first_in_the_vocabulary_comes_first() -> None:
+def test_equally_probable_substitutes_are_in_vocabulary_order() -> None:
     scores = np.array([[2, 3, 1, 3, 2, 2], [0, -np.inf, 0, 0, -np.inf, 0]], np.float32)
     assert _largest(scores, 4).tolist() == [[1, 3, 0, 4], [0, 2, 3, 5]]

@@ -74,7 +74,7 @@ class SlowKneserNey:
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 5])
-def test_nats_equal_those_of_the_formulas(order: int) -> None:
+def test_surprisals_equal_the_formulas(order: int) -> None:
     text, test = sentences(300, seed=1), sentences(40, seed=2)
     vocabulary = Vocabulary([*SPECIALS, *(f"w{number}" for number in range(31))])
     slow = SlowKneserNey(text, order)

@@ -48,7 +48,7 @@ def plain_nats(model: PretrainedBiLM, direction: int, carried: bool) -> list[flo
 
 
 @pytest.mark.parametrize("carried", [False, True])
-def test_it_is_the_mean_surprisal_of_every_token(model: PretrainedBiLM, carried: bool) -> None:
+def test_perplexity_is_the_mean_surprisal_of_every_token(model: PretrainedBiLM, carried: bool) -> None:
     result = scored(model, start="stateful" if carried else "zero")
     with torch.no_grad():
         for direction in range(2):
@@ -61,7 +61,7 @@ def test_it_is_the_mean_surprisal_of_every_token(model: PretrainedBiLM, carried:
     assert (result.n_sentences, result.n_tokens) == (5, 11)
 
 
-def test_batches_do_not_change_it(model: PretrainedBiLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_do_not_change_the_perplexity(model: PretrainedBiLM, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = scored(model)
     monkeypatch.setattr(batching, "READ_AHEAD_BATCHES", 1)
     for batch_tokens in (1, 7, 1000):
@@ -78,7 +78,7 @@ def test_each_sentence_is_passed_to_the_callback_once(model: PretrainedBiLM, n_r
         assert sentences == TEXT
 
 
-def test_characters_are_those_of_the_lines(model: PretrainedBiLM) -> None:
+def test_characters_are_counted_as_in_the_lines(model: PretrainedBiLM) -> None:
     lines = "".join(" ".join(sentence) + "\n" for sentence in TEXT)
     assert scored(model).n_characters == len(lines)
 
@@ -112,13 +112,13 @@ def test_no_tail_is_lost_with_several_stateful_rows(model: PretrainedBiLM, n_row
     assert scored(model, start="stateful", n_rows=n_rows).n_predictions == N_PREDICTIONS
 
 
-def test_a_start_state_changes_the_first_words_only_through_the_state(model: PretrainedBiLM) -> None:
+def test_the_start_state_changes_the_perplexity(model: PretrainedBiLM) -> None:
     zero = scored(model, start="zero").mean_nats
     assert scored(model, start=boundary_state(model)).mean_nats != zero
     assert scored(model, start=State.zero(model.config, 1)).mean_nats == zero
 
 
-def test_a_sentence_starts_from_the_models_start_state(model: PretrainedBiLM) -> None:
+def test_a_sentence_starts_from_the_start_state_of_the_model(model: PretrainedBiLM) -> None:
     assert scored(model).mean_nats == scored(model, start=boundary_state(model)).mean_nats
     model.start_state = State.zero(model.config, 1)
     assert scored(model).mean_nats == scored(model, start="zero").mean_nats

@@ -18,12 +18,12 @@ def test_the_probabilities_of_every_context_sum_to_one(words: list[str], context
     assert total == pytest.approx(1.0)
 
 
-def test_with_no_word_every_byte_costs_the_same() -> None:
+def test_without_words_every_byte_costs_the_same() -> None:
     assert Spelling([]).bits("cat") == pytest.approx(4 * math.log2(257))
     assert Spelling([]).bits("Ä") == pytest.approx(3 * math.log2(257))
 
 
-def test_the_formula_by_hand() -> None:
+def test_costs_equal_the_formula_by_hand() -> None:
     spelling = Spelling(["ab"])
     start = 1 / 257
     first = (1 + 3 * start) / (3 + 3)  # after nothing: a, b and the end, once each
@@ -32,6 +32,6 @@ def test_the_formula_by_hand() -> None:
     assert spelling.bits("ab") == pytest.approx(-sum(map(math.log2, (first, second, end))))
 
 
-def test_a_word_like_those_of_the_language_is_cheaper() -> None:
+def test_a_word_like_those_of_the_vocabulary_is_cheaper() -> None:
     spelling = Spelling(WORDS)
     assert spelling.bits("cathen") < spelling.bits("ncthea") < spelling.bits("qqqqqq")

@@ -23,7 +23,7 @@ from tests.helpers import trace_b
 TEXT = [["the", "cat", "sat"], ["dog"], [], ["the", "zebra", "ran", "."]]
 
 
-def test_each_token_has_a_surprisal_in_each_direction_but_for_the_boundary_it_starts_from(
+def test_each_direction_predicts_every_token_but_its_first(
     model: PretrainedBiLM,
 ) -> None:
     found = list(surprisals(model, TEXT))
@@ -35,7 +35,7 @@ def test_each_token_has_a_surprisal_in_each_direction_but_for_the_boundary_it_st
     assert [sentence.is_unknown.nonzero()[0].tolist() for sentence in found] == [[], [], [], [2]]
 
 
-def test_they_add_up_to_the_perplexity(model: PretrainedBiLM) -> None:
+def test_surprisals_add_up_to_the_perplexity(model: PretrainedBiLM) -> None:
     start = boundary_state(model)
     total = sum(np.nansum(sentence.nats, axis=1, dtype=float) for sentence in surprisals(model, TEXT, start))
     result = perplexity(model, TEXT, start)
@@ -48,7 +48,7 @@ def test_probabilities_of_all_words_add_up_to_one(model: PretrainedBiLM) -> None
     assert sum(math.exp(-sentence.nats[0, 2]) for sentence in found) == pytest.approx(1)
 
 
-def test_order_stays_whatever_the_batches(model: PretrainedBiLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_do_not_change_the_order(model: PretrainedBiLM, monkeypatch: pytest.MonkeyPatch) -> None:
     text = [["the"] * (number * 7 % 5) + ["cat"] for number in range(9)]
     whole = list(surprisals(model, text))
     monkeypatch.setattr(batching, "READ_AHEAD_BATCHES", 2)
@@ -57,7 +57,7 @@ def test_order_stays_whatever_the_batches(model: PretrainedBiLM, monkeypatch: py
         np.testing.assert_allclose(one.nats, other.nats, atol=1e-6)
 
 
-def test_a_string_is_not_a_sentence(model: PretrainedBiLM) -> None:
+def test_a_string_instead_of_tokens_is_refused(model: PretrainedBiLM) -> None:
     with pytest.raises(TextError, match="Expected a sentence as a list of tokens"):
         list(surprisals(model, ["the cat"]))
 
@@ -101,7 +101,7 @@ def test_a_deferred_softmax_survives_pickling_and_is_read_before_an_archive_is_g
     assert perplexity(open_model(archive), TEXT) == perplexity(checkpoint, TEXT)
 
 
-def test_the_working_folder_opens_by_a_dot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_current_directory_opens_as_a_dot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_model(random_model(), tmp_path / "their_weights.hdf5")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelNotFoundError, match="has no softmax"):

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from elmokit.embedding.elmo import Elmo
+from elmokit.errors import OutputError
+from elmokit.evaluation import probe_corpus as corpus
+from elmokit.evaluation import sense_means
+from elmokit.evaluation.sense_files import Instance, SenseSet
+from elmokit.evaluation.sense_means import SenseMeans, train_senses
+from elmokit.formats.model import PretrainedBiLM
+from tests.helpers.sense_files import TRAIN, write_set
+
+
+@pytest.fixture
+def elmo(model: PretrainedBiLM) -> Elmo:
+    return Elmo(model)
+
+
+def test_a_sense_is_the_mean_of_its_vectors_and_a_phrase_that_of_its_words(elmo: Elmo, tmp_path: Path) -> None:
+    means = train_senses(elmo, write_set(tmp_path, "train", TRAIN))
+    vectors = elmo.embed([text.split() for text, _ in TRAIN])
+    rows = means.rows
+    mean = means.sums / np.maximum(means.counts, 1)[:, None, None]
+    np.testing.assert_allclose(mean[rows["cat%1:05::"]], (vectors[0][:, 1] + vectors[3][:, 1]) / 2, atol=1e-5)
+    np.testing.assert_allclose(mean[rows["run_on%2:30::"]], vectors[3][:, 2:4].mean(axis=1), atol=1e-5)
+    for sense in ("cat%1:18::", "cat%1:99::"):  # an instance of two senses counts for both
+        np.testing.assert_allclose(mean[rows[sense]], vectors[1][:, 1], atol=1e-5)
+    assert means.tagged[("cat", "NOUN")] == {"cat%1:05::": 2, "cat%1:18::": 1, "cat%1:99::": 1}
+    assert means.n_sentences == 4
+
+
+def test_the_nearest_mean_is_by_cosine_in_each_layer() -> None:
+    means = SenseMeans(2, 2)
+    one = Instance("a", "a", "NOUN", 0, 1)
+    means.add(one, ["x"], np.array([[10, 0], [0, 1]], dtype=np.float32))
+    means.add(one, ["y"], np.array([[0, 1], [1, 0]], dtype=np.float32))
+    means.add(one, ["z"], np.array([[0, 0], [0, 0]], dtype=np.float32))
+    vector = np.array([[1, 0.9], [1, 0.9]], dtype=np.float32)
+    assert means.nearest(vector, ["x", "y"]) == ["x", "y"]
+    assert means.nearest(vector, ["z", "y", "x"], average=True) == ["x", "y", "y"]  # the mean of x is (5, 0.5)
+    assert means.nearest(vector, ["z"]) == ["z", "z"]
+
+
+def test_candidates_come_in_the_inventorys_order_then_by_frequency() -> None:
+    means = SenseMeans(1, 1)
+    one, nothing = Instance("a", "a", "NOUN", 0, 1), np.zeros((1, 1), dtype=np.float32)
+    for sense in ("rare", "common", "listed", "common"):
+        means.add(one, [sense], nothing)
+    inventory = {("a", "NOUN"): ("unseen", "listed")}
+    assert means.candidates(("a", "NOUN"), inventory) == ["listed", "common", "rare"]
+    assert means.candidates(("a", "VERB"), inventory) == []
+
+
+def test_interrupted_training_resumes_with_the_same_means(
+    elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus, "CHUNK_TOKENS", 8)
+    monkeypatch.setattr(sense_means, "SAVE_SECONDS", 0.0)
+    source = write_set(tmp_path, "train", TRAIN * 3)
+    train_senses(elmo, source, tmp_path / "straight")
+
+    class Killed(Exception):
+        pass
+
+    def kill(stage: str, done: int, total: int | None) -> None:
+        if done >= 5:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train_senses(elmo, source, tmp_path / "resumed", kill)
+    assert 0 < read_means(elmo, source, tmp_path / "resumed").n_sentences < 12
+    train_senses(elmo, source, tmp_path / "resumed")
+    assert (tmp_path / "resumed").read_bytes() == (tmp_path / "straight").read_bytes()
+    monkeypatch.setattr(elmo, "embed", None)
+    assert train_senses(elmo, source, tmp_path / "resumed").n_sentences == 12  # whole: nothing is computed again
+
+
+def read_means(elmo: Elmo, source: SenseSet, path: Path) -> SenseMeans:
+    with safe_open(path, framework="np") as file:
+        return SenseMeans.load(path, json.loads(file.metadata()["content"])["about"])
+
+
+def test_means_of_another_text_and_other_files_are_refused(elmo: Elmo, tmp_path: Path) -> None:
+    train_senses(elmo, write_set(tmp_path, "train", TRAIN), tmp_path / "means")
+    other = write_set(tmp_path, "other", TRAIN[:2])
+    with pytest.raises(OutputError, match="contains sense means with data"):
+        train_senses(elmo, other, tmp_path / "means")
+    before = other.data.read_bytes()
+    with pytest.raises(OutputError, match="is not a file of sense means"):
+        train_senses(elmo, other, other.data)
+    assert other.data.read_bytes() == before
