@@ -196,10 +196,10 @@ def test_a_step_equals_the_formulas(n_rows: int, hidden: int, clip: float | None
     i, g, f, o = (gates.rearranged(lambda tensor, k=k: tensor.chunk(4, dim=1)[k]) for k in range(4))
     exact_cell = (f.sigmoid() * Rounded.exact(cell) + i.sigmoid() * g.tanh()).clip(clip)
     bound = float("inf") if clip is None else clip
-    new_cell, squashed = cell.clone(), torch.empty_like(cell)
-    inference_step(first, second, new_cell, squashed, bound)
+    new_cell, unprojected = cell.clone(), torch.empty_like(cell)
+    inference_step(first, second, new_cell, unprojected, bound)
     assert_rounded(new_cell, exact_cell)
-    assert_rounded(squashed, o.sigmoid() * exact_cell.tanh())
+    assert_rounded(unprojected, o.sigmoid() * exact_cell.tanh())
 
 
 def test_weights_are_packed_again_only_after_they_change(monkeypatch: pytest.MonkeyPatch) -> None:

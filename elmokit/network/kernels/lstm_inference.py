@@ -165,7 +165,7 @@ def run_layer_torch(
         ``(tokens, projection_dim)``
     """
     outputs = inputs.new_empty(len(inputs), hidden.shape[1])
-    squashed = torch.empty_like(cell)
+    unprojected = torch.empty_like(cell)
     max_rows = MAX_CHUNK_ROWS if inputs.device.type == "cpu" else MAX_CHUNK_ROWS_ON_GPU
     token = step = 0
     while step < len(batch_sizes):
@@ -177,9 +177,9 @@ def run_layer_torch(
         offset = 0
         for n in batch_sizes[first:step]:
             from_input, from_state = chunk_from_input[offset : offset + n], layer.from_state(hidden[:n])
-            inference_step(from_input, from_state, cell[:n], squashed[:n], layer.cell_clip)
+            inference_step(from_input, from_state, cell[:n], unprojected[:n], layer.cell_clip)
             # Rows that have ended drop out of `hidden` here; the next step has the first rows of this one.
-            hidden = squashed[:n] if layer.project is None else layer.project(squashed[:n])
+            hidden = unprojected[:n] if layer.project is None else layer.project(unprojected[:n])
             if layer.project is not None and layer.projection_clip < float("inf"):
                 hidden.clamp_(-layer.projection_clip, layer.projection_clip)
             outputs[token : token + n] = hidden
@@ -187,14 +187,14 @@ def run_layer_torch(
     return outputs
 
 
-def inference_step(from_input: Tensor, from_state: Tensor, cell: Tensor, squashed: Tensor, cell_clip: float) -> None:
+def inference_step(from_input: Tensor, from_state: Tensor, cell: Tensor, unprojected: Tensor, cell_clip: float) -> None:
     """Compute the elementwise part of one step, in place.
 
     Args:
         from_input: ``(rows, 4 * hidden_dim)``, the inputs' contribution to the gates i, g, f, o, bias included.
         from_state: The recurrent contribution, of the same shape.
         cell: ``(rows, hidden_dim)``, replaced by the new cell.
-        squashed: ``(rows, hidden_dim)``, replaced by ``sigmoid(o) * tanh(cell)``, which the projection reads.
+        unprojected: ``(rows, hidden_dim)``, replaced by ``sigmoid(o) * tanh(cell)``, which the projection reads.
         cell_clip: Bound on the cell's magnitude; infinite for none.
     """
     # In place: `from_input` is a slice of the chunk's product, which is not read again.
@@ -206,4 +206,4 @@ def inference_step(from_input: Tensor, from_state: Tensor, cell: Tensor, squashe
     cell.mul_(f).addcmul_(i, g)
     if cell_clip < float("inf"):
         cell.clamp_(-cell_clip, cell_clip)
-    torch.tanh(cell, out=squashed).mul_(o)
+    torch.tanh(cell, out=unprojected).mul_(o)

@@ -132,7 +132,7 @@ def _sizes_match(
 
 
 def _training_step(
-    gates: Tensor, cell_before: Tensor, cell_after: Tensor, squashed: Tensor, outputs: Tensor, cell_clip: float | None
+    gates: Tensor, cell_before: Tensor, cell_after: Tensor, tanh_cell: Tensor, outputs: Tensor, cell_clip: float | None
 ) -> None:
     """Compute the elementwise part of one step; arguments as in ``native_training.training_step``."""
     i, g, f, o = gates.chunk(4, dim=1)
@@ -143,8 +143,8 @@ def _training_step(
     torch.mul(f, cell_before, out=cell_after).addcmul_(i, g)
     if cell_clip is not None:
         cell_after.clamp_(-cell_clip, cell_clip)
-    torch.tanh(cell_after, out=squashed)
-    torch.mul(o, squashed, out=outputs)
+    torch.tanh(cell_after, out=tanh_cell)
+    torch.mul(o, tanh_cell, out=outputs)
 
 
 def _training_step_backward(
@@ -152,7 +152,7 @@ def _training_step_backward(
     gates: Tensor,
     cell_before: Tensor,
     cell_after: Tensor,
-    squashed: Tensor,
+    tanh_cell: Tensor,
     cell_gradient: Tensor,
     gate_gradient: Tensor,
     cell_clip: float | None,
@@ -160,9 +160,9 @@ def _training_step_backward(
     """Compute the gradient of ``_training_step``; arguments as in ``native_training.training_step_backward``."""
     i, g, f, o = gates.chunk(4, dim=1)
     i_gradient, g_gradient, f_gradient, o_gradient = gate_gradient.chunk(4, dim=1)
-    torch.mul(gradient, squashed, out=o_gradient)
+    torch.mul(gradient, tanh_cell, out=o_gradient)
     # The cell receives gradient from its tanh in this step and from the next step's cell.
-    total = torch.ops.aten.tanh_backward(gradient * o, squashed).add_(cell_gradient)
+    total = torch.ops.aten.tanh_backward(gradient * o, tanh_cell).add_(cell_gradient)
     if cell_clip is not None:
         zero_where_clipped(total, cell_after, cell_clip)
     torch.mul(total, g, out=i_gradient)

@@ -39,7 +39,7 @@ def training_step(
     gates: Tensor,
     cell_before: Tensor,
     cell_after: Tensor,
-    squashed: Tensor,
+    tanh_cell: Tensor,
     outputs: Tensor,
     cell_clip: float | None,
 ) -> None:
@@ -49,13 +49,13 @@ def training_step(
         gates: ``(rows, 4 * hidden_dim)``, the sums of i, g, f, o; replaced by the activations.
         cell_before: ``(rows, hidden_dim)``.
         cell_after: Written: the new cell. This and the next two have the size of ``cell_before``.
-        squashed: Written: tanh of the new cell.
-        outputs: Written: ``squashed`` times the activation of o.
+        tanh_cell: Written: tanh of the new cell.
+        outputs: Written: ``tanh_cell`` times the activation of o.
         cell_clip: Bound on the cell's magnitude, or None.
     """
     library.training_step(
         *(n_threads(), *cell_before.shape, gates.data_ptr(), cell_before.data_ptr()),
-        *(cell_after.data_ptr(), squashed.data_ptr(), outputs.data_ptr()),
+        *(cell_after.data_ptr(), tanh_cell.data_ptr(), outputs.data_ptr()),
         _bound(cell_clip),
     )
 
@@ -66,7 +66,7 @@ def training_step_backward(
     gates: Tensor,
     cell_before: Tensor,
     cell_after: Tensor,
-    squashed: Tensor,
+    tanh_cell: Tensor,
     cell_gradient: Tensor,
     gate_gradient: Tensor,
     cell_clip: float | None,
@@ -78,14 +78,14 @@ def training_step_backward(
         gates: The activations; this and the next three as ``training_step`` left them.
         cell_before: The cell before the step.
         cell_after: The cell after it.
-        squashed: tanh of the cell after it.
+        tanh_cell: tanh of the cell after it.
         cell_gradient: The gradient of ``cell_after`` from later steps; replaced by that of ``cell_before``.
         gate_gradient: ``(rows, 4 * hidden_dim)``, written: the gradient of the gate sums.
         cell_clip: As in ``training_step``.
     """
     library.training_step_backward(
         *(n_threads(), *cell_before.shape, gradient.data_ptr(), gates.data_ptr()),
-        *(cell_before.data_ptr(), cell_after.data_ptr(), squashed.data_ptr(), cell_gradient.data_ptr()),
+        *(cell_before.data_ptr(), cell_after.data_ptr(), tanh_cell.data_ptr(), cell_gradient.data_ptr()),
         gate_gradient.data_ptr(),
         _bound(cell_clip),
     )
