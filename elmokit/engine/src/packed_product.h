@@ -106,55 +106,55 @@ typedef struct {
 
    `precision`, `rows` and `panels` are constants wherever this is inlined, so the loops over them unroll completely and
    the array `sum` lives in registers. That is what the unroll pragmas make sure of. */
-INLINE void microkernel(int precision, int rows, int panels, product_part of) {
-    const float *inputs = of.inputs, *next = of.next;
-    float *sums = of.sums;
+INLINE void microkernel(int precision, int rows, int panels, const product_part *of) {
+    const float *inputs = of->inputs, *next = of->next;
+    float *sums = of->sums;
     const int size = group_size(precision);
     vec sum[ROWS * 2];
     _Pragma("GCC unroll 24") for (int i = 0; i < rows * 2 * panels; i++) sum[i] = (vec){0};
     int64_t k = 0;
-    for (; k + size <= of.n; k += size) {
+    for (; k + size <= of->n; k += size) {
         /* A panel would otherwise arrive from memory only when the first rows need it. */
-        if (rows > 1) __builtin_prefetch(next), next += of.next_step;
+        if (rows > 1) __builtin_prefetch(next), next += of->next_step;
         /* Floats, or many rows: one input of a group after the other. With AVX2, all inputs of four rows need too many
            registers. */
         if (precision == FLOAT32 || rows > 2) {
             _Pragma("GCC unroll 4") for (int part = 0; part < size; part++) {
                 vec weight[2 * GATES];
                 _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
-                    const float *from = of.weights + (v / 2) * of.panel_stride + k / size * PANEL + (v % 2) * LANES;
+                    const float *from = of->weights + (v / 2) * of->panel_stride + k / size * PANEL + (v % 2) * LANES;
                     weight[v] = widen(precision, load(from), part);
                     if (rows == 1) __builtin_prefetch(from + AHEAD);
                 }
                 _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
                     _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++)
-                        sum[r * 2 * panels + v] += inputs[r * of.input_stride + k + part] * weight[v];
+                        sum[r * 2 * panels + v] += inputs[r * of->input_stride + k + part] * weight[v];
             }
             continue;
         }
         /* Few rows: one vector of weights after the other, because those of several panels need too many registers. */
         _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
-            const float *from = of.weights + (v / 2) * of.panel_stride + k / size * PANEL + (v % 2) * LANES;
+            const float *from = of->weights + (v / 2) * of->panel_stride + k / size * PANEL + (v % 2) * LANES;
             const vec lanes = load(from);
             if (rows == 1) __builtin_prefetch(from + AHEAD);
             _Pragma("GCC unroll 4") for (int part = 0; part < size; part++) {
                 const vec weight = widen(precision, lanes, part);
                 _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
-                    sum[r * 2 * panels + v] += inputs[r * of.input_stride + k + part] * weight;
+                    sum[r * 2 * panels + v] += inputs[r * of->input_stride + k + part] * weight;
             }
         }
     }
     /* The last group may have fewer inputs: the row ends there, and what follows is not ours to read. */
-    for (int part = 0; k + part < of.n; part++)
+    for (int part = 0; k + part < of->n; part++)
         _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
             const vec weight =
-                widen(precision, load(of.weights + (v / 2) * of.panel_stride + k / size * PANEL + (v % 2) * LANES), part);
+                widen(precision, load(of->weights + (v / 2) * of->panel_stride + k / size * PANEL + (v % 2) * LANES), part);
             _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
-                sum[r * 2 * panels + v] += inputs[r * of.input_stride + k + part] * weight;
+                sum[r * 2 * panels + v] += inputs[r * of->input_stride + k + part] * weight;
         }
     _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
         _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
-            float *to = sums + r * of.sum_stride + v * LANES;
+            float *to = sums + r * of->sum_stride + v * LANES;
             store(to, load(to) + sum[r * 2 * panels + v]);
         }
 }
@@ -165,8 +165,9 @@ INLINE int panels_at_once(int64_t n_rows, int n_panels) {
     return n_rows == 1 && n_panels == GATES ? GATES : n_rows <= 2 && n_panels % 2 == 0 ? 2 : 1;
 }
 
-/* Up to WIDENING_ROWS rows. */
-INLINE void multiply_few_rows(int precision, int64_t rows, int panels, product_part of) {
+/* Run the microkernel of a number of rows: up to ROWS in float32, up to WIDENING_ROWS otherwise. One switch for all of them:
+   with a second one inside, the compiler keeps addresses on the stack in the innermost loops. */
+INLINE void run_microkernel(int precision, int64_t rows, int panels, const product_part *of) {
     switch (rows) {
         case 1:
             if (panels == GATES)
@@ -183,27 +184,20 @@ INLINE void multiply_few_rows(int precision, int64_t rows, int panels, product_p
                 microkernel(precision, 2, 1, of);
             break;
         case 3: microkernel(precision, 3, 1, of); break;
-        case WIDENING_ROWS: microkernel(precision, WIDENING_ROWS, 1, of); break;
-    }
-}
-
-/* Up to ROWS rows, in float32. */
-INLINE void multiply_float_rows(int64_t rows, int panels, product_part of) {
-    switch (rows) {
-        default: multiply_few_rows(FLOAT32, rows, panels, of); break;
+        case 4: microkernel(precision, 4, 1, of); break;
 #if ROWS >= 6
-        case 5: microkernel(FLOAT32, 5, 1, of); break;
-        case 6: microkernel(FLOAT32, 6, 1, of); break;
+        case 5: if (precision == FLOAT32) microkernel(FLOAT32, 5, 1, of); break;
+        case 6: if (precision == FLOAT32) microkernel(FLOAT32, 6, 1, of); break;
 #endif
 #if ROWS >= 8
-        case 7: microkernel(FLOAT32, 7, 1, of); break;
-        case 8: microkernel(FLOAT32, 8, 1, of); break;
+        case 7: if (precision == FLOAT32) microkernel(FLOAT32, 7, 1, of); break;
+        case 8: if (precision == FLOAT32) microkernel(FLOAT32, 8, 1, of); break;
 #endif
 #if ROWS >= 12
-        case 9: microkernel(FLOAT32, 9, 1, of); break;
-        case 10: microkernel(FLOAT32, 10, 1, of); break;
-        case 11: microkernel(FLOAT32, 11, 1, of); break;
-        case 12: microkernel(FLOAT32, 12, 1, of); break;
+        case 9: if (precision == FLOAT32) microkernel(FLOAT32, 9, 1, of); break;
+        case 10: if (precision == FLOAT32) microkernel(FLOAT32, 10, 1, of); break;
+        case 11: if (precision == FLOAT32) microkernel(FLOAT32, 11, 1, of); break;
+        case 12: if (precision == FLOAT32) microkernel(FLOAT32, 12, 1, of); break;
 #endif
     }
 }
@@ -252,11 +246,11 @@ INLINE void multiply_floats(int precision, int64_t n_rows, int n_panels, const f
                     .next_step = step,
                 };
                 if (precision == FLOAT32)
-                    multiply_float_rows(rows, at_once, part);
+                    run_microkernel(FLOAT32, rows, at_once, &part);
                 else if (is_widened)
-                    multiply_float_rows(rows, 1, part);
+                    run_microkernel(FLOAT32, rows, 1, &part);
                 else
-                    multiply_few_rows(precision, rows, at_once, part);
+                    run_microkernel(precision, rows, at_once, &part);
             }
         }
     }
@@ -266,26 +260,26 @@ INLINE void multiply_floats(int precision, int64_t n_rows, int n_panels, const f
 #if HAS_ROW_PAIRS
 /* As `microkernel_bytes`, for two rows or more, with an instruction that does twice as many products: of eight bytes of two
    rows by those of two columns. A vector of weights has four bytes of four columns, so two vectors are interleaved. */
-INLINE void microkernel_row_pairs(int rows, int panels, product_part of) {
-    const char *inputs = of.inputs;
-    const float *next = of.next;
-    int32_t *sums = of.sums;
+INLINE void microkernel_row_pairs(int rows, int panels, const product_part *of) {
+    const char *inputs = of->inputs;
+    const float *next = of->next;
+    int32_t *sums = of->sums;
     /* Of two rows: for each vector of four columns, the sums of the first two and of the last two. */
     int32x4_t sum[(ROWS + 1) / 2 * 4];
     const int pairs = (rows + 1) / 2, n_sums = 4 * panels; /* without a second row, the last one is taken twice */
     _Pragma("GCC unroll 16") for (int i = 0; i < pairs * n_sums; i++) sum[i] = vdupq_n_s32(0);
-    for (int64_t k = 0; k < of.n; k += 2) { /* groups are padded to a multiple of 16 */
+    for (int64_t k = 0; k < of->n; k += 2) { /* groups are padded to a multiple of 16 */
         int32x4_t weight[4 * 2];
-        __builtin_prefetch(next), __builtin_prefetch(next + of.next_step), next += 2 * of.next_step;
+        __builtin_prefetch(next), __builtin_prefetch(next + of->next_step), next += 2 * of->next_step;
         _Pragma("GCC unroll 4") for (int v = 0; v < 2 * panels; v++) {
-            const float *from = of.weights + (v / 2) * of.panel_stride + k * PANEL + (v % 2) * LANES;
+            const float *from = of->weights + (v / 2) * of->panel_stride + k * PANEL + (v % 2) * LANES;
             const int32x4_t first = (int32x4_t)load(from), second = (int32x4_t)load(from + PANEL);
             weight[2 * v] = vzip1q_s32(first, second), weight[2 * v + 1] = vzip2q_s32(first, second);
         }
         _Pragma("GCC unroll 4") for (int pair = 0; pair < pairs; pair++) {
             const int second = 2 * pair + 1 < rows ? 2 * pair + 1 : 2 * pair;
-            const int8_t *upper = (const int8_t *)inputs + 2 * pair * of.input_stride + 4 * k;
-            const int8_t *lower = (const int8_t *)inputs + second * of.input_stride + 4 * k;
+            const int8_t *upper = (const int8_t *)inputs + 2 * pair * of->input_stride + 4 * k;
+            const int8_t *lower = (const int8_t *)inputs + second * of->input_stride + 4 * k;
             const int8x16_t both = vcombine_s8(vld1_s8(upper), vld1_s8(lower));
             _Pragma("GCC unroll 8") for (int i = 0; i < n_sums; i++)
                 sum[pair * n_sums + i] = vmmlaq_s32(sum[pair * n_sums + i], both, (int8x16_t)weight[i]);
@@ -294,7 +288,7 @@ INLINE void microkernel_row_pairs(int rows, int panels, product_part of) {
     _Pragma("GCC unroll 8") for (int r = 0; r < rows; r++)
         _Pragma("GCC unroll 4") for (int v = 0; v < 2 * panels; v++) {
             const int32x4_t first = sum[r / 2 * n_sums + 2 * v], second = sum[r / 2 * n_sums + 2 * v + 1];
-            int32_t *to = sums + r * of.sum_stride + v * LANES;
+            int32_t *to = sums + r * of->sum_stride + v * LANES;
             const int32x4_t row = r % 2 ? vcombine_s32(vget_high_s32(first), vget_high_s32(second))
                                         : vcombine_s32(vget_low_s32(first), vget_low_s32(second));
             vst1q_s32(to, vaddq_s32(vld1q_s32(to), row));
@@ -304,31 +298,31 @@ INLINE void microkernel_row_pairs(int rows, int panels, product_part of) {
 
 /* As `microkernel`, for rounded rows and weights of bytes: exact sums of integers. `ahead`: lanes from a weight to the one
    prefetched for it, for a single row; 0 for none. */
-INLINE void microkernel_bytes(int as_shorts, int ahead, int rows, int panels, product_part of) {
+INLINE void microkernel_bytes(int as_shorts, int ahead, int rows, int panels, const product_part *of) {
 #if HAS_ROW_PAIRS
     if (rows > 1) {
         microkernel_row_pairs(rows, panels, of);
         return;
     }
 #endif
-    const char *inputs = of.inputs;
-    const float *next = of.next;
-    int32_t *sums = of.sums;
+    const char *inputs = of->inputs;
+    const float *next = of->next;
+    int32_t *sums = of->sums;
     ivec sum[ROWS * 2];
     _Pragma("GCC unroll 24") for (int i = 0; i < rows * 2 * panels; i++) sum[i] = (ivec){0};
-    for (int64_t k = 0; k < of.n; k++) {
+    for (int64_t k = 0; k < of->n; k++) {
         ivec weight[2 * GATES];
-        if (rows > 1) __builtin_prefetch(next), next += of.next_step;
+        if (rows > 1) __builtin_prefetch(next), next += of->next_step;
         _Pragma("GCC unroll 2") for (int term = 0; term < dot_terms(as_shorts); term++) {
             _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
-                const float *from = of.weights + (v / 2) * of.panel_stride + k * PANEL + (v % 2) * LANES;
+                const float *from = of->weights + (v / 2) * of->panel_stride + k * PANEL + (v % 2) * LANES;
                 /* Once for every line of the cache, which is two vectors of AVX2. */
                 if (ahead && !term && v * LANES % LINE == 0) __builtin_prefetch(from + ahead);
                 weight[v] = dot_weights(as_shorts, (ivec)load(from), term);
             }
             _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++) {
                 int32_t lane;
-                memcpy(&lane, inputs + r * of.input_stride + group_bytes(as_shorts) * k + 4 * term, 4);
+                memcpy(&lane, inputs + r * of->input_stride + group_bytes(as_shorts) * k + 4 * term, 4);
                 _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++)
                     sum[r * 2 * panels + v] = dot(as_shorts, sum[r * 2 * panels + v], lane - (ivec){0}, weight[v]);
             }
@@ -336,13 +330,13 @@ INLINE void microkernel_bytes(int as_shorts, int ahead, int rows, int panels, pr
     }
     _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
         _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
-            ivec *to = (ivec *)(sums + r * of.sum_stride + v * LANES);
+            ivec *to = (ivec *)(sums + r * of->sum_stride + v * LANES);
             *to += sum[r * 2 * panels + v] >> dot_shift(as_shorts);
         }
 }
 
-/* Up to ROWS rows. `is_cached`: the weights of a single row are in the cache already. */
-INLINE void multiply_byte_rows(int as_shorts, int is_cached, int64_t rows, int panels, product_part of) {
+/* Run the microkernel of a number of rows. `is_cached`: the weights of a single row are in the cache already. */
+INLINE void run_microkernel_bytes(int as_shorts, int is_cached, int64_t rows, int panels, const product_part *of) {
     switch (rows) {
         case 1:
             if (panels == GATES && is_cached)
@@ -404,7 +398,7 @@ INLINE void multiply_bytes(int precision, int64_t n_rows, int n_panels, const ch
                     .next = next + pass * n * step,
                     .next_step = step,
                 };
-                multiply_byte_rows(as_shorts, !after, rows, at_once, part);
+                run_microkernel_bytes(as_shorts, !after, rows, at_once, &part);
             }
         }
     }
@@ -415,21 +409,21 @@ INLINE void multiply_bytes(int precision, int64_t n_rows, int n_panels, const ch
 /* As `microkernel`, for one or two rows of bf16 with the bits of `multiply_tiles`: a tile's product sums the first and the
    second inputs of 16 pairs apart, then adds both. `n` is a multiple of 16. A product of two bf16 numbers has no rounding, so
    multiplication and addition may be one instruction or two. */
-INLINE void microkernel_pairs(int rows, int panels, product_part of) {
-    const char *inputs = of.inputs;
-    float *sums = of.sums;
-    for (int64_t block = 0; block < of.n / 16; block++) {
+INLINE void microkernel_pairs(int rows, int panels, const product_part *of) {
+    const char *inputs = of->inputs;
+    float *sums = of->sums;
+    for (int64_t block = 0; block < of->n / 16; block++) {
         vec sum[2][2 * GATES];
         _Pragma("GCC unroll 16") for (int i = 0; i < rows * 2 * panels; i++) sum[0][i] = sum[1][i] = (vec){0};
         for (int64_t k = 16 * block; k < 16 * (block + 1); k++) {
             vec input[2][2];
             _Pragma("GCC unroll 2") for (int r = 0; r < rows; r++) {
                 int32_t pair;
-                memcpy(&pair, inputs + r * of.input_stride + 4 * k, 4);
+                memcpy(&pair, inputs + r * of->input_stride + 4 * k, 4);
                 for (int i = 0; i < 2; i++) input[r][i] = widen(BFLOAT16, (vec)(pair - (ivec){0}), i);
             }
             _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
-                const float *from = of.weights + (v / 2) * of.panel_stride + k * PANEL + (v % 2) * LANES;
+                const float *from = of->weights + (v / 2) * of->panel_stride + k * PANEL + (v % 2) * LANES;
                 __builtin_prefetch(from + AHEAD);
                 const vec lanes = load(from);
                 _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++) {
@@ -441,7 +435,7 @@ INLINE void microkernel_pairs(int rows, int panels, product_part of) {
         }
         _Pragma("GCC unroll 2") for (int r = 0; r < rows; r++)
             _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
-                float *to = sums + r * of.sum_stride + v * LANES;
+                float *to = sums + r * of->sum_stride + v * LANES;
                 store(to, load(to) + (sum[0][r * 2 * panels + v] + sum[1][r * 2 * panels + v]));
             }
     }
@@ -456,15 +450,15 @@ static inline void multiply_pairs(int64_t n_rows, int n_panels, const char *inpu
     for (int panel = 0; panel < n_panels; panel += at_once) {
         part.weights = weights + panel * part.panel_stride, part.sums = sums + panel * PANEL;
         if (n_rows == 1 && at_once == GATES)
-            microkernel_pairs(1, GATES, part);
+            microkernel_pairs(1, GATES, &part);
         else if (n_rows == 1 && at_once == 2)
-            microkernel_pairs(1, 2, part);
+            microkernel_pairs(1, 2, &part);
         else if (n_rows == 1)
-            microkernel_pairs(1, 1, part);
+            microkernel_pairs(1, 1, &part);
         else if (at_once == 2)
-            microkernel_pairs(2, 2, part);
+            microkernel_pairs(2, 2, &part);
         else
-            microkernel_pairs(2, 1, part);
+            microkernel_pairs(2, 1, &part);
     }
     RESTORE_MODE(mode);
 }
