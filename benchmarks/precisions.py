@@ -25,9 +25,8 @@ import numpy as np
 from elmokit.engine import compiler
 from elmokit.engine.config import PRESETS
 from elmokit.engine.instruction_sets import INSTRUCTION_SETS, available_sets
-from elmokit.engine.library import Library
+from elmokit.engine.library import Library, choose_kernels
 from elmokit.engine.lstm import LSTM
-from elmokit.engine.packing import choose_kernels
 from elmokit.engine.precision import NAMES, Precision
 from elmokit.engine.state import Floats, State
 from elmokit.engine.token_layer import TokenLayer

@@ -23,7 +23,7 @@ from elmokit.engine.instruction_sets import InstructionSet, machine
 # floating-point exceptions, which nobody reads and which would keep loops from being vectorized.
 FLAGS = ("-O3", "-pthread", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math")
 # Inference, with its public header, and training, whose functions call those of inference.
-DIRECTORIES = ("engine", "engine/src", "network/kernels/training")
+DIRECTORIES = ("engine", "engine/src", "network/src")
 HEADERS = ("elmokit.h", "training.h")
 """The headers that declare the functions of the library."""
 PACKAGED = "libraries"

@@ -6,15 +6,17 @@ A sentence gets the same bits in any batch, in any order and with any number of 
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Mapping, Sequence
 
+from elmokit.engine import compiler
 from elmokit.engine.computation import Computation, engine_computation
 from elmokit.engine.config import BiLMConfig
-from elmokit.engine.library import Library
+from elmokit.engine.library import Library, choose_kernels
 from elmokit.engine.lstm import LSTM
 from elmokit.engine.network import Network
-from elmokit.engine.packing import choose_kernels
-from elmokit.engine.precision import Precision
+from elmokit.engine.precision import BackendRequest, Precision
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.threads import n_threads
 from elmokit.engine.token_layer import TokenLayer
@@ -98,3 +100,42 @@ class Engine(Network):
 
     def _n_threads(self) -> int:
         return self._threads or n_threads()
+
+
+def open_engine(
+    config: BiLMConfig, arrays: Mapping[str, Floats], request: BackendRequest, threads: int | None = None
+) -> Network:
+    """Return a biLM that is ready to compute.
+
+    Args:
+        config: The architecture.
+        arrays: The weights, by the names of :func:`~elmokit.engine.config.tensor_shapes`. Each is asked for once, so a
+            mapping may read it from a file at that moment. Without C functions, NumPy computes with arrays in float32
+            where they are; they must not change then.
+        request: The lowest precision in which weights may be computed; or "reference", which computes in NumPy even if
+            there are C functions. NumPy computes in float32 in any case.
+        threads: As in :class:`~elmokit.engine.engine.Engine`.
+
+    Raises:
+        MemoryError: There is too little memory for the weights.
+        ValueError: An array has the wrong shape.
+    """
+    library = None if request == "reference" else compiler.load_library()
+    if library is not None and request != "reference":
+        return Engine(config, arrays, request, library, threads)
+    # Imported here, because few need it.
+    from elmokit.engine.reference import ReferenceEngine
+
+    if request != "reference":
+        _warn_once(compiler.why_unavailable())
+    return ReferenceEngine(config, arrays)
+
+
+@functools.cache
+def _warn_once(why: str) -> None:
+    """Warn that there are no C functions: not for every model that a process opens."""
+    warnings.warn(
+        f"The C functions are unavailable: {why}. NumPy computes the network instead, in float32 and some three to "
+        "five times slower. On Linux, install a wheel of elmokit or a C compiler.",
+        stacklevel=3,
+    )

@@ -11,13 +11,21 @@ from __future__ import annotations
 
 import ctypes
 import re
+import weakref
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.engine.computation import Kernels
 from elmokit.engine.config import Shape
+from elmokit.engine.precision import NAMES, Precision
+from elmokit.engine.state import Floats
+
+UNKNOWN_IDS = "ids contains numbers that the model has no character or word for."
+WRONG_SIZES = "The sizes of the model do not fit together."
 
 _NUMBERS = {"int64_t": ctypes.c_int64, "float": ctypes.c_float, "double": ctypes.c_double}
 
@@ -115,3 +123,46 @@ def check_array(name: str, array: NDArray[Any], dtype: Any, shape: Shape | None 
             f"{name} must be a contiguous array of {np.dtype(dtype)}{'' if shape is None else f' {shape}'}, but is one "
             f"of {array.dtype} {array.shape}{order}."
         )
+
+
+def choose_kernels(library: Library, precision: Precision, n_weights: int) -> Kernels:
+    """Return what computes a model where a precision was requested.
+
+    Args:
+        library: The C functions.
+        precision: The lowest precision that is accepted.
+        n_weights: Weights of an LSTM layer, without its projection.
+    """
+    chosen = library.structs["kernels"]()
+    library.choose_kernels(NAMES.index(precision), n_weights, ctypes.byref(chosen))
+    return Kernels(NAMES[chosen.token_layer], NAMES[chosen.lstm], library.instructions)
+
+
+def pointers(weights: Mapping[str, Floats], names: Sequence[str]) -> list[int | None]:
+    """Return where arrays begin, which must stay alive for as long as C reads them; None for those that are missing."""
+    return [address(name, weights.get(name), np.float32) for name in names]
+
+
+def open_packed(owner: object, library: Library, kind: str, struct: Any, precision: Precision) -> int | None:
+    """Call the C function that opens packed weights of a kind, and have them freed with their owner.
+
+    Returns:
+        What C calls them by.
+    """
+    handle = ctypes.c_void_p()
+    open_kind = getattr(library, f"open_{kind}")
+    check(library, open_kind(ctypes.byref(struct), NAMES.index(precision), ctypes.byref(handle)))
+    weakref.finalize(owner, getattr(library, f"close_{kind}"), handle.value)
+    return handle.value
+
+
+def check(library: Library, reason: int) -> None:
+    """Raise the error that a C function returned the reason of; do nothing for 0, which means success."""
+    if reason == library.constants["NO_MEMORY"]:
+        raise MemoryError("There is too little memory for the model or the batch.")
+    if reason == library.constants["BAD_IDS"]:
+        raise ValueError(UNKNOWN_IDS)
+    if reason == library.constants["BAD_LAYER"]:
+        raise ValueError("A layer is packed twice, or computed before all layers are packed.")
+    if reason:
+        raise ValueError(WRONG_SIZES)

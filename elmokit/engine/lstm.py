@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.engine.config import BiLMConfig
-from elmokit.engine.library import Library, address
+from elmokit.engine.library import Library, address, check, open_packed, pointers
 from elmokit.engine.network import check_batch, check_direction, read_weights
-from elmokit.engine.packing import check, open_packed, pointers
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import Floats, Ids, State
 

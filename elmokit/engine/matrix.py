@@ -7,8 +7,7 @@ import weakref
 
 import numpy as np
 
-from elmokit.engine.library import Library, address
-from elmokit.engine.packing import check
+from elmokit.engine.library import Library, address, check
 from elmokit.engine.precision import NAMES, Precision
 from elmokit.engine.state import Floats
 

@@ -17,9 +17,6 @@ from elmokit.engine.config import BiLMConfig, tensor_shapes
 from elmokit.engine.library import check_array
 from elmokit.engine.state import Floats, Ids, State
 
-UNKNOWN_IDS = "ids contains numbers that the model has no character or word for."
-WRONG_SIZES = "The sizes of the model do not fit together."
-
 
 class Network(Protocol):
     """A biLM that is ready to compute.

@@ -19,15 +19,8 @@ from numpy.typing import NDArray
 
 from elmokit.engine.computation import Backend, Computation
 from elmokit.engine.config import FORGET_OFFSET, BiLMConfig, CharCNNConfig
-from elmokit.engine.network import (
-    UNKNOWN_IDS,
-    WRONG_SIZES,
-    Network,
-    as_rows,
-    check_batch,
-    check_direction,
-    read_weights,
-)
+from elmokit.engine.library import UNKNOWN_IDS, WRONG_SIZES
+from elmokit.engine.network import Network, as_rows, check_batch, check_direction, read_weights
 from elmokit.engine.state import Floats, Ids, State
 
 Array = NDArray[Any]  # float32 or float64

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from elmokit.config import setting
 from elmokit.engine.config import Shape
-from elmokit.engine.library import Library, address
-from elmokit.engine.packing import check
+from elmokit.engine.library import Library, address, check
 from elmokit.engine.precision import NAMES, Precision, requested_backend
 from elmokit.engine.state import Floats
 from elmokit.engine.threads import n_threads

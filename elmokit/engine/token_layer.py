@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from elmokit.engine.config import BiLMConfig, CharCNNConfig
-from elmokit.engine.library import Library, address
+from elmokit.engine.library import Library, address, check, open_packed, pointers
 from elmokit.engine.network import as_rows, read_weights
-from elmokit.engine.packing import check, open_packed, pointers
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import Floats, Ids
 

@@ -11,8 +11,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from elmokit.engine.library import Library
-from elmokit.network.kernels import native_training
-from elmokit.network.kernels.backends import native_library_for, tile_library_for
+from elmokit.network import native_training
+from elmokit.network.backends import native_library_for, tile_library_for
 
 MAX_GROUPS, MIN_GROUP_SIZE = 4, 64  # groups of tokens of similar length that are convolved together
 

@@ -255,3 +255,17 @@ def sigmoid_backward_(gradient: Tensor, activation: Tensor) -> None:
 def tanh_backward_(gradient: Tensor, activation: Tensor) -> None:
     """Replace the gradient of a tanh by that of its input."""
     torch.ops.aten.tanh_backward.grad_input(gradient, activation, grad_input=gradient)
+
+
+def reversed_positions(mask: Tensor) -> Tensor:
+    """Return the positions ``(batch, time)`` of each row's tokens in reverse order; padding stays in place.
+
+    In this order, a backward LSTM reads every row from the first step on, each at its own length.
+    """
+    steps = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
+    return torch.where(mask, mask.sum(dim=1, keepdim=True) - 1 - steps, steps)
+
+
+def reorder(values: Tensor, positions: Tensor) -> Tensor:
+    """Return the steps of ``(batch, time, dim)`` in another order. Reversed twice, they are in their first order."""
+    return values.gather(1, positions[..., None].expand(-1, -1, values.shape[-1]))

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from elmokit.network.kernels.backends import tile_library_for
-from elmokit.network.kernels.tile_products import tile_cross_entropy
+from elmokit.network.backends import tile_library_for
 from elmokit.network.softmax import FullSoftmax, TiedSoftmax
+from elmokit.network.tile_layers import tile_cross_entropy
 
 ACCIDENTAL_HIT = -3.4028235e38  # added to the score of a sampled word that is the word to predict: removes it
 

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.engine.precision import Precision, requested_backend
-from elmokit.engine.softmax import ROWS_AT_ONCE, softmax_nats
-from elmokit.network.kernels.backends import native_library_for, tile_library_for
-from elmokit.network.kernels.tile_products import tile_cross_entropy
+from elmokit.engine.softmax import ROWS_AT_ONCE, SoftmaxConfig, softmax_nats
+from elmokit.network.backends import native_library_for, tile_library_for
+from elmokit.network.char_cnn import WordEmbedding
+from elmokit.network.tile_layers import tile_cross_entropy
 
 
 class FullSoftmax(nn.Module):
@@ -147,6 +148,33 @@ class AdaptiveSoftmax(nn.Module):
 
 
 SoftmaxModule = FullSoftmax | TiedSoftmax | AdaptiveSoftmax
+
+
+def build_softmax(config: SoftmaxConfig, n_words: int, input_dim: int, token_layer: nn.Module) -> SoftmaxModule:
+    """Build a softmax with uninitialized parameters.
+
+    Args:
+        n_words: Size of the vocabulary.
+        input_dim: Size of the LSTM's outputs (``projection_dim``).
+        token_layer: The token layer of the biLM, whose embedding a tied softmax shares.
+
+    Raises:
+        ConfigError: The softmax does not fit the vocabulary or the biLM.
+    """
+    table = token_layer.embedding if isinstance(token_layer, WordEmbedding) else None
+    config.check_sizes(n_words, input_dim, None if table is None else table.num_embeddings - 1)
+    if table is not None and config.kind == "tied":
+        return TiedSoftmax(table)
+    if config.kind == "adaptive":
+        return AdaptiveSoftmax(n_words, input_dim, config.cutoffs, config.shrink)
+    return FullSoftmax(n_words, input_dim)
+
+
+def softmax_config(softmax: SoftmaxModule) -> SoftmaxConfig:
+    """Return the config that a softmax was built from."""
+    if isinstance(softmax, AdaptiveSoftmax):
+        return SoftmaxConfig("adaptive", tuple(softmax.stages.cutoffs[:-1]), softmax.stages.div_value)
+    return SoftmaxConfig("tied" if isinstance(softmax, TiedSoftmax) else "full")
 
 
 def _mean_nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -> Tensor:

@@ -14,8 +14,7 @@ from elmokit.engine.precision import Precision
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.network.bilm import BiLM, BiLMState
-from elmokit.network.softmax import AdaptiveSoftmax, SoftmaxModule
-from elmokit.network.softmax_config import softmax_config
+from elmokit.network.softmax import AdaptiveSoftmax, SoftmaxModule, softmax_config
 from elmokit.text.batching import pad_rows
 
 

@@ -13,11 +13,11 @@ from elmokit import Elmo
 from elmokit.engine import compiler
 from elmokit.engine.computation import LayerKernel
 from elmokit.engine.config import PRESETS, BiLMConfig
-from elmokit.engine.packing import choose_kernels
+from elmokit.engine.library import choose_kernels
 from elmokit.engine.precision import VARIABLE, requested_backend
 from elmokit.errors import ConfigError
+from elmokit.network import backends
 from elmokit.network.bilm import BiLM
-from elmokit.network.kernels import backends
 from tests.conftest import random_model
 from tests.helpers.instruction_sets import choose_kernels_as_if
 

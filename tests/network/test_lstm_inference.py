@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from elmokit.engine.computation import Backend
 from elmokit.engine.precision import VARIABLE
-from elmokit.network.kernels import backends, lstm_inference
-from elmokit.network.kernels.lstm_inference import inference_step, packed_order
+from elmokit.network import backends, lstm_inference
 from elmokit.network.lstm import LSTMStack, LSTMState, ProjectedLSTM
+from elmokit.network.lstm_inference import inference_step, token_order
 from tests.helpers import rounding
 from tests.helpers.rounding import Digits, Rounded, assert_rounded
 
@@ -169,7 +169,7 @@ def test_packed_order_visits_each_real_token_once_in_the_order_of_its_row(
     n_rows: int, n_steps: int, reverse: bool, seed: int
 ) -> None:
     mask = torch.rand(n_rows, n_steps, generator=torch.Generator().manual_seed(seed)) < 0.6
-    order = packed_order(mask, reverse)
+    order = token_order(mask, reverse)
     assert sorted(order.positions.tolist()) == mask.flatten().nonzero()[:, 0].tolist()
     assert order.batch_sizes == sorted(order.batch_sizes, reverse=True)
     read: dict[int, list[int]] = {row: [] for row in range(n_rows)}
@@ -219,7 +219,7 @@ def test_weights_are_packed_again_only_after_they_change(monkeypatch: pytest.Mon
         assert packed is not None
         outputs(stack)
         assert stack._packed.value is packed
-    assert layer.packed("torch") is layer.packed("torch")
+    assert layer.prepared("torch") is layer.prepared("torch")
     copied = copy.deepcopy(stack)
     with torch.no_grad():
         layer.bias.add_(1.0)

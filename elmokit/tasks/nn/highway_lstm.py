@@ -15,8 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.network.recurrence import StepFunctions, run_recurrence, sigmoid_backward_, tanh_backward_
-from elmokit.network.reversal import reorder, reversed_positions
+from elmokit.network.recurrence import (
+    StepFunctions,
+    reorder,
+    reversed_positions,
+    run_recurrence,
+    sigmoid_backward_,
+    tanh_backward_,
+)
 
 # The bypass k depends on the input alone, hence one block fewer for the state.
 N_STATE_BLOCKS = 5

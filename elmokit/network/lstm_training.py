@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from elmokit.engine.library import Library
-from elmokit.network.kernels import native_training
-from elmokit.network.kernels.backends import native_library_for, tile_library_for
+from elmokit.network import native_training
+from elmokit.network.backends import native_library_for, tile_library_for
 from elmokit.network.recurrence import (
     StepFunctions,
     run_recurrence,
