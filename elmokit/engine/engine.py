@@ -23,28 +23,15 @@ from elmokit.engine.token_layer import TokenLayer
 
 
 class Engine(Network):
-    """The packed token layer and LSTM layers of a biLM, and the kernels that compute them, chosen once.
-
-    Args:
-        config: The architecture.
-        arrays: As in :class:`~elmokit.engine.token_layer.TokenLayer`.
-        precision: The lowest precision in which weights may be computed.
-        library: The C functions.
-        threads: The number of threads that compute a batch; None for what :func:`~elmokit.engine.threads.n_threads`
-            says at that moment.
-
-    Raises:
-        MemoryError: There is too little memory for the packed weights.
-        ValueError: An array has the wrong shape.
-    """
+    """The packed token layer and LSTM layers of a biLM, and the kernels that compute them, chosen once."""
 
     def __init__(
         self,
         config: BiLMConfig,
-        arrays: Mapping[str, Floats],
-        precision: Precision,
+        arrays: Mapping[str, Floats],  # in float32, by the names of `tensor_shapes`; each is asked for once
+        precision: Precision,  # the lowest in which weights may be computed
         library: Library,
-        threads: int | None = None,
+        threads: int | None = None,  # None for what `n_threads` says at that moment
     ) -> None:
         self._config, self._threads = config, threads
         self.kernels = choose_kernels(library, precision, 8 * config.hidden_dim * config.projection_dim)
@@ -105,20 +92,10 @@ class Engine(Network):
 def open_engine(
     config: BiLMConfig, arrays: Mapping[str, Floats], request: BackendRequest, threads: int | None = None
 ) -> Network:
-    """Return a biLM that is ready to compute.
+    """Return a biLM that is ready to compute: in C, or in NumPy if that is requested or there are no C functions.
 
-    Args:
-        config: The architecture.
-        arrays: The weights, by the names of :func:`~elmokit.engine.config.tensor_shapes`. Each is asked for once, so a
-            mapping may read it from a file at that moment. Without C functions, NumPy computes with arrays in float32
-            where they are; they must not change then.
-        request: The lowest precision in which weights may be computed; or "reference", which computes in NumPy even if
-            there are C functions. NumPy computes in float32 in any case.
-        threads: As in :class:`~elmokit.engine.engine.Engine`.
-
-    Raises:
-        MemoryError: There is too little memory for the weights.
-        ValueError: An array has the wrong shape.
+    Each array is asked for once, so a mapping may read it from a file at that moment. NumPy computes in float32, and
+    with arrays in float32 where they are: they must not change then.
     """
     library = None if request == "reference" else compiler.load_library()
     if library is not None and request != "reference":

@@ -91,29 +91,20 @@ def _declared(text: str) -> tuple[Any, str]:
 
 
 def address(name: str, array: NDArray[Any] | None, dtype: Any, shape: Shape | None = None) -> int | None:
-    """Return where the numbers of an array begin; None for no array. It must stay alive for as long as C reads it.
-
-    Arguments and errors as in :func:`check_array`: C would read foreign memory.
-    """
+    """Return where the numbers of an array begin, which must stay alive while C reads it; None for no array."""
     if array is None:
         return None
     check_array(name, array, dtype, shape)
     return array.__array_interface__["data"][0]  # type: ignore[no-any-return]
 
 
-def check_array(name: str, array: NDArray[Any], dtype: Any, shape: Shape | None = None) -> None:
-    """Check an array that a function takes.
-
-    Args:
-        name: What it is, for the error message.
-        array: The array.
-        dtype: The dtype that it must have.
-        shape: The shape that it must have; None if any will do. -1 in it means any number.
-
-    Raises:
-        ValueError: The array has another dtype or shape, or its numbers do not follow each other in memory. This is a
-            mistake in the calling code.
-    """
+def check_array(
+    name: str,  # for the error message
+    array: NDArray[Any],
+    dtype: Any,
+    shape: Shape | None = None,  # None if any will do; -1 in it means any number
+) -> None:
+    """Check an array that a C function takes: a wrong one is a mistake in the calling code."""
     fits = shape is None or (
         len(shape) == array.ndim and all(want in (-1, size) for want, size in zip(shape, array.shape, strict=True))
     )
@@ -125,30 +116,24 @@ def check_array(name: str, array: NDArray[Any], dtype: Any, shape: Shape | None 
         )
 
 
-def choose_kernels(library: Library, precision: Precision, n_weights: int) -> Kernels:
-    """Return what computes a model where a precision was requested.
-
-    Args:
-        library: The C functions.
-        precision: The lowest precision that is accepted.
-        n_weights: Weights of an LSTM layer, without its projection.
-    """
+def choose_kernels(
+    library: Library,
+    precision: Precision,  # the lowest that is accepted
+    n_weights: int,
+) -> Kernels:
+    """Return what computes a model with LSTM layers of ``n_weights``, without their projections."""
     chosen = library.structs["kernels"]()
     library.choose_kernels(NAMES.index(precision), n_weights, ctypes.byref(chosen))
     return Kernels(NAMES[chosen.token_layer], NAMES[chosen.lstm], library.instructions)
 
 
 def pointers(weights: Mapping[str, Floats], names: Sequence[str]) -> list[int | None]:
-    """Return where arrays begin, which must stay alive for as long as C reads them; None for those that are missing."""
+    """Return where arrays begin, which must stay alive for as long as C reads them; None for missing ones."""
     return [address(name, weights.get(name), np.float32) for name in names]
 
 
 def open_packed(owner: object, library: Library, kind: str, struct: Any, precision: Precision) -> int | None:
-    """Call the C function that opens packed weights of a kind, and have them freed with their owner.
-
-    Returns:
-        What C calls them by.
-    """
+    """Open packed weights of a kind, have them freed with their owner, and return what C calls them by."""
     handle = ctypes.c_void_p()
     open_kind = getattr(library, f"open_{kind}")
     check(library, open_kind(ctypes.byref(struct), NAMES.index(precision), ctypes.byref(handle)))

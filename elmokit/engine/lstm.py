@@ -17,10 +17,7 @@ from elmokit.engine.state import Floats, Ids, State
 
 
 class LSTM:
-    """The packed LSTM layers of all directions.
-
-    Arguments and errors as in :class:`~elmokit.engine.token_layer.TokenLayer`.
-    """
+    """The packed LSTM layers of all directions. Each array is asked for once, when it is packed."""
 
     def __init__(
         self, config: BiLMConfig, arrays: Mapping[str, Floats], precision: Precision, library: Library
@@ -104,27 +101,17 @@ class LSTM:
 
     def padded(
         self,
-        vectors: Floats,
-        mask: NDArray[np.bool_],
-        start: State,
-        layers: Floats,
-        directions: Sequence[int],
-        reverse: Sequence[bool],
+        vectors: Floats,  # (batch, time, projection_dim)
+        mask: NDArray[np.bool_],  # (batch, time), True on a real token, with holes anywhere
+        start: State,  # of one row for each row of the batch
+        layers: Floats,  # written: (layers + 1, batch, time, directions * projection_dim), in zeros
+        directions: Sequence[int],  # to compute: one, or all
+        reverse: Sequence[bool],  # for each of them, whether to read from the last position to the first
         threads: int = 1,
     ) -> State:
-        """Compute the layers of a padded batch, for the PyTorch modules.
+        """Compute the layers of a padded batch, for the PyTorch modules, and return the state after each row.
 
-        Args:
-            vectors: The token vectors, ``(batch, time, projection_dim)``.
-            mask: ``(batch, time)``, True on a real token, with holes anywhere.
-            start: The state before the first position, of one row for each row of the batch.
-            layers: Where to write the layers: ``(layers + 1, batch, time, directions * projection_dim)`` in zeros.
-            directions: The directions to compute, one or all.
-            reverse: For each of them, whether to read from the last position to the first.
-            threads: The number of threads.
-
-        Returns:
-            The state after each row. That of a direction that was not computed is arbitrary.
+        The state of a direction that was not computed is arbitrary.
         """
         config, dim = self.config, self.config.projection_dim
         n_rows, n_steps = mask.shape

@@ -13,13 +13,7 @@ from elmokit.engine.state import Floats
 
 
 class Matrix:
-    """A packed matrix: ``rows @ weight.T``.
-
-    Args:
-        weight: ``(outputs, inputs)``.
-        precision: The precision of the packed weights.
-        library: The C functions.
-    """
+    """A packed matrix: ``rows @ weight.T`` for a weight ``(outputs, inputs)``."""
 
     def __init__(self, weight: Floats, precision: Precision, library: Library) -> None:
         self._library, self._shape = library, weight.shape

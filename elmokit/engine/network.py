@@ -102,23 +102,14 @@ class Network(Protocol):
 
 
 def read_weights(
-    config: BiLMConfig, arrays: Mapping[str, Floats], prefix: str, dtype: Any, *, without: str = ""
+    config: BiLMConfig,
+    arrays: Mapping[str, Floats],  # by the names of `tensor_shapes`
+    prefix: str,  # what the names of the part begin with
+    dtype: Any,  # to convert them to; those that have it are not copied
+    *,
+    without: str = "",  # leave out names that begin with this after the prefix
 ) -> dict[str, NDArray[Any]]:
-    """Read the weights of a part of a model, each once.
-
-    Args:
-        config: The architecture.
-        arrays: The weights, by the names of :func:`~elmokit.engine.config.tensor_shapes`.
-        prefix: What the names of the part begin with.
-        dtype: The dtype to convert them to. Those that have it, row by row in memory, are not copied.
-        without: Names that begin with this after the prefix are left out; an empty string leaves out none.
-
-    Returns:
-        The weights by their names without the prefix.
-
-    Raises:
-        ValueError: An array has the wrong shape.
-    """
+    """Read the weights of a part of a model, each once, by their names without the prefix."""
     shapes = {name.removeprefix(prefix): s for name, s in tensor_shapes(config).items() if name.startswith(prefix)}
     # AllenNLP's LSTM layers have a projection even where the sizes are equal.
     if prefix.startswith("directions.") and "projection" not in shapes and f"{prefix}projection" in arrays:
@@ -134,16 +125,7 @@ def read_weights(
 def check_batch(
     config: BiLMConfig, dtype: Any, vectors: Floats, words: Ids, lengths: Ids, start: State, wanted: Sequence[int]
 ) -> None:
-    """Check the arguments of :meth:`Network.layers`: C would read foreign memory, and NumPy count from the end.
-
-    Args:
-        config: The architecture.
-        dtype: The dtype of vectors and states.
-        vectors, words, lengths, start, wanted: As given.
-
-    Raises:
-        ValueError: They do not fit together.
-    """
+    """Check the arguments of :meth:`Network.layers`: C would read foreign memory, and NumPy count from the end."""
     n_rows = len(lengths)
     if start.n_rows not in (1, n_rows):
         raise ValueError(f"The state has {start.n_rows} rows, and the batch has {n_rows}.")
@@ -163,21 +145,13 @@ def check_batch(
 
 
 def check_direction(config: BiLMConfig, number: int) -> None:
-    """Check the number of a direction.
-
-    Raises:
-        ValueError: The model does not have this direction.
-    """
+    """Check that the model has a direction of this number."""
     if not 0 <= number < config.n_directions:
         raise ValueError(f"The model has {config.n_directions} directions; there is none of number {number}.")
 
 
 def as_rows(ids: Ids) -> Ids:
-    """Return the ids of tokens as ``(tokens, ids of a token)``, also those of words, which are ``(tokens,)``.
-
-    Raises:
-        ValueError: They have another number of axes.
-    """
+    """Return the ids of tokens as ``(tokens, ids of a token)``, also those of words, which are ``(tokens,)``."""
     ids = np.ascontiguousarray(ids, np.int64)
     rows = ids[:, None] if ids.ndim == 1 else ids
     check_array("ids", rows, np.int64, (-1, -1))

@@ -36,11 +36,7 @@ REQUESTS: tuple[BackendRequest, ...] = ("reference", *NAMES)
 
 
 def check_precision(precision: str | None) -> None:
-    """Check that a precision exists; None means the model's own.
-
-    Raises:
-        ConfigError: It does not.
-    """
+    """Check that a precision exists; None means the model's own."""
     if precision is not None and precision not in PRECISIONS:
         raise ConfigError(f"precision is {precision!r}. Use one of {', '.join(PRECISIONS)}.")
 

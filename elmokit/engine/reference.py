@@ -223,11 +223,7 @@ def _projected(features: Array, weights: Mapping[str, Array]) -> Array:
 
 
 def _check_ids(config: BiLMConfig, ids: Ids) -> None:
-    """Check the ids of tokens, as the C functions do.
-
-    Raises:
-        ValueError: An id is not a row of its table, or there are too many or too few for a token.
-    """
+    """Check the ids of tokens, as the C functions do."""
     table_sizes = [config.n_words] if config.n_words is not None else []
     table_sizes += [config.word_features.n_words] if config.word_features is not None else []
     n_columns = ids.shape[1] - len(table_sizes)

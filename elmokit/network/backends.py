@@ -98,13 +98,7 @@ class ParameterCache(Generic[T]):
         self._kept: tuple[str, list[Tensor], _State, T] | None = None
 
     def get(self, key: str, parameters: Sequence[Tensor], make: Callable[[], T]) -> T:
-        """Return the kept value, or call ``make`` and keep its result.
-
-        Args:
-            key: Names the kind of value, for example the backend; another key derives the value again.
-            parameters: What the value depends on.
-            make: Derives the value.
-        """
+        """Return the kept value; if ``key`` or a parameter has changed, call ``make`` and keep its result."""
         kept = self._kept
         state = _state(parameters)
         # The address detects a tensor that was replaced (`.data = ...`, `.to(...)`), the version most in-place writes,

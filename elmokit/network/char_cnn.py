@@ -156,14 +156,7 @@ class CharCNN(nn.Module):
             nn.init.zeros_(self.projection.bias)
 
     def forward(self, char_ids: Tensor) -> Tensor:
-        """Encode tokens.
-
-        Args:
-            char_ids: ``(tokens, chars)``; all 0 in a row without a token.
-
-        Returns:
-            ``(tokens, output_dim)``
-        """
+        """Encode tokens: char ids ``(tokens, chars)``, all 0 in a row without a token, to ``(tokens, output_dim)``."""
         vectors = self._run_native(char_ids)
         if vectors is not None:
             return vectors
@@ -267,16 +260,8 @@ def apply_by_row(function: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor
 
     On a CPU, PyTorch computes blocks of consecutive numbers with vector instructions, and the last few numbers of a
     tensor, which fill no block, one by one, with other rounding. If the row size is not a multiple of the block, it
-    depends on a row's position in the batch which of its numbers these are. Here every row is padded to whole blocks.
-
-    Where a gradient is needed, the function is applied as it is: in training a batch is never compared with another.
-
-    Args:
-        function: The elementwise function.
-        inputs: ``(..., dim)``.
-
-    Returns:
-        ``(..., dim)``.
+    depends on a row's position in the batch which of its numbers these are. Here every row is padded to whole blocks,
+    unless a gradient is needed: in training a batch is never compared with another.
     """
     n_missing = -inputs.shape[-1] % BLOCK
     if not n_missing or inputs.device.type != "cpu" or (inputs.requires_grad and torch.is_grad_enabled()):
@@ -343,8 +328,7 @@ class WordCharLayer(nn.Module):
             self.chars.reset_parameters(generator)
 
     def kernel(self) -> LayerKernel:
-        """Return what computes token vectors when no gradient is needed, but for the last projection, a PyTorch
-        operation."""
+        """Return what computes token vectors without gradients, but for the last projection, which is PyTorch's."""
         return LayerKernel("reference", "float32", None) if self.chars is None else self.chars.kernel()
 
     def forward(self, ids: Tensor) -> Tensor:

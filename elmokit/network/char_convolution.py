@@ -18,22 +18,14 @@ MAX_GROUPS, MIN_GROUP_SIZE = 4, 64  # groups of tokens of similar length that ar
 
 
 def pooled_convolutions(
-    char_ids: Tensor,
+    char_ids: Tensor,  # (tokens, chars)
     char_embedding: nn.Embedding,
-    convolutions: Iterable[nn.Module],
+    convolutions: Iterable[nn.Module],  # `nn.Conv1d` over the embedded characters, with a bias
 ) -> Tensor:
-    """Return the maximum of each filter over all positions of each token.
+    """Compute the maximum of each filter over all positions of each token, ``(tokens, filters)``.
 
     A token's ids end in padding, up to 49 equal columns of 50. All windows that lie wholly inside it give the same
     response, so one of them is enough for the maximum and the others are skipped.
-
-    Args:
-        char_ids: ``(tokens, chars)``.
-        char_embedding: The character table.
-        convolutions: ``nn.Conv1d`` layers over the embedded characters, with a bias.
-
-    Returns:
-        ``(tokens, filters)``, the filters in the order of the convolutions.
     """
     layers = [layer for layer in convolutions if isinstance(layer, nn.Conv1d)]
     widest = max(layer.kernel_size[0] for layer in layers)

@@ -47,15 +47,7 @@ class LSTMState(NamedTuple):
 
 
 class ProjectedLSTM(nn.Module):
-    """One LSTM layer in one direction. The module's docstring has the formulas.
-
-    Args:
-        input_dim: Size of the inputs.
-        hidden_dim: Size of the cell.
-        projection_dim: Size of the outputs and of the recurrent input.
-        cell_clip: Bound on the magnitude of the cell, or None.
-        projection_clip: Bound on the magnitude of the projected output, or None.
-    """
+    """One LSTM layer in one direction. The module's docstring has the formulas."""
 
     def __init__(
         self,
@@ -87,20 +79,13 @@ class ProjectedLSTM(nn.Module):
             nn.init.xavier_uniform_(self.projection, generator=generator)
 
     def forward(
-        self, inputs: Tensor, state: LSTMState, mask: Tensor | None = None, reverse: bool = False
+        self,
+        inputs: Tensor,  # (batch, time, input_dim)
+        state: LSTMState,  # before the first step
+        mask: Tensor | None = None,  # (batch, time): False gives 0 and keeps the state
+        reverse: bool = False,  # read from the last step to the first
     ) -> tuple[Tensor, LSTMState]:
-        """Run the layer over a batch.
-
-        Args:
-            inputs: ``(batch, time, input_dim)``.
-            state: The state before the first step.
-            mask: ``(batch, time)`` bool, True on a real token; elsewhere the output is zero and the state is kept. None
-                if every position is real.
-            reverse: Read from the last step to the first.
-
-        Returns:
-            The outputs ``(batch, time, projection_dim)`` and the state after the last step.
-        """
+        """Run the layer over a batch: outputs ``(batch, time, projection_dim)``, and the state after the last step."""
         # Training windows have no padding, and the stream delivers the backward direction's text already reversed
         # (`text/windows.py`), so the hand-written gradient supports neither a mask nor `reverse`. `LSTMStack` reorders
         # padded batches for it.
@@ -109,20 +94,15 @@ class ProjectedLSTM(nn.Module):
             return self.run_window(inputs, state)
         return self._run_reference(inputs, self._bias_with_offset(), state, mask, reverse)
 
-    def run_window(self, inputs: Tensor, state: LSTMState, lengths: Tensor | None = None) -> tuple[Tensor, LSTMState]:
+    def run_window(
+        self,
+        inputs: Tensor,  # (batch, time, input_dim), at least one step
+        state: LSTMState,
+        lengths: Tensor | None = None,  # (batch,), the number of steps of each padded row
+    ) -> tuple[Tensor, LSTMState]:
         """Run the layer from the first step to the last, with the hand-written gradient (``lstm_training.py``).
 
-        No gradient flows into or out of the states.
-
-        Args:
-            inputs: ``(batch, time, input_dim)``, at least one step.
-            state: The state before the first step.
-            lengths: ``(batch,)``, the number of steps of each row of a batch that is padded on the right; None if there
-                is no padding.
-
-        Returns:
-            The outputs ``(batch, time, projection_dim)``, arbitrary on padding, and the state after each row's last
-            step.
+        No gradient flows into or out of the states. Outputs are arbitrary on padding.
         """
         # Imported here, because only training needs it.
         from elmokit.network.lstm_training import run_window
@@ -209,21 +189,9 @@ class LSTMStack(nn.Module):
 
     Dropout acts on the input of every layer, with a new mask at every step. The skip connection adds the input after
     dropout, as in bilm-tf.
-
-    Args:
-        n_layers: Number of layers.
-        hidden_dim: Size of the cells.
-        projection_dim: Size of inputs and outputs.
-        cell_clip: Bound on the magnitude of the cells, or None.
-        projection_clip: Bound on the magnitude of the projected outputs, or None.
-        skip_connections: Add a layer's input to its output, from the second layer on.
-        dropout: Dropout probability in training.
-
-    Attributes:
-        precision: The lowest precision accepted when no gradient is needed; None means float32.
     """
 
-    precision: Precision | None = None
+    precision: Precision | None = None  # the lowest that is accepted without gradients; None means float32
 
     def __init__(
         self,
@@ -253,24 +221,13 @@ class LSTMStack(nn.Module):
 
     def forward(
         self,
-        inputs: Tensor,
-        states: list[LSTMState],
-        mask: Tensor | None = None,
-        reverse: bool = False,
-        packing: StackPacking | None = None,
+        inputs: Tensor,  # (batch, time, projection_dim)
+        states: list[LSTMState],  # of each layer before the first step
+        mask: Tensor | None = None,  # (batch, time), bool; None if every position is real
+        reverse: bool = False,  # read from the last step to the first
+        packing: StackPacking | None = None,  # with other directions; None for alone
     ) -> tuple[list[Tensor], list[LSTMState]]:
-        """Run all layers over a batch.
-
-        Args:
-            inputs: ``(batch, time, projection_dim)``.
-            states: The state of each layer before the first step.
-            mask: ``(batch, time)`` bool, True on a real token; None if every position is real.
-            reverse: Read from the last step to the first.
-            packing: With which other directions the layers are packed for the engine; None for alone.
-
-        Returns:
-            Each layer's outputs ``(batch, time, projection_dim)``, and each layer's new state.
-        """
+        """Run all layers over a batch. Return the outputs ``(batch, time, projection_dim)`` and new state of each."""
         backend = self.select_backend(inputs, states, mask)
         if backend in NATIVE:
             stacks, packed, number = packing or StackPacking([self], self._packed, 0)
@@ -311,11 +268,7 @@ class LSTMStack(nn.Module):
         return [_layer_kernel(backend, weight.numel()) for weight in weights]
 
     def _fits_windows(self, inputs: Tensor, states: list[LSTMState], mask: Tensor) -> bool:
-        """Return whether the hand-written gradient can read this padded batch.
-
-        A batch without gradient, with dropout, with gaps between tokens, or whose initial state needs a gradient is
-        left to the reference.
-        """
+        """Check whether the hand-written gradient can read this padded batch; the reference computes the others."""
         needs_gradient = torch.is_grad_enabled() and (
             inputs.requires_grad or any(weight.requires_grad for weight in self.parameters())
         )
@@ -406,22 +359,13 @@ def run_in_engine(
     stacks: Sequence[LSTMStack],
     packed: ParameterCache[LSTM],
     backend: Backend,
-    inputs: Tensor,
-    states: Sequence[Sequence[LSTMState]],
-    mask: Tensor | None,
-    directions: Sequence[int],
-    reverse: Sequence[bool],
+    inputs: Tensor,  # (batch, time, projection_dim)
+    states: Sequence[Sequence[LSTMState]],  # of the layers of each direction to compute
+    mask: Tensor | None,  # (batch, time), bool
+    directions: Sequence[int],  # to compute: one, or all
+    reverse: Sequence[bool],  # for each of them, whether to read from the last step to the first
 ) -> EngineResults:
-    """Run some of the directions that are packed together.
-
-    Args:
-        stacks, packed: As in ``StackPacking``.
-        backend: A native backend, which ``LSTMStack.select_backend`` selected.
-        inputs, mask: As in ``LSTMStack.forward``.
-        states: For each direction to compute, the state of each layer before the first step.
-        directions: The directions to compute: one, or all.
-        reverse: For each of them, whether to read from the last step to the first.
-    """
+    """Run some of the directions that are packed together, with what ``LSTMStack.select_backend`` selected."""
     parameters = [parameter for stack in stacks for parameter in stack.parameters()]
     lstm = packed.get(backend, parameters, lambda: _pack(stacks, NATIVE[backend]))
     config, (n_rows, n_steps) = lstm.config, inputs.shape[:2]

@@ -122,26 +122,16 @@ def token_order(mask: Tensor, reverse: bool) -> TokenOrder:
 
 def run_stack(
     layers: Sequence[TorchLayer],
-    inputs: Tensor,
-    hidden: Sequence[Tensor],
-    cell: Sequence[Tensor],
-    mask: Tensor,
+    inputs: Tensor,  # (batch, time, dim)
+    hidden: Sequence[Tensor],  # of each layer, (batch, projection_dim)
+    cell: Sequence[Tensor],  # of each layer, (batch, hidden_dim)
+    mask: Tensor,  # (batch, time), bool
     reverse: bool,
     skip_connections: bool,
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """Run all layers of one direction; the counterpart of ``LSTMStack.forward`` without dropout and gradients.
 
-    Args:
-        layers: From ``prepare_layer``.
-        inputs: ``(batch, time, dim)``.
-        hidden: Each layer's hidden state, ``(batch, projection_dim)``.
-        cell: Each layer's cell, ``(batch, hidden_dim)``.
-        mask: ``(batch, time)`` bool.
-        reverse: Read from the last step to the first.
-        skip_connections: Add a layer's input to its output, from the second layer on.
-
-    Returns:
-        Each layer's outputs ``(batch, time, dim)``, zero where the mask is False; the new hidden states; the new cells.
+    Return each layer's outputs ``(batch, time, dim)``, zero where the mask is False; the new hidden states; the cells.
     """
     order = token_order(mask, reverse)
     # From here on no padding is stored or computed; the same order serves every layer.
@@ -167,20 +157,13 @@ def run_stack(
 
 
 def run_layer_torch(
-    layer: TorchLayer, batch_sizes: Sequence[int], inputs: Tensor, hidden: Tensor, cell: Tensor
+    layer: TorchLayer,
+    batch_sizes: Sequence[int],  # as in `TokenOrder`
+    inputs: Tensor,  # (tokens, input_dim), in the order of the steps
+    hidden: Tensor,  # (batch, projection_dim), the state before the first step
+    cell: Tensor,  # (batch, hidden_dim), replaced by the cell after each row's last step
 ) -> Tensor:
-    """Run one layer over all steps with prepared products.
-
-    Args:
-        layer: From ``prepare_layer``.
-        batch_sizes: As in ``TokenOrder``.
-        inputs: ``(tokens, input_dim)`` in the order of the steps.
-        hidden: ``(batch, projection_dim)``, the state before the first step.
-        cell: ``(batch, hidden_dim)``, replaced by the cell after each row's last step.
-
-    Returns:
-        ``(tokens, projection_dim)``
-    """
+    """Run one layer over all steps, to ``(tokens, projection_dim)``."""
     outputs = inputs.new_empty(len(inputs), hidden.shape[1])
     unprojected = torch.empty_like(cell)
     max_rows = MAX_CHUNK_ROWS if inputs.device.type == "cpu" else MAX_CHUNK_ROWS_ON_GPU
@@ -204,16 +187,14 @@ def run_layer_torch(
     return outputs
 
 
-def inference_step(from_input: Tensor, from_state: Tensor, cell: Tensor, unprojected: Tensor, cell_clip: float) -> None:
-    """Compute the elementwise part of one step, in place.
-
-    Args:
-        from_input: ``(rows, 4 * hidden_dim)``, the inputs' contribution to the gates i, g, f, o, bias included.
-        from_state: The recurrent contribution, of the same shape.
-        cell: ``(rows, hidden_dim)``, replaced by the new cell.
-        unprojected: ``(rows, hidden_dim)``, replaced by ``sigmoid(o) * tanh(cell)``, which the projection reads.
-        cell_clip: Bound on the cell's magnitude; infinite for none.
-    """
+def inference_step(
+    from_input: Tensor,  # (rows, 4 * hidden_dim), the inputs' part of the gates i, g, f, o, with the bias
+    from_state: Tensor,  # the recurrent part
+    cell: Tensor,  # (rows, hidden_dim), replaced by the new cell
+    unprojected: Tensor,  # (rows, hidden_dim), replaced by sigmoid(o) * tanh(cell)
+    cell_clip: float,  # infinite for no bound
+) -> None:
+    """Compute the elementwise part of one step, in place."""
     # In place: `from_input` is a slice of the chunk's product, which is not read again.
     gates = from_input.add_(from_state)
     i, g, f, o = gates.chunk(4, dim=1)

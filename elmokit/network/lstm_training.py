@@ -26,35 +26,20 @@ from elmokit.network.recurrence import (
 
 
 def run_window(
-    inputs: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    projection: Tensor | None,
-    hidden: Tensor,
-    cell: Tensor,
+    inputs: Tensor,  # (batch, time, input_dim)
+    weight: Tensor,  # (4 * hidden_dim, input_dim + projection_dim), blocks i, g, f, o
+    bias: Tensor,  # (4 * hidden_dim,), the forget offset included
+    projection: Tensor | None,  # (projection_dim, hidden_dim)
+    hidden: Tensor,  # (batch, projection_dim)
+    cell: Tensor,  # (batch, hidden_dim)
     cell_clip: float | None,
     projection_clip: float | None,
-    lengths: Tensor | None = None,
+    lengths: Tensor | None = None,  # (batch,), the number of steps of each row of a padded batch
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run one layer over a window from its first step to its last, also over padding.
+    """Run one layer over a window from its first step to its last, also over padding: outputs, last hidden, last cell.
 
-    The counterpart of ``ProjectedLSTM._run_reference``.
-
-    Args:
-        inputs: ``(batch, time, input_dim)``.
-        weight: ``(4 * hidden_dim, input_dim + projection_dim)``, blocks i, g, f, o.
-        bias: ``(4 * hidden_dim,)``, the forget offset included.
-        projection: ``(projection_dim, hidden_dim)`` or None.
-        hidden: ``(batch, projection_dim)``. No gradient flows into the initial state: truncated backpropagation through
-            time cuts it between windows.
-        cell: ``(batch, hidden_dim)``.
-        cell_clip: Bound on the cell's magnitude, or None.
-        projection_clip: Bound on the output's magnitude, or None.
-        lengths: ``(batch,)``, the number of steps of each row of a padded batch; see ``run_recurrence``.
-
-    Returns:
-        The outputs ``(batch, time, projection_dim)``; and, without gradient, the state after each row's last step: the
-        hidden state ``(batch, projection_dim)`` and the cell ``(batch, hidden_dim)``.
+    The counterpart of ``ProjectedLSTM._run_reference``. No gradient flows into or out of the states: truncated
+    backpropagation through time cuts it between windows.
     """
     inputs = inputs.to(weight.dtype)
     is_autocast = torch.is_autocast_enabled(inputs.device.type)

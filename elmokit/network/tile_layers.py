@@ -74,14 +74,7 @@ class _Linear(torch.autograd.Function):
 def tile_highway(
     library: Library, inputs: Tensor, transform: tuple[Tensor, Tensor], gate: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """Return the outputs of a highway layer (``char_cnn.Highway``) for ``(rows, dim)``.
-
-    Args:
-        library: The C functions.
-        inputs: ``(rows, dim)``.
-        transform: Weight ``(dim, dim)`` and bias ``(dim,)`` of the transformation.
-        gate: The same of the gate.
-    """
+    """Compute a highway layer (``char_cnn.Highway``) on ``(rows, dim)``; both branches are a weight and a bias."""
     outputs: Tensor = _Highway.apply(library, inputs, *transform, *gate)  # type: ignore[no-untyped-call]
     return outputs
 
