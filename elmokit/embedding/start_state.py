@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from elmokit.engine.network import NetworkInput
 from elmokit.engine.state import State
 from elmokit.errors import ConfigError, TextError
 from elmokit.formats.model import PretrainedBiLM
@@ -71,7 +72,7 @@ def boundary_state(model: PretrainedBiLM) -> State:
     """
     batch = number_tokens([[]])
     vectors, start = model.word_vectors(batch.words), State.zero(model.config, 1)
-    _, after = model.network.layers(vectors, batch.index, batch.lengths, start, (), returns_state=True)
+    _, after = model.network.layers(NetworkInput(vectors, batch.index, batch.lengths, start), (), returns_state=True)
     assert after is not None
     return after
 
@@ -104,6 +105,6 @@ def _state_after(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], stat
     for direction, backward in enumerate(model.config.read_backward):
         # The last boundary is predicted, but never read. A model may not know what to do with it as an input.
         words, lengths = batch.inputs(backward)
-        _, end = network.direction(direction, vectors, words, lengths, state, ())
+        _, end = network.direction(direction, NetworkInput(vectors, words, lengths, state), ())
         after = after.with_direction(direction, end)
     return after

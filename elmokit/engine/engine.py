@@ -15,7 +15,7 @@ from elmokit.engine.computation import Computation, engine_computation
 from elmokit.engine.config import BiLMConfig
 from elmokit.engine.library import Library, choose_kernels
 from elmokit.engine.lstm import LSTM
-from elmokit.engine.network import Network
+from elmokit.engine.network import Network, NetworkInput
 from elmokit.engine.precision import BackendRequest, Precision
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.threads import n_threads
@@ -59,31 +59,13 @@ class Engine(Network):
         return self._tokens(ids, self._n_threads())
 
     def layers(
-        self,
-        vectors: Floats,
-        words: Ids,
-        lengths: Ids,
-        start: State,
-        wanted: Sequence[int],
-        *,
-        n_edges: int = 0,
-        returns_state: bool = False,
+        self, inputs: NetworkInput, wanted: Sequence[int], *, n_edges: int = 0, returns_state: bool = False
     ) -> tuple[list[Floats], State | None]:
-        return self._lstm.layers(
-            vectors,
-            words,
-            lengths,
-            start,
-            wanted,
-            n_edges=n_edges,
-            returns_state=returns_state,
-            threads=self._n_threads(),
-        )
+        threads = self._n_threads()
+        return self._lstm.layers(inputs, wanted, n_edges=n_edges, returns_state=returns_state, threads=threads)
 
-    def direction(
-        self, number: int, vectors: Floats, words: Ids, lengths: Ids, start: State, wanted: Sequence[int]
-    ) -> tuple[list[Floats], State]:
-        return self._lstm.direction(number, vectors, words, lengths, start, wanted, threads=self._n_threads())
+    def direction(self, number: int, inputs: NetworkInput, wanted: Sequence[int]) -> tuple[list[Floats], State]:
+        return self._lstm.direction(number, inputs, wanted, threads=self._n_threads())
 
     def _n_threads(self) -> int:
         return self._threads or n_threads()

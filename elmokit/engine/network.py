@@ -7,7 +7,7 @@ There are two: :class:`~elmokit.engine.engine.Engine` calls C functions, and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,19 @@ from elmokit.engine.computation import Computation
 from elmokit.engine.config import BiLMConfig, tensor_shapes
 from elmokit.engine.library import check_array
 from elmokit.engine.state import Floats, Ids, State
+
+
+class NetworkInput(NamedTuple):
+    """Sentences that a network reads together."""
+
+    vectors: Floats
+    """The token vectors of the batch, ``(words, projection_dim)``."""
+    words: Ids
+    """For each position of each sentence, a row of ``vectors``: all sentences one after the other."""
+    lengths: Ids
+    """The number of positions of each sentence, boundaries included."""
+    start: State
+    """The state before the first position, of one row for each sentence or of one row for all."""
 
 
 class Network(Protocol):
@@ -54,23 +67,12 @@ class Network(Protocol):
         """
 
     def layers(
-        self,
-        vectors: Floats,
-        words: Ids,
-        lengths: Ids,
-        start: State,
-        wanted: Sequence[int],
-        *,
-        n_edges: int = 0,
-        returns_state: bool = False,
+        self, inputs: NetworkInput, wanted: Sequence[int], *, n_edges: int = 0, returns_state: bool = False
     ) -> tuple[list[Floats], State | None]:
         """Compute the layers of some sentences.
 
         Args:
-            vectors: The token vectors of the batch, ``(words, projection_dim)``.
-            words: For each position of each sentence, a row of ``vectors``: all sentences one after the other.
-            lengths: The number of positions of each sentence, boundaries included.
-            start: The state before the first position, of one row for each sentence or of one row for all.
+            inputs: The sentences.
             wanted: The layers to return, in this order.
             n_edges: Positions at both ends of each sentence that are not returned.
             returns_state: Return the state after each sentence.
@@ -82,15 +84,12 @@ class Network(Protocol):
             ValueError: An argument does not fit the others or the model.
         """
 
-    def direction(
-        self, number: int, vectors: Floats, words: Ids, lengths: Ids, start: State, wanted: Sequence[int]
-    ) -> tuple[list[Floats], State]:
+    def direction(self, number: int, inputs: NetworkInput, wanted: Sequence[int]) -> tuple[list[Floats], State]:
         """Compute the layers of some sentences in one direction, for scores and for texts that are read in chunks.
 
         Args:
             number: The direction.
-            vectors, words, lengths, start, wanted: As in :meth:`layers`. Without wanted layers, only the state is
-                computed.
+            inputs, wanted: As in :meth:`layers`. Without wanted layers, only the state is computed.
 
         Returns:
             For each sentence an array of its own, ``(wanted layers, positions, projection_dim)``; and the state after
@@ -122,10 +121,9 @@ def read_weights(
     return weights
 
 
-def check_batch(
-    config: BiLMConfig, dtype: Any, vectors: Floats, words: Ids, lengths: Ids, start: State, wanted: Sequence[int]
-) -> None:
+def check_batch(config: BiLMConfig, dtype: Any, inputs: NetworkInput, wanted: Sequence[int]) -> None:
     """Check the arguments of :meth:`Network.layers`: C would read foreign memory, and NumPy count from the end."""
+    vectors, words, lengths, start = inputs
     n_rows = len(lengths)
     if start.n_rows not in (1, n_rows):
         raise ValueError(f"The state has {start.n_rows} rows, and the batch has {n_rows}.")
