@@ -88,7 +88,7 @@ def engine_computation(
     n_layers: int,  # LSTM layers, in all directions
     looks_up: bool,  # the token layer is a table, which nothing computes
 ) -> Computation:
-    """Return what computes a model in the engine."""
+    """Describe what computes a model in the engine."""
     own = native_kernel(kernels.instructions, kernels.token_layer)
     token_layer = LayerKernel("reference", "float32", None) if looks_up else own
     lstm_layers = [native_kernel(kernels.instructions, kernels.lstm)] * n_layers

@@ -73,7 +73,7 @@ class LayerSelection:
         return self.computed == (0,)
 
     def apply(self, layers: list[Floats]) -> list[Floats]:
-        """Return what was requested of the layers ``(computed, tokens, dim)`` of each sentence of a batch."""
+        """Select what was requested of the layers ``(computed, tokens, dim)`` of each sentence of a batch."""
         returned = self.returned
         if isinstance(returned, int):
             return [array[returned] for array in layers]

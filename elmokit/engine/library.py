@@ -72,16 +72,18 @@ class Declarations:
 def parse_header(text: str) -> Declarations:
     """Read the declarations of one or more headers, which use the part of C that ``elmokit.h`` does."""
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
-    found = Declarations()
+    declared = Declarations()
     for name, value in re.findall(r"ELMOKIT_(\w+) = (\d+)", text):
-        found.constants[name] = int(value)
+        declared.constants[name] = int(value)
     for body, name in re.findall(r"typedef struct \{(.*?)\} elmokit_(\w+);", text, flags=re.DOTALL):
         fields = [_declared(line) for line in body.split(";") if line.strip()]
-        found.structs[name] = type(name, (ctypes.Structure,), {"_fields_": [(field, kind) for kind, field in fields]})
+        declared.structs[name] = type(
+            name, (ctypes.Structure,), {"_fields_": [(field, kind) for kind, field in fields]}
+        )
     for result, name, arguments in re.findall(r"ELMOKIT_API (\w+) elmokit_(\w+)\((.*?)\);", text, flags=re.DOTALL):
         kinds = [] if arguments.strip() == "void" else [_declared(argument)[0] for argument in arguments.split(",")]
-        found.functions[name] = (kinds, _NUMBERS.get(result))
-    return found
+        declared.functions[name] = (kinds, _NUMBERS.get(result))
+    return declared
 
 
 def _declared(text: str) -> tuple[Any, str]:
@@ -121,7 +123,7 @@ def choose_kernels(
     precision: Precision,  # the lowest that is accepted
     n_weights: int,
 ) -> Kernels:
-    """Return what computes a model with LSTM layers of ``n_weights``, without their projections."""
+    """Describe what computes a model with LSTM layers of ``n_weights``, without their projections."""
     chosen = library.structs["kernels"]()
     library.choose_kernels(NAMES.index(precision), n_weights, ctypes.byref(chosen))
     return Kernels(NAMES[chosen.token_layer], NAMES[chosen.lstm], library.instructions)

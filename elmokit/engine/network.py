@@ -50,7 +50,7 @@ class Network(Protocol):
         """An object that stays the same for as long as the token layer computes the same vectors."""
 
     def computation(self) -> Computation:
-        """Return what computes the layers, to compare with what computed others."""
+        """Describe what computes the layers, to compare with what computed others."""
 
     def token_vectors(self, ids: Ids) -> Floats:
         """Compute the context-free vectors of tokens.

@@ -42,7 +42,7 @@ def check_precision(precision: str | None) -> None:
 
 
 def requested_backend(precision: Precision | None = None) -> BackendRequest:
-    """Return what is requested: ``ELMOKIT_BACKEND`` if set, else the model's precision, else float32.
+    """Resolve what is requested: ``ELMOKIT_BACKEND`` if set, else the model's precision, else float32.
 
     The environment variable is for those who cannot change the call. It is ``auto`` (no override), a precision, or
     ``reference``.

@@ -49,7 +49,7 @@ def select_backend(device: torch.device, request: BackendRequest) -> Backend:
 
 
 def is_available(backend: Backend) -> bool:
-    """Return whether this system can run a backend."""
+    """Check whether this system can run a backend."""
     return backend not in NATIVE or native_library() is not None
 
 
@@ -70,7 +70,7 @@ def native_library_for(tensor: Tensor) -> Library | None:
 
 
 def multiplies_bfloat16() -> bool:
-    """Return whether the C functions can multiply bfloat16 numbers (AMX, AVX-512 BF16), for training."""
+    """Check whether the C functions can multiply bfloat16 numbers (AMX, AVX-512 BF16), for training."""
     if requested_backend() == "reference":
         return False
     library = native_library()

@@ -160,7 +160,7 @@ class BiLM(nn.Module):
                 module.precision = precision
 
     def kernels(self) -> list[LayerKernel]:
-        """Return what computes each LSTM layer when no gradient is needed: the forward layers, then the backward ones.
+        """Describe what computes each LSTM layer without gradients: the forward layers, then the backward ones.
 
         A layer is computed in a higher precision than ``precision`` where that is faster.
 
@@ -172,7 +172,7 @@ class BiLM(nn.Module):
         return [kernel for direction in directions for kernel in direction.kernels()]
 
     def computation(self) -> Computation:
-        """Return what computes all layers when no gradient is needed.
+        """Describe what computes all layers when no gradient is needed.
 
         Example:
             >>> print(BiLM(PRESETS["original"], precision="int8").computation())

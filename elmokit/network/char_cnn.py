@@ -193,7 +193,7 @@ class CharCNN(nn.Module):
             return None
 
     def kernel(self) -> LayerKernel:
-        """Return what computes token vectors when no gradient is needed."""
+        """Describe what computes token vectors when no gradient is needed."""
         weight = self.char_embedding.weight
         if weight.dtype != torch.float32:
             return LayerKernel("reference", "float32", None)
@@ -290,7 +290,7 @@ class WordEmbedding(nn.Module):
             self.embedding.weight[0] = 0.0
 
     def kernel(self) -> LayerKernel:
-        """Return what computes token vectors: a lookup."""
+        """Describe what computes token vectors: a lookup."""
         return LayerKernel("reference", "float32", None)
 
     def forward(self, word_ids: Tensor) -> Tensor:
@@ -328,7 +328,7 @@ class WordCharLayer(nn.Module):
             self.chars.reset_parameters(generator)
 
     def kernel(self) -> LayerKernel:
-        """Return what computes token vectors without gradients, but for the last projection, which is PyTorch's."""
+        """Describe what computes token vectors without gradients, but for the last projection, which is PyTorch's."""
         return LayerKernel("reference", "float32", None) if self.chars is None else self.chars.kernel()
 
     def forward(self, ids: Tensor) -> Tensor:

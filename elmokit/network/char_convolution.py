@@ -74,7 +74,7 @@ def _native_library_for(char_ids: Tensor, char_embedding: nn.Embedding, layers: 
 
 
 def _fits_native(char_ids: Tensor, char_embedding: nn.Embedding, layers: Sequence[nn.Conv1d]) -> bool:
-    """Return whether the weights of every layer are as C functions expect them."""
+    """Check whether the weights of every layer are as C functions expect them."""
     return all(
         layer.bias is not None
         and layer.in_channels == char_embedding.embedding_dim
@@ -84,7 +84,7 @@ def _fits_native(char_ids: Tensor, char_embedding: nn.Embedding, layers: Sequenc
 
 
 def _fits_tables(char_ids: Tensor, char_embedding: nn.Embedding, layers: Sequence[nn.Conv1d]) -> bool:
-    """Return whether the C functions can convolve by table: they would read foreign memory for ids outside it."""
+    """Check whether the C functions can convolve by table: they would read foreign memory for ids outside it."""
     return (
         torch.is_grad_enabled()
         and char_ids.dtype == torch.int64

@@ -260,7 +260,7 @@ class LSTMStack(nn.Module):
         return outputs, new_states
 
     def kernels(self) -> list[LayerKernel]:
-        """Return what computes each layer when no gradient is needed and dropout is off."""
+        """Describe what computes each layer when no gradient is needed and dropout is off."""
         weights = [layer.weight for layer in self.layers if isinstance(layer, ProjectedLSTM)]
         backend: Backend = "reference"
         if all(weight.dtype == torch.float32 for weight in weights):
@@ -411,7 +411,7 @@ def _pack(stacks: Sequence[LSTMStack], precision: Precision) -> LSTM:
 
 
 def _layer_kernel(backend: Backend, n_weights: int) -> LayerKernel:
-    """Return what computes a layer of ``n_weights`` where a backend was selected."""
+    """Describe what computes a layer of ``n_weights`` where a backend was selected."""
     if backend in NATIVE:
         library = native_library()
         assert library is not None

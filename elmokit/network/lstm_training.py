@@ -106,7 +106,7 @@ class _TileWindow(torch.autograd.Function):
 def _sizes_match(
     inputs: Tensor, weight: Tensor, bias: Tensor, projection: Tensor, hidden: Tensor, cell: Tensor
 ) -> bool:
-    """Return whether all sizes and types fit together: C would read foreign memory where they do not."""
+    """Check whether all sizes and types fit together: C would read foreign memory where they do not."""
     n_rows, _, input_dim = inputs.shape
     dim, hidden_dim = projection.shape
     shapes = [(4 * hidden_dim, input_dim + dim), (4 * hidden_dim,), (n_rows, dim), (n_rows, hidden_dim)]

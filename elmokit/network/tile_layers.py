@@ -31,7 +31,7 @@ class TileLinear(nn.Linear):
 
 
 def fits_tiles(inputs: Tensor, *layers: nn.Linear) -> bool:
-    """Return whether C functions can compute layers on these inputs: they would read foreign memory for other sizes."""
+    """Check whether C functions can compute layers on these inputs: they would read foreign memory for other sizes."""
     return (
         inputs.ndim == 2
         and len(inputs) > 0
