@@ -26,8 +26,8 @@ from elmokit.engine.precision import REQUESTS, VARIABLE
 from elmokit.evaluation.tagged import TaggedSentence, read_conllu
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import perplexity
+from elmokit.network import backends
 from elmokit.network.bilm import BiLM
-from elmokit.network.kernels import backends
 from elmokit.storage.text_files import read_lines, split_tokens
 
 if TYPE_CHECKING:

@@ -45,8 +45,8 @@ from elmokit.evaluation.speed import processor_name
 from elmokit.evaluation.tables import Table
 from elmokit.network.bilm import BiLM
 from elmokit.network.devices import parse_device
-from elmokit.network.kernels.lstm_inference import TorchLayer, run_layer_torch
 from elmokit.network.lstm import LSTMStack, LSTMState, ProjectedLSTM
+from elmokit.network.lstm_inference import TorchLayer, run_layer_torch
 from elmokit.network.softmax import FullSoftmax
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.part_results import PartResults
@@ -332,7 +332,7 @@ def inference_loop(bilm: BiLM, precision: Any, n_rows: int) -> Callable[[], obje
     backend: Any = "torch" if precision == "float32" else "torch-bfloat16"
     # Packed beforehand: the check whether weights have changed waits for the GPU, which a graph cannot.
     stacks = [
-        [cast(TorchLayer, cast(ProjectedLSTM, layer).packed(backend)) for layer in cast(LSTMStack, stack).layers]
+        [cast(TorchLayer, cast(ProjectedLSTM, layer).prepared(backend)) for layer in cast(LSTMStack, stack).layers]
         for stack in bilm.directions
     ]
     dims = bilm.config.projection_dim, bilm.config.hidden_dim

@@ -44,10 +44,11 @@ from elmokit.engine.precision import VARIABLE, BackendRequest
 from elmokit.evaluation.figures import LINES, PAGE, save_figure, styled_figure
 from elmokit.evaluation.speed import CHUNK_ROWS
 from elmokit.formats.model import PretrainedBiLM
+from elmokit.network import backends
 from elmokit.network.bilm import BiLM
-from elmokit.network.kernels import backends, torch_products
-from elmokit.network.kernels.lstm_inference import MAX_CHUNK_ROWS as TORCH_CHUNK_ROWS
 from elmokit.network.lstm import LSTMStack, ProjectedLSTM
+from elmokit.network.lstm_inference import MAX_CHUNK_ROWS as TORCH_CHUNK_ROWS
+from elmokit.network.lstm_inference import fixed_product
 from elmokit.storage.text_files import read_lines, split_tokens
 from elmokit.text.batching import pad_batch
 
@@ -92,7 +93,7 @@ def bare_products(bilm: BiLM, batches: list[Sentences], backend: backends.Backen
         if backend in backends.NATIVE and library is not None:
             matrix = Matrix(weight.detach().numpy(), "float32", library)
             return lambda rows: matrix(rows.numpy(), torch.get_num_threads())
-        return torch_products.pack("torch", weight)
+        return fixed_product("torch", weight)
 
     layers: list[tuple[Product, Product, Product, ProjectedLSTM]] = []
     for stack in bilm.directions:

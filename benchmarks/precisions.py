@@ -25,9 +25,9 @@ import numpy as np
 from elmokit.engine import compiler
 from elmokit.engine.config import PRESETS
 from elmokit.engine.instruction_sets import INSTRUCTION_SETS, available_sets
-from elmokit.engine.library import Library
+from elmokit.engine.library import Library, choose_kernels
 from elmokit.engine.lstm import LSTM
-from elmokit.engine.packing import choose_kernels
+from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import NAMES, Precision
 from elmokit.engine.state import Floats, State
 from elmokit.engine.token_layer import TokenLayer
@@ -50,7 +50,7 @@ def lstm_seconds(lstm: LSTM, n_rows: int, n_steps: int) -> float:
     vectors = np.random.default_rng(0).standard_normal((len(words), lstm.config.projection_dim), np.float32) / 2
     lengths, start = np.full(n_rows, n_steps), State.zero(lstm.config, n_rows)
     started = time.thread_time()
-    lstm.layers(vectors, words, lengths, start, [lstm.config.n_layers])
+    lstm.layers(NetworkInput(vectors, words, lengths, start), [lstm.config.n_layers])
     return time.thread_time() - started
 
 

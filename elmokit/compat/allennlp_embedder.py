@@ -18,7 +18,7 @@ from elmokit.compat.allennlp_modules import DEFAULT_MODEL, _ElmoBiLm
 from elmokit.compat.allennlp_text import ELMoTokenCharactersIndexer
 from elmokit.engine.precision import requested_backend
 from elmokit.engine.token_cache import TokenCache
-from elmokit.network.kernels.packed_weights import PackedWeights
+from elmokit.network.backends import ParameterCache
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.hdf5 import create_hdf5
 from elmokit.text.batching import pad_batch, read_ahead
@@ -47,7 +47,7 @@ class ElmoEmbedder:
         self.elmo_bilm = on_cuda_device(_ElmoBiLm(options_file, weight_file, stateful=stateful).eval(), cuda_device)
         self.cuda_device = cuda_device
         self._token_cache = TokenCache()
-        self._token_layer_version: PackedWeights[object] = PackedWeights()
+        self._token_layer_version: ParameterCache[object] = ParameterCache()
 
     def reset_states(self) -> None:
         """Reset the carried state."""

@@ -20,10 +20,10 @@ from elmokit.errors import ConfigError
 from elmokit.formats.allennlp import char_cnn_of, encoder_to_allennlp
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
+from elmokit.network.backends import ParameterCache
 from elmokit.network.bilm import BiLM
 from elmokit.network.char_cnn import CharCNN
-from elmokit.network.kernels.packed_weights import PackedWeights
-from elmokit.network.kernels.tile_layers import TileLinear
+from elmokit.network.tile_layers import TileLinear
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, encode_tokens
 
 ConfigurationError = ConfigError  # AllenNLP's name
@@ -246,7 +246,7 @@ class _ElmoCharacterEncoder(nn.Module):
         self.max_chars = cnn.max_chars
         self.activation = cnn.activation
         self.convolution_names = [f"char_conv_{k}" for k in range(len(cnn.filters))]
-        self._packed: PackedWeights[TokenLayer | None] = PackedWeights()
+        self._packed: ParameterCache[TokenLayer | None] = ParameterCache()
         with torch.device("meta"):
             self._char_embedding_weights = nn.Parameter(torch.empty(cnn.n_chars + 1, cnn.char_dim))
             for name, (width, count) in zip(self.convolution_names, cnn.filters, strict=True):

@@ -17,10 +17,10 @@ from torch.nn import functional as F
 from elmokit.compat.allennlp_layers import Source, lengths_of, open_files, set_parameters
 from elmokit.engine.lstm import LSTM
 from elmokit.formats.allennlp import DIRECTIONS, gate_bias_from_allennlp, lstm_to_allennlp, swap_gates
+from elmokit.network.backends import ParameterCache
 from elmokit.network.bilm import BiLMState, stack_states
-from elmokit.network.kernels.lstm_inference import TorchLayer
-from elmokit.network.kernels.packed_weights import PackedWeights
 from elmokit.network.lstm import LSTMStack, LSTMState, ProjectedLSTM
+from elmokit.network.lstm_inference import TorchLayer
 
 State = tuple[Tensor, Tensor]
 
@@ -37,7 +37,7 @@ class _CellLayer(ProjectedLSTM):
         self.cell_clip = cell.memory_cell_clip_value or None
         self.projection_clip = cell.state_projection_clip_value or None
         # Kept in the cell, because a `_CellLayer` lives for one batch only.
-        self._packed = cell._packed
+        self._prepared = cell._prepared
         self.recurrent_dropout = cell.recurrent_dropout_probability if cell.training else 0.0
 
     @property
@@ -109,8 +109,8 @@ class LstmCellWithProjection(nn.Module):
         self.input_linearity = nn.Linear(input_size, 4 * cell_size, bias=False)
         self.state_linearity = nn.Linear(hidden_size, 4 * cell_size)
         self.state_projection = nn.Linear(cell_size, hidden_size, bias=False)
-        self._packed: PackedWeights[TorchLayer] = PackedWeights()
-        self._packed_direction: PackedWeights[LSTM] = PackedWeights()  # of all layers, in the first one
+        self._prepared: ParameterCache[TorchLayer] = ParameterCache()
+        self._packed_direction: ParameterCache[LSTM] = ParameterCache()  # of all layers, in the first one
         if not self.state_projection.weight.is_meta:  # a layer on the meta device is about to be filled from a file
             self.reset_parameters()
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from elmokit.embedding.start_state import start_state
 from elmokit.engine.layer_selection import Layers, LayerSelection, Mix, select_layers
+from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.token_cache import MIB, TokenCache
@@ -400,10 +401,7 @@ class Elmo:
             ]
             return self._selected(layers, selection), None
         layers, after = self.model.network.layers(
-            vectors,
-            batch.index,
-            batch.lengths,
-            state,
+            NetworkInput(vectors, batch.index, batch.lengths, state),
             selection.computed,
             n_edges=1,
             returns_state=returns_state,

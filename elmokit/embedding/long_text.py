@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from elmokit.engine.network import Network
+from elmokit.engine.network import Network, NetworkInput
 from elmokit.engine.state import Floats, Ids, State
 
 
@@ -40,7 +40,9 @@ def read_in_chunks(
 
     def read(direction: int, chunk: tuple[Floats, Ids], state: State, layers: Sequence[int]) -> tuple[Floats, State]:
         vectors, words = chunk
-        (computed,), after = network.direction(direction, vectors, words, np.array([len(words)]), state, layers)
+        (computed,), after = network.direction(
+            direction, NetworkInput(vectors, words, np.array([len(words)]), state), layers
+        )
         return computed, after
 
     # The backward states before each chunk, for the last chunk first. The first chunk is not read here: no chunk needs

@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from elmokit.engine.network import NetworkInput
 from elmokit.engine.state import State
 from elmokit.errors import ConfigError, TextError
 from elmokit.formats.model import PretrainedBiLM
@@ -60,8 +61,8 @@ def boundary_state(model: PretrainedBiLM) -> State:
     # One sentence only: text never contains many empty sentences in a row, and a trained biLM that reads sixteen of
     # them can end far from any state that text leads to.
     batch = number_tokens([[]])
-    vectors, zero = model.word_vectors(batch.words), State.zero(model.config, 1)
-    _, after = model.network.layers(vectors, batch.index, batch.lengths, zero, (), returns_state=True)
+    vectors, start = model.word_vectors(batch.words), State.zero(model.config, 1)
+    _, after = model.network.layers(NetworkInput(vectors, batch.index, batch.lengths, start), (), returns_state=True)
     assert after is not None
     return after
 
@@ -89,6 +90,6 @@ def _state_after(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], stat
     for direction, backward in enumerate(model.config.read_backward):
         # The last boundary is predicted, but never read. A model may not know what to do with it as an input.
         words, lengths = batch.inputs(backward)
-        _, end = network.direction(direction, vectors, words, lengths, state, ())
+        _, end = network.direction(direction, NetworkInput(vectors, words, lengths, state), ())
         after = after.with_direction(direction, end)
     return after

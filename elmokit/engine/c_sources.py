@@ -23,7 +23,7 @@ from elmokit.engine.instruction_sets import InstructionSet, machine
 # floating-point exceptions, which nobody reads and which would keep loops from being vectorized.
 FLAGS = ("-O3", "-pthread", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math")
 # Inference, with its public header, and training, whose functions call those of inference.
-DIRECTORIES = ("engine", "engine/src", "network/kernels/training")
+DIRECTORIES = ("engine", "engine/src", "network/src")
 HEADERS = ("elmokit.h", "training.h")
 """The headers that declare the functions of the library."""
 PACKAGED = "libraries"
@@ -33,10 +33,7 @@ SUFFIXES = {"Linux": ".so", "Darwin": ".dylib", "Windows": ".dll"}
 
 
 class Target(NamedTuple):
-    """A system and a kind of processor that zig, a cross compiler, compiles for.
-
-    zig brings the headers and the names of the system libraries of every target, so one machine builds all wheels.
-    """
+    """A system and a kind of processor that zig compiles for: zig has the headers and system libraries of all."""
 
     system: str  # by Python's ``platform.system``
     machine: str  # as ``instruction_sets.machine`` returns it
@@ -87,23 +84,11 @@ def compiler_command() -> list[str]:
 def compile_sources(
     output: Path,
     instructions: InstructionSet,
-    timeout: float | None = None,
-    descriptors: Sequence[int] = (),
-    target: Target | None = None,
+    timeout: float | None = None,  # in seconds; None for no limit
+    descriptors: Sequence[int] = (),  # open files that the compiler inherits, for an output in /proc/self/fd
+    target: Target | None = None,  # what zig compiles for; None for the compiler's own, without zig
 ) -> None:
-    """Compile all C files into one shared library, which needs nothing but C's own.
-
-    Args:
-        output: The library.
-        instructions: The instruction set.
-        timeout: The time that the compiler may take, in seconds. None for no limit.
-        descriptors: Open files that the compiler inherits, for an output in ``/proc/self/fd``.
-        target: The system and the processor that zig compiles for. None for the compiler's own, without zig.
-
-    Raises:
-        subprocess.CalledProcessError: The compiler rejected a file; ``stderr`` says why.
-        subprocess.TimeoutExpired: It took too long.
-    """
+    """Compile all C files into one shared library, which needs nothing but C's own."""
     import subprocess
     import tempfile
 
@@ -140,14 +125,12 @@ def _for_zig(flag: str) -> str:
     return flag.replace("-march=armv8.2-a", "-mcpu=generic+v8_2a")
 
 
-def library_key(instructions: InstructionSet, compiler: Sequence[str], of_machine: str | None = None) -> str:
-    """Return a hash of everything that a library depends on.
-
-    Args:
-        instructions: The instruction set.
-        compiler: The compiler's command. Empty for a library of a wheel, where the user's compiler does not matter.
-        of_machine: The kind of processor. None for this machine's.
-    """
+def library_key(
+    instructions: InstructionSet,
+    compiler: Sequence[str],  # its command; empty for a library of a wheel, where it does not matter
+    of_machine: str | None = None,  # the kind of processor; None for this machine's
+) -> str:
+    """Return a hash of everything that a library depends on."""
     # Machines of different kinds may share one cache directory: the flags have the instruction set, but not the kind.
     command = [of_machine or machine(), *compiler, *FLAGS, *instructions.flags]
     named = [part for name, content in source_files().items() for part in (name.encode(), content)]
@@ -155,10 +138,8 @@ def library_key(instructions: InstructionSet, compiler: Sequence[str], of_machin
 
 
 def packaged_prefix(name: str, instructions: InstructionSet, of_machine: str | None = None) -> str:
-    """Return what the file name of a wheel's library starts with; ``-DIGEST`` and a suffix follow.
-
-    The name has a hash of the sources, so that a library that an older version left behind is not taken for this one.
-    """
+    """Return what the file name of a wheel's library starts with; ``-DIGEST`` and a suffix follow."""
+    # With a hash of the sources, so that a library that an older version left behind is not taken for this one.
     return f"{name}-{library_key(instructions, (), of_machine)}"
 
 

@@ -85,11 +85,7 @@ class InstructionsError(ElmoError):
 
 
 def build(name: str, instructions: InstructionSet) -> Library:
-    """Return the library for an instruction set: that of the package, else that of the cache, compiled if necessary.
-
-    Raises:
-        InstructionsError: The compiler rejects the kernels, or the system does not permit the instructions.
-    """
+    """Return the library for an instruction set: that of the package, else that of the cache, compiled if necessary."""
     return _packaged(name, instructions) or _compiled(name, instructions)
 
 
@@ -141,11 +137,7 @@ def _compiled(name: str, instructions: InstructionSet) -> Library:
 
 
 def _permitted(library: Library) -> Library:
-    """Return a library whose instructions this process may use.
-
-    Raises:
-        InstructionsError: The processor lacks them, or the system does not permit them.
-    """
+    """Return a library whose instructions this process may use; raise an ``InstructionsError`` for others."""
     if not library.is_permitted_here:
         raise InstructionsError(f"the system does not permit the instructions {library.instructions} in this process")
     return library
@@ -156,7 +148,7 @@ class UnsafeCacheError(ElmoError):
 
 
 def is_packaged(name: str) -> bool:
-    """Return whether the package carries the library for an instruction set."""
+    """Check whether the package has the library for an instruction set."""
     return bool(_packaged_files(name, INSTRUCTION_SETS[name]))
 
 
@@ -165,7 +157,7 @@ def _packaged_files(name: str, instructions: InstructionSet) -> list[Path]:
 
 
 def _is_as_safe_as_the_package(status: os.stat_result) -> bool:
-    """Return whether everyone who can change a file can change the package's Python files too."""
+    """Check that everyone who can change a file can change the package's Python files too."""
     if platform.system() == "Windows":
         return True  # the numbers of `stat` say nothing about permissions there
     # Not `_is_private`: many installations belong to a group or to another user, whose code runs anyway.
@@ -215,11 +207,7 @@ def _open_or_compile(directory: Path, name: str, instructions: InstructionSet) -
 
 
 def _check_owner(directory: Path, status: os.stat_result) -> None:
-    """Refuse a directory in which someone else could put a library: loading one runs its code.
-
-    Raises:
-        UnsafeCacheError: The directory is a link, belongs to another user, or other users can write to it.
-    """
+    """Refuse a directory in which someone else could put a library: loading one runs its code."""
     if stat.S_ISLNK(status.st_mode):
         problem = "is a symbolic link"
     elif status.st_uid not in _trusted_users():
@@ -235,7 +223,7 @@ def _check_owner(directory: Path, status: os.stat_result) -> None:
 
 
 def _is_private(status: os.stat_result) -> bool:
-    """Return whether only this user (and root) can change a file or directory."""
+    """Check that only this user (and root) can change a file or directory."""
     return status.st_uid in _trusted_users() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 

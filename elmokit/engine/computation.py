@@ -15,10 +15,7 @@ NATIVE: dict[Backend, Precision] = {
 
 
 class Kernels(NamedTuple):
-    """What computes a model without gradients.
-
-    Equal kernels compute equal bits.
-    """
+    """What computes a model without gradients. Equal kernels compute equal bits."""
 
     token_layer: Precision
     """The precision of the token layer; it may be more precise than the requested one, where that is faster."""
@@ -68,15 +65,13 @@ class Computation(NamedTuple):
         return {**self._asdict(), "kernels": list(self.kernels)}
 
 
-def computation_of(token_layer: LayerKernel, lstm_layers: list[LayerKernel], device: str, fallback: str) -> Computation:
-    """Combine the kernels of all layers.
-
-    Args:
-        token_layer: The kernel of the token layer.
-        lstm_layers: Those of the LSTM layers.
-        device: The type of the device.
-        fallback: The instruction set of what is not computed by C functions on the CPU.
-    """
+def computation_of(
+    token_layer: LayerKernel,
+    lstm_layers: list[LayerKernel],
+    device: str,  # its type
+    fallback: str,  # what the CPU computes with where no C function does
+) -> Computation:
+    """Combine the kernels of all layers."""
     kernels = [token_layer, *lstm_layers]
     native = {kernel.instructions for kernel in kernels} - {None}
     return Computation(
@@ -88,14 +83,12 @@ def computation_of(token_layer: LayerKernel, lstm_layers: list[LayerKernel], dev
     )
 
 
-def engine_computation(kernels: Kernels, n_layers: int, looks_up: bool) -> Computation:
-    """Return what computes a model in the engine.
-
-    Args:
-        kernels: What the engine chose.
-        n_layers: The number of its LSTM layers, in all directions.
-        looks_up: Whether the token layer is a table, which nothing computes.
-    """
+def engine_computation(
+    kernels: Kernels,  # what the engine chose
+    n_layers: int,  # LSTM layers, in all directions
+    looks_up: bool,  # the token layer is a table, which nothing computes
+) -> Computation:
+    """Describe what computes a model in the engine."""
     own = native_kernel(kernels.instructions, kernels.token_layer)
     token_layer = LayerKernel("reference", "float32", None) if looks_up else own
     lstm_layers = [native_kernel(kernels.instructions, kernels.lstm)] * n_layers

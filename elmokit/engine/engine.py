@@ -6,43 +6,32 @@ A sentence gets the same bits in any batch, in any order and with any number of 
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Mapping, Sequence
 
+from elmokit.engine import compiler
 from elmokit.engine.computation import Computation, engine_computation
 from elmokit.engine.config import BiLMConfig
-from elmokit.engine.library import Library
+from elmokit.engine.library import Library, choose_kernels
 from elmokit.engine.lstm import LSTM
-from elmokit.engine.network import Network
-from elmokit.engine.packing import choose_kernels
-from elmokit.engine.precision import Precision
+from elmokit.engine.network import Network, NetworkInput
+from elmokit.engine.precision import BackendRequest, Precision
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.threads import n_threads
 from elmokit.engine.token_layer import TokenLayer
 
 
 class Engine(Network):
-    """The packed token layer and LSTM layers of a biLM, and the kernels that compute them, chosen once.
-
-    Args:
-        config: The architecture.
-        arrays: As in :class:`~elmokit.engine.token_layer.TokenLayer`.
-        precision: The lowest precision in which weights may be computed.
-        library: The C functions.
-        threads: The number of threads that compute a batch; None for what :func:`~elmokit.engine.threads.n_threads`
-            says at that moment.
-
-    Raises:
-        MemoryError: There is too little memory for the packed weights.
-        ValueError: An array has the wrong shape.
-    """
+    """The packed token layer and LSTM layers of a biLM, and the kernels that compute them, chosen once."""
 
     def __init__(
         self,
         config: BiLMConfig,
-        arrays: Mapping[str, Floats],
-        precision: Precision,
+        arrays: Mapping[str, Floats],  # in float32, by the names of `tensor_shapes`; each is asked for once
+        precision: Precision,  # the lowest in which weights may be computed
         library: Library,
-        threads: int | None = None,
+        threads: int | None = None,  # None for what `n_threads` says at that moment
     ) -> None:
         self._config, self._threads = config, threads
         self.kernels = choose_kernels(library, precision, 8 * config.hidden_dim * config.projection_dim)
@@ -70,31 +59,42 @@ class Engine(Network):
         return self._tokens(ids, self._n_threads())
 
     def layers(
-        self,
-        vectors: Floats,
-        words: Ids,
-        lengths: Ids,
-        start: State,
-        wanted: Sequence[int],
-        *,
-        n_edges: int = 0,
-        returns_state: bool = False,
+        self, inputs: NetworkInput, wanted: Sequence[int], *, n_edges: int = 0, returns_state: bool = False
     ) -> tuple[list[Floats], State | None]:
-        return self._lstm.layers(
-            vectors,
-            words,
-            lengths,
-            start,
-            wanted,
-            n_edges=n_edges,
-            returns_state=returns_state,
-            threads=self._n_threads(),
-        )
+        threads = self._n_threads()
+        return self._lstm.layers(inputs, wanted, n_edges=n_edges, returns_state=returns_state, threads=threads)
 
-    def direction(
-        self, number: int, vectors: Floats, words: Ids, lengths: Ids, start: State, wanted: Sequence[int]
-    ) -> tuple[list[Floats], State]:
-        return self._lstm.direction(number, vectors, words, lengths, start, wanted, threads=self._n_threads())
+    def direction(self, number: int, inputs: NetworkInput, wanted: Sequence[int]) -> tuple[list[Floats], State]:
+        return self._lstm.direction(number, inputs, wanted, threads=self._n_threads())
 
     def _n_threads(self) -> int:
         return self._threads or n_threads()
+
+
+def open_engine(
+    config: BiLMConfig, arrays: Mapping[str, Floats], request: BackendRequest, threads: int | None = None
+) -> Network:
+    """Return a biLM that is ready to compute: in C, or in NumPy if that is requested or there are no C functions.
+
+    Each array is asked for once, so a mapping may read it from a file at that moment. NumPy computes in float32, and
+    with arrays in float32 where they are: they must not change then.
+    """
+    library = None if request == "reference" else compiler.load_library()
+    if library is not None and request != "reference":
+        return Engine(config, arrays, request, library, threads)
+    # Imported here, because few need it.
+    from elmokit.engine.reference import ReferenceEngine
+
+    if request != "reference":
+        _warn_once(compiler.why_unavailable())
+    return ReferenceEngine(config, arrays)
+
+
+@functools.cache
+def _warn_once(why: str) -> None:
+    """Warn that there are no C functions: not for every model that a process opens."""
+    warnings.warn(
+        f"The C functions are unavailable: {why}. NumPy computes the network instead, in float32 and some three to "
+        "five times slower. On Linux, install a wheel of elmokit or a C compiler.",
+        stacklevel=3,
+    )

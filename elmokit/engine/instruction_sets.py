@@ -81,7 +81,7 @@ def sets_for(system: str, of_machine: str) -> list[str]:
 def available_sets() -> list[str]:
     """Return the instruction sets of this processor, the best first.
 
-    Where the system does not report them (macOS, Windows), these are all that there may be; each library then tells
+    Where the system does not report them (macOS, Windows), these are all that there may be: each library then knows
     whether the processor has its instructions (``elmokit_is_permitted``).
     """
     features = _features()
@@ -93,11 +93,7 @@ def available_sets() -> list[str]:
 
 
 def requested_sets() -> list[str]:
-    """Return the instruction sets to try, the best first: the one of ``ELMOKIT_INSTRUCTIONS``, or all available ones.
-
-    Raises:
-        ConfigError: ``ELMOKIT_INSTRUCTIONS`` has an unknown value, or the processor lacks the instructions.
-    """
+    """Return the instruction sets to try, the best first: that of ``ELMOKIT_INSTRUCTIONS``, or all available ones."""
     available, override = available_sets(), os.environ.get(VARIABLE) or "auto"
     if override == "auto":
         return available

@@ -33,12 +33,7 @@ class Mix(Protocol):
 
 
 class FixedMix:
-    """The mix that a published model brings with it: gamma times a weighted sum of the layers.
-
-    Args:
-        weights: One for each layer, before the softmax that makes their sum 1.
-        gamma: The factor.
-    """
+    """The mix that a published model brings with it: gamma times a softmax-weighted sum of the layers."""
 
     layer_norm = False
 
@@ -78,11 +73,7 @@ class LayerSelection:
         return self.computed == (0,)
 
     def apply(self, layers: list[Floats]) -> list[Floats]:
-        """Return what was requested for each sentence of a batch.
-
-        Args:
-            layers: For each sentence ``(computed, tokens, dim)``.
-        """
+        """Select what was requested of the layers ``(computed, tokens, dim)`` of each sentence of a batch."""
         returned = self.returned
         if isinstance(returned, int):
             return [array[returned] for array in layers]
@@ -95,18 +86,13 @@ class LayerSelection:
         return returned(layers)
 
 
-def select_layers(layers: Layers, n_layers: int, mix: Mix | None, model_name: str) -> LayerSelection:
-    """Check which layers are requested.
-
-    Args:
-        layers: The layers, as in ``Elmo.embed``.
-        n_layers: Number of layers of the model.
-        mix: What "mix" selects, if there is one.
-        model_name: The model's name, for error messages.
-
-    Raises:
-        ConfigError: A layer does not exist.
-    """
+def select_layers(
+    layers: Layers,
+    n_layers: int,  # of the model, layer 0 included
+    mix: Mix | None,  # what "mix" selects, if there is one
+    model_name: str,  # for error messages
+) -> LayerSelection:
+    """Check which layers are requested, as in ``Elmo.embed``."""
     every = tuple(range(n_layers))
     if layers == "all":
         return LayerSelection(every, every)

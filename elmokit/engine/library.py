@@ -11,13 +11,21 @@ from __future__ import annotations
 
 import ctypes
 import re
+import weakref
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.engine.computation import Kernels
 from elmokit.engine.config import Shape
+from elmokit.engine.precision import NAMES, Precision
+from elmokit.engine.state import Floats
+
+UNKNOWN_IDS = "ids contains numbers that the model has no character or word for."
+WRONG_SIZES = "The sizes of the model do not fit together."
 
 _NUMBERS = {"int64_t": ctypes.c_int64, "float": ctypes.c_float, "double": ctypes.c_double}
 
@@ -64,16 +72,18 @@ class Declarations:
 def parse_header(text: str) -> Declarations:
     """Read the declarations of one or more headers, which use the part of C that ``elmokit.h`` does."""
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
-    found = Declarations()
+    declared = Declarations()
     for name, value in re.findall(r"ELMOKIT_(\w+) = (\d+)", text):
-        found.constants[name] = int(value)
+        declared.constants[name] = int(value)
     for body, name in re.findall(r"typedef struct \{(.*?)\} elmokit_(\w+);", text, flags=re.DOTALL):
         fields = [_declared(line) for line in body.split(";") if line.strip()]
-        found.structs[name] = type(name, (ctypes.Structure,), {"_fields_": [(field, kind) for kind, field in fields]})
+        declared.structs[name] = type(
+            name, (ctypes.Structure,), {"_fields_": [(field, kind) for kind, field in fields]}
+        )
     for result, name, arguments in re.findall(r"ELMOKIT_API (\w+) elmokit_(\w+)\((.*?)\);", text, flags=re.DOTALL):
         kinds = [] if arguments.strip() == "void" else [_declared(argument)[0] for argument in arguments.split(",")]
-        found.functions[name] = (kinds, _NUMBERS.get(result))
-    return found
+        declared.functions[name] = (kinds, _NUMBERS.get(result))
+    return declared
 
 
 def _declared(text: str) -> tuple[Any, str]:
@@ -83,29 +93,20 @@ def _declared(text: str) -> tuple[Any, str]:
 
 
 def address(name: str, array: NDArray[Any] | None, dtype: Any, shape: Shape | None = None) -> int | None:
-    """Return where the numbers of an array begin; None for no array. It must stay alive for as long as C reads it.
-
-    Arguments and errors as in :func:`check_array`: C would read foreign memory.
-    """
+    """Return where the numbers of an array begin, which must stay alive while C reads it; None for no array."""
     if array is None:
         return None
     check_array(name, array, dtype, shape)
     return array.__array_interface__["data"][0]  # type: ignore[no-any-return]
 
 
-def check_array(name: str, array: NDArray[Any], dtype: Any, shape: Shape | None = None) -> None:
-    """Check an array that a function takes.
-
-    Args:
-        name: What it is, for the error message.
-        array: The array.
-        dtype: The dtype that it must have.
-        shape: The shape that it must have; None if any will do. -1 in it means any number.
-
-    Raises:
-        ValueError: The array has another dtype or shape, or its numbers do not follow each other in memory. This is a
-            mistake in the calling code.
-    """
+def check_array(
+    name: str,  # for the error message
+    array: NDArray[Any],
+    dtype: Any,
+    shape: Shape | None = None,  # None if any will do; -1 in it means any number
+) -> None:
+    """Check an array that a C function takes: a wrong one is a mistake in the calling code."""
     fits = shape is None or (
         len(shape) == array.ndim and all(want in (-1, size) for want, size in zip(shape, array.shape, strict=True))
     )
@@ -115,3 +116,40 @@ def check_array(name: str, array: NDArray[Any], dtype: Any, shape: Shape | None 
             f"{name} must be a contiguous array of {np.dtype(dtype)}{'' if shape is None else f' {shape}'}, but is one "
             f"of {array.dtype} {array.shape}{order}."
         )
+
+
+def choose_kernels(
+    library: Library,
+    precision: Precision,  # the lowest that is accepted
+    n_weights: int,
+) -> Kernels:
+    """Describe what computes a model with LSTM layers of ``n_weights``, without their projections."""
+    chosen = library.structs["kernels"]()
+    library.choose_kernels(NAMES.index(precision), n_weights, ctypes.byref(chosen))
+    return Kernels(NAMES[chosen.token_layer], NAMES[chosen.lstm], library.instructions)
+
+
+def pointers(weights: Mapping[str, Floats], names: Sequence[str]) -> list[int | None]:
+    """Return where arrays begin, which must stay alive for as long as C reads them; None for missing ones."""
+    return [address(name, weights.get(name), np.float32) for name in names]
+
+
+def open_packed(owner: object, library: Library, kind: str, struct: Any, precision: Precision) -> int | None:
+    """Open packed weights of a kind, have them freed with their owner, and return what C calls them by."""
+    handle = ctypes.c_void_p()
+    open_kind = getattr(library, f"open_{kind}")
+    check(library, open_kind(ctypes.byref(struct), NAMES.index(precision), ctypes.byref(handle)))
+    weakref.finalize(owner, getattr(library, f"close_{kind}"), handle.value)
+    return handle.value
+
+
+def check(library: Library, reason: int) -> None:
+    """Raise the error that a C function returned the reason of; do nothing for 0, which means success."""
+    if reason == library.constants["NO_MEMORY"]:
+        raise MemoryError("There is too little memory for the model or the batch.")
+    if reason == library.constants["BAD_IDS"]:
+        raise ValueError(UNKNOWN_IDS)
+    if reason == library.constants["BAD_LAYER"]:
+        raise ValueError("A layer is packed twice, or computed before all layers are packed.")
+    if reason:
+        raise ValueError(WRONG_SIZES)

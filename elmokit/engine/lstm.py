@@ -10,18 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.engine.config import BiLMConfig
-from elmokit.engine.library import Library, address
-from elmokit.engine.network import check_batch, check_direction, read_weights
-from elmokit.engine.packing import check, open_packed, pointers
+from elmokit.engine.library import Library, address, check, open_packed, pointers
+from elmokit.engine.network import NetworkInput, check_batch, check_direction, read_weights
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import Floats, Ids, State
 
 
 class LSTM:
-    """The packed LSTM layers of all directions.
-
-    Arguments and errors as in :class:`~elmokit.engine.token_layer.TokenLayer`.
-    """
+    """The packed LSTM layers of all directions. Each array is asked for once, when it is packed."""
 
     def __init__(
         self, config: BiLMConfig, arrays: Mapping[str, Floats], precision: Precision, library: Library
@@ -57,10 +53,7 @@ class LSTM:
 
     def layers(
         self,
-        vectors: Floats,
-        words: Ids,
-        lengths: Ids,
-        start: State,
+        inputs: NetworkInput,
         wanted: Sequence[int],
         *,
         n_edges: int = 0,
@@ -69,28 +62,20 @@ class LSTM:
     ) -> tuple[list[Floats], State | None]:
         """Compute the layers of some sentences; see :meth:`~elmokit.engine.network.Network.layers`."""
         dim = self.config.output_dim
-        layers, rows = self._layers_of_sentences(np.maximum(lengths - 2 * n_edges, 0), wanted, dim)
-        state = self._run(rows, vectors, words, lengths, start, wanted, n_edges, dim, (0, None), returns_state, threads)
+        layers, rows = self._layers_of_sentences(np.maximum(inputs.lengths - 2 * n_edges, 0), wanted, dim)
+        state = self._run(rows, inputs, wanted, n_edges, dim, (0, None), returns_state, threads)
         return layers, state
 
     def direction(
-        self,
-        number: int,
-        vectors: Floats,
-        words: Ids,
-        lengths: Ids,
-        start: State,
-        wanted: Sequence[int],
-        *,
-        threads: int = 1,
+        self, number: int, inputs: NetworkInput, wanted: Sequence[int], *, threads: int = 1
     ) -> tuple[list[Floats], State]:
         """Compute one direction of some sentences; see :meth:`~elmokit.engine.network.Network.direction`."""
         dim = self.config.projection_dim
         check_direction(self.config, number)
-        layers, rows = self._layers_of_sentences(lengths, wanted, dim)
+        layers, rows = self._layers_of_sentences(inputs.lengths, wanted, dim)
         # C writes each direction next to the others, so the arrays begin as many numbers before the first one.
         rows["layers"] -= 4 * number * dim
-        state = self._run(rows, vectors, words, lengths, start, wanted, 0, dim, (number, number + 1), True, threads)
+        state = self._run(rows, inputs, wanted, 0, dim, (number, number + 1), True, threads)
         assert state is not None
         return layers, state
 
@@ -105,27 +90,17 @@ class LSTM:
 
     def padded(
         self,
-        vectors: Floats,
-        mask: NDArray[np.bool_],
-        start: State,
-        layers: Floats,
-        directions: Sequence[int],
-        reverse: Sequence[bool],
+        vectors: Floats,  # (batch, time, projection_dim)
+        mask: NDArray[np.bool_],  # (batch, time), True on a real token, with holes anywhere
+        start: State,  # of one row for each row of the batch
+        layers: Floats,  # written: (layers + 1, batch, time, directions * projection_dim), in zeros
+        directions: Sequence[int],  # to compute: one, or all
+        reverse: Sequence[bool],  # for each of them, whether to read from the last position to the first
         threads: int = 1,
     ) -> State:
-        """Compute the layers of a padded batch, for the PyTorch modules.
+        """Compute the layers of a padded batch, for the PyTorch modules, and return the state after each row.
 
-        Args:
-            vectors: The token vectors, ``(batch, time, projection_dim)``.
-            mask: ``(batch, time)``, True on a real token, with holes anywhere.
-            start: The state before the first position, of one row for each row of the batch.
-            layers: Where to write the layers: ``(layers + 1, batch, time, directions * projection_dim)`` in zeros.
-            directions: The directions to compute, one or all.
-            reverse: For each of them, whether to read from the last position to the first.
-            threads: The number of threads.
-
-        Returns:
-            The state after each row. That of a direction that was not computed is arbitrary.
+        The state of a direction that was not computed is arbitrary.
         """
         config, dim = self.config, self.config.projection_dim
         n_rows, n_steps = mask.shape
@@ -148,10 +123,7 @@ class LSTM:
             rows["places"] = _row_addresses("places", read, lengths)
             after = self._run(
                 rows,
-                vectors.reshape(-1, dim),
-                read,
-                lengths,
-                start,
+                NetworkInput(vectors.reshape(-1, dim), read, lengths, start),
                 range(config.n_layers + 1),
                 0,
                 stride,
@@ -170,10 +142,7 @@ class LSTM:
     def _run(
         self,
         rows: NDArray[Any],
-        vectors: Floats,
-        words: Ids,
-        lengths: Ids,
-        start: State,
+        inputs: NetworkInput,
         wanted: Sequence[int],
         n_edges: int,
         place_stride: int,
@@ -182,8 +151,9 @@ class LSTM:
         threads: int,
     ) -> State | None:
         config, library = self.config, self._library
+        check_batch(config, np.float32, inputs, wanted)
+        vectors, words, lengths, start = inputs
         n_rows = len(lengths)
-        check_batch(config, np.float32, vectors, words, lengths, start, wanted)
         n_directions = config.n_directions
         shape = (n_directions, config.n_layers)
         rows["length"] = lengths

@@ -7,20 +7,13 @@ import weakref
 
 import numpy as np
 
-from elmokit.engine.library import Library, address
-from elmokit.engine.packing import check
+from elmokit.engine.library import Library, address, check
 from elmokit.engine.precision import NAMES, Precision
 from elmokit.engine.state import Floats
 
 
 class Matrix:
-    """A packed matrix: ``rows @ weight.T``.
-
-    Args:
-        weight: ``(outputs, inputs)``.
-        precision: The precision of the packed weights.
-        library: The C functions.
-    """
+    """A packed matrix: ``rows @ weight.T`` for a weight ``(outputs, inputs)``."""
 
     def __init__(self, weight: Floats, precision: Precision, library: Library) -> None:
         self._library, self._shape = library, weight.shape

@@ -7,7 +7,7 @@ There are two: :class:`~elmokit.engine.engine.Engine` calls C functions, and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,18 @@ from elmokit.engine.config import BiLMConfig, tensor_shapes
 from elmokit.engine.library import check_array
 from elmokit.engine.state import Floats, Ids, State
 
-UNKNOWN_IDS = "ids contains numbers that the model has no character or word for."
-WRONG_SIZES = "The sizes of the model do not fit together."
+
+class NetworkInput(NamedTuple):
+    """Sentences that a network reads together."""
+
+    vectors: Floats
+    """The token vectors of the batch, ``(words, projection_dim)``."""
+    words: Ids
+    """For each position of each sentence, a row of ``vectors``: all sentences one after the other."""
+    lengths: Ids
+    """The number of positions of each sentence, boundaries included."""
+    start: State
+    """The state before the first position, of one row for each sentence or of one row for all."""
 
 
 class Network(Protocol):
@@ -40,7 +50,7 @@ class Network(Protocol):
         """An object that stays the same for as long as the token layer computes the same vectors."""
 
     def computation(self) -> Computation:
-        """Return what computes the layers, to compare with what computed others."""
+        """Describe what computes the layers, to compare with what computed others."""
 
     def token_vectors(self, ids: Ids) -> Floats:
         """Compute the context-free vectors of tokens.
@@ -57,23 +67,12 @@ class Network(Protocol):
         """
 
     def layers(
-        self,
-        vectors: Floats,
-        words: Ids,
-        lengths: Ids,
-        start: State,
-        wanted: Sequence[int],
-        *,
-        n_edges: int = 0,
-        returns_state: bool = False,
+        self, inputs: NetworkInput, wanted: Sequence[int], *, n_edges: int = 0, returns_state: bool = False
     ) -> tuple[list[Floats], State | None]:
         """Compute the layers of some sentences.
 
         Args:
-            vectors: The token vectors of the batch, ``(words, projection_dim)``.
-            words: For each position of each sentence, a row of ``vectors``: all sentences one after the other.
-            lengths: The number of positions of each sentence, boundaries included.
-            start: The state before the first position, of one row for each sentence or of one row for all.
+            inputs: The sentences.
             wanted: The layers to return, in this order.
             n_edges: Positions at both ends of each sentence that are not returned.
             returns_state: Return the state after each sentence.
@@ -85,15 +84,12 @@ class Network(Protocol):
             ValueError: An argument does not fit the others or the model.
         """
 
-    def direction(
-        self, number: int, vectors: Floats, words: Ids, lengths: Ids, start: State, wanted: Sequence[int]
-    ) -> tuple[list[Floats], State]:
+    def direction(self, number: int, inputs: NetworkInput, wanted: Sequence[int]) -> tuple[list[Floats], State]:
         """Compute the layers of some sentences in one direction, for scores and for texts that are read in chunks.
 
         Args:
             number: The direction.
-            vectors, words, lengths, start, wanted: As in :meth:`layers`. Without wanted layers, only the state is
-                computed.
+            inputs, wanted: As in :meth:`layers`. Without wanted layers, only the state is computed.
 
         Returns:
             For each sentence an array of its own, ``(wanted layers, positions, projection_dim)``; and the state after
@@ -105,23 +101,14 @@ class Network(Protocol):
 
 
 def read_weights(
-    config: BiLMConfig, arrays: Mapping[str, Floats], prefix: str, dtype: Any, *, without: str = ""
+    config: BiLMConfig,
+    arrays: Mapping[str, Floats],  # by the names of `tensor_shapes`
+    prefix: str,  # what the names of the part begin with
+    dtype: Any,  # to convert them to; those that have it are not copied
+    *,
+    without: str = "",  # leave out names that begin with this after the prefix
 ) -> dict[str, NDArray[Any]]:
-    """Read the weights of a part of a model, each once.
-
-    Args:
-        config: The architecture.
-        arrays: The weights, by the names of :func:`~elmokit.engine.config.tensor_shapes`.
-        prefix: What the names of the part begin with.
-        dtype: The dtype to convert them to. Those that have it, row by row in memory, are not copied.
-        without: Names that begin with this after the prefix are left out; an empty string leaves out none.
-
-    Returns:
-        The weights by their names without the prefix.
-
-    Raises:
-        ValueError: An array has the wrong shape.
-    """
+    """Read the weights of a part of a model, each once, by their names without the prefix."""
     shapes = {name.removeprefix(prefix): s for name, s in tensor_shapes(config).items() if name.startswith(prefix)}
     # AllenNLP's LSTM layers have a projection even where the sizes are equal.
     if prefix.startswith("directions.") and "projection" not in shapes and f"{prefix}projection" in arrays:
@@ -134,19 +121,9 @@ def read_weights(
     return weights
 
 
-def check_batch(
-    config: BiLMConfig, dtype: Any, vectors: Floats, words: Ids, lengths: Ids, start: State, wanted: Sequence[int]
-) -> None:
-    """Check the arguments of :meth:`Network.layers`: C would read foreign memory, and NumPy count from the end.
-
-    Args:
-        config: The architecture.
-        dtype: The dtype of vectors and states.
-        vectors, words, lengths, start, wanted: As given.
-
-    Raises:
-        ValueError: They do not fit together.
-    """
+def check_batch(config: BiLMConfig, dtype: Any, inputs: NetworkInput, wanted: Sequence[int]) -> None:
+    """Check the arguments of :meth:`Network.layers`: C would read foreign memory, and NumPy count from the end."""
+    vectors, words, lengths, start = inputs
     n_rows = len(lengths)
     if start.n_rows not in (1, n_rows):
         raise ValueError(f"The state has {start.n_rows} rows, and the batch has {n_rows}.")
@@ -166,21 +143,13 @@ def check_batch(
 
 
 def check_direction(config: BiLMConfig, number: int) -> None:
-    """Check the number of a direction.
-
-    Raises:
-        ValueError: The model does not have this direction.
-    """
+    """Check that the model has a direction of this number."""
     if not 0 <= number < config.n_directions:
         raise ValueError(f"The model has {config.n_directions} directions; there is none of number {number}.")
 
 
 def as_rows(ids: Ids) -> Ids:
-    """Return the ids of tokens as ``(tokens, ids of a token)``, also those of words, which are ``(tokens,)``.
-
-    Raises:
-        ValueError: They have another number of axes.
-    """
+    """Return the ids of tokens as ``(tokens, ids of a token)``, also those of words, which are ``(tokens,)``."""
     ids = np.ascontiguousarray(ids, np.int64)
     rows = ids[:, None] if ids.ndim == 1 else ids
     check_array("ids", rows, np.int64, (-1, -1))

@@ -36,17 +36,13 @@ REQUESTS: tuple[BackendRequest, ...] = ("reference", *NAMES)
 
 
 def check_precision(precision: str | None) -> None:
-    """Check that a precision exists; None means the model's own.
-
-    Raises:
-        ConfigError: It does not.
-    """
+    """Check that a precision exists; None means the model's own."""
     if precision is not None and precision not in PRECISIONS:
         raise ConfigError(f"precision is {precision!r}. Use one of {', '.join(PRECISIONS)}.")
 
 
 def requested_backend(precision: Precision | None = None) -> BackendRequest:
-    """Return what is requested: ``ELMOKIT_BACKEND`` if set, else the model's precision, else float32.
+    """Resolve what is requested: ``ELMOKIT_BACKEND`` if set, else the model's precision, else float32.
 
     The environment variable is for those who cannot change the call. It is ``auto`` (no override), a precision, or
     ``reference``.

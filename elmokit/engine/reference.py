@@ -19,15 +19,8 @@ from numpy.typing import NDArray
 
 from elmokit.engine.computation import Backend, Computation
 from elmokit.engine.config import FORGET_OFFSET, BiLMConfig, CharCNNConfig
-from elmokit.engine.network import (
-    UNKNOWN_IDS,
-    WRONG_SIZES,
-    Network,
-    as_rows,
-    check_batch,
-    check_direction,
-    read_weights,
-)
+from elmokit.engine.library import UNKNOWN_IDS, WRONG_SIZES
+from elmokit.engine.network import Network, NetworkInput, as_rows, check_batch, check_direction, read_weights
 from elmokit.engine.state import Floats, Ids, State
 
 Array = NDArray[Any]  # float32 or float64
@@ -89,35 +82,26 @@ class ReferenceEngine(Network):
         return vectors
 
     def layers(
-        self,
-        vectors: Floats,
-        words: Ids,
-        lengths: Ids,
-        start: State,
-        wanted: Sequence[int],
-        *,
-        n_edges: int = 0,
-        returns_state: bool = False,
+        self, inputs: NetworkInput, wanted: Sequence[int], *, n_edges: int = 0, returns_state: bool = False
     ) -> tuple[list[Floats], State | None]:
-        check_batch(self.config, self.dtype, vectors, words, lengths, start, wanted)
-        runs = [self._run(number, vectors[words], lengths, start) for number in range(self.config.n_directions)]
+        check_batch(self.config, self.dtype, inputs, wanted)
+        runs = [self._run(number, inputs) for number in range(self.config.n_directions)]
         layers = np.concatenate([run.layers for run in runs], axis=2)
         state = State(np.stack([run.hidden for run in runs]), np.stack([run.cell for run in runs]))
-        return _sentences(layers, lengths, wanted, n_edges), state if returns_state else None
+        return _sentences(layers, inputs.lengths, wanted, n_edges), state if returns_state else None
 
-    def direction(
-        self, number: int, vectors: Floats, words: Ids, lengths: Ids, start: State, wanted: Sequence[int]
-    ) -> tuple[list[Floats], State]:
+    def direction(self, number: int, inputs: NetworkInput, wanted: Sequence[int]) -> tuple[list[Floats], State]:
         check_direction(self.config, number)
-        check_batch(self.config, self.dtype, vectors, words, lengths, start, wanted)
-        run = self._run(number, vectors[words], lengths, start)
+        check_batch(self.config, self.dtype, inputs, wanted)
+        run = self._run(number, inputs)
         both = self.config.n_directions
         state = State(np.stack([run.hidden] * both), np.stack([run.cell] * both))
-        return _sentences(run.layers, lengths, wanted, 0), state
+        return _sentences(run.layers, inputs.lengths, wanted, 0), state
 
-    def _run(self, number: int, inputs: Array, lengths: Ids, start: State) -> _Run:
+    def _run(self, number: int, batch: NetworkInput) -> _Run:
         """Run all layers of a direction over the token vectors of a batch, one sentence after the other."""
-        config, n_rows = self.config, len(lengths)
+        vectors, words, lengths, start = batch
+        config, n_rows, inputs = self.config, len(lengths), vectors[words]
         # The longest sentence first, so that the sentences of each step are the first ones of the step before.
         order = np.argsort(-lengths, kind="stable")
         steps = _positions_of_steps(lengths, order, config.read_backward[number])
@@ -230,11 +214,7 @@ def _projected(features: Array, weights: Mapping[str, Array]) -> Array:
 
 
 def _check_ids(config: BiLMConfig, ids: Ids) -> None:
-    """Check the ids of tokens, as the C functions do.
-
-    Raises:
-        ValueError: An id is not a row of its table, or there are too many or too few for a token.
-    """
+    """Check the ids of tokens, as the C functions do."""
     table_sizes = [config.n_words] if config.n_words is not None else []
     table_sizes += [config.word_features.n_words] if config.word_features is not None else []
     n_columns = ids.shape[1] - len(table_sizes)

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from elmokit.config import setting
 from elmokit.engine.config import Shape
-from elmokit.engine.library import Library, address
-from elmokit.engine.packing import check
+from elmokit.engine.library import Library, address, check
 from elmokit.engine.precision import NAMES, Precision, requested_backend
 from elmokit.engine.state import Floats
 from elmokit.engine.threads import n_threads
@@ -46,17 +45,13 @@ class SoftmaxConfig:
         if not self.shrink >= 1:
             raise ConfigError(f"shrink is {self.shrink}; tails become narrower, so it must be at least 1.")
 
-    def check_sizes(self, n_words: int, input_dim: int, table_words: int | None) -> None:
-        """Check that the softmax fits a vocabulary and a biLM.
-
-        Args:
-            n_words: Size of the vocabulary.
-            input_dim: Size of the LSTM's outputs (``projection_dim``).
-            table_words: Words of the table of a word-input model; None for other models.
-
-        Raises:
-            ConfigError: It does not.
-        """
+    def check_sizes(
+        self,
+        n_words: int,
+        input_dim: int,  # of the LSTM's outputs (`projection_dim`)
+        table_words: int | None,  # of the table of a word-input model
+    ) -> None:
+        """Check that the softmax fits a vocabulary and a biLM."""
         if self.kind == "tied" and table_words != n_words:
             raise ConfigError(
                 "A tied softmax shares the embedding of a word-input model with the same words. Read words instead "
@@ -127,12 +122,7 @@ class Softmax(Protocol):
 
 
 def softmax_precision(device: str, precision: Precision | None) -> Precision:
-    """Return the precision of the sum over all words.
-
-    Args:
-        device: The type of the device, such as "cpu".
-        precision: The lowest precision accepted, as in :meth:`Softmax.nats`.
-    """
+    """Return the precision of the sum over all words, for a type of device and the lowest accepted precision."""
     if device != "cpu" or requested_backend(precision) in ("reference", "float32"):
         return "float32"
     from elmokit.engine.compiler import load_library
@@ -142,21 +132,14 @@ def softmax_precision(device: str, precision: Precision | None) -> Precision:
 
 
 class WordSoftmax:
-    """A softmax over the words of a vocabulary, shared by both directions; see :class:`Softmax`.
-
-    Args:
-        config: Its kind.
-        arrays: Its weights, which may be read when they are first needed.
-        n_words: Size of the vocabulary.
-        table: The word table of the token layer, row 0 ("no token") included, which a tied softmax shares.
-    """
+    """A softmax over the words of a vocabulary, shared by both directions; see :class:`Softmax`."""
 
     def __init__(
         self,
         config: SoftmaxConfig,
-        arrays: Mapping[str, Floats],
+        arrays: Mapping[str, Floats],  # may be read when they are first needed
         n_words: int,
-        table: Mapping[str, Floats] | None = None,
+        table: Mapping[str, Floats] | None = None,  # the token layer's, with row 0, for a tied softmax
     ) -> None:
         self.config, self.arrays, self.n_words = config, arrays, n_words
         self._table = table
@@ -217,18 +200,7 @@ class WordSoftmax:
 def softmax_nats(
     library: Library, hidden: Floats, weight: Floats, bias: Floats, word_ids: Ids, precision: Precision
 ) -> Floats:
-    """Return the surprisal of each position's word in nats, by the C functions.
-
-    Args:
-        library: The C functions.
-        hidden, word_ids: As in :meth:`Softmax.nats`.
-        weight: ``(words, input_dim)``.
-        bias: ``(words,)``.
-        precision: The lowest precision.
-
-    Raises:
-        IndexError: As in :meth:`Softmax.nats`.
-    """
+    """Compute :meth:`Softmax.nats` by the C functions."""
     scores = word_scores(library, hidden, weight, bias, word_ids)
     distinct, index = _distinct_rows(hidden)
     total = log_sum_exp(library, distinct, weight, bias, precision, n_threads())[index]
@@ -237,19 +209,16 @@ def softmax_nats(
 
 
 def log_sum_exp(
-    library: Library, rows: Floats, weight: Floats, bias: Floats, precision: Precision, threads: int
+    library: Library,
+    rows: Floats,  # (rows, dim)
+    weight: Floats,  # (words, dim)
+    bias: Floats,  # (words,)
+    precision: Precision,  # bfloat16 is used below float32 if the processor multiplies such numbers
+    threads: int,
 ) -> NDArray[np.float64]:
-    """Return the logarithm of the sum of the exponentials of each row's scores, ``rows @ weight.T + bias``.
+    """Compute the logarithm of the sum of the exponentials of each row's scores, ``rows @ weight.T + bias``.
 
     The scores are never stored, and the weight is not packed.
-
-    Args:
-        library: The C functions.
-        rows: ``(rows, dim)``.
-        weight: ``(words, dim)``.
-        bias: ``(words,)``.
-        precision: The lowest precision: bfloat16 is used below float32 if the processor multiplies such numbers.
-        threads: The number of threads.
     """
     result = np.empty(len(rows), np.float64)
     n_words, dim = weight.shape
@@ -263,7 +232,7 @@ def log_sum_exp(
 
 
 def word_scores(library: Library, rows: Floats, weight: Floats, bias: Floats, words: Ids) -> NDArray[np.float64]:
-    """Return the score of one word for each row; arguments as in :func:`log_sum_exp`, and ``(rows,)`` words."""
+    """Compute the score of one word for each row."""
     scores = np.empty(len(rows), np.float64)
     n_words, dim = weight.shape
     _check_word_ids(words, len(rows), n_words)  # C would read beyond the end
@@ -281,11 +250,7 @@ def _check_word_ids(word_ids: Ids, n_rows: int, n_words: int) -> None:
 
 
 def _distinct_rows(rows: Floats) -> tuple[Floats, Ids]:
-    """Return the distinct rows and, for each row, its number among them.
-
-    Sentences with the same beginning have equal rows there, bit for bit: all of a batch at its first token, and
-    minimal pairs up to the word in which they differ.
-    """
+    """Return the distinct rows and, for each row, its number among them."""
     numbers: dict[bytes, int] = {}
     index = [numbers.setdefault(row.tobytes(), len(numbers)) for row in rows]
     if len(numbers) == len(rows):

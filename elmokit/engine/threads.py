@@ -49,11 +49,7 @@ def available_threads() -> int:
 
 
 def cores_of_quota(group: Path) -> float | None:
-    """Return the share of processor time that a control group grants, in cores; None if there is no bound.
-
-    Args:
-        group: The directory of the control group.
-    """
+    """Return the processor time that a control group's directory grants, in cores; None if there is no bound."""
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:
             text = " ".join((group / name).read_text() for name in names)

@@ -35,17 +35,13 @@ class TokenCache:
         """Return the number of tokens in the cache."""
         return len(self._rows)
 
-    def vectors(self, words: Sequence[str], compute: Callable[[Sequence[str]], Floats], version: object) -> Floats:
-        """Return the vectors of tokens.
-
-        Args:
-            words: Distinct tokens.
-            compute: Returns the vectors ``(tokens, dim)`` of tokens that are not in the cache.
-            version: What computes them. If it is another object than before, the cache is emptied first.
-
-        Returns:
-            ``(words, dim)``.
-        """
+    def vectors(
+        self,
+        words: Sequence[str],
+        compute: Callable[[Sequence[str]], Floats],  # the vectors of tokens that are not in the cache
+        version: object,  # what computes them; another object than before empties the cache
+    ) -> Floats:
+        """Return the vectors ``(words, dim)`` of distinct tokens."""
         with self._lock:
             if self._version is not version:
                 self._version, self._rows, self._table = version, {}, None

@@ -9,30 +9,21 @@ from typing import Any
 import numpy as np
 
 from elmokit.engine.config import BiLMConfig, CharCNNConfig
-from elmokit.engine.library import Library, address
+from elmokit.engine.library import Library, address, check, open_packed, pointers
 from elmokit.engine.network import as_rows, read_weights
-from elmokit.engine.packing import check, open_packed, pointers
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import Floats, Ids
 
 
 class TokenLayer:
-    """A packed token layer: from the characters of a token, its word id or both to a context-free vector.
-
-    Args:
-        config: The architecture of the biLM that it belongs to.
-        arrays: The weights in float32, by the names of :func:`~elmokit.engine.config.tensor_shapes`. Each is asked for
-            once, when it is packed, and no reference to it is kept.
-        precision: The lowest precision in which weights may be computed.
-        library: The C functions.
-
-    Raises:
-        MemoryError: There is too little memory for the packed weights.
-        ValueError: An array has the wrong shape.
-    """
+    """A packed token layer: from the characters of a token, its word id or both to a context-free vector."""
 
     def __init__(
-        self, config: BiLMConfig, arrays: Mapping[str, Floats], precision: Precision, library: Library
+        self,
+        config: BiLMConfig,
+        arrays: Mapping[str, Floats],  # in float32, by the names of `tensor_shapes`; each is asked for once
+        precision: Precision,  # the lowest in which weights may be computed
+        library: Library,
     ) -> None:
         self.config, self._library = config, library
         highways = f"{_chars_prefix(config)}highways."

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.engine.config import BiLMConfig, tensor_shapes
+from elmokit.engine.engine import open_engine
 from elmokit.engine.network import Network
-from elmokit.engine.open import open_engine
 from elmokit.engine.precision import Precision, check_precision, requested_backend
 from elmokit.engine.softmax import Softmax, WordSoftmax
 from elmokit.engine.state import Floats, State

@@ -31,8 +31,7 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.scalar_mix import ScalarMix, selected_layers
-from elmokit.network.softmax import SoftmaxModule
-from elmokit.network.softmax_config import build_softmax, softmax_config
+from elmokit.network.softmax import SoftmaxModule, build_softmax, softmax_config
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.tokenize import Tokenization, get_tokenizer

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.engine.network import NetworkInput
 from elmokit.engine.state import State
 from elmokit.errors import ConfigError, TextError
 from elmokit.formats.model import PretrainedBiLM
@@ -135,7 +136,7 @@ def _summed_nats(
             inputs, targets = (index[:, ::-1] if backward else index).reshape(-1, 2).T
             lengths = np.full(n_rows, len(window))
             layers, end = network.direction(
-                direction, vectors, np.ascontiguousarray(inputs), lengths, state, [config.n_layers]
+                direction, NetworkInput(vectors, np.ascontiguousarray(inputs), lengths, state), [config.n_layers]
             )
             nats = softmax.nats(np.concatenate([top for (top,) in layers]), word_ids[targets])
             model.check_finite(nats)

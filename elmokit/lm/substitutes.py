@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from elmokit.embedding.start_state import StartName, start_state
+from elmokit.engine.network import NetworkInput
 from elmokit.engine.softmax import ROWS_AT_ONCE, Ids
 from elmokit.engine.state import Floats, State
 from elmokit.errors import ConfigError
@@ -112,7 +113,7 @@ def _hidden(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: St
     """Compute what predicts each token: per sentence and direction ``(tokens, projection_dim)``."""
     batch, read_backward = number_tokens(sentences), model.config.read_backward
     vectors = model.word_vectors(batch.words)
-    layers, _ = model.network.layers(vectors, batch.index, batch.lengths, state, [model.config.n_layers])
+    layers, _ = model.network.layers(NetworkInput(vectors, batch.index, batch.lengths, state), [model.config.n_layers])
     # With <S> at 0, token i is at i + 1: the forward LSTM predicts it at i, the backward LSTM at i + 2.
     offsets = [2 if backward else 0 for backward in read_backward]
     sides = []

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.embedding.start_state import StartName, start_state
+from elmokit.engine.network import NetworkInput
 from elmokit.engine.softmax import Softmax
 from elmokit.engine.state import State
 from elmokit.engine.token_cache import TokenCache
@@ -126,7 +127,7 @@ def score_batch(
     for direction, backward in enumerate(config.read_backward):
         # The forward LSTM predicts position t + 1 from position t, the backward LSTM position t from position t + 1.
         words, lengths = batch.inputs(backward)
-        layers, end = network.direction(direction, vectors, words, lengths, state, [config.n_layers])
+        layers, end = network.direction(direction, NetworkInput(vectors, words, lengths, state), [config.n_layers])
         hidden = np.concatenate([top for (top,) in layers])
         predicted = softmax.nats(hidden, word_ids[batch.targets(backward)], model.precision)
         model.check_finite(predicted)

@@ -12,15 +12,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from elmokit.engine.computation import NATIVE, Backend, Computation, LayerKernel, computation_of
+from elmokit.engine.computation import NATIVE, Computation, LayerKernel, computation_of
 from elmokit.engine.config import BiLMConfig
 from elmokit.engine.lstm import LSTM
 from elmokit.engine.precision import Precision, check_precision, requested_backend
 from elmokit.engine.state import State
+from elmokit.network.backends import ParameterCache
 from elmokit.network.char_cnn import CharCNN, WordCharLayer, WordEmbedding
-from elmokit.network.kernels.packed_lstm import run_lstm
-from elmokit.network.kernels.packed_weights import PackedWeights
-from elmokit.network.lstm import LSTMStack, LSTMState, pack_stacks, stack_layers, unstack_layers
+from elmokit.network.lstm import LSTMStack, LSTMState, StackPacking, run_in_engine
 from elmokit.network.tensors import tensor_of
 
 
@@ -139,8 +138,8 @@ class BiLM(nn.Module):
             )
             for _ in range(config.n_directions)
         )
-        self._packed: PackedWeights[LSTM] = PackedWeights()
-        self._token_layer_version: PackedWeights[object] = PackedWeights()
+        self._packed: ParameterCache[LSTM] = ParameterCache()
+        self._token_layer_version: ParameterCache[object] = ParameterCache()
         self.precision = precision
 
     @property
@@ -161,7 +160,7 @@ class BiLM(nn.Module):
                 module.precision = precision
 
     def kernels(self) -> list[LayerKernel]:
-        """Return what computes each LSTM layer when no gradient is needed: the forward layers, then the backward ones.
+        """Describe what computes each LSTM layer without gradients: the forward layers, then the backward ones.
 
         A layer is computed in a higher precision than ``precision`` where that is faster.
 
@@ -173,7 +172,7 @@ class BiLM(nn.Module):
         return [kernel for direction in directions for kernel in direction.kernels()]
 
     def computation(self) -> Computation:
-        """Return what computes all layers when no gradient is needed.
+        """Describe what computes all layers when no gradient is needed.
 
         Example:
             >>> print(BiLM(PRESETS["original"], precision="int8").computation())
@@ -257,19 +256,23 @@ class BiLM(nn.Module):
     def contextualize(self, vectors: Tensor, mask: Tensor, state: BiLMState) -> BiLMOutput:
         """Compute all layers for token vectors ``(batch, time, projection_dim)``; see ``forward`` for the rest."""
         read_backward = self.config.read_backward
-        lstm = self._packed_lstm(vectors, state, mask)
-        if lstm is not None:
-            directions = range(self.config.n_directions)
-            layers, after = run_lstm(lstm, vectors, state, mask, directions, read_backward)
+        stacks, directions = self._stacks(), range(self.config.n_directions)
+        states = [state.of_direction(direction) for direction in directions]
+        backends = {stacks[number].select_backend(vectors, states[number], mask) for number in directions}
+        if len(backends) == 1 and (backend := backends.pop()) in NATIVE:
+            # All directions in one call, which divides them between threads.
+            layers, *after = run_in_engine(
+                stacks, self._packed, backend, vectors, states, mask, directions, read_backward
+            )
             return BiLMOutput(layers, BiLMState(*after))
         vectors = vectors * mask[..., None]
         every_layer = [[vectors] * len(read_backward)]
         per_direction: list[list[Tensor]] = []
         new_states: list[list[LSTMState]] = []
-        for index, reverse in enumerate(read_backward):
-            outputs, states = self.directions[index](vectors, state.of_direction(index), mask, reverse)
+        for stack, of_layers, reverse in zip(stacks, states, read_backward, strict=True):
+            outputs, after_last = stack(vectors, of_layers, mask, reverse)
             per_direction.append(outputs)
-            new_states.append(states)
+            new_states.append(after_last)
         every_layer += [list(halves) for halves in zip(*per_direction, strict=True)]
         layers = torch.stack([torch.cat(halves, dim=-1) for halves in every_layer])
         return BiLMOutput(layers, stack_states(new_states))
@@ -296,27 +299,14 @@ class BiLM(nn.Module):
         Returns:
             Each layer's outputs ``(batch, time, projection_dim)``, and each layer's new state.
         """
-        stack = self.directions[direction]
-        assert isinstance(stack, LSTMStack)
-        # The packed layers of both directions: those of one alone would take as much memory again.
-        if (backend := stack.select_backend(vectors, states, mask)) in NATIVE:
-            lstm = self._pack(backend)
-            layers, after = run_lstm(lstm, vectors, stack_layers(states), mask, [direction], [reverse])
-            return list(layers[1:]), unstack_layers(after)
-        outputs, new_states = stack(vectors, states, mask, reverse)
-        return outputs, new_states
+        stacks = self._stacks()
+        # Packed with the other direction: one alone would take as much memory again.
+        packing = StackPacking(stacks, self._packed, direction)
+        results: tuple[list[Tensor], list[LSTMState]] = stacks[direction](vectors, states, mask, reverse, packing)
+        return results
 
-    def _packed_lstm(self, vectors: Tensor, state: BiLMState, mask: Tensor) -> LSTM | None:
-        """Return the packed layers of all directions if the engine computes this call."""
-        stacks = [stack for stack in self.directions if isinstance(stack, LSTMStack)]
-        backends = {
-            stack.select_backend(vectors, state.of_direction(number), mask) for number, stack in enumerate(stacks)
-        }
-        (backend, *others) = backends
-        return None if others or backend not in NATIVE else self._pack(backend)
-
-    def _pack(self, backend: Backend) -> LSTM:
-        return pack_stacks([stack for stack in self.directions if isinstance(stack, LSTMStack)], backend, self._packed)
+    def _stacks(self) -> list[LSTMStack]:
+        return [stack for stack in self.directions if isinstance(stack, LSTMStack)]
 
 
 def _token_layer(config: BiLMConfig) -> CharCNN | WordEmbedding | WordCharLayer:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from elmokit.network.backends import ParameterCache
 from elmokit.network.char_cnn import CharCNN
-from elmokit.network.kernels.packed_weights import PackedWeights
 
 
 class CachedCharCNN(CharCNN):
@@ -27,7 +27,7 @@ class CachedCharCNN(CharCNN):
         self.projection = char_cnn.projection
         self.output_dim = char_cnn.output_dim
         self.precision = char_cnn.precision
-        self._packed = PackedWeights()
+        self._packed = ParameterCache()
         self.register_buffer("vectors", vectors, persistent=False)
         self.vectors: Tensor
 

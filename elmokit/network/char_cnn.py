@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -11,18 +11,17 @@ from torch.nn import functional as F
 
 from elmokit.engine.computation import NATIVE, LayerKernel, native_kernel
 from elmokit.engine.config import MIN_CHARS, Activation, BiLMConfig, CharCNNConfig
-from elmokit.engine.library import Library
-from elmokit.engine.packing import choose_kernels
+from elmokit.engine.library import Library, choose_kernels
 from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.threads import n_threads
 from elmokit.engine.token_layer import TokenLayer
 from elmokit.errors import ConfigError
+from elmokit.network.backends import ParameterCache, native_library, select_backend, tile_library_for
 from elmokit.network.char_convolution import pooled_convolutions
-from elmokit.network.elementwise import apply_by_row
-from elmokit.network.kernels.backends import native_library, select_backend, tile_library_for
-from elmokit.network.kernels.packed_weights import PackedWeights
-from elmokit.network.kernels.tile_layers import TileLinear, fits_tiles
-from elmokit.network.kernels.tile_products import tile_highway
+from elmokit.network.tile_layers import TileLinear, fits_tiles, tile_highway
+
+BLOCK = 64
+"""A multiple of the numbers that PyTorch computes at a time on a CPU: up to 32 with AVX-512."""
 
 
 class TokenLayerWeights(NamedTuple):
@@ -133,7 +132,7 @@ class CharCNN(nn.Module):
         self.highways = nn.ModuleList(Highway(n_features) for _ in range(n_highway))
         self.projection = TileLinear(n_features, output_dim) if n_features != output_dim else None
         self.output_dim = output_dim
-        self._packed: PackedWeights[TokenLayer | None] = PackedWeights()
+        self._packed: ParameterCache[TokenLayer | None] = ParameterCache()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights as bilm-tf does."""
@@ -157,14 +156,7 @@ class CharCNN(nn.Module):
             nn.init.zeros_(self.projection.bias)
 
     def forward(self, char_ids: Tensor) -> Tensor:
-        """Encode tokens.
-
-        Args:
-            char_ids: ``(tokens, chars)``; all 0 in a row without a token.
-
-        Returns:
-            ``(tokens, output_dim)``
-        """
+        """Encode tokens: char ids ``(tokens, chars)``, all 0 in a row without a token, to ``(tokens, output_dim)``."""
         vectors = self._run_native(char_ids)
         if vectors is not None:
             return vectors
@@ -201,7 +193,7 @@ class CharCNN(nn.Module):
             return None
 
     def kernel(self) -> LayerKernel:
-        """Return what computes token vectors when no gradient is needed."""
+        """Describe what computes token vectors when no gradient is needed."""
         weight = self.char_embedding.weight
         if weight.dtype != torch.float32:
             return LayerKernel("reference", "float32", None)
@@ -263,6 +255,20 @@ def pack_char_cnn(library: Library, precision: Precision, weights: TokenLayerWei
         return None
 
 
+def apply_by_row(function: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    """Apply ``torch.sigmoid`` or ``torch.tanh`` so that each row's result depends on that row alone.
+
+    On a CPU, PyTorch computes blocks of consecutive numbers with vector instructions, and the last few numbers of a
+    tensor, which fill no block, one by one, with other rounding. If the row size is not a multiple of the block, it
+    depends on a row's position in the batch which of its numbers these are. Here every row is padded to whole blocks,
+    unless a gradient is needed: in training a batch is never compared with another.
+    """
+    n_missing = -inputs.shape[-1] % BLOCK
+    if not n_missing or inputs.device.type != "cpu" or (inputs.requires_grad and torch.is_grad_enabled()):
+        return function(inputs)
+    return function(F.pad(inputs, (0, n_missing)))[..., : inputs.shape[-1]]
+
+
 class WordEmbedding(nn.Module):
     """Look up a token's vector by its word id.
 
@@ -284,7 +290,7 @@ class WordEmbedding(nn.Module):
             self.embedding.weight[0] = 0.0
 
     def kernel(self) -> LayerKernel:
-        """Return what computes token vectors: a lookup."""
+        """Describe what computes token vectors: a lookup."""
         return LayerKernel("reference", "float32", None)
 
     def forward(self, word_ids: Tensor) -> Tensor:
@@ -322,8 +328,7 @@ class WordCharLayer(nn.Module):
             self.chars.reset_parameters(generator)
 
     def kernel(self) -> LayerKernel:
-        """Return what computes token vectors when no gradient is needed, but for the last projection, a PyTorch
-        operation."""
+        """Describe what computes token vectors without gradients, but for the last projection, which is PyTorch's."""
         return LayerKernel("reference", "float32", None) if self.chars is None else self.chars.kernel()
 
     def forward(self, ids: Tensor) -> Tensor:

@@ -11,29 +11,21 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from elmokit.engine.library import Library
-from elmokit.network.kernels import native_training
-from elmokit.network.kernels.backends import native_library_for, tile_library_for
+from elmokit.network import native_training
+from elmokit.network.backends import native_library_for, tile_library_for
 
 MAX_GROUPS, MIN_GROUP_SIZE = 4, 64  # groups of tokens of similar length that are convolved together
 
 
 def pooled_convolutions(
-    char_ids: Tensor,
+    char_ids: Tensor,  # (tokens, chars)
     char_embedding: nn.Embedding,
-    convolutions: Iterable[nn.Module],
+    convolutions: Iterable[nn.Module],  # `nn.Conv1d` over the embedded characters, with a bias
 ) -> Tensor:
-    """Return the maximum of each filter over all positions of each token.
+    """Compute the maximum of each filter over all positions of each token, ``(tokens, filters)``.
 
     A token's ids end in padding, up to 49 equal columns of 50. All windows that lie wholly inside it give the same
     response, so one of them is enough for the maximum and the others are skipped.
-
-    Args:
-        char_ids: ``(tokens, chars)``.
-        char_embedding: The character table.
-        convolutions: ``nn.Conv1d`` layers over the embedded characters, with a bias.
-
-    Returns:
-        ``(tokens, filters)``, the filters in the order of the convolutions.
     """
     layers = [layer for layer in convolutions if isinstance(layer, nn.Conv1d)]
     widest = max(layer.kernel_size[0] for layer in layers)
@@ -82,7 +74,7 @@ def _native_library_for(char_ids: Tensor, char_embedding: nn.Embedding, layers: 
 
 
 def _fits_native(char_ids: Tensor, char_embedding: nn.Embedding, layers: Sequence[nn.Conv1d]) -> bool:
-    """Return whether the weights of every layer are as C functions expect them."""
+    """Check whether the weights of every layer are as C functions expect them."""
     return all(
         layer.bias is not None
         and layer.in_channels == char_embedding.embedding_dim
@@ -92,7 +84,7 @@ def _fits_native(char_ids: Tensor, char_embedding: nn.Embedding, layers: Sequenc
 
 
 def _fits_tables(char_ids: Tensor, char_embedding: nn.Embedding, layers: Sequence[nn.Conv1d]) -> bool:
-    """Return whether the C functions can convolve by table: they would read foreign memory for ids outside it."""
+    """Check whether the C functions can convolve by table: they would read foreign memory for ids outside it."""
     return (
         torch.is_grad_enabled()
         and char_ids.dtype == torch.int64

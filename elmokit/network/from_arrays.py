@@ -12,8 +12,7 @@ from elmokit.engine.precision import Precision
 from elmokit.engine.softmax import WordSoftmax
 from elmokit.engine.state import Floats
 from elmokit.network.bilm import BiLM
-from elmokit.network.softmax import SoftmaxModule
-from elmokit.network.softmax_config import build_softmax
+from elmokit.network.softmax import SoftmaxModule, build_softmax
 from elmokit.network.tensors import tensor_of
 
 

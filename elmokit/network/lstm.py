@@ -10,9 +10,9 @@ from input ``x`` and state ``(m, c)``::
 The blocks of ``weight`` have the order i, g, f, o, and the 1 is not part of the stored bias, as in every published
 file. If ``hidden_dim`` equals ``projection_dim``, there is neither a projection nor its clip.
 
-This file holds the reference formulas and decides which code runs them: ``kernels/lstm_training.py`` for a window or a
-padded batch in training, the engine (``kernels/packed_lstm.py``) for a batch without gradients on a CPU,
-``kernels/lstm_inference.py`` for one on a GPU, and the reference for the rest.
+This file holds the reference formulas and decides which code runs them (``LSTMStack.forward``): ``lstm_training.py``
+for a window or a padded batch in training, the engine for a batch without gradients on a CPU, ``lstm_inference.py`` for
+one on a GPU, and the reference for the rest.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.engine.computation import NATIVE, Backend, LayerKernel, native_kernel
-from elmokit.engine.config import FORGET_OFFSET
+from elmokit.engine.config import FORGET_OFFSET, BiLMConfig
+from elmokit.engine.library import choose_kernels
 from elmokit.engine.lstm import LSTM
-from elmokit.engine.packing import choose_kernels
 from elmokit.engine.precision import Precision, requested_backend
-from elmokit.network.dropout import Dropout
-from elmokit.network.kernels.backends import native_library, select_backend
-from elmokit.network.kernels.lstm_inference import LayerWeights, TorchLayer, pack_layer, run_stack
-from elmokit.network.kernels.packed_lstm import pack_lstm, run_lstm
-from elmokit.network.kernels.packed_weights import PackedWeights
-from elmokit.network.reversal import reorder, reversed_positions
+from elmokit.engine.state import State
+from elmokit.engine.threads import n_threads
+from elmokit.network.backends import ParameterCache, native_library, select_backend
+from elmokit.network.lstm_inference import LayerWeights, TorchLayer, prepare_layer, run_stack
+from elmokit.network.tile_layers import Dropout
 
 STEPS_AT_ONCE = 64  # steps whose input products are computed together; the bound keeps memory bounded on a long text
 
@@ -47,15 +47,7 @@ class LSTMState(NamedTuple):
 
 
 class ProjectedLSTM(nn.Module):
-    """One LSTM layer in one direction. The module's docstring has the formulas.
-
-    Args:
-        input_dim: Size of the inputs.
-        hidden_dim: Size of the cell.
-        projection_dim: Size of the outputs and of the recurrent input.
-        cell_clip: Bound on the magnitude of the cell, or None.
-        projection_clip: Bound on the magnitude of the projected output, or None.
-    """
+    """One LSTM layer in one direction. The module's docstring has the formulas."""
 
     def __init__(
         self,
@@ -77,7 +69,7 @@ class ProjectedLSTM(nn.Module):
         self.bias = nn.Parameter(torch.empty(4 * hidden_dim))
         projected = hidden_dim != projection_dim
         self.projection = nn.Parameter(torch.empty(projection_dim, hidden_dim)) if projected else None
-        self._packed: PackedWeights[TorchLayer] = PackedWeights()
+        self._prepared: ParameterCache[TorchLayer] = ParameterCache()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights as bilm-tf does: Glorot uniform; biases 0."""
@@ -87,20 +79,13 @@ class ProjectedLSTM(nn.Module):
             nn.init.xavier_uniform_(self.projection, generator=generator)
 
     def forward(
-        self, inputs: Tensor, state: LSTMState, mask: Tensor | None = None, reverse: bool = False
+        self,
+        inputs: Tensor,  # (batch, time, input_dim)
+        state: LSTMState,  # before the first step
+        mask: Tensor | None = None,  # (batch, time): False gives 0 and keeps the state
+        reverse: bool = False,  # read from the last step to the first
     ) -> tuple[Tensor, LSTMState]:
-        """Run the layer over a batch.
-
-        Args:
-            inputs: ``(batch, time, input_dim)``.
-            state: The state before the first step.
-            mask: ``(batch, time)`` bool, True on a real token; elsewhere the output is zero and the state is kept. None
-                if every position is real.
-            reverse: Read from the last step to the first.
-
-        Returns:
-            The outputs ``(batch, time, projection_dim)`` and the state after the last step.
-        """
+        """Run the layer over a batch: outputs ``(batch, time, projection_dim)``, and the state after the last step."""
         # Training windows have no padding, and the stream delivers the backward direction's text already reversed
         # (`text/windows.py`), so the hand-written gradient supports neither a mask nor `reverse`. `LSTMStack` reorders
         # padded batches for it.
@@ -109,23 +94,18 @@ class ProjectedLSTM(nn.Module):
             return self.run_window(inputs, state)
         return self._run_reference(inputs, self._bias_with_offset(), state, mask, reverse)
 
-    def run_window(self, inputs: Tensor, state: LSTMState, lengths: Tensor | None = None) -> tuple[Tensor, LSTMState]:
-        """Run the layer from the first step to the last, with the hand-written gradient (``kernels/lstm_training``).
+    def run_window(
+        self,
+        inputs: Tensor,  # (batch, time, input_dim), at least one step
+        state: LSTMState,
+        lengths: Tensor | None = None,  # (batch,), the number of steps of each padded row
+    ) -> tuple[Tensor, LSTMState]:
+        """Run the layer from the first step to the last, with the hand-written gradient (``lstm_training.py``).
 
-        No gradient flows into or out of the states.
-
-        Args:
-            inputs: ``(batch, time, input_dim)``, at least one step.
-            state: The state before the first step.
-            lengths: ``(batch,)``, the number of steps of each row of a batch that is padded on the right; None if there
-                is no padding.
-
-        Returns:
-            The outputs ``(batch, time, projection_dim)``, arbitrary on padding, and the state after each row's last
-            step.
+        No gradient flows into or out of the states. Outputs are arbitrary on padding.
         """
         # Imported here, because only training needs it.
-        from elmokit.network.kernels.lstm_training import run_window
+        from elmokit.network.lstm_training import run_window
 
         outputs, hidden, cell = run_window(
             inputs,
@@ -139,15 +119,15 @@ class ProjectedLSTM(nn.Module):
         )
         return outputs, LSTMState(hidden, cell)
 
-    def packed(self, backend: Backend) -> TorchLayer:
-        """Return the weights prepared for PyTorch's loop. They are prepared again only after they change."""
+    def prepared(self, backend: Backend) -> TorchLayer:
+        """Prepare the weights for PyTorch's loop, again only after they change."""
 
-        def pack() -> TorchLayer:
+        def prepare() -> TorchLayer:
             clips = (float("inf") if clip is None else clip for clip in (self.cell_clip, self.projection_clip))
             weights = LayerWeights(self.weight, self._bias_with_offset(), self.projection, *clips)
-            return pack_layer(backend, weights, self.input_dim)
+            return prepare_layer(backend, weights, self.input_dim)
 
-        return self._packed.get(backend, list(self.parameters()), pack)
+        return self._prepared.get(backend, list(self.parameters()), prepare)
 
     def _bias_with_offset(self) -> Tensor:
         # A new tensor, not an in-place addition: the parameter keeps the value of the file, and its gradient is
@@ -209,21 +189,9 @@ class LSTMStack(nn.Module):
 
     Dropout acts on the input of every layer, with a new mask at every step. The skip connection adds the input after
     dropout, as in bilm-tf.
-
-    Args:
-        n_layers: Number of layers.
-        hidden_dim: Size of the cells.
-        projection_dim: Size of inputs and outputs.
-        cell_clip: Bound on the magnitude of the cells, or None.
-        projection_clip: Bound on the magnitude of the projected outputs, or None.
-        skip_connections: Add a layer's input to its output, from the second layer on.
-        dropout: Dropout probability in training.
-
-    Attributes:
-        precision: The lowest precision accepted when no gradient is needed; None means float32.
     """
 
-    precision: Precision | None = None
+    precision: Precision | None = None  # the lowest that is accepted without gradients; None means float32
 
     def __init__(
         self,
@@ -243,7 +211,7 @@ class LSTMStack(nn.Module):
         )
         self.skip_connections = skip_connections
         self.dropout = Dropout(dropout)
-        self._packed: PackedWeights[LSTM] = PackedWeights()
+        self._packed: ParameterCache[LSTM] = ParameterCache()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights of every layer."""
@@ -253,38 +221,30 @@ class LSTMStack(nn.Module):
 
     def forward(
         self,
-        inputs: Tensor,
-        states: list[LSTMState],
-        mask: Tensor | None = None,
-        reverse: bool = False,
+        inputs: Tensor,  # (batch, time, projection_dim)
+        states: list[LSTMState],  # of each layer before the first step
+        mask: Tensor | None = None,  # (batch, time), bool; None if every position is real
+        reverse: bool = False,  # read from the last step to the first
+        packing: StackPacking | None = None,  # with other directions; None for alone
     ) -> tuple[list[Tensor], list[LSTMState]]:
-        """Run all layers over a batch.
-
-        Args:
-            inputs: ``(batch, time, projection_dim)``.
-            states: The state of each layer before the first step.
-            mask: ``(batch, time)`` bool, True on a real token; None if every position is real.
-            reverse: Read from the last step to the first.
-
-        Returns:
-            Each layer's outputs ``(batch, time, projection_dim)``, and each layer's new state.
-        """
+        """Run all layers over a batch. Return the outputs ``(batch, time, projection_dim)`` and new state of each."""
         backend = self.select_backend(inputs, states, mask)
         if backend in NATIVE:
-            lstm = pack_stacks([self], backend, self._packed)
-            layers, after = run_lstm(lstm, inputs, stack_layers(states), mask, [0], [reverse])
-            return list(layers[1:]), unstack_layers(after)
+            stacks, packed, number = packing or StackPacking([self], self._packed, 0)
+            computed = run_in_engine(stacks, packed, backend, inputs, [states], mask, [number], [reverse])
+            new_states = [LSTMState(*state) for state in zip(computed.hidden[0], computed.cell[0], strict=True)]
+            return list(computed.layers[1:]), new_states
         if backend != "reference":
             with torch.no_grad():
-                packed = [layer.packed(backend) for layer in self.layers]  # type: ignore[operator]
+                prepared = [layer.prepared(backend) for layer in self.layers]  # type: ignore[operator]
                 mask = inputs.new_ones(inputs.shape[:2], dtype=torch.bool) if mask is None else mask
                 hidden, cell = zip(*states, strict=True)
-                results = run_stack(packed, inputs, hidden, cell, mask, reverse, self.skip_connections)
+                results = run_stack(prepared, inputs, hidden, cell, mask, reverse, self.skip_connections)
             return results[0], [LSTMState(*state) for state in zip(*results[1:], strict=True)]
         if mask is not None and self._fits_windows(inputs, states, mask):
             return self._run_padded_windows(inputs, states, mask, reverse)
         outputs: list[Tensor] = []
-        new_states: list[LSTMState] = []
+        new_states = []
         for index, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
             # bilm-tf wraps the cell in ResidualWrapper first and in DropoutWrapper after it, so the residual is the
             # dropped input.
@@ -300,7 +260,7 @@ class LSTMStack(nn.Module):
         return outputs, new_states
 
     def kernels(self) -> list[LayerKernel]:
-        """Return what computes each layer when no gradient is needed and dropout is off."""
+        """Describe what computes each layer when no gradient is needed and dropout is off."""
         weights = [layer.weight for layer in self.layers if isinstance(layer, ProjectedLSTM)]
         backend: Backend = "reference"
         if all(weight.dtype == torch.float32 for weight in weights):
@@ -308,11 +268,7 @@ class LSTMStack(nn.Module):
         return [_layer_kernel(backend, weight.numel()) for weight in weights]
 
     def _fits_windows(self, inputs: Tensor, states: list[LSTMState], mask: Tensor) -> bool:
-        """Return whether the hand-written gradient can read this padded batch.
-
-        A batch without gradient, with dropout, with gaps between tokens, or whose initial state needs a gradient is
-        left to the reference.
-        """
+        """Check whether the hand-written gradient can read this padded batch; the reference computes the others."""
         needs_gradient = torch.is_grad_enabled() and (
             inputs.requires_grad or any(weight.requires_grad for weight in self.parameters())
         )
@@ -335,11 +291,14 @@ class LSTMStack(nn.Module):
         comes after all real tokens, so it can change neither their outputs nor, since its own outputs are zeroed below,
         any gradient.
         """
+        # Imported here, because only training needs it.
+        from elmokit.network.recurrence import reorder, reversed_positions
+
         positions = reversed_positions(mask) if reverse else None
         lengths = mask.sum(dim=1)
         inputs = inputs if positions is None else reorder(inputs, positions)
         outputs: list[Tensor] = []
-        new_states: list[LSTMState] = []
+        new_states = []
         for index, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
             assert isinstance(layer, ProjectedLSTM)
             layer_outputs, new_state = layer.run_window(inputs, state, lengths)
@@ -380,38 +339,79 @@ class LSTMStack(nn.Module):
         )
 
 
-def stack_layers(states: list[LSTMState]) -> tuple[Tensor, Tensor]:
-    """Return the states of one direction's layers as the engine takes them: ``(1, layers, batch, dim)`` each."""
-    hidden, cell = (torch.stack(part)[None] for part in zip(*states, strict=True))
-    return hidden, cell
+class StackPacking(NamedTuple):
+    """How a stack is packed for the engine, which keeps both directions of a biLM together."""
+
+    stacks: Sequence[LSTMStack]  # all that are packed together: the forward direction, then the backward one
+    packed: ParameterCache[LSTM]  # keeps them until a weight changes
+    number: int  # of the stack among them
 
 
-def unstack_layers(state: tuple[Tensor, Tensor]) -> list[LSTMState]:
-    """Return the states of the layers of one direction."""
-    return [LSTMState(hidden, cell) for hidden, cell in zip(state[0][0], state[1][0], strict=True)]
+class EngineResults(NamedTuple):
+    """What the engine computes of a padded batch."""
+
+    layers: Tensor  # (layers + 1, batch, time, directions * dim): the token vectors first; zero where there is no token
+    hidden: Tensor  # (directions, layers, batch, dim), after each row's last token
+    cell: Tensor  # (directions, layers, batch, hidden_dim)
 
 
-def pack_stacks(stacks: Sequence[LSTMStack], backend: Backend, kept: PackedWeights[LSTM]) -> LSTM:
-    """Return the layers of one or two directions, packed for a native backend.
+def run_in_engine(
+    stacks: Sequence[LSTMStack],
+    packed: ParameterCache[LSTM],
+    backend: Backend,
+    inputs: Tensor,  # (batch, time, projection_dim)
+    states: Sequence[Sequence[LSTMState]],  # of the layers of each direction to compute
+    mask: Tensor | None,  # (batch, time), bool
+    directions: Sequence[int],  # to compute: one, or all
+    reverse: Sequence[bool],  # for each of them, whether to read from the last step to the first
+) -> EngineResults:
+    """Run some of the directions that are packed together, with what ``LSTMStack.select_backend`` selected."""
+    parameters = [parameter for stack in stacks for parameter in stack.parameters()]
+    lstm = packed.get(backend, parameters, lambda: _pack(stacks, NATIVE[backend]))
+    config, (n_rows, n_steps) = lstm.config, inputs.shape[:2]
+    # From NumPy: PyTorch would fill them in threads of its own, which then keep the engine's from their cores.
+    layers = np.zeros((config.n_layers + 1, n_rows, n_steps, len(directions) * config.projection_dim), np.float32)
+    real = inputs.new_ones(n_rows, n_steps, dtype=torch.bool) if mask is None else mask
+    start = State.zero(config, n_rows)
+    for direction, of_layers in zip(directions, states, strict=True):
+        for layer, state in enumerate(of_layers):
+            start.hidden[direction, layer] = state.hidden.detach().numpy()
+            start.cell[direction, layer] = state.cell.detach().numpy()
+    vectors = inputs.detach().contiguous().numpy()
+    after = lstm.padded(vectors, real.contiguous().numpy(), start, layers, directions, reverse, n_threads())
+    computed = list(directions)
+    return EngineResults(*map(torch.from_numpy, (layers, after.hidden[computed], after.cell[computed])))
 
-    Args:
-        stacks: The forward direction, and the backward one if there are two.
-        backend: The backend.
-        kept: Keeps them until a weight changes.
-    """
+
+def _pack(stacks: Sequence[LSTMStack], precision: Precision) -> LSTM:
+    """Pack the layers of one or two directions, of which the second reads backward, without copying their tensors."""
     library = native_library()
     assert library is not None
-    precision: Precision = NATIVE[backend]
-    directions = [list(stack.layers) for stack in stacks]
-    return kept.get(
-        precision,
-        [parameter for stack in stacks for parameter in stack.parameters()],
-        lambda: pack_lstm(library, precision, directions, stacks[0].skip_connections),  # type: ignore[arg-type]
+    directions: list[list[ProjectedLSTM]] = [list(stack.layers) for stack in stacks]  # type: ignore[arg-type]
+    first = directions[0][0]
+    config = BiLMConfig(
+        char_cnn=None,
+        n_words=1,
+        projection_dim=first.projection_dim,
+        hidden_dim=first.hidden_dim,
+        n_layers=len(directions[0]),
+        cell_clip=first.cell_clip,
+        projection_clip=first.projection_clip,
+        skip_connections=stacks[0].skip_connections,
+        bidirectional=len(directions) == 2,
     )
+    tensors = {
+        f"directions.{direction}.layers.{number}.{name}": tensor
+        for direction, layers in enumerate(directions)
+        for number, layer in enumerate(layers)
+        for name, tensor in (("weight", layer.weight), ("bias", layer.bias), ("projection", layer.projection))
+        if tensor is not None
+    }
+    return LSTM(config, {name: tensor.detach().numpy() for name, tensor in tensors.items()}, precision, library)
 
 
 def _layer_kernel(backend: Backend, n_weights: int) -> LayerKernel:
-    """Return what computes a layer of ``n_weights`` where a backend was selected."""
+    """Describe what computes a layer of ``n_weights`` where a backend was selected."""
     if backend in NATIVE:
         library = native_library()
         assert library is not None

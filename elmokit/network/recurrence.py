@@ -117,20 +117,20 @@ class _Recurrence(torch.autograd.Function):
         cells = inputs.new_empty(n_steps + 1, *batch, gates.shape[-1] // functions.n_blocks)
         outputs = inputs.new_empty(n_steps + 1, *batch, dim)
         cells[0], outputs[0] = cell, hidden
-        squashed = torch.empty_like(cells[1:])  # tanh of the cell
-        unprojected = outputs[1:] if projection is None else torch.empty_like(squashed)
+        tanh_cells = torch.empty_like(cells[1:])  # tanh of the cell
+        unprojected = outputs[1:] if projection is None else torch.empty_like(tanh_cells)
         # What the products of the steps read: their weight's gradient needs it after dropout.
         read = outputs[:-1] if drop is None else torch.empty_like(outputs[:-1])
         # Views of each step, made once: indexing a tensor takes longer than a small step computes.
         at_gates, at_cells, at_outputs, at_read = gates.unbind(), cells.unbind(), outputs.unbind(), read.unbind()
-        at_squashed, at_unprojected = squashed.unbind(), unprojected.unbind()
+        at_tanh_cells, at_unprojected = tanh_cells.unbind(), unprojected.unbind()
         from_state = gates[..., :n_sums].unbind()  # the gates that read the output of the step before
         for step in range(n_steps):
             if drop is not None:
                 torch.mul(at_outputs[step], drop, out=at_read[step])
             _add_product(from_state[step], at_read[step], transposed, low_dtype)
             functions.forward(
-                at_gates[step], at_cells[step], at_cells[step + 1], at_squashed[step], at_unprojected[step]
+                at_gates[step], at_cells[step], at_cells[step + 1], at_tanh_cells[step], at_unprojected[step]
             )
             if projection is not None:
                 _product(at_unprojected[step], projection.t(), low_dtype, out=at_outputs[step + 1])
@@ -138,7 +138,7 @@ class _Recurrence(torch.autograd.Function):
                     at_outputs[step + 1].clamp_(-projection_clip, projection_clip)
         ctx.save_for_backward(
             *(inputs, input_weight, state_weight, drop, projection),
-            *(gates, cells, squashed, unprojected, outputs, read),
+            *(gates, cells, tanh_cells, unprojected, outputs, read),
         )
         ctx.functions, ctx.projection_clip, ctx.low_dtype = functions, projection_clip, low_dtype
         # Copies (as indexing with a tensor makes), because views would keep the states of all steps in memory for as
@@ -161,7 +161,7 @@ class _Recurrence(torch.autograd.Function):
 
 def _gradients(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
     inputs, input_weight, state_weight, drop, projection, *buffers = ctx.saved_tensors
-    gates, cells, squashed, unprojected, outputs, read = buffers
+    gates, cells, tanh_cells, unprojected, outputs, read = buffers
     clip, low_dtype = ctx.projection_clip, ctx.low_dtype
     gate_gradients = torch.empty_like(gates)
     from_state = gate_gradients[..., : state_weight.shape[-2]]  # of the gates that read the output of the step before
@@ -169,7 +169,12 @@ def _gradients(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
     # `upstream`. The additional first entry is the gradient of the initial state.
     output_gradients = torch.cat([torch.zeros_like(outputs[:1]), upstream])
     cell_gradient = torch.zeros_like(cells[0])  # from later steps; each step replaces it
-    at_gates, at_cells, at_squashed, at_outputs = gates.unbind(), cells.unbind(), squashed.unbind(), outputs.unbind()
+    at_gates, at_cells, at_tanh_cells, at_outputs = (
+        gates.unbind(),
+        cells.unbind(),
+        tanh_cells.unbind(),
+        outputs.unbind(),
+    )
     at_gate_gradients, at_from_state = gate_gradients.unbind(), from_state.unbind()
     at_output_gradients = output_gradients.unbind()
     for step in reversed(range(len(gates))):
@@ -184,7 +189,7 @@ def _gradients(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
             at_gates[step],
             at_cells[step],
             at_cells[step + 1],
-            at_squashed[step],
+            at_tanh_cells[step],
             cell_gradient,
             at_gate_gradients[step],
         )
@@ -250,3 +255,17 @@ def sigmoid_backward_(gradient: Tensor, activation: Tensor) -> None:
 def tanh_backward_(gradient: Tensor, activation: Tensor) -> None:
     """Replace the gradient of a tanh by that of its input."""
     torch.ops.aten.tanh_backward.grad_input(gradient, activation, grad_input=gradient)
+
+
+def reversed_positions(mask: Tensor) -> Tensor:
+    """Return the positions ``(batch, time)`` of each row's tokens in reverse order; padding stays in place.
+
+    In this order, a backward LSTM reads every row from the first step on, each at its own length.
+    """
+    steps = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
+    return torch.where(mask, mask.sum(dim=1, keepdim=True) - 1 - steps, steps)
+
+
+def reorder(values: Tensor, positions: Tensor) -> Tensor:
+    """Return the steps of ``(batch, time, dim)`` in another order. Reversed twice, they are in their first order."""
+    return values.gather(1, positions[..., None].expand(-1, -1, values.shape[-1]))

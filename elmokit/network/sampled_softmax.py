@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from elmokit.network.kernels.backends import tile_library_for
-from elmokit.network.kernels.tile_products import tile_cross_entropy
+from elmokit.network.backends import tile_library_for
 from elmokit.network.softmax import FullSoftmax, TiedSoftmax
+from elmokit.network.tile_layers import tile_cross_entropy
 
 ACCIDENTAL_HIT = -3.4028235e38  # added to the score of a sampled word that is the word to predict: removes it
 
@@ -33,16 +33,7 @@ class Sample(NamedTuple):
 
 
 def draw_sample(n_samples: int, n_words: int, generator: torch.Generator | None = None) -> Sample:
-    """Draw distinct words with probability p(c) = ln((c + 2) / (c + 1)) / ln(n_words + 1), rejecting repeated ones.
-
-    Args:
-        n_samples: Number of distinct words to draw.
-        n_words: Size of the vocabulary.
-        generator: None for PyTorch's default generator on the CPU.
-
-    Raises:
-        ValueError: There are more samples than words.
-    """
+    """Draw distinct words with probability p(c) = ln((c + 2) / (c + 1)) / ln(n_words + 1), without repetition."""
     if n_samples > n_words:
         raise ValueError(f"Cannot draw {n_samples} distinct words of {n_words}. Draw at most {n_words}.")
     draws = torch.empty(0, dtype=torch.int64)
@@ -70,19 +61,12 @@ def log_expected_count(word_ids: Tensor, n_words: int, n_samples: int, n_draws: 
 
 
 def sampled_softmax_loss(
-    softmax: FullSoftmax | TiedSoftmax, hidden: Tensor, word_ids: Tensor, sample: Sample
+    softmax: FullSoftmax | TiedSoftmax,  # only the rows of the words that occur here are read
+    hidden: Tensor,  # (positions, input_dim)
+    word_ids: Tensor,  # (positions,), the words to predict
+    sample: Sample,  # the words to score each of them against
 ) -> Tensor:
-    """Return the mean cross-entropy per position of the right word among the sampled words, in nats.
-
-    Args:
-        softmax: Its weights and biases are used, only those of the words that occur here.
-        hidden: ``(positions, input_dim)``.
-        word_ids: ``(positions,)``, the words to predict.
-        sample: The words to score each of them against.
-
-    Returns:
-        A scalar. No gradient flows through the sampler.
-    """
+    """Compute the mean cross-entropy per position of the right word among the sampled words, in nats."""
     weight, bias = softmax.weight, softmax.bias
     n_words, n_samples, n_positions = len(bias), len(sample.word_ids), len(word_ids)
     drawn = sample.word_ids.to(hidden.device)

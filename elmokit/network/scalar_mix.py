@@ -87,7 +87,7 @@ class ScalarMix(nn.Module):
 
 
 def selected_layers(layers: Tensor, selection: LayerSelection) -> Tensor:
-    """Return what was requested of all layers ``(layers, ...)``; anything but a mix."""
+    """Select what was requested of all layers ``(layers, ...)``; anything but a mix."""
     computed, returned = layers[list(selection.computed)], selection.returned
     if returned == "average":
         return computed.mean(dim=0)

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.engine.precision import Precision, requested_backend
-from elmokit.engine.softmax import ROWS_AT_ONCE, softmax_nats
-from elmokit.network.kernels.backends import native_library_for, tile_library_for
-from elmokit.network.kernels.tile_products import tile_cross_entropy
+from elmokit.engine.softmax import ROWS_AT_ONCE, SoftmaxConfig, softmax_nats
+from elmokit.network.backends import native_library_for, tile_library_for
+from elmokit.network.char_cnn import WordEmbedding
+from elmokit.network.tile_layers import tile_cross_entropy
 
 
 class FullSoftmax(nn.Module):
@@ -34,15 +35,7 @@ class FullSoftmax(nn.Module):
         nn.init.zeros_(self.bias)
 
     def forward(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
-        """Return the training loss: the mean cross-entropy per position, in nats.
-
-        Args:
-            hidden: ``(positions, input_dim)``.
-            word_ids: ``(positions,)``, the words to predict.
-
-        Returns:
-            A scalar.
-        """
+        """Compute the mean cross-entropy of words ``(positions,)`` in nats; hidden: ``(positions, input_dim)``."""
         return _mean_nats(hidden, self.weight, self.bias, word_ids)
 
     def scores(self, hidden: Tensor) -> Tensor:
@@ -51,14 +44,7 @@ class FullSoftmax(nn.Module):
 
     @torch.no_grad()
     def nats(self, hidden: Tensor, word_ids: Tensor, precision: Precision | None = None) -> Tensor:
-        """Return the surprisal of each position's word in nats, ``(positions,)``.
-
-        Args:
-            hidden, word_ids: As in ``forward``.
-            precision: The lowest precision accepted for the sum over all words; None means float32. A lower one is
-                used where the processor multiplies bfloat16 numbers (AMX, AVX-512 BF16). The environment variable
-                ``ELMOKIT_BACKEND`` overrides it.
-        """
+        """Compute the surprisal of each position's word in nats; see :meth:`elmokit.engine.softmax.Softmax.nats`."""
         return _nats(hidden, self.weight, self.bias, word_ids, precision)
 
 
@@ -85,7 +71,7 @@ class TiedSoftmax(nn.Module):
         nn.init.zeros_(self.bias)
 
     def forward(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
-        """Return the training loss; see ``FullSoftmax.forward``."""
+        """Compute the training loss; see ``FullSoftmax.forward``."""
         return _mean_nats(hidden, self.weight, self.bias, word_ids)
 
     def scores(self, hidden: Tensor) -> Tensor:
@@ -94,7 +80,7 @@ class TiedSoftmax(nn.Module):
 
     @torch.no_grad()
     def nats(self, hidden: Tensor, word_ids: Tensor, precision: Precision | None = None) -> Tensor:
-        """Return the surprisal of each position's word; see ``FullSoftmax.nats``."""
+        """Compute the surprisal of each position's word; see ``FullSoftmax.nats``."""
         return _nats(hidden, self.weight, self.bias, word_ids, precision)
 
 
@@ -125,7 +111,7 @@ class AdaptiveSoftmax(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
-        """Return the training loss; see ``FullSoftmax.forward``."""
+        """Compute the training loss; see ``FullSoftmax.forward``."""
         # Under autocast PyTorch's module would assign scores of one dtype into a tensor of another, which is an error.
         with torch.autocast(hidden.device.type, enabled=False):
             loss: Tensor = self.stages(hidden.to(self.stages.head.weight.dtype), word_ids).loss
@@ -138,7 +124,7 @@ class AdaptiveSoftmax(nn.Module):
 
     @torch.no_grad()
     def nats(self, hidden: Tensor, word_ids: Tensor, precision: Precision | None = None) -> Tensor:
-        """Return the surprisal of each position's word, always in float32; see ``FullSoftmax.nats``."""
+        """Compute the surprisal of each position's word, always in float32; see ``FullSoftmax.nats``."""
         nats = torch.empty_like(hidden[:, 0])
         for start in range(0, len(hidden), ROWS_AT_ONCE):
             here = slice(start, start + ROWS_AT_ONCE)
@@ -147,6 +133,24 @@ class AdaptiveSoftmax(nn.Module):
 
 
 SoftmaxModule = FullSoftmax | TiedSoftmax | AdaptiveSoftmax
+
+
+def build_softmax(config: SoftmaxConfig, n_words: int, input_dim: int, token_layer: nn.Module) -> SoftmaxModule:
+    """Build a softmax with uninitialized parameters; a tied one shares the embedding of the token layer."""
+    table = token_layer.embedding if isinstance(token_layer, WordEmbedding) else None
+    config.check_sizes(n_words, input_dim, None if table is None else table.num_embeddings - 1)
+    if table is not None and config.kind == "tied":
+        return TiedSoftmax(table)
+    if config.kind == "adaptive":
+        return AdaptiveSoftmax(n_words, input_dim, config.cutoffs, config.shrink)
+    return FullSoftmax(n_words, input_dim)
+
+
+def softmax_config(softmax: SoftmaxModule) -> SoftmaxConfig:
+    """Return the config that a softmax was built from."""
+    if isinstance(softmax, AdaptiveSoftmax):
+        return SoftmaxConfig("adaptive", tuple(softmax.stages.cutoffs[:-1]), softmax.stages.div_value)
+    return SoftmaxConfig("tied" if isinstance(softmax, TiedSoftmax) else "full")
 
 
 def _mean_nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -> Tensor:

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from elmokit.engine.computation import Computation
 from elmokit.engine.config import BiLMConfig
+from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import Precision
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.network.bilm import BiLM, BiLMState
-from elmokit.network.softmax import AdaptiveSoftmax, SoftmaxModule
-from elmokit.network.softmax_config import softmax_config
+from elmokit.network.softmax import AdaptiveSoftmax, SoftmaxModule, softmax_config
 from elmokit.text.batching import pad_rows
 
 
@@ -54,31 +54,20 @@ class TorchNetwork:
 
     @torch.no_grad()
     def layers(
-        self,
-        vectors: Floats,
-        words: Ids,
-        lengths: Ids,
-        start: State,
-        wanted: Sequence[int],
-        *,
-        n_edges: int = 0,
-        returns_state: bool = False,
+        self, inputs: NetworkInput, wanted: Sequence[int], *, n_edges: int = 0, returns_state: bool = False
     ) -> tuple[list[Floats], State | None]:
-        padded, mask = self._padded(vectors, words, lengths)
-        layers, after = self._bilm.contextualize(padded, mask, self._start(start, len(lengths)))
-        found = _numpy(layers[list(wanted)])
+        padded, mask, state = self._padded(inputs)
+        layers, after = self._bilm.contextualize(padded, mask, state)
+        arrays = _numpy(layers[list(wanted)])
         results = [
-            found[:, row, n_edges : max(n_edges, length - n_edges)].copy()
-            for row, length in enumerate(lengths.tolist())
+            arrays[:, row, n_edges : max(n_edges, length - n_edges)].copy()
+            for row, length in enumerate(inputs.lengths.tolist())
         ]
         return results, after.numpy() if returns_state else None
 
     @torch.no_grad()
-    def direction(
-        self, number: int, vectors: Floats, words: Ids, lengths: Ids, start: State, wanted: Sequence[int]
-    ) -> tuple[list[Floats], State]:
-        padded, mask = self._padded(vectors, words, lengths)
-        state = self._start(start, len(lengths))
+    def direction(self, number: int, inputs: NetworkInput, wanted: Sequence[int]) -> tuple[list[Floats], State]:
+        padded, mask, state = self._padded(inputs)
         reverse = self.config.read_backward[number]
         outputs, after = self._bilm.run_direction(number, padded, state.of_direction(number), mask, reverse)
         layers = [_numpy([padded, *outputs][layer]) for layer in wanted]
@@ -86,23 +75,21 @@ class TorchNetwork:
             np.stack([layer[row, :length] for layer in layers])
             if layers
             else np.empty((0, length, padded.shape[-1]), np.float32)
-            for row, length in enumerate(lengths.tolist())
+            for row, length in enumerate(inputs.lengths.tolist())
         ]
-        end = State.zero(self.config, len(lengths))
+        end = State.zero(self.config, len(inputs.lengths))
         for layer, (hidden, cell) in enumerate(after):
             end.hidden[number, layer], end.cell[number, layer] = _numpy(hidden), _numpy(cell)
         return results, end
 
-    def _padded(self, vectors: Floats, words: Ids, lengths: Ids) -> tuple[Tensor, Tensor]:
-        """Return the token vectors of a batch, padded on the right, and its mask."""
-        device = self._bilm.device
+    def _padded(self, inputs: NetworkInput) -> tuple[Tensor, Tensor, BiLMState]:
+        """Return the token vectors of a batch, padded on the right, its mask and its start state."""
+        vectors, words, lengths, start = inputs
+        device, dtype = self._bilm.device, self._bilm.dtype
         index, mask = pad_rows(words, lengths)
-        padded = torch.from_numpy(vectors[index]).to(device, self._bilm.dtype)
-        return padded, torch.from_numpy(mask).to(device)
-
-    def _start(self, start: State, n_rows: int) -> BiLMState:
-        state = BiLMState.from_numpy(start).to(self._bilm.device, self._bilm.dtype)
-        return state if start.n_rows == n_rows else state.repeat_row(n_rows)
+        state = BiLMState.from_numpy(start).to(device, dtype)
+        state = state if start.n_rows == len(lengths) else state.repeat_row(len(lengths))
+        return torch.from_numpy(vectors[index]).to(device, dtype), torch.from_numpy(mask).to(device), state
 
 
 class TorchSoftmax:

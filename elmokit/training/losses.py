@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.network.bilm import BiLM, BiLMState, stack_states
-from elmokit.network.dropout import dropout
 from elmokit.network.lstm import LSTMState
 from elmokit.network.sampled_softmax import draw_sample, sampled_softmax_loss
 from elmokit.network.softmax import AdaptiveSoftmax, SoftmaxModule
+from elmokit.network.tile_layers import dropout
 
 
 class WindowLosses(nn.Module):

@@ -11,8 +11,8 @@ import torch
 
 from elmokit.engine.config import BiLMConfig
 from elmokit.engine.softmax import ROWS_AT_ONCE
+from elmokit.network.backends import native_library_for
 from elmokit.network.bilm import BiLMState
-from elmokit.network.kernels.backends import native_library_for
 from elmokit.network.softmax import AdaptiveSoftmax
 from elmokit.text.windows import Window
 from elmokit.training.config import TrainingConfig

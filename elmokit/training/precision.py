@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from elmokit.network.kernels.backends import multiplies_bfloat16
+from elmokit.network.backends import multiplies_bfloat16
 from elmokit.training.config import TrainingConfig
 
 

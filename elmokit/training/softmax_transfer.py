@@ -25,8 +25,14 @@ from elmokit.errors import FormatError, ModelNotFoundError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
 from elmokit.network.char_cnn import WordEmbedding
-from elmokit.network.softmax import AdaptiveSoftmax, FullSoftmax, SoftmaxModule, TiedSoftmax
-from elmokit.network.softmax_config import build_softmax, softmax_config
+from elmokit.network.softmax import (
+    AdaptiveSoftmax,
+    FullSoftmax,
+    SoftmaxModule,
+    TiedSoftmax,
+    build_softmax,
+    softmax_config,
+)
 from elmokit.text.vocabulary import Vocabulary
 
 NOISE = 0.1  # of a new row, as a ratio of a fresh row's size: rows that start as copies of <UNK> must become different

@@ -16,7 +16,7 @@ from elmokit.embedding.start_state import stored_or_zero_state
 from elmokit.errors import TrainingError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM, BiLMState
-from elmokit.network.softmax_config import build_softmax, softmax_config
+from elmokit.network.softmax import build_softmax, softmax_config
 from elmokit.text.windows import WindowStream
 from elmokit.training.config import TrainingConfig
 from elmokit.training.distillation import DistillationLosses, Teacher, check_predictions, window_encoder

@@ -24,7 +24,7 @@ from elmokit.engine.precision import VARIABLE
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.words import CachedModel
-from elmokit.network.kernels import backends
+from elmokit.network import backends
 from elmokit.storage import resumable
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.vocabulary import Vocabulary

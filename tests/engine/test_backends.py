@@ -13,11 +13,12 @@ from elmokit import Elmo
 from elmokit.engine import compiler
 from elmokit.engine.computation import LayerKernel
 from elmokit.engine.config import PRESETS, BiLMConfig
-from elmokit.engine.packing import choose_kernels
+from elmokit.engine.library import choose_kernels
+from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import VARIABLE, requested_backend
 from elmokit.errors import ConfigError
+from elmokit.network import backends
 from elmokit.network.bilm import BiLM
-from elmokit.network.kernels import backends
 from tests.conftest import random_model
 from tests.helpers.instruction_sets import choose_kernels_as_if
 
@@ -213,8 +214,10 @@ def test_a_step_is_rounded_no_more_on_a_repeated_token_than_in_a_text() -> None:
         state, errors = exact.start_state, []
         layers = [exact.model.config.n_layers]
         for vector in exact.model.word_vectors(tokens):
-            step = vector[None], np.zeros(1, np.int64), np.ones(1, np.int64), state, layers
-            ((found,), _), ((expected,), state) = (elmo.model.network.direction(0, *step) for elmo in (rounded, exact))
+            step = NetworkInput(vector[None], np.zeros(1, np.int64), np.ones(1, np.int64), state)
+            ((found,), _), ((expected,), state) = (
+                elmo.model.network.direction(0, step, layers) for elmo in (rounded, exact)
+            )
             errors.append(float(np.linalg.norm(found - expected) / np.linalg.norm(expected)))
         return sum(errors) / len(errors)
 

@@ -20,6 +20,7 @@ from elmokit.engine.instruction_sets import InstructionSet
 from elmokit.engine.library import Library
 from elmokit.engine.lstm import LSTM
 from elmokit.engine.matrix import Matrix
+from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import VARIABLE
 from elmokit.engine.state import State
 from elmokit.network.lstm import LSTMStack, LSTMState
@@ -129,7 +130,7 @@ def test_the_activations_are_good_to_a_few_units_in_the_last_place() -> None:
         lstm = LSTM(config, {f"directions.0.layers.0.{name}": a for name, a in arrays.items()}, "float32", library)
         one = np.zeros(1, np.int64)
         start = State.zero(config, 1)
-        _, state = lstm.layers(np.zeros((1, 1), np.float32), one, one + 1, start, [], returns_state=True)
+        _, state = lstm.layers(NetworkInput(np.zeros((1, 1), np.float32), one, one + 1, start), [], returns_state=True)
         assert state is not None
         return state.cell.reshape(-1)
 

@@ -21,6 +21,7 @@ from elmokit.engine.config import BiLMConfig, CharCNNConfig, tensor_shapes
 from elmokit.engine.instruction_sets import INSTRUCTION_SETS, sets_for
 from elmokit.engine.library import Library, parse_header
 from elmokit.engine.matrix import Matrix
+from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import NAMES, PRECISIONS
 from elmokit.engine.state import Floats
 from elmokit.engine.token_layer import TokenLayer
@@ -180,7 +181,7 @@ def test_layers_equal_the_portable_ones(program: Program, portable: Library) -> 
     words, start = generator.integers(0, 7, 15), random_state(config, 1)
     vectors = generator.normal(size=(7, 20)).astype(np.float32)
     lstm = random_lstm(portable, "float32", config)
-    (expected,), _ = lstm.layers(vectors, words, np.array([15]), start, range(3))
+    (expected,), _ = lstm.layers(NetworkInput(vectors, words, np.array([15]), start), range(3))
     arrays = [np.array(config.read_backward, np.int64), *random_arrays(config).values(), words, np.arange(3)]
     for precision in PRECISIONS:
         found = run(program, "lstm", precision, [15, 2, 2, 20, 50], [*arrays, vectors, *start])

@@ -21,6 +21,7 @@ from elmokit.engine.engine import Engine
 from elmokit.engine.library import Library
 from elmokit.engine.lstm import LSTM
 from elmokit.engine.matrix import Matrix
+from elmokit.engine.network import NetworkInput
 from elmokit.engine.softmax import log_sum_exp
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.token_layer import TokenLayer
@@ -59,12 +60,16 @@ def test_without_sentences_there_are_no_layers(library: Library) -> None:
     config = lstm_config(40, 24, bidirectional=True)
     lstm, none = random_lstm(library, "float32", config), np.zeros(0, np.int64)
     vectors = np.zeros((3, 24), np.float32)
-    layers, state = lstm.layers(vectors, none, none, State.zero(config, 0), [0, 1], returns_state=True, threads=2)
+    layers, state = lstm.layers(
+        NetworkInput(vectors, none, none, State.zero(config, 0)), [0, 1], returns_state=True, threads=2
+    )
     assert layers == []
     assert state is not None
     assert state.n_rows == 0
     start = random_state(config, 2)
-    layers, state = lstm.layers(vectors, none, np.zeros(2, np.int64), start, [0, 1], returns_state=True, threads=2)
+    layers, state = lstm.layers(
+        NetworkInput(vectors, none, np.zeros(2, np.int64), start), [0, 1], returns_state=True, threads=2
+    )
     assert [array.shape for array in layers] == [(2, 0, 48)] * 2
     assert state is not None
     assert same_bits(state, start)
@@ -95,7 +100,7 @@ def test_a_sentence_has_the_same_bits_in_any_batch_in_any_order_with_any_threads
     alone = []
     for row, words in enumerate(sentences(LENGTHS)):
         layers, state = lstm.layers(
-            vectors, words, LENGTHS[row : row + 1], rows_of(start, [row]), range(3), returns_state=True
+            NetworkInput(vectors, words, LENGTHS[row : row + 1], rows_of(start, [row])), range(3), returns_state=True
         )
         assert state is not None
         alone.append((layers[0], state))
@@ -103,7 +108,10 @@ def test_a_sentence_has_the_same_bits_in_any_batch_in_any_order_with_any_threads
         words = np.concatenate([sentences(LENGTHS)[row] for row in order])
         for threads in (1, 2, 3, 8):
             layers, state = lstm.layers(
-                vectors, words, LENGTHS[order], rows_of(start, order), range(3), returns_state=True, threads=threads
+                NetworkInput(vectors, words, LENGTHS[order], rows_of(start, order)),
+                range(3),
+                returns_state=True,
+                threads=threads,
             )
             assert state is not None
             for place, row in enumerate(order):
@@ -114,8 +122,8 @@ def test_a_sentence_has_the_same_bits_in_any_batch_in_any_order_with_any_threads
 @pytest.mark.parametrize("threads", [-1, 0])
 def test_less_than_one_thread_is_one(threads: int, lstm: LSTM, library: Library) -> None:
     vectors, start = random_vectors(lstm, 12), random_state(lstm.config, len(LENGTHS))
-    expected, _ = lstm.layers(vectors, WORDS, LENGTHS, start, [2])
-    found, _ = lstm.layers(vectors, WORDS, LENGTHS, start, [2], threads=threads)
+    expected, _ = lstm.layers(NetworkInput(vectors, WORDS, LENGTHS, start), [2])
+    found, _ = lstm.layers(NetworkInput(vectors, WORDS, LENGTHS, start), [2], threads=threads)
     assert same_bits(found, expected)
     config = CONFIGS["characters"]
     tokens, ids = TokenLayer(config, arrays_of(random_bilm("characters")), "float32", library), random_ids(config, 40)
@@ -127,9 +135,11 @@ def test_less_than_one_thread_is_one(threads: int, lstm: LSTM, library: Library)
 def test_one_row_of_a_state_is_the_start_of_every_sentence(lstm: LSTM) -> None:
     vectors, start = random_vectors(lstm, 12), random_state(lstm.config, 1)
     repeated = rows_of(start, [0] * len(LENGTHS))
-    expected, expected_state = lstm.layers(vectors, WORDS, LENGTHS, repeated, [1, 2], returns_state=True)
+    expected, expected_state = lstm.layers(NetworkInput(vectors, WORDS, LENGTHS, repeated), [1, 2], returns_state=True)
     for threads in (1, 2):
-        found, state = lstm.layers(vectors, WORDS, LENGTHS, start, [1, 2], returns_state=True, threads=threads)
+        found, state = lstm.layers(
+            NetworkInput(vectors, WORDS, LENGTHS, start), [1, 2], returns_state=True, threads=threads
+        )
         assert state is not None
         assert expected_state is not None
         assert same_bits(found, expected)
@@ -138,10 +148,10 @@ def test_one_row_of_a_state_is_the_start_of_every_sentence(lstm: LSTM) -> None:
 
 def test_layers_that_are_not_wanted_and_positions_at_the_ends_are_left_out(lstm: LSTM) -> None:
     vectors, start = random_vectors(lstm, 12), random_state(lstm.config, 1)
-    every, _ = lstm.layers(vectors, WORDS, LENGTHS, start, range(3))
+    every, _ = lstm.layers(NetworkInput(vectors, WORDS, LENGTHS, start), range(3))
     for wanted in ([0], [2], [2, 0], [1, 2, 0], []):
         for n_edges in (0, 1, 2, 5):
-            some, state = lstm.layers(vectors, WORDS, LENGTHS, start, wanted, n_edges=n_edges, threads=2)
+            some, state = lstm.layers(NetworkInput(vectors, WORDS, LENGTHS, start), wanted, n_edges=n_edges, threads=2)
             assert state is None
             for part, whole in zip(some, every, strict=True):
                 expected = whole[wanted, n_edges : max(n_edges, whole.shape[1] - n_edges)]
@@ -169,7 +179,9 @@ def test_padding_changes_no_bit_wherever_it_is_and_each_direction_can_read_eithe
                     flips = reverse[direction] != config.read_backward[direction]
                     words = places[::-1].copy() if flips else places
                     (expected,), state = lstm.direction(
-                        direction, vectors[row], words, np.array([len(words)]), rows_of(start, [row]), range(3)
+                        direction,
+                        NetworkInput(vectors[row], words, np.array([len(words)]), rows_of(start, [row])),
+                        range(3),
                     )
                     found = layers[:, row, words, number * dim : (number + 1) * dim]
                     assert np.array_equal(found, expected)
@@ -181,19 +193,21 @@ def test_padding_changes_no_bit_wherever_it_is_and_each_direction_can_read_eithe
 def test_a_direction_alone_has_the_bits_of_both(n_start_rows: int, lstm: LSTM) -> None:
     vectors, start = random_vectors(lstm, 12), random_state(lstm.config, n_start_rows)
     dim = lstm.config.projection_dim
-    both, state = lstm.layers(vectors, WORDS, LENGTHS, start, range(3), returns_state=True)
+    both, state = lstm.layers(NetworkInput(vectors, WORDS, LENGTHS, start), range(3), returns_state=True)
     assert state is not None
     for number in (0, 1):
         for wanted in ([0, 1, 2], [2], [1, 0], []):
             for threads in (1, 2, 3):
-                layers, own = lstm.direction(number, vectors, WORDS, LENGTHS, start, wanted, threads=threads)
+                layers, own = lstm.direction(
+                    number, NetworkInput(vectors, WORDS, LENGTHS, start), wanted, threads=threads
+                )
                 assert same_bits(layers, [rows[wanted, :, number * dim : (number + 1) * dim] for rows in both])
                 assert all(
                     np.array_equal(ours[number], theirs[number]) for ours, theirs in zip(own, state, strict=True)
                 )
                 assert not any(np.shares_memory(layers[0], other) for other in layers[1:])
     none, start = np.zeros(0, np.int64), State.zero(lstm.config, 0)
-    assert lstm.direction(0, vectors, none, none, start, [2])[0] == []
+    assert lstm.direction(0, NetworkInput(vectors, none, none, start), [2])[0] == []
 
 
 @settings(max_examples=30)
@@ -207,11 +221,13 @@ def test_chunks_of_a_text_equal_the_text(lengths: list[int], threads: int, seed:
     lstm = random_lstm(library, "float32", lstm_config(20, 9, 2))
     words, start = np.random.default_rng(seed).integers(0, 12, sum(lengths)), random_state(lstm.config, 1, seed)
     vectors = random_vectors(lstm, 12)
-    whole, after = lstm.layers(vectors, words, np.array([len(words)]), start, range(3), returns_state=True)
+    whole, after = lstm.layers(
+        NetworkInput(vectors, words, np.array([len(words)]), start), range(3), returns_state=True
+    )
     parts = []
     for chunk in np.split(words, np.cumsum(lengths)[:-1]):
         (part,), state = lstm.layers(
-            vectors, chunk, np.array([len(chunk)]), start, range(3), returns_state=True, threads=threads
+            NetworkInput(vectors, chunk, np.array([len(chunk)]), start), range(3), returns_state=True, threads=threads
         )
         assert state is not None
         start = state
@@ -227,11 +243,11 @@ def test_a_text_of_a_million_tokens_is_computed(library: Library) -> None:
     words = np.tile(np.arange(8), (2**20 + 64) // 8)
     vectors = random_vectors(lstm, 8)
     n_words = np.array([len(words)])
-    (whole,), after = lstm.direction(0, vectors, words, n_words, State.zero(lstm.config, 1), range(2))
+    (whole,), after = lstm.direction(0, NetworkInput(vectors, words, n_words, State.zero(lstm.config, 1)), range(2))
     half, state = len(words) // 2, State.zero(lstm.config, 1)
     parts = []
     for chunk in (words[:half], words[half:]):
-        (part,), state = lstm.direction(0, vectors, chunk, n_words // 2, state, range(2))
+        (part,), state = lstm.direction(0, NetworkInput(vectors, chunk, n_words // 2, state), range(2))
         parts.append(part)
     assert np.array_equal(np.concatenate(parts, axis=1), whole)
     assert same_bits(state, after)
@@ -243,7 +259,7 @@ def test_weights_may_be_changed_and_freed_after_they_were_packed(library: Librar
     engine, ids = Engine(config, arrays, "float32", library), random_ids(config, 12)
 
     def compute() -> Floats:
-        layers, _ = engine.layers(engine.token_vectors(ids), WORDS, LENGTHS, State.zero(config, 1), [2])
+        layers, _ = engine.layers(NetworkInput(engine.token_vectors(ids), WORDS, LENGTHS, State.zero(config, 1)), [2])
         return np.concatenate(layers, axis=1)
 
     before = compute()
@@ -260,7 +276,7 @@ def test_weights_in_another_order_or_dtype_are_converted(library: Library) -> No
 
     def compute(arrays: dict[str, Floats]) -> Floats:
         lstm = LSTM(config, arrays, "float32", library)
-        return lstm.layers(vectors, one, one + 1, State.zero(config, 1), [2])[0][0]
+        return lstm.layers(NetworkInput(vectors, one, one + 1, State.zero(config, 1)), [2])[0][0]
 
     expected = compute(arrays)
     assert np.array_equal(compute({name: np.asfortranarray(array) for name, array in arrays.items()}), expected)
@@ -290,6 +306,7 @@ import numpy as np
 from elmokit.engine import compiler
 from elmokit.engine.config import PRESETS
 from elmokit.engine.engine import Engine
+from elmokit.engine.network import NetworkInput
 from elmokit.engine.state import State
 from tests.helpers.arrays_on_demand import ArraysOnDemand
 
@@ -300,7 +317,8 @@ config = PRESETS["original"]
 engine = Engine(config, ArraysOnDemand(config), "float32", compiler.load_library())
 vectors = engine.token_vectors(np.random.default_rng(0).integers(1, 262, (320, 50)))
 lengths = np.full(16, 20)
-engine.layers(vectors, np.arange(320), lengths, State.zero(config, 1), [0, 1, 2], returns_state=True)
+inputs = NetworkInput(vectors, np.arange(320), lengths, State.zero(config, 1))
+engine.layers(inputs, [0, 1, 2], returns_state=True)
 print(peak() / engine.n_bytes)
 """
     # A process of its own has a peak of its own.
@@ -327,10 +345,12 @@ def test_a_layer_is_packed_once_and_before_a_batch_is_computed(library: Library)
     lstm, vectors = UnpackedLSTM(config, arrays, "float32", library), np.ones((1, 24), np.float32)
     LSTM._pack_layer(lstm, arrays, 0, 1)
     with pytest.raises(ValueError, match="packed twice, or computed before all layers are packed"):
-        lstm.layers(vectors, one, one + 1, start, [2])
+        lstm.layers(NetworkInput(vectors, one, one + 1, start), [2])
     LSTM._pack_layer(lstm, arrays, 0, 0)
-    found, _ = lstm.layers(vectors, one, one + 1, start, [2])
-    assert same_bits(found, LSTM(config, arrays, "float32", library).layers(vectors, one, one + 1, start, [2])[0])
+    found, _ = lstm.layers(NetworkInput(vectors, one, one + 1, start), [2])
+    assert same_bits(
+        found, LSTM(config, arrays, "float32", library).layers(NetworkInput(vectors, one, one + 1, start), [2])[0]
+    )
     with pytest.raises(ValueError, match="packed twice"):
         LSTM._pack_layer(lstm, arrays, 0, 1)
 
@@ -353,7 +373,7 @@ def test_a_deleted_engine_frees_its_memory(library: Library) -> None:
     used = []
     for _ in range(200):
         engine = Engine(config, arrays, "bfloat16", library, threads=2)
-        engine.layers(engine.token_vectors(ids), WORDS, LENGTHS, State.zero(config, 1), [2])
+        engine.layers(NetworkInput(engine.token_vectors(ids), WORDS, LENGTHS, State.zero(config, 1)), [2])
         n_bytes = engine.n_bytes
         del engine
         used.append(resident_bytes())

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.engine import instruction_sets, softmax
-from elmokit.engine.library import Library
+from elmokit.engine.library import Library, choose_kernels
 from elmokit.engine.matrix import Matrix
-from elmokit.engine.packing import choose_kernels
 from elmokit.engine.precision import NAMES, PRECISIONS, Precision
 from elmokit.errors import ConfigError
 from tests.helpers.engine_lstm import (

@@ -13,7 +13,7 @@ import torch
 from elmokit.engine import compiler
 from elmokit.engine.config import BiLMConfig
 from elmokit.engine.engine import Engine
-from elmokit.engine.network import Network
+from elmokit.engine.network import Network, NetworkInput
 from elmokit.engine.reference import ReferenceEngine
 from elmokit.engine.state import Floats, State
 from elmokit.network.bilm import BiLMState
@@ -66,7 +66,7 @@ def test_the_reference_in_float64_equals_the_modules(name: str) -> None:
     ids, start = random_ids(config, 12), as_float64(random_state(config, len(LENGTHS)))
     vectors = reference.token_vectors(ids)
     wanted = range(config.n_layers + 1)
-    layers, state = reference.layers(vectors, WORDS, LENGTHS, start, wanted, returns_state=True)
+    layers, state = reference.layers(NetworkInput(vectors, WORDS, LENGTHS, start), wanted, returns_state=True)
     bilm.double()
     exact_vectors = bilm.token_layer(torch.from_numpy(ids))
     mask = torch.arange(int(LENGTHS.max())) < torch.from_numpy(LENGTHS)[:, None]
@@ -88,9 +88,9 @@ def test_a_network_in_float32_equals_the_exact_one(name: str, open_network: Open
     ids, start, n_steps = random_ids(config, 12), random_state(config, len(LENGTHS)), int(LENGTHS.max())
     vectors, exact_vectors = network.token_vectors(ids), exact.token_vectors(ids)
     wanted = [*range(config.n_layers, -1, -1)]
-    layers, state = network.layers(vectors, WORDS, LENGTHS, start, wanted, returns_state=True)
-    batch = (exact_vectors, WORDS, LENGTHS, as_float64(start))
-    exact_layers, exact_state = exact.layers(*batch, wanted, returns_state=True)
+    layers, state = network.layers(NetworkInput(vectors, WORDS, LENGTHS, start), wanted, returns_state=True)
+    inputs = NetworkInput(exact_vectors, WORDS, LENGTHS, as_float64(start))
+    exact_layers, exact_state = exact.layers(inputs, wanted, returns_state=True)
     assert {array.dtype for array in (vectors, *layers)} == {np.dtype(np.float32)}
     assert_close(vectors, exact_vectors, tolerance(config, 0))
     assert_close(layers, exact_layers, tolerance(config, n_steps))
@@ -100,8 +100,8 @@ def test_a_network_in_float32_equals_the_exact_one(name: str, open_network: Open
     # A row without a position keeps its state.
     assert all(np.array_equal(after[:, :, 1], before[:, :, 1]) for after, before in zip(state, start, strict=True))
     for number in range(config.n_directions):
-        found, after = network.direction(number, vectors, WORDS, LENGTHS, start, wanted)
-        expected, _ = exact.direction(number, *batch, wanted)
+        found, after = network.direction(number, NetworkInput(vectors, WORDS, LENGTHS, start), wanted)
+        expected, _ = exact.direction(number, inputs, wanted)
         assert_close(found, expected, tolerance(config, n_steps))
         assert_close(
             [part[number] for part in after], [part[number] for part in exact_state], tolerance(config, n_steps)
@@ -114,22 +114,22 @@ def test_parts_of_the_layers_are_parts_of_all_layers(open_network: Open) -> None
     network = open_network(config, arrays_of(random_bilm("characters")))
     vectors, start = network.token_vectors(random_ids(config, 12)), random_state(config, 1)
     dim = config.projection_dim
-    every, state = network.layers(vectors, WORDS, LENGTHS, start, range(3), returns_state=True)
+    every, state = network.layers(NetworkInput(vectors, WORDS, LENGTHS, start), range(3), returns_state=True)
     repeated = State(*(np.repeat(part, len(LENGTHS), axis=2) for part in start))
-    again, state_again = network.layers(vectors, WORDS, LENGTHS, repeated, range(3), returns_state=True)
+    again, state_again = network.layers(NetworkInput(vectors, WORDS, LENGTHS, repeated), range(3), returns_state=True)
     assert state is not None
     assert state_again is not None
     assert same_bits(again, every)
     assert same_bits(state_again, state)
     for wanted in ([0], [2, 0], [1, 2, 0], []):
         for n_edges in (0, 1, 5):
-            some, none = network.layers(vectors, WORDS, LENGTHS, start, wanted, n_edges=n_edges)
+            some, none = network.layers(NetworkInput(vectors, WORDS, LENGTHS, start), wanted, n_edges=n_edges)
             assert none is None
             for part, whole in zip(some, every, strict=True):
                 assert np.array_equal(part, whole[wanted, n_edges : max(n_edges, whole.shape[1] - n_edges)])
                 assert part.base is None  # keeping it does not keep others
         for number in (0, 1):
-            some, after = network.direction(number, vectors, WORDS, LENGTHS, start, wanted)
+            some, after = network.direction(number, NetworkInput(vectors, WORDS, LENGTHS, start), wanted)
             assert same_bits(some, [whole[wanted, :, number * dim : (number + 1) * dim] for whole in every])
             assert same_bits([part[number] for part in after], [part[number] for part in state])
 
@@ -140,11 +140,11 @@ def test_chunks_of_a_text_equal_the_text_in_either_implementation(open_network: 
     network = open_network(config, arrays_of(random_bilm("no projection")))
     vectors, start, n = network.token_vectors(random_ids(config, 12)), random_state(config, 1), len(WORDS)
     for number, words in ((0, WORDS), (1, WORDS[::-1].copy())):
-        (whole,), after = network.direction(number, vectors, WORDS, np.array([n]), start, [2])
+        (whole,), after = network.direction(number, NetworkInput(vectors, WORDS, np.array([n]), start), [2])
         parts, state = [], start
         for chunk in (words[:7], words[7:8], words[8:8], words[8:]):
             own = chunk if number == 0 else chunk[::-1].copy()
-            (part,), state = network.direction(number, vectors, own, np.array([len(own)]), state, [2])
+            (part,), state = network.direction(number, NetworkInput(vectors, own, np.array([len(own)]), state), [2])
             parts.append(part)
         joined = np.concatenate(parts if number == 0 else parts[::-1], axis=1)
         assert_close(joined, whole, tolerance(config, n))
@@ -159,13 +159,17 @@ def test_nothing_is_computed_of_nothing(open_network: Open) -> None:
         network = open_network(config, arrays_of(random_bilm(name)))
         vectors = network.token_vectors(random_ids(config, 0))
         assert vectors.shape == (0, 24)
-        layers, state = network.layers(vectors, none, none, State.zero(config, 0), [0, 1], returns_state=True)
+        layers, state = network.layers(
+            NetworkInput(vectors, none, none, State.zero(config, 0)), [0, 1], returns_state=True
+        )
         assert layers == []
         assert state is not None
         assert state.n_rows == 0
-        assert network.direction(0, vectors, none, none, State.zero(config, 0), [2])[0] == []
+        assert network.direction(0, NetworkInput(vectors, none, none, State.zero(config, 0)), [2])[0] == []
         start = random_state(config, 2)
-        layers, state = network.layers(vectors, none, np.zeros(2, np.int64), start, [0, 1], returns_state=True)
+        layers, state = network.layers(
+            NetworkInput(vectors, none, np.zeros(2, np.int64), start), [0, 1], returns_state=True
+        )
         assert [array.shape for array in layers] == [(2, 0, 48)] * 2
         assert state is not None
         assert same_bits(state, start)
@@ -272,13 +276,17 @@ def test_a_batch_that_would_read_foreign_memory_is_an_error(
         "start": random_state(config, 5),
         "wanted": [0, 1, 2],
     }
-    network.layers(**batch)
-    network.direction(1, **batch)
+
+    def arguments() -> tuple[NetworkInput, list[int]]:
+        return NetworkInput(*(batch[field] for field in NetworkInput._fields)), batch["wanted"]
+
+    network.layers(*arguments())
+    network.direction(1, *arguments())
     change(batch)
     with pytest.raises(ValueError, match=message):
-        network.layers(**batch)
+        network.layers(*arguments())
     with pytest.raises(ValueError, match=message):
-        network.direction(1, **batch)
+        network.direction(1, *arguments())
 
 
 @BOTH
@@ -288,4 +296,4 @@ def test_a_direction_that_the_model_lacks_is_an_error(number: int, open_network:
     network = open_network(config, arrays_of(random_bilm("words")))
     vectors = network.token_vectors(random_ids(config, 12))
     with pytest.raises(ValueError, match=f"The model has 2 directions; there is none of number {number}"):
-        network.direction(number, vectors, WORDS, LENGTHS, State.zero(config, 1), [2])
+        network.direction(number, NetworkInput(vectors, WORDS, LENGTHS, State.zero(config, 1)), [2])

@@ -9,10 +9,8 @@ import warnings
 import numpy as np
 import pytest
 
-from elmokit.engine import compiler
-from elmokit.engine import open as open_module
-from elmokit.engine.engine import Engine
-from elmokit.engine.open import open_engine
+from elmokit.engine import compiler, engine
+from elmokit.engine.engine import Engine, open_engine
 from elmokit.engine.reference import ReferenceEngine
 from tests.helpers.arrays_on_demand import ArraysOnDemand
 from tests.helpers.engine_models import CONFIGS, random_ids
@@ -23,7 +21,7 @@ CONFIG = CONFIGS["words and characters"]
 def without_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "load_library", lambda: None)
     monkeypatch.setattr(compiler, "why_unavailable", lambda: "there is no compiler")
-    open_module._warn_once.cache_clear()
+    engine._warn_once.cache_clear()
 
 
 def test_c_functions_compute_if_there_are_any() -> None:
@@ -67,7 +65,7 @@ def test_a_network_needs_neither_pytorch_nor_the_modules_of_it() -> None:
     code = """
 import sys
 from elmokit.engine.config import PRESETS
-from elmokit.engine.open import open_engine
+from elmokit.engine.engine import open_engine
 from tests.helpers.arrays_on_demand import ArraysOnDemand
 
 config = PRESETS["tiny"]

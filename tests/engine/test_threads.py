@@ -14,6 +14,7 @@ import pytest
 from elmokit.engine import compiler
 from elmokit.engine.library import Library
 from elmokit.engine.lstm import LSTM
+from elmokit.engine.network import NetworkInput
 from elmokit.engine.state import Floats, State
 from elmokit.engine.threads import cores_of_quota
 from tests.helpers.engine_lstm import LARGE_LAYERS, SHARED_LAYERS, lstm_config, random_lstm, same_bits
@@ -42,7 +43,7 @@ def lstm(request: pytest.FixtureRequest, library: Library) -> LSTM:
 
 def compute(lstm: LSTM, threads: int) -> list[Floats]:
     vectors = np.random.default_rng(0).normal(size=(12, lstm.config.projection_dim)).astype(np.float32)
-    return lstm.layers(vectors, WORDS, LENGTHS, State.zero(lstm.config, 1), [1, 2], threads=threads)[0]
+    return lstm.layers(NetworkInput(vectors, WORDS, LENGTHS, State.zero(lstm.config, 1)), [1, 2], threads=threads)[0]
 
 
 def test_more_threads_than_rows_compute_the_same_bits(lstm: LSTM) -> None:

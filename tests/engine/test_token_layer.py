@@ -12,11 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elmokit.engine.config import Activation
-from elmokit.engine.library import Library
-from elmokit.engine.packing import choose_kernels
+from elmokit.engine.library import Library, choose_kernels
 from elmokit.engine.precision import PRECISIONS, VARIABLE, Precision
+from elmokit.network import backends
 from elmokit.network.char_cnn import CharCNN, pack_char_cnn
-from elmokit.network.kernels import backends
 from tests.helpers import rounding
 from tests.helpers.instruction_sets import most_precise, rounds_inputs
 from tests.helpers.rounding import assert_rounded

@@ -15,7 +15,7 @@ def header(name: str) -> str:
 
 
 def test_the_header_declares_every_c_function_of_training_and_no_other() -> None:
-    directory = resources.files("elmokit") / "network" / "kernels" / "training"
+    directory = resources.files("elmokit") / "network" / "src"
     sources = [file.read_text() for file in directory.iterdir() if file.name.endswith(".c")]
     defined = [name for text in sources for name in re.findall(r"^\w+ elmokit_(\w+)\(", text, flags=re.MULTILINE)]
     assert sorted(parse_header(header("training.h")).functions) == sorted(defined)

@@ -11,6 +11,7 @@ from torch import Tensor
 from elmokit.engine.config import BiLMConfig, tensor_shapes
 from elmokit.engine.library import Library
 from elmokit.engine.lstm import LSTM
+from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import Floats, State
 
@@ -92,10 +93,12 @@ def run_rows(lstm: LSTM, inputs: Tensor, cell: Tensor, hidden: Tensor, threads: 
     """Run one layer over ``(rows, steps, dim)`` and return its outputs, of the same shape, and its cells."""
     n_rows, n_steps, _ = inputs.shape
     layers, state = lstm.layers(
-        inputs.flatten(0, 1).contiguous().numpy(),
-        np.arange(n_rows * n_steps),
-        np.full(n_rows, n_steps),
-        State(hidden.numpy()[None, None], cell.numpy()[None, None]),
+        NetworkInput(
+            inputs.flatten(0, 1).contiguous().numpy(),
+            np.arange(n_rows * n_steps),
+            np.full(n_rows, n_steps),
+            State(hidden.numpy()[None, None], cell.numpy()[None, None]),
+        ),
         [1],
         returns_state=True,
         threads=threads,

@@ -212,7 +212,7 @@ class LSTMStep(NamedTuple):
     gates: list[Rounded]  # i, g, f, o
     old_cell: Rounded
     unclipped_cell: Rounded
-    squashed_cell: Rounded
+    tanh_cell: Rounded
     unprojected: Rounded
     unclipped_output: Rounded
 
@@ -239,12 +239,12 @@ def lstm(layer: ProjectedLSTM, inputs: Rounded, state: LSTMState, mask: Tensor, 
         i, g, f, o = parts[0].sigmoid(), parts[1].tanh(), parts[2].sigmoid(), parts[3].sigmoid()
         unclipped_cell = f * cell + i * g
         new_cell = unclipped_cell.clip(layer.cell_clip)
-        squashed = new_cell.tanh()
-        unprojected = unclipped = output = o * squashed
+        tanh_cell = new_cell.tanh()
+        unprojected = unclipped = output = o * tanh_cell
         if layer.projection is not None:
             unclipped = unprojected.product(Rounded.exact(layer.projection), digits)
             output = unclipped.clip(layer.projection_clip)
-        steps.append(LSTMStep(read, [i, g, f, o], cell, unclipped_cell, squashed, unprojected, unclipped))
+        steps.append(LSTMStep(read, [i, g, f, o], cell, unclipped_cell, tanh_cell, unprojected, unclipped))
         real = mask[:, step, None]
         hidden, cell = output.where(real, hidden), new_cell.where(real, cell)
         outputs.append(output.where(real, output.zeros()))
@@ -268,9 +268,9 @@ def lstm_gradients(layer: ProjectedLSTM, run: LSTMRun, upstream: Rounded) -> lis
             to_projection.append((to_output, step.unprojected))
             to_output = to_output.product(Rounded.exact(layer.projection.T))
         i, g, f, o = step.gates
-        slope = (step.squashed_cell * step.squashed_cell).complement()
+        slope = (step.tanh_cell * step.tanh_cell).complement()
         to_cell = (to_output * o * slope + to_cell) * step.unclipped_cell.clip_gradient(layer.cell_clip)
-        to_gates = [to_cell * g, to_cell * i, to_cell * step.old_cell, to_output * step.squashed_cell]
+        to_gates = [to_cell * g, to_cell * i, to_cell * step.old_cell, to_output * step.tanh_cell]
         slopes = [i * i.complement(), (g * g).complement(), f * f.complement(), o * o.complement()]
         sums = concatenated([gradient * slope for gradient, slope in zip(to_gates, slopes, strict=True)])
         to_cell = to_cell * f

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from elmokit.engine import compiler
 from elmokit.engine.library import Library
 from elmokit.network.char_convolution import pooled_convolutions
-from elmokit.network.kernels.native_training import convolve, convolve_backward, pack_filters
+from elmokit.network.native_training import convolve, convolve_backward, pack_filters
 from tests.helpers.rounding import DEVIATIONS, Rounded, assert_rounded
 
 

@@ -7,7 +7,7 @@ import torch
 
 from elmokit import ElmoModule
 from elmokit.engine.state import State
-from elmokit.network.kernels.lstm_inference import LayerWeights, TorchLayer, pack_layer, run_layer_torch
+from elmokit.network.lstm_inference import LayerWeights, TorchLayer, prepare_layer, run_layer_torch
 from tests.conftest import random_model
 
 N_ROWS, DIM, HIDDEN = 3, 32, 64
@@ -22,7 +22,7 @@ def test_the_packed_loop_stays_on_its_device(backend: str) -> None:
         batch_sizes = [N_ROWS, N_ROWS, 1]
         inputs = torch.zeros(sum(batch_sizes), DIM)
         hidden, cell = (torch.zeros(N_ROWS, dim) for dim in (DIM, HIDDEN))
-    layer = pack_layer(backend, weights, DIM)  # type: ignore[arg-type]
+    layer = prepare_layer(backend, weights, DIM)  # type: ignore[arg-type]
     assert isinstance(layer, TorchLayer)
     outputs = run_layer_torch(layer, batch_sizes, inputs, hidden, cell)
     assert (outputs.shape, outputs.dtype, outputs.device) == (inputs.shape, torch.float32, inputs.device)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from elmokit.engine.computation import Backend
 from elmokit.engine.precision import VARIABLE
-from elmokit.network.kernels import backends, lstm_inference
-from elmokit.network.kernels.lstm_inference import inference_step, packed_order
+from elmokit.network import backends, lstm_inference
 from elmokit.network.lstm import LSTMStack, LSTMState, ProjectedLSTM
+from elmokit.network.lstm_inference import inference_step, token_order
 from tests.helpers import rounding
 from tests.helpers.rounding import Digits, Rounded, assert_rounded
 
@@ -169,7 +169,7 @@ def test_packed_order_visits_each_real_token_once_in_the_order_of_its_row(
     n_rows: int, n_steps: int, reverse: bool, seed: int
 ) -> None:
     mask = torch.rand(n_rows, n_steps, generator=torch.Generator().manual_seed(seed)) < 0.6
-    order = packed_order(mask, reverse)
+    order = token_order(mask, reverse)
     assert sorted(order.positions.tolist()) == mask.flatten().nonzero()[:, 0].tolist()
     assert order.batch_sizes == sorted(order.batch_sizes, reverse=True)
     read: dict[int, list[int]] = {row: [] for row in range(n_rows)}
@@ -196,10 +196,10 @@ def test_a_step_equals_the_formulas(n_rows: int, hidden: int, clip: float | None
     i, g, f, o = (gates.rearranged(lambda tensor, k=k: tensor.chunk(4, dim=1)[k]) for k in range(4))
     exact_cell = (f.sigmoid() * Rounded.exact(cell) + i.sigmoid() * g.tanh()).clip(clip)
     bound = float("inf") if clip is None else clip
-    new_cell, squashed = cell.clone(), torch.empty_like(cell)
-    inference_step(first, second, new_cell, squashed, bound)
+    new_cell, unprojected = cell.clone(), torch.empty_like(cell)
+    inference_step(first, second, new_cell, unprojected, bound)
     assert_rounded(new_cell, exact_cell)
-    assert_rounded(squashed, o.sigmoid() * exact_cell.tanh())
+    assert_rounded(unprojected, o.sigmoid() * exact_cell.tanh())
 
 
 def test_weights_are_packed_again_only_after_they_change(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +219,7 @@ def test_weights_are_packed_again_only_after_they_change(monkeypatch: pytest.Mon
         assert packed is not None
         outputs(stack)
         assert stack._packed.value is packed
-    assert layer.packed("torch") is layer.packed("torch")
+    assert layer.prepared("torch") is layer.prepared("torch")
     copied = copy.deepcopy(stack)
     with torch.no_grad():
         layer.bias.add_(1.0)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from elmokit.network.lstm import LSTMStack, LSTMState, ProjectedLSTM
-from elmokit.network.reversal import reorder, reversed_positions
+from elmokit.network.recurrence import reorder, reversed_positions
 from tests.helpers import rounding
 from tests.helpers.rounding import Rounded, assert_rounded
 

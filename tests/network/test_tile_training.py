@@ -13,14 +13,13 @@ from torch import Tensor
 
 from elmokit.engine.library import Library
 from elmokit.engine.precision import VARIABLE
+from elmokit.network import backends
 from elmokit.network.char_cnn import CharCNN, Highway
-from elmokit.network.dropout import dropout
-from elmokit.network.kernels import backends
-from elmokit.network.kernels.native_training import softmax_loss, window_backward, window_forward
-from elmokit.network.kernels.tile_layers import TileLinear
 from elmokit.network.lstm import LSTMState, ProjectedLSTM
+from elmokit.network.native_training import softmax_loss, window_backward, window_forward
 from elmokit.network.sampled_softmax import draw_sample, sampled_softmax_loss
 from elmokit.network.softmax import FullSoftmax
+from elmokit.network.tile_layers import TileLinear, dropout
 from tests.helpers.instruction_sets import build
 
 # Rounding moves each factor by up to 2^-9 of itself; many such errors, of random signs, meet in a gradient.

@@ -19,7 +19,7 @@ from elmokit import Elmo
 from elmokit.cli.common import PRECISIONS
 from elmokit.engine.compiler import load_library
 from elmokit.engine.matrix import Matrix
-from elmokit.engine.packing import choose_kernels
+from elmokit.engine.library import choose_kernels
 
 assert "int6" in PRECISIONS.choices
 library = load_library()

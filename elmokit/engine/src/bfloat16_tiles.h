@@ -154,7 +154,7 @@ INLINE void round_factor(int side, int inner_is_contiguous, const float *from, i
     const int64_t n_inner_blocks = blocks(n_inner), first = 2 * blocks(n_outer) * thread / n_threads;
     const int64_t n_tiles = 2 * blocks(n_outer) * (thread + 1) / n_threads - first;
     for (int64_t index = 0; index < n_tiles * n_inner_blocks; index++) {
-        /* In the order of memory: columns of a wide matrix, one below the other, are on a page each. */
+        /* In the order of memory: the columns of a matrix with long rows, one below the other, are on a page each. */
         const int64_t tile = first + (inner_is_contiguous ? index / n_inner_blocks : index % n_tiles);
         const int64_t block = inner_is_contiguous ? index % n_inner_blocks : index / n_tiles;
         const int64_t outer = 16 * tile, inner = BLOCK * block;

@@ -44,9 +44,9 @@ struct elmokit_lstm {
     int64_t *reads_backward;
     int precision;
     float cell_clip, output_clip;
-    int64_t max_widened_rows; /* of a step, on average, up to which `layers` computes; else `wide` does */
+    int64_t max_widened_rows; /* of a step, on average, up to which `layers` computes; else `widened` does */
     lstm_layer *layers;       /* for each direction and layer */
-    lstm_layer *wide;         /* NULL until they are needed */
+    lstm_layer *widened;         /* NULL until they are needed */
     struct {
         void *memory;
         int64_t n_bytes;
@@ -110,7 +110,8 @@ int64_t elmokit_open_lstm(const elmokit_lstm_sizes *sizes, int64_t lowest_precis
     opened->cell_clip = sizes->cell_clip, opened->output_clip = sizes->output_clip;
     opened->max_widened_rows = INT64_MAX;
     if (kernels.lstm == BFLOAT16 && is_widened(BFLOAT16))
-        opened->max_widened_rows = n_weights >= MIN_IN_MEMORY || WIDE >= 32 ? MAX_WIDENED_ROWS : MAX_WIDENED_ROWS_IN_CACHE;
+        opened->max_widened_rows =
+            n_weights >= MIN_IN_MEMORY || PANEL >= 32 ? MAX_WIDENED_ROWS : MAX_WIDENED_ROWS_IN_CACHE;
     opened->reads_backward = calloc(sizes->n_directions, sizeof *opened->reads_backward);
     opened->layers = calloc(sizes->n_directions * sizes->n_layers, sizeof *opened->layers);
     if (!opened->reads_backward || !opened->layers) {
@@ -145,7 +146,7 @@ static void free_layers(const elmokit_lstm *lstm, lstm_layer *layers) {
 void elmokit_close_lstm(elmokit_lstm *lstm) {
     if (!lstm) return;
     free_layers(lstm, lstm->layers);
-    free_layers(lstm, lstm->wide);
+    free_layers(lstm, lstm->widened);
     free(lstm->reads_backward);
     for (int k = 0; k < N_KEPT; k++) give_memory(lstm->kept[k].memory);
     free(lstm);
@@ -154,7 +155,7 @@ void elmokit_close_lstm(elmokit_lstm *lstm) {
 int64_t elmokit_lstm_bytes(const elmokit_lstm *lstm) {
     int64_t n_bytes = 0;
     for (int64_t k = 0; k < lstm->n_directions * lstm->n_layers; k++)
-        n_bytes += lstm_bytes(lstm->layers + k) + (lstm->wide ? lstm_bytes(lstm->wide + k) : 0);
+        n_bytes += lstm_bytes(lstm->layers + k) + (lstm->widened ? lstm_bytes(lstm->widened + k) : 0);
     return n_bytes;
 }
 
@@ -185,17 +186,17 @@ static int choose_layers(elmokit_lstm *lstm, int64_t n_tokens, int64_t n_steps, 
     *layers = lstm->layers;
     if ((n_tokens + n_steps - 1) / n_steps <= lstm->max_widened_rows) return 1;
     enter();
-    if (!lstm->wide) {
+    if (!lstm->widened) {
         const int64_t n = lstm->n_directions * lstm->n_layers;
-        lstm_layer *wide = calloc(n, sizeof *wide);
-        int has_memory = wide != NULL;
-        for (int64_t k = 0; has_memory && k < n; k++) has_memory = widen_lstm(lstm->layers + k, wide + k);
+        lstm_layer *widened = calloc(n, sizeof *widened);
+        int has_memory = widened != NULL;
+        for (int64_t k = 0; has_memory && k < n; k++) has_memory = widen_lstm(lstm->layers + k, widened + k);
         if (has_memory)
-            lstm->wide = wide;
+            lstm->widened = widened;
         else
-            free_layers(lstm, wide);
+            free_layers(lstm, widened);
     }
-    *layers = lstm->wide;
+    *layers = lstm->widened;
     leave();
     return *layers != NULL;
 }
@@ -452,6 +453,6 @@ int64_t elmokit_multiply(const elmokit_matrix *packed, int64_t n_threads, int64_
 
 int64_t elmokit_precision(const char *name) { return precision_number(name); }
 
-int64_t elmokit_panel_width(void) { return WIDE; }
+int64_t elmokit_panel_width(void) { return PANEL; }
 
 int64_t elmokit_has_bfloat16(void) { return HAS_BFLOAT16; }

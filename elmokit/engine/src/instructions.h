@@ -57,26 +57,26 @@
 #define HAS_BFLOAT16 0
 #endif
 
-/* Products of bytes multiply unsigned by signed ones, but for Arm's, and those of 16-bit numbers (`is_wide`). Inputs, which
-   are signed, are stored with this offset; the sum of the weights times the offset is subtracted again. All of this is
-   exact, so every machine gets the same sums. */
-INLINE int input_offset(int is_wide) {
+/* Products of bytes multiply unsigned by signed ones, but for Arm's, and those of 16-bit numbers (`as_shorts`: whether bytes
+   are multiplied as such numbers, see `multiplies_shorts`). Inputs, which are signed, are stored with this offset; the sum of
+   the weights times the offset is subtracted again. All of this is exact, so every machine gets the same sums. */
+INLINE int input_offset(int as_shorts) {
 #if defined(__ARM_FEATURE_DOTPROD) && !defined(EMULATE)
-    (void)is_wide;
+    (void)as_shorts;
     return 0;
 #else
-    return is_wide ? 0 : 128;
+    return as_shorts ? 0 : 128;
 #endif
 }
 
 /* The bytes of a group of four rounded inputs. Products of 16-bit numbers take them in the order 0, 2, 1, 3, because a
    lane's bytes 0 and 2 are widened together. */
-INLINE int group_bytes(int is_wide) { return is_wide ? 8 : 4; }
+INLINE int group_bytes(int as_shorts) { return as_shorts ? 8 : 4; }
 
 /* The groups whose products are summed without an overflow. Bytes widened to the upper half of 16 bits are 256 times as
    large, and 4 * 128 * 127 * 127 * 256 is just below 2^31. */
-INLINE int dot_groups(int is_wide) { return is_wide ? 128 : 256; }
-INLINE int dot_shift(int is_wide) { return is_wide ? 8 : 0; }
+INLINE int dot_groups(int as_shorts) { return as_shorts ? 128 : 256; }
+INLINE int dot_shift(int as_shorts) { return as_shorts ? 8 : 0; }
 
 /* A byte of every lane as its highest byte, and zeros below it: the signed number times RAISED, which needs no shift back
    to extend the sign. */
@@ -111,11 +111,11 @@ INLINE ivec lower_half(ivec lanes) {
 
 #if HAS_DOT
 /* The terms of a group's sum: products of 16-bit numbers take two inputs at a time. */
-INLINE int dot_terms(int is_wide) { return is_wide ? 2 : 1; }
+INLINE int dot_terms(int as_shorts) { return as_shorts ? 2 : 1; }
 
 /* The weights of a lane as a term needs them. */
-INLINE ivec dot_weights(int is_wide, ivec lanes, int term) {
-    if (!is_wide) return lanes;
+INLINE ivec dot_weights(int as_shorts, ivec lanes, int term) {
+    if (!as_shorts) return lanes;
 #if !DOT_OF_PAIRS
     (void)term;
     return lanes;
@@ -128,8 +128,8 @@ INLINE ivec dot_weights(int is_wide, ivec lanes, int term) {
 
 /* sum += the products of a lane's inputs and weights in one term; 2^dot_shift times as much. Products of bytes by pairs,
    which DOT_OF_PAIRS has, are right for pairs of weights whose sum is 128 at most: 128 * 255 fits into 16 bits. */
-INLINE ivec dot(int is_wide, ivec sum, ivec inputs, ivec weights) {
-    (void)is_wide;
+INLINE ivec dot(int as_shorts, ivec sum, ivec inputs, ivec weights) {
+    (void)as_shorts;
 #if defined(EMULATE)
     const unsigned char *input = (const unsigned char *)&inputs;
     const signed char *weight = (const signed char *)&weights;
@@ -141,10 +141,10 @@ INLINE ivec dot(int is_wide, ivec sum, ivec inputs, ivec weights) {
     return (ivec)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)inputs, (__m256i)weights);
 #elif defined(__AVX512BW__)
     const __m512i pairs = _mm512_maddubs_epi16((__m512i)inputs, (__m512i)weights), ones = _mm512_set1_epi16(1);
-    return sum + (ivec)(is_wide ? _mm512_madd_epi16((__m512i)inputs, (__m512i)weights) : _mm512_madd_epi16(pairs, ones));
+    return sum + (ivec)(as_shorts ? _mm512_madd_epi16((__m512i)inputs, (__m512i)weights) : _mm512_madd_epi16(pairs, ones));
 #elif defined(__AVX2__)
     const __m256i pairs = _mm256_maddubs_epi16((__m256i)inputs, (__m256i)weights), ones = _mm256_set1_epi16(1);
-    return sum + (ivec)(is_wide ? _mm256_madd_epi16((__m256i)inputs, (__m256i)weights) : _mm256_madd_epi16(pairs, ones));
+    return sum + (ivec)(as_shorts ? _mm256_madd_epi16((__m256i)inputs, (__m256i)weights) : _mm256_madd_epi16(pairs, ones));
 #else
     return (ivec)vdotq_s32((int32x4_t)sum, (int8x16_t)inputs, (int8x16_t)weights);
 #endif
@@ -196,9 +196,9 @@ static _Thread_local char tile_data[8][TILE_ROWS][TILE_BYTES];
 #define TILE_DOT_BFLOAT16(sums, inputs, weights) emulated_dot(1, sums, inputs, weights)
 
 INLINE float from_bfloat16(uint16_t bits) {
-    const uint32_t wide = (uint32_t)bits << 16;
+    const uint32_t raised = (uint32_t)bits << 16;
     float value;
-    memcpy(&value, &wide, sizeof value);
+    memcpy(&value, &raised, sizeof value);
     return value;
 }
 

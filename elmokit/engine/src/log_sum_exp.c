@@ -21,7 +21,7 @@
 enum {
     WORD_BLOCK = HAS_TILES ? 32 : 96, /* words, panel and scores fit in the L1 cache; whole BLOCKs, or 8 * ROWS */
     SEGMENT_WORDS = 1536,             /* 30,000 words have 20 segments: enough for the threads of most machines */
-    STATE = 2 * WIDE,                 /* floats of a panel's state: the maxima of its rows, then their sums */
+    STATE = 2 * PANEL,                 /* floats of a panel's state: the maxima of its rows, then their sums */
     N_TERMS = HAS_TILES ? 3 : 1,      /* numbers in bf16 whose sum is a number in float32; 1 for lower precision alone */
 };
 
@@ -47,34 +47,34 @@ INLINE vec decay(vec x) {
     return p * (vec)((ivec)shifted << 23);
 }
 
-/* Take the scores of n words, (n, WIDE), into the state of a panel. */
+/* Take the scores of n words, (n, PANEL), into the state of a panel. */
 INLINE void add_scores(const float *scores, int64_t n, float *state) {
     vec before[2], largest[2], sum[2];
     for (int v = 0; v < 2; v++) before[v] = largest[v] = load(state + v * LANES);
     int64_t word = 0;
     for (; word + 2 <= n; word += 2) /* two words at once, as each maximum waits for the one before */
         for (int v = 0; v < 2; v++) {
-            const float *at = scores + word * WIDE + v * LANES;
-            largest[v] = larger(larger(load(at), load(at + WIDE)), largest[v]);
+            const float *at = scores + word * PANEL + v * LANES;
+            largest[v] = larger(larger(load(at), load(at + PANEL)), largest[v]);
         }
     if (word < n)
-        for (int v = 0; v < 2; v++) largest[v] = larger(load(scores + word * WIDE + v * LANES), largest[v]);
+        for (int v = 0; v < 2; v++) largest[v] = larger(load(scores + word * PANEL + v * LANES), largest[v]);
     /* A block is summed by itself: one probable word in the running sum would swallow all improbable ones, one by one. */
     sum[0] = sum[1] = (vec){0};
     for (word = 0; word < n; word++)
-        for (int v = 0; v < 2; v++) sum[v] += decay(load(scores + word * WIDE + v * LANES) - largest[v]);
+        for (int v = 0; v < 2; v++) sum[v] += decay(load(scores + word * PANEL + v * LANES) - largest[v]);
     for (int v = 0; v < 2; v++) {
         float *to = state + v * LANES;
-        store(to + WIDE, load(to + WIDE) * decay(before[v] - largest[v]) + sum[v]);
+        store(to + PANEL, load(to + PANEL) * decay(before[v] - largest[v]) + sum[v]);
         store(to, largest[v]);
     }
 }
 
 #if !HAS_TILES
-/* Pack up to WIDE rows of the text for a product in float32: (dim, WIDE), zeros for missing rows. */
+/* Pack up to PANEL rows of the text for a product in float32: (dim, PANEL), zeros for missing rows. */
 static void pack_floats(int64_t n_rows, const float *rows, int64_t dim, float *panel) {
     for (int64_t k = 0; k < dim; k++)
-        for (int64_t lane = 0; lane < WIDE; lane++) panel[k * WIDE + lane] = lane < n_rows ? rows[lane * dim + k] : 0.0f;
+        for (int64_t lane = 0; lane < PANEL; lane++) panel[k * PANEL + lane] = lane < n_rows ? rows[lane * dim + k] : 0.0f;
 }
 #endif
 
@@ -92,7 +92,7 @@ INLINE ivec next_term(vec *numbers) {
     return term;
 }
 
-/* Terms of rows of the text: (term, step, 16 pairs of inputs, WIDE rows of pairs). */
+/* Terms of rows of the text: (term, step, 16 pairs of inputs, PANEL rows of pairs). */
 static void pack_terms(int64_t n_rows, const float *rows, int64_t dim, char *panel) {
     const int64_t n_steps = blocks(dim);
     memset(panel, 0, N_TERMS * n_steps * 2 * TILE_SIZE);
@@ -101,8 +101,8 @@ static void pack_terms(int64_t n_rows, const float *rows, int64_t dim, char *pan
             vec numbers = load_some(rows + lane * dim + k, at_most(dim - k, LANES));
             for (int term = 0; term < N_TERMS; term++) {
                 const ivec halves = next_term(&numbers);
-                uint16_t *to = (uint16_t *)panel + (term * n_steps * 16 + k / 2) * 2 * WIDE + 2 * lane;
-                for (int i = 0; i < LANES; i++) to[i / 2 * 2 * WIDE + i % 2] = (uint16_t)halves[i];
+                uint16_t *to = (uint16_t *)panel + (term * n_steps * 16 + k / 2) * 2 * PANEL + 2 * lane;
+                for (int i = 0; i < LANES; i++) to[i / 2 * 2 * PANEL + i % 2] = (uint16_t)halves[i];
             }
         }
 }
@@ -133,21 +133,21 @@ static int split_words(int64_t n_words, const float *weight, int64_t dim, char *
     TILE_LOAD(4, words + (term) * term_bytes, 64);                                                                   \
     TILE_LOAD(5, words + (N_TERMS + (term)) * term_bytes, 64);
 #define LOAD_ROWS(term)                                                                                              \
-    TILE_LOAD(6, rows + 2 * (term) * term_bytes, 4 * WIDE);                                                          \
-    TILE_LOAD(7, rows + 2 * (term) * term_bytes + 64, 4 * WIDE);
+    TILE_LOAD(6, rows + 2 * (term) * term_bytes, 4 * PANEL);                                                          \
+    TILE_LOAD(7, rows + 2 * (term) * term_bytes + 64, 4 * PANEL);
 #define MULTIPLY()                                                                                                   \
     TILE_DOT_BFLOAT16(0, 4, 6);                                                                                      \
     TILE_DOT_BFLOAT16(1, 4, 7);                                                                                      \
     TILE_DOT_BFLOAT16(2, 5, 6);                                                                                      \
     TILE_DOT_BFLOAT16(3, 5, 7);
 
-/* scores[32][WIDE] += words x rows, all of them in terms. */
+/* scores[32][PANEL] += words x rows, all of them in terms. */
 INLINE void multiply_terms(int n_terms, int64_t n_steps, const char *words, const char *rows, float *scores) {
     const int64_t term_bytes = n_steps * TILE_SIZE;
-    TILE_LOAD(0, scores, 4 * WIDE);
-    TILE_LOAD(1, scores + 16, 4 * WIDE);
-    TILE_LOAD(2, scores + 16 * WIDE, 4 * WIDE);
-    TILE_LOAD(3, scores + 16 * WIDE + 16, 4 * WIDE);
+    TILE_LOAD(0, scores, 4 * PANEL);
+    TILE_LOAD(1, scores + 16, 4 * PANEL);
+    TILE_LOAD(2, scores + 16 * PANEL, 4 * PANEL);
+    TILE_LOAD(3, scores + 16 * PANEL + 16, 4 * PANEL);
     for (int64_t step = 0; step < n_steps; step++, words += TILE_SIZE, rows += 2 * TILE_SIZE) {
         /* In an order in which most tiles are loaded once. */
         LOAD_WORDS(0)
@@ -160,16 +160,16 @@ INLINE void multiply_terms(int n_terms, int64_t n_steps, const char *words, cons
         LOAD_WORDS(1) MULTIPLY()
         LOAD_ROWS(1) MULTIPLY()
     }
-    TILE_STORE(0, scores, 4 * WIDE);
-    TILE_STORE(1, scores + 16, 4 * WIDE);
-    TILE_STORE(2, scores + 16 * WIDE, 4 * WIDE);
-    TILE_STORE(3, scores + 16 * WIDE + 16, 4 * WIDE);
+    TILE_STORE(0, scores, 4 * PANEL);
+    TILE_STORE(1, scores + 16, 4 * PANEL);
+    TILE_STORE(2, scores + 16 * PANEL, 4 * PANEL);
+    TILE_STORE(3, scores + 16 * PANEL + 16, 4 * PANEL);
 }
 #endif
 
 /* A panel of the text: floats, or tiles of all terms. */
 static int64_t panel_bytes(int64_t dim) {
-    const int64_t in_floats = 4 * WIDE * dim;
+    const int64_t in_floats = 4 * PANEL * dim;
 #if HAS_BFLOAT16
     const int64_t in_tiles = N_TERMS * 2 * TILE_SIZE * blocks(dim);
     return HAS_TILES || in_tiles > in_floats ? in_tiles : in_floats;
@@ -196,7 +196,7 @@ static int64_t n_segments_of(int64_t n_words) {
    bf16 where the processor multiplies such numbers. */
 static void add_words(int precision, int64_t n_words, const float *weight, const float *bias, int64_t dim, int64_t n_panels,
                       const char *panels, char *tiles, float *states) {
-    float scores[WORD_BLOCK * WIDE] __attribute__((aligned(64)));
+    float scores[WORD_BLOCK * PANEL] __attribute__((aligned(64)));
 #if HAS_BFLOAT16
     const int64_t n_steps = blocks(dim), step = n_steps * TILE_SIZE;
     if (precision != FLOAT32) round_factor(LEFT, 1, weight, dim, n_words, dim, 0, 1, tiles);
@@ -207,25 +207,25 @@ static void add_words(int precision, int64_t n_words, const float *weight, const
     for (int64_t panel = 0; panel < n_panels; panel++) {
         const char *rows = panels + panel * panel_bytes(dim);
         for (int64_t word = 0; word < n_words; word++)
-            for (int v = 0; v < 2; v++) store(scores + word * WIDE + v * LANES, all(bias[word]));
+            for (int v = 0; v < 2; v++) store(scores + word * PANEL + v * LANES, all(bias[word]));
         /* The last tiles may have fewer words. What their other rows hold reaches only scores that nobody reads. */
 #if HAS_BFLOAT16
         if (precision != FLOAT32)
             for (int64_t word = 0; word < n_words; word += BLOCK)
-                add_block(1, tiles + word / 16 * step, step, rows, step, n_steps, scores + word * WIDE, WIDE, NULL);
+                add_block(1, tiles + word / 16 * step, step, rows, step, n_steps, scores + word * PANEL, PANEL, NULL);
         else
 #endif
 #if HAS_TILES
             for (int64_t word = 0; word < n_words; word += BLOCK) {
                 const char *part = tiles + word / 16 * N_TERMS * step;
-                float *to = scores + word * WIDE;
+                float *to = scores + word * PANEL;
                 if (n_terms == 2)
                     multiply_terms(2, n_steps, part, rows, to);
                 else
                     multiply_terms(3, n_steps, part, rows, to);
             }
 #else
-            add_product(FLOAT32, n_words, 1, (inputs){weight, 4 * dim}, (const float *)rows, dim, scores, WIDE,
+            add_product(FLOAT32, n_words, 1, (inputs){weight, 4 * dim}, (const float *)rows, dim, scores, PANEL,
                         (const float *)(rows + panel_bytes(dim)));
 #endif
         add_scores(scores, n_words, states + panel * STATE);
@@ -246,13 +246,13 @@ typedef struct {
 
 static void score(const member *me, void *context) {
     scoring *call = context;
-    const int64_t dim = call->dim, n_panels = (call->n_rows + WIDE - 1) / WIDE;
+    const int64_t dim = call->dim, n_panels = (call->n_rows + PANEL - 1) / PANEL;
     const int64_t n_segments = n_segments_of(call->n_words);
 #if HAS_BFLOAT16
     use_whole_tiles();
 #endif
     for (int64_t panel = first_of(me, n_panels); panel < last_of(me, n_panels); panel++) {
-        const int64_t first = panel * WIDE, n = at_most(call->n_rows - first, WIDE);
+        const int64_t first = panel * PANEL, n = at_most(call->n_rows - first, PANEL);
         char *to = call->panels + panel * panel_bytes(dim);
 #if HAS_BFLOAT16
         if (call->precision != FLOAT32)
@@ -269,7 +269,7 @@ static void score(const member *me, void *context) {
     /* A free thread takes the next segment. */
     for (int64_t segment; (segment = __atomic_fetch_add(&call->next_segment, 1, __ATOMIC_RELAXED)) < n_segments;) {
         float *own = call->states + segment * n_panels * STATE;
-        for (int64_t at = 0; at < n_panels * STATE; at++) own[at] = at % STATE < WIDE ? LOWEST : 0.0f;
+        for (int64_t at = 0; at < n_panels * STATE; at++) own[at] = at % STATE < PANEL ? LOWEST : 0.0f;
         const int64_t first = segment * SEGMENT_WORDS, last = at_most(first + SEGMENT_WORDS, call->n_words);
         for (int64_t word = first; word < last; word += WORD_BLOCK)
             add_words(call->precision, at_most(last - word, WORD_BLOCK), call->weight + word * dim, call->bias + word, dim,
@@ -284,9 +284,9 @@ static void score(const member *me, void *context) {
                 largest = larger(load(own + segment * n_panels * STATE), largest);
             for (int64_t segment = 0; segment < n_segments; segment++) {
                 const float *part = own + segment * n_panels * STATE;
-                sum += load(part + WIDE) * decay(load(part) - largest);
+                sum += load(part + PANEL) * decay(load(part) - largest);
             }
-            for (int64_t lane = 0, row = panel * WIDE + v * LANES; lane < LANES && row < call->n_rows; lane++, row++)
+            for (int64_t lane = 0, row = panel * PANEL + v * LANES; lane < LANES && row < call->n_rows; lane++, row++)
                 /* Not log, which glibc 2.29 has in a new version that a wheel for older systems may not call. */
                 call->result[row] = largest[lane] + log1p((double)sum[lane] - 1);
         }
@@ -295,7 +295,7 @@ static void score(const member *me, void *context) {
 
 int64_t elmokit_log_sum_exp(int64_t n_threads, int64_t lowest_precision, int64_t n_rows, const float *rows, int64_t dim,
                             const float *weight, const float *bias, int64_t n_words, double *result) {
-    const int64_t n_panels = (n_rows + WIDE - 1) / WIDE, n_segments = n_segments_of(n_words);
+    const int64_t n_panels = (n_rows + PANEL - 1) / PANEL, n_segments = n_segments_of(n_words);
     if (n_rows < 1) return 0;
     if (dim < 1 || n_words < 1) return ELMOKIT_BAD_SIZES;
     if (n_threads < 1) n_threads = 1;

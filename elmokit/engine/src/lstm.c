@@ -21,9 +21,9 @@ static const float FORGET_OFFSET = 1.0f;
 
 int pack_lstm(int precision, int64_t input_dim, int64_t hidden_dim, int64_t output_dim, float cell_clip,
               float output_clip, const float *weight, const float *bias, const float *projection, lstm_layer *layer) {
-    const int64_t n_blocks = (hidden_dim + WIDE - 1) / WIDE, n_outputs = n_blocks * GATES * WIDE;
+    const int64_t n_blocks = (hidden_dim + PANEL - 1) / PANEL, n_outputs = n_blocks * GATES * PANEL;
     *layer = (lstm_layer){.precision = precision, .input_dim = input_dim, .hidden_dim = hidden_dim};
-    layer->output_dim = output_dim, layer->padded_dim = n_blocks * WIDE;
+    layer->output_dim = output_dim, layer->padded_dim = n_blocks * PANEL;
     layer->cell_clip = cell_clip, layer->output_clip = output_clip;
     /* Zero weights and biases for the padded units give g = tanh(0) = 0, so their cells stay 0 and they add nothing. */
     const float **rows = calloc(n_outputs + output_dim, sizeof *rows);
@@ -32,7 +32,7 @@ int pack_lstm(int precision, int64_t input_dim, int64_t hidden_dim, int64_t outp
     if (is_packed) {
         for (int64_t unit = 0; unit < hidden_dim; unit++)
             for (int gate = 0; gate < GATES; gate++) {
-                const int64_t to = (unit / WIDE * GATES + gate) * WIDE + unit % WIDE, from = gate * hidden_dim + unit;
+                const int64_t to = (unit / PANEL * GATES + gate) * PANEL + unit % PANEL, from = gate * hidden_dim + unit;
                 rows[to] = weight + from * (input_dim + output_dim);
                 ordered_bias[to] = bias[from] + (gate == 2 ? FORGET_OFFSET : 0.0f);
             }
@@ -52,13 +52,14 @@ int pack_lstm(int precision, int64_t input_dim, int64_t hidden_dim, int64_t outp
     return is_packed;
 }
 
-int widen_lstm(const lstm_layer *layer, lstm_layer *wide) {
+int widen_lstm(const lstm_layer *layer, lstm_layer *widened) {
     const matrix *input = &layer->from_input;
-    *wide = *layer;
-    wide->from_input = wide->from_output = wide->projection = (matrix){0};
-    return widen_matrix(input, &wide->from_input) && pack_bias(input->bias, input->n_outputs, &wide->from_input) &&
-           widen_matrix(&layer->from_output, &wide->from_output) &&
-           (!layer->projection.panels || widen_matrix(&layer->projection, &wide->projection));
+    *widened = *layer;
+    widened->from_input = widened->from_output = widened->projection = (matrix){0};
+    return widen_matrix(input, &widened->from_input) &&
+           pack_bias(input->bias, input->n_outputs, &widened->from_input) &&
+           widen_matrix(&layer->from_output, &widened->from_output) &&
+           (!layer->projection.panels || widen_matrix(&layer->projection, &widened->projection));
 }
 
 int64_t lstm_bytes(const lstm_layer *layer) {
@@ -115,10 +116,10 @@ INLINE void step_units_quickly(vec i, vec g, vec f, vec o, float *cell, float *u
 static void step_block(int is_exact, int64_t n_rows, const float *sums, int64_t padded_dim, float *cells, float *units,
                        float cell_clip) {
     const vec bound = all(cell_clip);
-    for (int64_t row = 0; row < n_rows; row++, sums += GATES * WIDE, cells += padded_dim, units += padded_dim)
-        for (int v = 0; v < WIDE; v += LANES) {
-            const vec i = load(sums + v), g = load(sums + WIDE + v), f = load(sums + 2 * WIDE + v);
-            const vec o = load(sums + 3 * WIDE + v);
+    for (int64_t row = 0; row < n_rows; row++, sums += GATES * PANEL, cells += padded_dim, units += padded_dim)
+        for (int v = 0; v < PANEL; v += LANES) {
+            const vec i = load(sums + v), g = load(sums + PANEL + v), f = load(sums + 2 * PANEL + v);
+            const vec o = load(sums + 3 * PANEL + v);
             if (is_exact)
                 step_units(i, g, f, o, cells + v, units + v, bound);
             else
@@ -136,8 +137,8 @@ static void add_input_product(const matrix *weights, int64_t block, int64_t n_ro
                               const float *after) {
     for (int64_t r = 0; r < n_rows; r++)
         for (int v = 0; v < 2 * GATES; v++)
-            store(sums + (r * 2 * GATES + v) * LANES, load(weights->bias + block * GATES * WIDE + v * LANES));
-    add_product(weights->precision, n_rows, GATES, from, block_of(weights, block), weights->n_inputs, sums, GATES * WIDE,
+            store(sums + (r * 2 * GATES + v) * LANES, load(weights->bias + block * GATES * PANEL + v * LANES));
+    add_product(weights->precision, n_rows, GATES, from, block_of(weights, block), weights->n_inputs, sums, GATES * PANEL,
                 after);
 }
 
@@ -160,14 +161,14 @@ enum { CACHED_BYTES = 1 << 20 };
    the input products and the steps. Where inputs are rounded, each rounding needs another barrier: a row's scale depends on
    all of its numbers.
 
-   `gates` holds, for every block of units, the sums of a chunk: (blocks, chunk rows, GATES * WIDE). */
+   `gates` holds, for every block of units, the sums of a chunk: (blocks, chunk rows, GATES * PANEL). */
 void run_lstm(const member *me, const lstm_layer *layer, const schedule *order, const float *rows, const float *state,
               float *outputs, const lstm_memory *memory) {
     const matrix *from_input = &layer->from_input, *from_output = &layer->from_output;
     const int precision = from_input->precision, is_exact = layer->precision == FLOAT32;
     const int rounds = rounds_inputs(precision);
     const int is_cached = matrix_bytes(from_output) + matrix_bytes(&layer->projection) <= CACHED_BYTES;
-    const int64_t n_blocks = layer->padded_dim / WIDE, chunk_rows = chunk_rows_of(order);
+    const int64_t n_blocks = layer->padded_dim / PANEL, chunk_rows = chunk_rows_of(order);
     const int64_t first = first_of(me, n_blocks), last = last_of(me, n_blocks);
     inputs before = round_part(me, precision, order->step_rows[0], state, layer->output_dim, memory->rounded_state);
     int64_t row = 0; /* the step's first row among the rows of all steps */
@@ -182,7 +183,7 @@ void run_lstm(const member *me, const lstm_layer *layer, const schedule *order, 
                                         memory->rounded_inputs);
         if (rounds) meet(me);
         for (int64_t block = first; block < last && !is_fused; block++)
-            add_input_product(from_input, block, n_rows, chunk, memory->gates + block * chunk_rows * GATES * WIDE,
+            add_input_product(from_input, block, n_rows, chunk, memory->gates + block * chunk_rows * GATES * PANEL,
                               block_of(from_input, block + 1));
         for (int64_t step = start, inside = 0; step < stop; inside += order->step_rows[step], step++) {
             const int64_t n = order->step_rows[step];
@@ -191,13 +192,13 @@ void run_lstm(const member *me, const lstm_layer *layer, const schedule *order, 
             const int back = step % 2;
             for (int64_t at = first; at < last; at++) {
                 const int64_t block = back ? last - 1 - (at - first) : at, next = block + (back ? -1 : 1);
-                float *sums = memory->gates + (block * chunk_rows + inside) * GATES * WIDE;
+                float *sums = memory->gates + (block * chunk_rows + inside) * GATES * PANEL;
                 if (is_fused) add_input_product(from_input, block, n, chunk, sums, block_of(from_output, block));
                 const float *after = block_of(is_fused ? from_input : from_output, next < 0 ? 0 : next);
                 add_product(precision, n, GATES, before, block_of(from_output, block), layer->output_dim, sums,
-                            GATES * WIDE, n == 1 && is_cached ? NULL : after);
-                step_block(is_exact, n, sums, layer->padded_dim, memory->cells + block * WIDE,
-                           memory->units + block * WIDE, layer->cell_clip);
+                            GATES * PANEL, n == 1 && is_cached ? NULL : after);
+                step_block(is_exact, n, sums, layer->padded_dim, memory->cells + block * PANEL,
+                           memory->units + block * PANEL, layer->cell_clip);
             }
             meet(me);
             float *here = outputs + row * layer->output_dim;

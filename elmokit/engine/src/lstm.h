@@ -5,7 +5,7 @@
 
 #include "matrix.h"
 
-/* Gate sums come in blocks of WIDE units, in each block i, g, f, o, so that one thread finds all that a unit's step needs.
+/* Gate sums come in blocks of PANEL units, in each block i, g, f, o, so that one thread finds all that a unit's step needs.
    A block is GATES panels of the weights. */
 typedef struct {
     int precision;      /* to which the weights are rounded; it may be more exact than the requested one */
@@ -36,7 +36,7 @@ int pack_lstm(int precision, int64_t input_dim, int64_t hidden_dim, int64_t outp
               float output_clip, const float *weight, const float *bias, const float *projection, lstm_layer *layer);
 
 /* The same layer with its bfloat16 weights in float32. */
-int widen_lstm(const lstm_layer *layer, lstm_layer *wide);
+int widen_lstm(const lstm_layer *layer, lstm_layer *widened);
 
 int64_t lstm_bytes(const lstm_layer *layer);
 void free_lstm(lstm_layer *layer);

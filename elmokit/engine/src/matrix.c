@@ -89,30 +89,30 @@ static int32_t round_row(int precision, const float *row, int64_t n, float *scal
     return sum;
 }
 
-/* Pack a panel: WIDE columns, of which each is a row of the weights. A byte is a multiple of its column's scale.
+/* Pack a panel: PANEL columns, of which each is a row of the weights. A byte is a multiple of its column's scale.
    `rounded`: memory for a row of bytes, in whole lanes. */
 static void pack_panel(int precision, const float *const *rows, int64_t n_given, int64_t n_inputs, int8_t *rounded,
                        float *panel) {
     float *lanes = panel + panel_header(precision);
     memset(panel, 0, panel_lanes(precision, n_inputs) * sizeof(float));
-    for (int column = 0; column < WIDE; column++) {
+    for (int column = 0; column < PANEL; column++) {
         const float *row = rows[column];
         if (is_bytes(precision)) {
             panel[column] = 1e-30f / 127.0f;
             if (!row) continue;
             const int32_t sum = round_row(precision, row, n_given, panel + column, rounded);
-            memcpy(panel + WIDE + column, &sum, sizeof sum);
+            memcpy(panel + PANEL + column, &sum, sizeof sum);
             for (int64_t k = n_given; k % 4; k++) rounded[k] = 0;
             /* Four bytes that follow each other are a lane. */
-            for (int64_t k = 0; k < n_given; k += 4) memcpy(lanes + k / 4 * WIDE + column, rounded + k, 4);
+            for (int64_t k = 0; k < n_given; k += 4) memcpy(lanes + k / 4 * PANEL + column, rounded + k, 4);
             continue;
         }
         for (int64_t k = 0; row && k < n_given; k++) {
             if (precision == FLOAT32) {
-                lanes[k * WIDE + column] = row[k];
+                lanes[k * PANEL + column] = row[k];
                 continue;
             }
-            float *lane = lanes + k / 2 * WIDE + column;
+            float *lane = lanes + k / 2 * PANEL + column;
             uint32_t bits;
             memcpy(&bits, lane, sizeof bits);
             bits |= to_bfloat16(row[k]) << 16 * (k % 2);
@@ -123,14 +123,14 @@ static void pack_panel(int precision, const float *const *rows, int64_t n_given,
 
 int pack_matrix(int precision, int64_t n_outputs, int64_t n_inputs, const float *const *rows, int64_t n_given,
                 matrix *packed) {
-    const int64_t n_panels = (n_outputs + WIDE - 1) / WIDE, lanes = panel_lanes(precision, n_inputs);
+    const int64_t n_panels = (n_outputs + PANEL - 1) / PANEL, lanes = panel_lanes(precision, n_inputs);
     *packed = (matrix){precision, n_inputs, n_outputs, take_memory(n_panels * lanes * sizeof(float)), NULL};
     int8_t *rounded = take_memory(n_given + 4);
     const int is_packed = packed->panels && rounded;
     for (int64_t panel = 0; is_packed && panel < n_panels; panel++) {
-        const float *of_panel[WIDE] = {0};
-        for (int64_t column = 0; column < WIDE && panel * WIDE + column < n_outputs; column++)
-            of_panel[column] = rows[panel * WIDE + column];
+        const float *of_panel[PANEL] = {0};
+        for (int64_t column = 0; column < PANEL && panel * PANEL + column < n_outputs; column++)
+            of_panel[column] = rows[panel * PANEL + column];
         pack_panel(precision, of_panel, n_given, n_inputs, rounded, packed->panels + panel * lanes);
     }
     give_memory(rounded);
@@ -138,7 +138,7 @@ int pack_matrix(int precision, int64_t n_outputs, int64_t n_inputs, const float 
 }
 
 int pack_bias(const float *bias, int64_t n, matrix *packed) {
-    const int64_t n_padded = (n + WIDE - 1) / WIDE * WIDE;
+    const int64_t n_padded = (n + PANEL - 1) / PANEL * PANEL;
     packed->bias = take_memory(n_padded * sizeof(float));
     if (!packed->bias) return 0;
     memset(packed->bias, 0, n_padded * sizeof(float));
@@ -146,22 +146,22 @@ int pack_bias(const float *bias, int64_t n, matrix *packed) {
     return 1;
 }
 
-int widen_matrix(const matrix *packed, matrix *wide) {
-    const int64_t n_panels = (packed->n_outputs + WIDE - 1) / WIDE, n = packed->n_inputs;
-    *wide = (matrix){FLOAT32, n, packed->n_outputs, take_memory(n_panels * n * WIDE * sizeof(float)), NULL};
-    for (int64_t panel = 0; wide->panels && panel < n_panels; panel++)
+int widen_matrix(const matrix *packed, matrix *widened) {
+    const int64_t n_panels = (packed->n_outputs + PANEL - 1) / PANEL, n = packed->n_inputs;
+    *widened = (matrix){FLOAT32, n, packed->n_outputs, take_memory(n_panels * n * PANEL * sizeof(float)), NULL};
+    for (int64_t panel = 0; widened->panels && panel < n_panels; panel++)
         for (int64_t k = 0; k < n; k++)
             for (int v = 0; v < 2; v++)
-                store(wide->panels + (panel * n + k) * WIDE + v * LANES,
-                      widen(BFLOAT16, load(packed->panels + panel * panel_lanes(BFLOAT16, n) + k / 2 * WIDE + v * LANES),
+                store(widened->panels + (panel * n + k) * PANEL + v * LANES,
+                      widen(BFLOAT16, load(packed->panels + panel * panel_lanes(BFLOAT16, n) + k / 2 * PANEL + v * LANES),
                             (int)(k % 2)));
-    return wide->panels != NULL;
+    return widened->panels != NULL;
 }
 
 int64_t matrix_bytes(const matrix *packed) {
     if (!packed->panels) return 0;
-    const int64_t n_panels = (packed->n_outputs + WIDE - 1) / WIDE;
-    return 4 * n_panels * (panel_lanes(packed->precision, packed->n_inputs) + (packed->bias ? WIDE : 0));
+    const int64_t n_panels = (packed->n_outputs + PANEL - 1) / PANEL;
+    return 4 * n_panels * (panel_lanes(packed->precision, packed->n_inputs) + (packed->bias ? PANEL : 0));
 }
 
 void free_matrix(matrix *packed) {
@@ -199,11 +199,12 @@ static void multiply_bfloat16(int64_t n_rows, int n_panels, inputs from, const f
    for their scales. */
 INLINE void multiply_bytes_part(int precision, int64_t n, int n_panels, inputs from, const float *weights,
                                 int64_t n_inputs, float *sums, int64_t sum_stride, const float *after) {
-    float raw[RAW_ROWS * WIDE] __attribute__((aligned(64)));
-    const int64_t panel_stride = panel_lanes(precision, n_inputs), stride = n_panels * WIDE;
+    float raw[RAW_ROWS * PANEL] __attribute__((aligned(64)));
+    const int64_t panel_stride = panel_lanes(precision, n_inputs), stride = n_panels * PANEL;
     for (int v = 0; v < 2 * n_panels; v++) {
-        const ivec weight_sum = (ivec)load(weights + v / 2 * panel_stride + WIDE + v % 2 * LANES);
-        const vec start = rounds_inputs(precision) ? (vec)(-input_offset(is_wide(precision)) * weight_sum) : (vec){0};
+        const ivec weight_sum = (ivec)load(weights + v / 2 * panel_stride + PANEL + v % 2 * LANES);
+        const int offset = input_offset(multiplies_shorts(precision));
+        const vec start = rounds_inputs(precision) ? (vec)(-offset * weight_sum) : (vec){0};
         for (int64_t r = 0; r < n; r++) store(raw + r * stride + v * LANES, start);
     }
 #if HAS_DOT
@@ -238,13 +239,13 @@ INLINE void multiply_in_bytes(int precision, int64_t n_rows, int n_panels, input
         for (int panel = 0; panel < n_panels; panel += at_once) {
             const float *part = weights + panel * panel_stride, *next = part + at_once * panel_stride;
             multiply_bytes_part(precision, n, at_once, rows_from(from, row), part, n_inputs,
-                                sums + row * sum_stride + panel * WIDE, sum_stride,
+                                sums + row * sum_stride + panel * PANEL, sum_stride,
                                 panel + at_once < n_panels ? next : after);
         }
     }
 }
 
-/* One function per kind of product, so that every tile exists once. */
+/* One function per kind of product, so that every microkernel exists once. */
 static void multiply_float32(int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs,
                              float *sums, int64_t sum_stride, const float *after) {
     multiply_floats(FLOAT32, n_rows, n_panels, from.rows, from.row_bytes / 4, weights, n_inputs, sums, sum_stride, after);
@@ -269,7 +270,7 @@ void add_product(int precision, int64_t n_rows, int n_panels, inputs from, const
     else if (precision == BFLOAT16)
         multiply_bfloat16(n_rows, n_panels, from, weights, n_inputs, sums, sum_stride, after);
 #if DOT_OF_PAIRS
-    else if (!is_wide(precision))
+    else if (!multiplies_shorts(precision))
         multiply_int7(n_rows, n_panels, from, weights, n_inputs, sums, sum_stride, after);
 #endif
     else
@@ -279,25 +280,25 @@ void add_product(int precision, int64_t n_rows, int n_panels, inputs from, const
 void multiply_part(const member *me, const matrix *by, int64_t n_rows, inputs from, float *outputs,
                    int64_t output_stride, float bound) {
     enum { ROW_BLOCK = 16 * ROWS }; /* the sums of a block of rows fit into the L2 cache */
-    float sums[ROW_BLOCK * GATES * WIDE] __attribute__((aligned(64)));
+    float sums[ROW_BLOCK * GATES * PANEL] __attribute__((aligned(64)));
     /* One path for all callers: an infinite bound clips nothing. */
     const vec bounds = all(bound);
-    const int64_t n_panels = (by->n_outputs + WIDE - 1) / WIDE, panel_stride = panel_lanes(by->precision, by->n_inputs);
+    const int64_t n_panels = (by->n_outputs + PANEL - 1) / PANEL, panel_stride = panel_lanes(by->precision, by->n_inputs);
     const int64_t last = last_of(me, n_panels);
     for (int64_t panel = first_of(me, n_panels); panel < last; panel += GATES) {
         const int n_here = (int)at_most(last - panel, GATES);
-        const int64_t column = panel * WIDE, n_columns = at_most(by->n_outputs - column, n_here * WIDE);
+        const int64_t column = panel * PANEL, n_columns = at_most(by->n_outputs - column, n_here * PANEL);
         for (int64_t row = 0; row < n_rows; row += ROW_BLOCK) {
             const int64_t n = at_most(n_rows - row, ROW_BLOCK);
             for (int64_t r = 0; r < n; r++)
                 for (int v = 0; v < 2 * n_here; v++)
                     /* The sums start from the bias: that saves a pass over them. */
-                    store(sums + r * GATES * WIDE + v * LANES, by->bias ? load(by->bias + column + v * LANES) : (vec){0});
+                    store(sums + r * GATES * PANEL + v * LANES, by->bias ? load(by->bias + column + v * LANES) : (vec){0});
             const float *weights = by->panels + panel * panel_stride;
-            add_product(by->precision, n, n_here, rows_from(from, row), weights, by->n_inputs, sums, GATES * WIDE,
+            add_product(by->precision, n, n_here, rows_from(from, row), weights, by->n_inputs, sums, GATES * PANEL,
                         weights + n_here * panel_stride);
             for (int64_t r = 0; r < n; r++) {
-                float *sum = sums + r * GATES * WIDE, *to = outputs + (row + r) * output_stride + column;
+                float *sum = sums + r * GATES * PANEL, *to = outputs + (row + r) * output_stride + column;
                 for (int v = 0; v < 2 * n_here; v++) store(sum + v * LANES, clip(load(sum + v * LANES), bounds));
                 /* Columns of the padding are not copied: `outputs` has n_outputs columns, not whole panels. */
                 memcpy(to, sum, n_columns * sizeof(float));

@@ -45,7 +45,7 @@ int pack_matrix(int precision, int64_t n_outputs, int64_t n_inputs, const float 
 int pack_bias(const float *bias, int64_t n, matrix *packed);
 
 /* The same bfloat16 weights in float32. */
-int widen_matrix(const matrix *packed, matrix *wide);
+int widen_matrix(const matrix *packed, matrix *widened);
 
 int64_t matrix_bytes(const matrix *packed);
 void free_matrix(matrix *packed);
@@ -53,7 +53,7 @@ void free_matrix(matrix *packed);
 /* A thread's part of some rows, rounded for a product if its precision rounds. The caller puts a barrier behind it. */
 inputs round_part(const member *me, int precision, int64_t n_rows, const float *rows, int64_t n_inputs, char *rounded);
 
-/* sums[rows][n_panels * WIDE] += inputs x panels. `after`: weights that are read next; or NULL, for one row and weights that
+/* sums[rows][n_panels * PANEL] += inputs x panels. `after`: weights that are read next; or NULL, for one row and weights that
    are in the cache already. */
 void add_product(int precision, int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs,
                  float *sums, int64_t sum_stride, const float *after);

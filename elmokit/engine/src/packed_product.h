@@ -1,15 +1,16 @@
 /* The matrix product with packed weights, in all precisions of the weights.
 
-   Weights come in panels: WIDE output columns side by side. A tile of ROWS x WIDE sums stays in registers while a panel
-   streams past, so each weight is loaded once per ROWS rows and each sum is stored once.
+   Weights come in panels: PANEL output columns side by side. The innermost functions, microkernels, keep the sums of up
+   to ROWS rows and a panel in registers while the panel streams past, so each weight is loaded once per ROWS rows and each
+   sum is stored once.
 
-   A panel is a sequence of 32-bit lanes, (groups, WIDE): a lane has one input's weight in float32, those of two inputs
+   A panel is a sequence of 32-bit lanes, (groups, PANEL): a lane has one input's weight in float32, those of two inputs
    in bf16, or of four in bytes, the first input in the lowest bits. This one layout serves all processors: plain C widens
    the weights to floats with shifts, and the instructions for bf16 and bytes (`instructions.h`) want pairs and fours.
    A panel of bytes begins with a header: the scale of each column, and the sum of its weights.
 
    Every sum runs over its inputs in the same order, whatever the number of rows: a sentence gets the same bits in any
-   batch. Tiles of all shapes below keep that order; so must any new one. */
+   batch. All microkernels keep that order; so must any new one. */
 
 #ifndef ELMOKIT_PACKED_PRODUCT_H
 #define ELMOKIT_PACKED_PRODUCT_H
@@ -20,24 +21,24 @@
 /* Precisions of packed weights, in the order of the table in `precision.py`. Those from INT8 on are bytes. */
 enum { FLOAT32, BFLOAT16, INT8, INT7 };
 
-/* Rows of a tile: ROWS x 2 vectors of sums, 2 of weights and one broadcast input fill the processor's vector registers
-   (32 of them with AVX-512 and NEON, 16 with AVX and SSE). */
+/* Rows of a microkernel: ROWS x 2 vectors of sums, 2 of weights and one broadcast input fill the processor's vector
+   registers (32 of them with AVX-512 and NEON, 16 with AVX and SSE). */
 #if defined(__AVX512F__)
-enum { ROWS = 12 };
+#define ROWS 12
 #elif defined(__AVX__)
-enum { ROWS = 6 };
+#define ROWS 6
 #elif defined(__aarch64__)
-enum { ROWS = 8 };
+#define ROWS 8
 #else
-enum { ROWS = 4 };
+#define ROWS 4
 #endif
 
 enum {
-    WIDE = 2 * LANES,  /* columns of a panel */
+    PANEL = 2 * LANES, /* columns of a panel */
     INPUT_CHUNK = 256, /* so many inputs of a panel (32 kB with AVX-512) stay in the L1 cache while all rows pass */
     AHEAD = 512,       /* lanes from a weight to the one prefetched for it, for a single row */
     LINE = 16,         /* lanes of a line of the cache */
-    WIDENING_ROWS = 4, /* up to so many rows, weights are widened for one tile of rows */
+    WIDENING_ROWS = 4, /* up to so many rows, weights are widened as they are loaded */
     RAW_ROWS = 64,     /* rows whose sums of bytes are computed together */
     ROW_HEADER = 64,   /* bytes before the numbers of a rounded row: see `rounded_rows.h` */
 };
@@ -46,9 +47,9 @@ INLINE int64_t at_most(int64_t value, int64_t bound) { return value < bound ? va
 
 INLINE int is_bytes(int precision) { return precision >= INT8; }
 
-/* Whether bytes are widened to 16 bits for their products. INT7 has weights for which products of bytes need no more bits:
-   see `largest_of` in `matrix.c`. */
-INLINE int is_wide(int precision) { return DOT_OF_PAIRS && precision == INT8; }
+/* Whether bytes are multiplied as 16-bit numbers. INT7 has weights for which products of bytes need no more bits: see
+   `largest_of` in `matrix.c`. */
+INLINE int multiplies_shorts(int precision) { return DOT_OF_PAIRS && precision == INT8; }
 
 /* The most precise one of the precisions whose product is the same here: INT7 gains nothing where four bytes are multiplied
    at once. */
@@ -57,16 +58,16 @@ INLINE int most_precise(int precision) { return precision == INT7 && !DOT_OF_PAI
 /* How many inputs' weights share a lane. */
 INLINE int group_size(int precision) { return is_bytes(precision) ? 4 : precision == BFLOAT16 ? 2 : 1; }
 
-/* The same for all rows of a product and all panels: inputs padded to whole rows of a tile (64 bytes). */
+/* The same for all rows of a product and all panels: inputs padded to 64 bytes, a row of an AMX tile. */
 INLINE int64_t n_groups(int precision, int64_t n_inputs) {
     return precision == FLOAT32 ? n_inputs : (n_inputs * 4 / group_size(precision) + 63) / 64 * 16;
 }
 
-INLINE int64_t panel_header(int precision) { return is_bytes(precision) ? 2 * WIDE : 0; }
+INLINE int64_t panel_header(int precision) { return is_bytes(precision) ? 2 * PANEL : 0; }
 
 /* The distance between panels, in lanes. */
 INLINE int64_t panel_lanes(int precision, int64_t n_inputs) {
-    return panel_header(precision) + n_groups(precision, n_inputs) * WIDE;
+    return panel_header(precision) + n_groups(precision, n_inputs) * PANEL;
 }
 
 /* Whether the inputs of a product must be rounded to the weights' precision. Otherwise they are read as floats. */
@@ -75,7 +76,8 @@ INLINE int rounds_inputs(int precision) {
 }
 
 INLINE int64_t rounded_row_bytes(int precision, int64_t n_inputs) {
-    return ROW_HEADER + (is_bytes(precision) ? group_bytes(is_wide(precision)) : 4) * n_groups(precision, n_inputs);
+    const int64_t n_bytes = is_bytes(precision) ? group_bytes(multiplies_shorts(precision)) : 4;
+    return ROW_HEADER + n_bytes * n_groups(precision, n_inputs);
 }
 
 /* The weights of one input in a group, as floats; bytes times RAISED. */
@@ -87,77 +89,117 @@ INLINE vec widen(int precision, vec lanes, int part) {
     return __builtin_convertvector(raised_byte(bits, part), vec);
 }
 
-/* sums[rows][panels * WIDE] += inputs[rows][n_inputs] x panels.
+/* A part of a product: what a microkernel multiplies, and where it adds its sums. */
+typedef struct {
+    const void *inputs;   /* the first row: floats, or rounded numbers */
+    int64_t input_stride; /* from a row to the next: in floats, or in bytes */
+    const float *weights; /* of the first panel */
+    int64_t panel_stride; /* in lanes */
+    int64_t n;            /* how many inputs, or groups of rounded ones */
+    void *sums;           /* float, or int32_t for products of integers */
+    int64_t sum_stride;
+    const float *next;    /* weights that are needed after these, to prefetch */
+    int64_t next_step;    /* lanes of them to prefetch for each group */
+} product_part;
+
+/* sums[rows][panels * PANEL] += inputs[rows][n] x panels.
 
    `precision`, `rows` and `panels` are constants wherever this is inlined, so the loops over them unroll completely and
    the array `sum` lives in registers. That is what the unroll pragmas make sure of. */
-INLINE void tile(int precision, int rows, int panels, const float *inputs, int64_t input_stride, const float *weights,
-                 int64_t panel_stride, int64_t n_inputs, float *sums, int64_t sum_stride, const float *next, int64_t next_step) {
+INLINE void microkernel(int precision, int rows, int panels, const product_part *of) {
+    const float *inputs = of->inputs, *next = of->next;
+    float *sums = of->sums;
     const int size = group_size(precision);
     vec sum[ROWS * 2];
     _Pragma("GCC unroll 24") for (int i = 0; i < rows * 2 * panels; i++) sum[i] = (vec){0};
     int64_t k = 0;
-    for (; k + size <= n_inputs; k += size) {
+    for (; k + size <= of->n; k += size) {
         /* A panel would otherwise arrive from memory only when the first rows need it. */
-        if (rows > 1) __builtin_prefetch(next), next += next_step;
+        if (rows > 1) __builtin_prefetch(next), next += of->next_step;
         /* Floats, or many rows: one input of a group after the other. With AVX2, all inputs of four rows need too many
            registers. */
         if (precision == FLOAT32 || rows > 2) {
             _Pragma("GCC unroll 4") for (int part = 0; part < size; part++) {
                 vec weight[2 * GATES];
                 _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
-                    const float *from = weights + (v / 2) * panel_stride + k / size * WIDE + (v % 2) * LANES;
+                    const float *from = of->weights + (v / 2) * of->panel_stride + k / size * PANEL + (v % 2) * LANES;
                     weight[v] = widen(precision, load(from), part);
                     if (rows == 1) __builtin_prefetch(from + AHEAD);
                 }
                 _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
                     _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++)
-                        sum[r * 2 * panels + v] += inputs[r * input_stride + k + part] * weight[v];
+                        sum[r * 2 * panels + v] += inputs[r * of->input_stride + k + part] * weight[v];
             }
             continue;
         }
         /* Few rows: one vector of weights after the other, because those of several panels need too many registers. */
         _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
-            const float *from = weights + (v / 2) * panel_stride + k / size * WIDE + (v % 2) * LANES;
+            const float *from = of->weights + (v / 2) * of->panel_stride + k / size * PANEL + (v % 2) * LANES;
             const vec lanes = load(from);
             if (rows == 1) __builtin_prefetch(from + AHEAD);
             _Pragma("GCC unroll 4") for (int part = 0; part < size; part++) {
                 const vec weight = widen(precision, lanes, part);
                 _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
-                    sum[r * 2 * panels + v] += inputs[r * input_stride + k + part] * weight;
+                    sum[r * 2 * panels + v] += inputs[r * of->input_stride + k + part] * weight;
             }
         }
     }
     /* The last group may have fewer inputs: the row ends there, and what follows is not ours to read. */
-    for (int part = 0; k + part < n_inputs; part++)
+    for (int part = 0; k + part < of->n; part++)
         _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
             const vec weight =
-                widen(precision, load(weights + (v / 2) * panel_stride + k / size * WIDE + (v % 2) * LANES), part);
+                widen(precision, load(of->weights + (v / 2) * of->panel_stride + k / size * PANEL + (v % 2) * LANES), part);
             _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
-                sum[r * 2 * panels + v] += inputs[r * input_stride + k + part] * weight;
+                sum[r * 2 * panels + v] += inputs[r * of->input_stride + k + part] * weight;
         }
     _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
         _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
-            float *to = sums + r * sum_stride + v * LANES;
+            float *to = sums + r * of->sum_stride + v * LANES;
             store(to, load(to) + sum[r * 2 * panels + v]);
         }
 }
-
-/* CASE(n) for every number of rows of a tile from 3 on. */
-#if defined(__AVX512F__)
-#define CASES_FROM_3(CASE) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
-#elif defined(__AVX__)
-#define CASES_FROM_3(CASE) CASE(3) CASE(4) CASE(5) CASE(6)
-#elif defined(__aarch64__)
-#define CASES_FROM_3(CASE) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
-#else
-#define CASES_FROM_3(CASE) CASE(3) CASE(4)
-#endif
 
 /* One or two rows have too few sums to hide the latency of a multiply-add (4 cycles, 2 per cycle: 8 independent sums at
    least), so they take several panels at once. */
 INLINE int panels_at_once(int64_t n_rows, int n_panels) {
     return n_rows == 1 && n_panels == GATES ? GATES : n_rows <= 2 && n_panels % 2 == 0 ? 2 : 1;
+}
+
+/* Run the microkernel of a number of rows: up to ROWS in float32, up to WIDENING_ROWS otherwise. One switch for all of them:
+   with a second one inside, the compiler keeps addresses on the stack in the innermost loops. */
+INLINE void run_microkernel(int precision, int64_t rows, int panels, const product_part *of) {
+    switch (rows) {
+        case 1:
+            if (panels == GATES)
+                microkernel(precision, 1, GATES, of);
+            else if (panels == 2)
+                microkernel(precision, 1, 2, of);
+            else
+                microkernel(precision, 1, 1, of);
+            break;
+        case 2:
+            if (panels == 2)
+                microkernel(precision, 2, 2, of);
+            else
+                microkernel(precision, 2, 1, of);
+            break;
+        case 3: microkernel(precision, 3, 1, of); break;
+        case 4: microkernel(precision, 4, 1, of); break;
+#if ROWS >= 6
+        case 5: if (precision == FLOAT32) microkernel(FLOAT32, 5, 1, of); break;
+        case 6: if (precision == FLOAT32) microkernel(FLOAT32, 6, 1, of); break;
+#endif
+#if ROWS >= 8
+        case 7: if (precision == FLOAT32) microkernel(FLOAT32, 7, 1, of); break;
+        case 8: if (precision == FLOAT32) microkernel(FLOAT32, 8, 1, of); break;
+#endif
+#if ROWS >= 12
+        case 9: if (precision == FLOAT32) microkernel(FLOAT32, 9, 1, of); break;
+        case 10: if (precision == FLOAT32) microkernel(FLOAT32, 10, 1, of); break;
+        case 11: if (precision == FLOAT32) microkernel(FLOAT32, 11, 1, of); break;
+        case 12: if (precision == FLOAT32) microkernel(FLOAT32, 12, 1, of); break;
+#endif
+    }
 }
 
 /* The same for any number of rows, and for 1 to GATES panels. Chunks of inputs are the outer loop, so that all rows
@@ -166,122 +208,78 @@ INLINE int panels_at_once(int64_t n_rows, int n_panels) {
 INLINE void multiply_floats(int precision, int64_t n_rows, int n_panels, const float *inputs, int64_t input_stride,
                             const float *weights, int64_t n_inputs, float *sums, int64_t sum_stride, const float *after) {
     const int size = group_size(precision), at_once = panels_at_once(n_rows, n_panels);
-    const int64_t panel_stride = panel_lanes(precision, n_inputs), n_tiles = (n_rows + ROWS - 1) / ROWS;
+    const int64_t panel_stride = panel_lanes(precision, n_inputs), n_passes = (n_rows + ROWS - 1) / ROWS;
     /* Few rows wait for memory anyway, so their weights are widened as they are loaded. For more, a chunk is widened once
-       for all tiles. */
+       for all passes. */
     const int is_widened = precision != FLOAT32 && n_rows > WIDENING_ROWS;
-    float widened[precision == FLOAT32 ? 1 : INPUT_CHUNK * WIDE] __attribute__((aligned(64)));
-    /* Every tile prefetches its part of the next chunk: a step is so many lanes for each group of inputs. A single row
+    float widened[precision == FLOAT32 ? 1 : INPUT_CHUNK * PANEL] __attribute__((aligned(64)));
+    /* Every pass prefetches its part of the next chunk: a step is so many lanes for each group of inputs. A single row
        prefetches within its own chunk, because the processor's prefetching stops at the end of every page. */
-    const int64_t step = ((is_widened ? WIDE / size : WIDE) + n_tiles - 1) / n_tiles;
+    const int64_t step = ((is_widened ? PANEL / size : PANEL) + n_passes - 1) / n_passes;
     for (int panel = 0; panel < n_panels; panel += at_once) {
         for (int64_t first = 0; first < n_inputs; first += INPUT_CHUNK) {
             const int64_t n = at_most(n_inputs - first, INPUT_CHUNK);
-            const float *part = weights + panel_header(precision) + panel * panel_stride + first / size * WIDE;
+            const float *chunk = weights + panel_header(precision) + panel * panel_stride + first / size * PANEL;
             const int is_last = panel + at_once >= n_panels && first + n >= n_inputs;
-            const float *next = is_last ? after : part + n / size * WIDE, *from = part;
+            const float *next = is_last ? after : chunk + n / size * PANEL, *from = chunk;
             if (is_widened) {
                 for (int64_t k = 0; k < n; k += size)
                     for (int v = 0; v < 2; v++) {
-                        const vec lanes = load(part + k / size * WIDE + v * LANES);
+                        const vec lanes = load(chunk + k / size * PANEL + v * LANES);
                         _Pragma("GCC unroll 4") for (int i = 0; i < size; i++)
-                            store(widened + (k + i) * WIDE + v * LANES, widen(precision, lanes, i));
+                            store(widened + (k + i) * PANEL + v * LANES, widen(precision, lanes, i));
                     }
                 from = widened;
             }
-            for (int64_t t = 0; t < n_tiles; t++) {
-                /* Rows are divided evenly: a last tile of few rows would wait for memory and for its own sums. */
-                const int64_t row = n_rows * t / n_tiles, rows = n_rows * (t + 1) / n_tiles - row;
-                const float *input = inputs + row * input_stride + first;
-                const float *ahead = next + t * n / (is_widened ? 1 : size) * step;
-                float *to = sums + row * sum_stride + panel * WIDE;
-#define TILE(kind, rows, panels)                                                                                     \
-    tile(kind, rows, panels, input, input_stride, from, panel_stride, n, to, sum_stride, ahead, step);                \
-    break;
-#define CASE(rows)                                                                                                   \
-    case rows:                                                                                                       \
-        TILE(FLOAT32, rows, 1)
-                if (precision == FLOAT32 || is_widened) {
-                    switch (rows) {
-                        case 1:
-                            if (precision == FLOAT32 && at_once == GATES) { TILE(FLOAT32, 1, GATES) }
-                            if (precision == FLOAT32 && at_once == 2) { TILE(FLOAT32, 1, 2) }
-                            TILE(FLOAT32, 1, 1)
-                        case 2: if (precision == FLOAT32 && at_once == 2) { TILE(FLOAT32, 2, 2) } TILE(FLOAT32, 2, 1)
-                        CASES_FROM_3(CASE)
-                    }
-                    continue;
-                }
-                switch (rows) {
-                    case 1:
-                        if (at_once == GATES) { TILE(precision, 1, GATES) }
-                        if (at_once == 2) { TILE(precision, 1, 2) }
-                        TILE(precision, 1, 1)
-                    case 2: if (at_once == 2) { TILE(precision, 2, 2) } TILE(precision, 2, 1)
-                    case 3: TILE(precision, 3, 1)
-                    case WIDENING_ROWS: TILE(precision, WIDENING_ROWS, 1)
-                }
-#undef TILE
-#undef CASE
+            for (int64_t pass = 0; pass < n_passes; pass++) {
+                /* Rows are divided evenly: a last pass of few rows would wait for memory and for its own sums. */
+                const int64_t row = n_rows * pass / n_passes, rows = n_rows * (pass + 1) / n_passes - row;
+                const product_part part = {
+                    .inputs = inputs + row * input_stride + first,
+                    .input_stride = input_stride,
+                    .weights = from,
+                    .panel_stride = panel_stride,
+                    .n = n,
+                    .sums = sums + row * sum_stride + panel * PANEL,
+                    .sum_stride = sum_stride,
+                    .next = next + pass * n / (is_widened ? 1 : size) * step,
+                    .next_step = step,
+                };
+                if (precision == FLOAT32)
+                    run_microkernel(FLOAT32, rows, at_once, &part);
+                else if (is_widened)
+                    run_microkernel(FLOAT32, rows, 1, &part);
+                else
+                    run_microkernel(precision, rows, at_once, &part);
             }
         }
     }
 }
 
 #if HAS_DOT
-/* As `tile`, for rounded rows and weights of bytes: exact sums of integers. `input_stride` is in bytes; `ahead`: lanes from
-   a weight to the one prefetched for it, for a single row; 0 for none. */
-INLINE void tile_bytes(int wide, int ahead, int rows, int panels, const char *inputs, int64_t input_stride,
-                       const float *weights, int64_t panel_stride, int64_t n, int32_t *sums, int64_t sum_stride,
-                       const float *next, int64_t next_step) {
-    ivec sum[ROWS * 2];
-    _Pragma("GCC unroll 24") for (int i = 0; i < rows * 2 * panels; i++) sum[i] = (ivec){0};
-    for (int64_t k = 0; k < n; k++) {
-        ivec weight[2 * GATES];
-        if (rows > 1) __builtin_prefetch(next), next += next_step;
-        _Pragma("GCC unroll 2") for (int term = 0; term < dot_terms(wide); term++) {
-            _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
-                const float *from = weights + (v / 2) * panel_stride + k * WIDE + (v % 2) * LANES;
-                /* Once for every line of the cache, which is two vectors of AVX2. */
-                if (ahead && !term && v * LANES % LINE == 0) __builtin_prefetch(from + ahead);
-                weight[v] = dot_weights(wide, (ivec)load(from), term);
-            }
-            _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++) {
-                int32_t lane;
-                memcpy(&lane, inputs + r * input_stride + group_bytes(wide) * k + 4 * term, 4);
-                _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++)
-                    sum[r * 2 * panels + v] = dot(wide, sum[r * 2 * panels + v], lane - (ivec){0}, weight[v]);
-            }
-        }
-    }
-    _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
-        _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
-            ivec *to = (ivec *)(sums + r * sum_stride + v * LANES);
-            *to += sum[r * 2 * panels + v] >> dot_shift(wide);
-        }
-}
-
 #if HAS_ROW_PAIRS
-/* The same for two rows or more, whose instruction does twice as many products: of eight bytes of two rows by those of two
-   columns. A vector of weights has four bytes of four columns, so two of them in a row are interleaved. */
-INLINE void tile_row_pairs(int rows, int panels, const char *inputs, int64_t input_stride, const float *weights,
-                           int64_t panel_stride, int64_t n, int32_t *sums, int64_t sum_stride, const float *next, int64_t next_step) {
+/* As `microkernel_bytes`, for two rows or more, with an instruction that does twice as many products: of eight bytes of two
+   rows by those of two columns. A vector of weights has four bytes of four columns, so two vectors are interleaved. */
+INLINE void microkernel_row_pairs(int rows, int panels, const product_part *of) {
+    const char *inputs = of->inputs;
+    const float *next = of->next;
+    int32_t *sums = of->sums;
     /* Of two rows: for each vector of four columns, the sums of the first two and of the last two. */
     int32x4_t sum[(ROWS + 1) / 2 * 4];
     const int pairs = (rows + 1) / 2, n_sums = 4 * panels; /* without a second row, the last one is taken twice */
     _Pragma("GCC unroll 16") for (int i = 0; i < pairs * n_sums; i++) sum[i] = vdupq_n_s32(0);
-    for (int64_t k = 0; k < n; k += 2) { /* groups are padded to a multiple of 16 */
+    for (int64_t k = 0; k < of->n; k += 2) { /* groups are padded to a multiple of 16 */
         int32x4_t weight[4 * 2];
-        __builtin_prefetch(next), __builtin_prefetch(next + next_step), next += 2 * next_step;
+        __builtin_prefetch(next), __builtin_prefetch(next + of->next_step), next += 2 * of->next_step;
         _Pragma("GCC unroll 4") for (int v = 0; v < 2 * panels; v++) {
-            const float *from = weights + (v / 2) * panel_stride + k * WIDE + (v % 2) * LANES;
-            const int32x4_t first = (int32x4_t)load(from), second = (int32x4_t)load(from + WIDE);
+            const float *from = of->weights + (v / 2) * of->panel_stride + k * PANEL + (v % 2) * LANES;
+            const int32x4_t first = (int32x4_t)load(from), second = (int32x4_t)load(from + PANEL);
             weight[2 * v] = vzip1q_s32(first, second), weight[2 * v + 1] = vzip2q_s32(first, second);
         }
         _Pragma("GCC unroll 4") for (int pair = 0; pair < pairs; pair++) {
             const int second = 2 * pair + 1 < rows ? 2 * pair + 1 : 2 * pair;
-            const int8_t *upper = (const int8_t *)inputs + 2 * pair * input_stride + 4 * k;
-            const int8_t *lower = (const int8_t *)inputs + second * input_stride + 4 * k;
+            const int8_t *upper = (const int8_t *)inputs + 2 * pair * of->input_stride + 4 * k;
+            const int8_t *lower = (const int8_t *)inputs + second * of->input_stride + 4 * k;
             const int8x16_t both = vcombine_s8(vld1_s8(upper), vld1_s8(lower));
             _Pragma("GCC unroll 8") for (int i = 0; i < n_sums; i++)
                 sum[pair * n_sums + i] = vmmlaq_s32(sum[pair * n_sums + i], both, (int8x16_t)weight[i]);
@@ -290,7 +288,7 @@ INLINE void tile_row_pairs(int rows, int panels, const char *inputs, int64_t inp
     _Pragma("GCC unroll 8") for (int r = 0; r < rows; r++)
         _Pragma("GCC unroll 4") for (int v = 0; v < 2 * panels; v++) {
             const int32x4_t first = sum[r / 2 * n_sums + 2 * v], second = sum[r / 2 * n_sums + 2 * v + 1];
-            int32_t *to = sums + r * sum_stride + v * LANES;
+            int32_t *to = sums + r * of->sum_stride + v * LANES;
             const int32x4_t row = r % 2 ? vcombine_s32(vget_high_s32(first), vget_high_s32(second))
                                         : vcombine_s32(vget_low_s32(first), vget_low_s32(second));
             vst1q_s32(to, vaddq_s32(vld1q_s32(to), row));
@@ -298,49 +296,109 @@ INLINE void tile_row_pairs(int rows, int panels, const char *inputs, int64_t inp
 }
 #endif
 
+/* As `microkernel`, for rounded rows and weights of bytes: exact sums of integers. `ahead`: lanes from a weight to the one
+   prefetched for it, for a single row; 0 for none. */
+INLINE void microkernel_bytes(int as_shorts, int ahead, int rows, int panels, const product_part *of) {
+#if HAS_ROW_PAIRS
+    if (rows > 1) {
+        microkernel_row_pairs(rows, panels, of);
+        return;
+    }
+#endif
+    const char *inputs = of->inputs;
+    const float *next = of->next;
+    int32_t *sums = of->sums;
+    ivec sum[ROWS * 2];
+    _Pragma("GCC unroll 24") for (int i = 0; i < rows * 2 * panels; i++) sum[i] = (ivec){0};
+    for (int64_t k = 0; k < of->n; k++) {
+        ivec weight[2 * GATES];
+        if (rows > 1) __builtin_prefetch(next), next += of->next_step;
+        _Pragma("GCC unroll 2") for (int term = 0; term < dot_terms(as_shorts); term++) {
+            _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
+                const float *from = of->weights + (v / 2) * of->panel_stride + k * PANEL + (v % 2) * LANES;
+                /* Once for every line of the cache, which is two vectors of AVX2. */
+                if (ahead && !term && v * LANES % LINE == 0) __builtin_prefetch(from + ahead);
+                weight[v] = dot_weights(as_shorts, (ivec)load(from), term);
+            }
+            _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++) {
+                int32_t lane;
+                memcpy(&lane, inputs + r * of->input_stride + group_bytes(as_shorts) * k + 4 * term, 4);
+                _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++)
+                    sum[r * 2 * panels + v] = dot(as_shorts, sum[r * 2 * panels + v], lane - (ivec){0}, weight[v]);
+            }
+        }
+    }
+    _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
+        _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
+            ivec *to = (ivec *)(sums + r * of->sum_stride + v * LANES);
+            *to += sum[r * 2 * panels + v] >> dot_shift(as_shorts);
+        }
+}
+
+/* Run the microkernel of a number of rows. `is_cached`: the weights of a single row are in the cache already. */
+INLINE void run_microkernel_bytes(int as_shorts, int is_cached, int64_t rows, int panels, const product_part *of) {
+    switch (rows) {
+        case 1:
+            if (panels == GATES && is_cached)
+                microkernel_bytes(as_shorts, 0, 1, GATES, of);
+            else if (panels == GATES)
+                microkernel_bytes(as_shorts, AHEAD, 1, GATES, of);
+            else if (panels == 2)
+                microkernel_bytes(as_shorts, AHEAD, 1, 2, of);
+            else
+                microkernel_bytes(as_shorts, AHEAD, 1, 1, of);
+            break;
+        case 2:
+            if (panels == 2)
+                microkernel_bytes(as_shorts, 0, 2, 2, of);
+            else
+                microkernel_bytes(as_shorts, 0, 2, 1, of);
+            break;
+        case 3: microkernel_bytes(as_shorts, 0, 3, 1, of); break;
+        case 4: microkernel_bytes(as_shorts, 0, 4, 1, of); break;
+#if ROWS >= 6
+        case 5: microkernel_bytes(as_shorts, 0, 5, 1, of); break;
+        case 6: microkernel_bytes(as_shorts, 0, 6, 1, of); break;
+#endif
+#if ROWS >= 8
+        case 7: microkernel_bytes(as_shorts, 0, 7, 1, of); break;
+        case 8: microkernel_bytes(as_shorts, 0, 8, 1, of); break;
+#endif
+#if ROWS >= 12
+        case 9: microkernel_bytes(as_shorts, 0, 9, 1, of); break;
+        case 10: microkernel_bytes(as_shorts, 0, 10, 1, of); break;
+        case 11: microkernel_bytes(as_shorts, 0, 11, 1, of); break;
+        case 12: microkernel_bytes(as_shorts, 0, 12, 1, of); break;
+#endif
+    }
+}
+
 INLINE void multiply_bytes(int precision, int64_t n_rows, int n_panels, const char *inputs, int64_t input_stride,
                            const float *weights, int64_t n_inputs, int32_t *sums, int64_t sum_stride, const float *after) {
-    const int wide = is_wide(precision);
-    const int64_t panel_stride = panel_lanes(precision, n_inputs), n_tiles = (n_rows + ROWS - 1) / ROWS;
-    const int64_t n_all = n_groups(precision, n_inputs), step = (WIDE + n_tiles - 1) / n_tiles;
+    const int as_shorts = multiplies_shorts(precision);
+    const int64_t panel_stride = panel_lanes(precision, n_inputs), n_passes = (n_rows + ROWS - 1) / ROWS;
+    const int64_t n_all = n_groups(precision, n_inputs), step = (PANEL + n_passes - 1) / n_passes;
     const int at_once = panels_at_once(n_rows, n_panels);
     for (int panel = 0; panel < n_panels; panel += at_once) {
-        for (int64_t first = 0; first < n_all; first += dot_groups(wide)) {
-            const int64_t n = at_most(n_all - first, dot_groups(wide));
-            const float *part = weights + panel_header(precision) + panel * panel_stride + first * WIDE;
+        for (int64_t first = 0; first < n_all; first += dot_groups(as_shorts)) {
+            const int64_t n = at_most(n_all - first, dot_groups(as_shorts));
+            const float *chunk = weights + panel_header(precision) + panel * panel_stride + first * PANEL;
             const int is_last = panel + at_once >= n_panels && first + n >= n_all;
-            const float *next = is_last ? after : part + n * WIDE;
-            for (int64_t t = 0; t < n_tiles; t++) {
-                const int64_t row = n_rows * t / n_tiles, rows = n_rows * (t + 1) / n_tiles - row;
-                const char *input = inputs + row * input_stride + group_bytes(wide) * first;
-                const float *ahead = next + t * n * step;
-                int32_t *to = sums + row * sum_stride + panel * WIDE;
-#define ARGUMENTS input, input_stride, part, panel_stride, n, to, sum_stride, ahead, step
-#if HAS_ROW_PAIRS
-#define TILE(fetched, rows, panels)                                                                                  \
-    if ((rows) > 1) tile_row_pairs(rows, panels, ARGUMENTS);                                                         \
-    else tile_bytes(wide, fetched, rows, panels, ARGUMENTS);                                                         \
-    break;
-#else
-#define TILE(fetched, rows, panels)                                                                                  \
-    tile_bytes(wide, fetched, rows, panels, ARGUMENTS);                                                              \
-    break;
-#endif
-#define CASE(rows)                                                                                                   \
-    case rows:                                                                                                       \
-        TILE(0, rows, 1)
-                switch (rows) {
-                    case 1:
-                        if (at_once == GATES && !after) { TILE(0, 1, GATES) }
-                        if (at_once == GATES) { TILE(AHEAD, 1, GATES) }
-                        if (at_once == 2) { TILE(AHEAD, 1, 2) }
-                        TILE(AHEAD, 1, 1)
-                    case 2: if (at_once == 2) { TILE(0, 2, 2) } TILE(0, 2, 1)
-                    CASES_FROM_3(CASE)
-                }
-#undef ARGUMENTS
-#undef TILE
-#undef CASE
+            const float *next = is_last ? after : chunk + n * PANEL;
+            for (int64_t pass = 0; pass < n_passes; pass++) {
+                const int64_t row = n_rows * pass / n_passes, rows = n_rows * (pass + 1) / n_passes - row;
+                const product_part part = {
+                    .inputs = inputs + row * input_stride + group_bytes(as_shorts) * first,
+                    .input_stride = input_stride,
+                    .weights = chunk,
+                    .panel_stride = panel_stride,
+                    .n = n,
+                    .sums = sums + row * sum_stride + panel * PANEL,
+                    .sum_stride = sum_stride,
+                    .next = next + pass * n * step,
+                    .next_step = step,
+                };
+                run_microkernel_bytes(as_shorts, !after, rows, at_once, &part);
             }
         }
     }
@@ -348,60 +406,59 @@ INLINE void multiply_bytes(int precision, int64_t n_rows, int n_panels, const ch
 #endif
 
 #if HAS_TILES
-/* As `tile`, for one or two rows of bf16 with the bits of `multiply_tiles`: a tile's product sums the first and the second
-   inputs of 16 pairs apart, then adds both. A product of two bf16 numbers has no rounding, so multiplication and addition
-   may be one instruction or two. */
-INLINE void tile_pairs(int rows, int panels, const char *inputs, int64_t input_stride, const float *weights,
-                       int64_t panel_stride, int64_t n_blocks, float *sums, int64_t sum_stride) {
-    for (int64_t block = 0; block < n_blocks; block++) {
+/* As `microkernel`, for one or two rows of bf16 with the bits of `multiply_tiles`: a tile's product sums the first and the
+   second inputs of 16 pairs apart, then adds both. `n` is a multiple of 16. A product of two bf16 numbers has no rounding, so
+   multiplication and addition may be one instruction or two. */
+INLINE void microkernel_pairs(int rows, int panels, const product_part *of) {
+    const char *inputs = of->inputs;
+    float *sums = of->sums;
+    for (int64_t block = 0; block < of->n / 16; block++) {
         vec sum[2][2 * GATES];
         _Pragma("GCC unroll 16") for (int i = 0; i < rows * 2 * panels; i++) sum[0][i] = sum[1][i] = (vec){0};
         for (int64_t k = 16 * block; k < 16 * (block + 1); k++) {
             vec input[2][2];
             _Pragma("GCC unroll 2") for (int r = 0; r < rows; r++) {
                 int32_t pair;
-                memcpy(&pair, inputs + r * input_stride + 4 * k, 4);
-                for (int part = 0; part < 2; part++)
-                    input[r][part] = widen(BFLOAT16, (vec)(pair - (ivec){0}), part);
+                memcpy(&pair, inputs + r * of->input_stride + 4 * k, 4);
+                for (int i = 0; i < 2; i++) input[r][i] = widen(BFLOAT16, (vec)(pair - (ivec){0}), i);
             }
             _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
-                const float *from = weights + (v / 2) * panel_stride + k * WIDE + (v % 2) * LANES;
+                const float *from = of->weights + (v / 2) * of->panel_stride + k * PANEL + (v % 2) * LANES;
                 __builtin_prefetch(from + AHEAD);
                 const vec lanes = load(from);
-                _Pragma("GCC unroll 2") for (int part = 0; part < 2; part++) {
-                    const vec weight = widen(BFLOAT16, lanes, part);
+                _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++) {
+                    const vec weight = widen(BFLOAT16, lanes, i);
                     _Pragma("GCC unroll 2") for (int r = 0; r < rows; r++)
-                        sum[part][r * 2 * panels + v] += input[r][part] * weight;
+                        sum[i][r * 2 * panels + v] += input[r][i] * weight;
                 }
             }
         }
         _Pragma("GCC unroll 2") for (int r = 0; r < rows; r++)
             _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
-                float *to = sums + r * sum_stride + v * LANES;
+                float *to = sums + r * of->sum_stride + v * LANES;
                 store(to, load(to) + (sum[0][r * 2 * panels + v] + sum[1][r * 2 * panels + v]));
             }
     }
 }
 
-static inline void multiply_pairs(int64_t n_rows, int n_panels, const char *inputs, int64_t input_stride, const float *weights,
-                           int64_t n_inputs, float *sums, int64_t sum_stride) {
-    const int64_t panel_stride = panel_lanes(BFLOAT16, n_inputs), n_blocks = n_groups(BFLOAT16, n_inputs) / 16;
+static inline void multiply_pairs(int64_t n_rows, int n_panels, const char *inputs, int64_t input_stride,
+                                  const float *weights, int64_t n_inputs, float *sums, int64_t sum_stride) {
+    product_part part = {.inputs = inputs, .input_stride = input_stride, .sum_stride = sum_stride};
+    part.panel_stride = panel_lanes(BFLOAT16, n_inputs), part.n = n_groups(BFLOAT16, n_inputs);
     const int at_once = panels_at_once(n_rows, n_panels);
     const unsigned mode = FLUSH_DENORMALS();
     for (int panel = 0; panel < n_panels; panel += at_once) {
-        const float *part = weights + panel * panel_stride;
-        float *to = sums + panel * WIDE;
-#define TILE(rows, panels)                                                                                           \
-    tile_pairs(rows, panels, inputs, input_stride, part, panel_stride, n_blocks, to, sum_stride);                     \
-    break;
-        switch (n_rows) {
-            case 1:
-                if (at_once == GATES) { TILE(1, GATES) }
-                if (at_once == 2) { TILE(1, 2) }
-                TILE(1, 1)
-            case 2: if (at_once == 2) { TILE(2, 2) } TILE(2, 1)
-        }
-#undef TILE
+        part.weights = weights + panel * part.panel_stride, part.sums = sums + panel * PANEL;
+        if (n_rows == 1 && at_once == GATES)
+            microkernel_pairs(1, GATES, &part);
+        else if (n_rows == 1 && at_once == 2)
+            microkernel_pairs(1, 2, &part);
+        else if (n_rows == 1)
+            microkernel_pairs(1, 1, &part);
+        else if (at_once == 2)
+            microkernel_pairs(2, 2, &part);
+        else
+            microkernel_pairs(2, 1, &part);
     }
     RESTORE_MODE(mode);
 }
@@ -420,7 +477,7 @@ static void configure_tiles(int first_rows, int second_rows) {
    switch between threads. */
 static inline void release_tiles(void) { TILE_RELEASE(); }
 
-/* sums[rows][n_panels * WIDE] += inputs x panels with tiles, for rounded rows. Sums are int32 or float. Two tiles of rows
+/* sums[rows][n_panels * PANEL] += inputs x panels with tiles, for rounded rows. Sums are int32 or float. Two tiles of rows
    and two of columns are computed at once, so that each tile of inputs and of weights is loaded for two products. */
 INLINE void multiply_tiles(int precision, int64_t n_rows, int n_panels, const char *inputs, int64_t input_stride,
                            const float *weights, int64_t n_inputs, void *sums, int64_t sum_stride, const float *after) {
@@ -436,7 +493,7 @@ INLINE void multiply_tiles(int precision, int64_t n_rows, int n_panels, const ch
             const int first_rows = (int)at_most(rows, TILE_ROWS), second_rows = (int)rows - first_rows;
             if (configured != rows) configure_tiles(first_rows, second_rows), configured = (int)rows;
             const char *x = inputs + row * input_stride, *y = x + TILE_ROWS * input_stride, *w = panel_weights;
-            float *left = (float *)sums + row * sum_stride + panel * WIDE, *right = left + 16;
+            float *left = (float *)sums + row * sum_stride + panel * PANEL, *right = left + 16;
             float *lower_left = left + TILE_ROWS * sum_stride, *lower_right = right + TILE_ROWS * sum_stride;
             TILE_LOAD(0, left, stride);
             TILE_LOAD(1, right, stride);
@@ -445,10 +502,10 @@ INLINE void multiply_tiles(int precision, int64_t n_rows, int n_panels, const ch
                 TILE_LOAD(3, lower_right, stride);
             }
             const char *ahead = next + pass * n_blocks * line_step * 2 * 64;
-            for (int64_t block = 0; block < n_blocks; block++, x += TILE_BYTES, y += TILE_BYTES, w += 16 * 4 * WIDE) {
+            for (int64_t block = 0; block < n_blocks; block++, x += TILE_BYTES, y += TILE_BYTES, w += 16 * 4 * PANEL) {
                 TILE_LOAD(4, x, input_stride);
-                TILE_LOAD(6, w, 4 * WIDE);
-                TILE_LOAD(7, w + TILE_BYTES, 4 * WIDE);
+                TILE_LOAD(6, w, 4 * PANEL);
+                TILE_LOAD(7, w + TILE_BYTES, 4 * PANEL);
                 for (int64_t line = 0; line < line_step; line++, ahead += 2 * 64)
                     __builtin_prefetch(ahead), __builtin_prefetch(ahead + 64);
                 if (is_bytes(precision)) {

@@ -2,7 +2,7 @@
 
    Some products read their inputs as floats (weights are widened as they are loaded), others need them in the weights'
    own precision: VNNI and AMX. A rounded row is a header of 64 bytes, whose first number is the row's scale, and then
-   its numbers, padded with zeros to a multiple of 64 bytes. The header also keeps the rows of one tile in different sets
+   its numbers, padded with zeros to a multiple of 64 bytes. The header also keeps the rows of a product in different sets
    of the L1 cache: without it, rows of 4,096 bytes would evict each other. */
 
 #ifndef ELMOKIT_ROUNDED_ROWS_H
@@ -29,13 +29,13 @@ INLINE ivec larger_bits(ivec left, ivec right) {
 
 /* Round numbers to bytes, in as many bytes as the products of the precision read. Of the last vector of a row, only the
    first n are stored, unless pairs need whole groups. */
-INLINE void round_lanes(int wide, vec value, vec factor, char *to, int64_t n) {
+INLINE void round_lanes(int as_shorts, vec value, vec factor, char *to, int64_t n) {
     /* As in `exponential`: this addition leaves the nearest whole number in the lowest bits, in which the upper ones do
        not matter. */
     const vec shifted = value * factor + 12582912.0f;
-    const ivec rounded = (ivec)shifted + input_offset(wide);
+    const ivec rounded = (ivec)shifted + input_offset(as_shorts);
 #if DOT_OF_PAIRS
-    if (wide) {
+    if (as_shorts) {
         typedef short half_vec __attribute__((vector_size(2 * LANES), aligned(2)));
         enum { ORDER = 0xd8 }; /* the numbers of a group of four as 0, 2, 1, 3 */
 #if defined(__AVX512F__)
@@ -58,8 +58,8 @@ INLINE void round_lanes(int wide, vec value, vec factor, char *to, int64_t n) {
 
 /* Round rows of n numbers, `from` to `to`. */
 static inline void round_rows(int precision, int64_t n_rows, const float *from, int64_t n, char *to) {
-    const int wide = is_wide(precision);
-    const int64_t row_bytes = rounded_row_bytes(precision, n), padding = 16 * group_bytes(wide);
+    const int as_shorts = multiplies_shorts(precision);
+    const int64_t row_bytes = rounded_row_bytes(precision, n), padding = 16 * group_bytes(as_shorts);
     typedef short half_vec __attribute__((vector_size(2 * LANES), aligned(2)));
     for (int64_t row = 0; row < n_rows; row++, from += n, to += row_bytes) {
         char *numbers = to + ROW_HEADER;
@@ -86,9 +86,10 @@ static inline void round_rows(int precision, int64_t n_rows, const float *from, 
         memcpy(&bound, &most, sizeof bound);
         *(float *)to = bound / 127.0f;
         const vec factor = all(bound > 0 ? 127.0f / bound : 0.0f);
-        const int64_t bytes = group_bytes(wide) / 4; /* of a number */
-        for (at = 0; at + LANES <= n; at += LANES) round_lanes(wide, load(from + at), factor, numbers + bytes * at, LANES);
-        if (at < n) round_lanes(wide, load_some(from + at, n - at), factor, numbers + bytes * at, n - at);
+        const int64_t bytes = group_bytes(as_shorts) / 4; /* of a number */
+        for (at = 0; at + LANES <= n; at += LANES)
+            round_lanes(as_shorts, load(from + at), factor, numbers + bytes * at, LANES);
+        if (at < n) round_lanes(as_shorts, load_some(from + at, n - at), factor, numbers + bytes * at, n - at);
     }
 }
 

@@ -22,23 +22,23 @@ enum {
     SMALL_BYTES = 1 << 22,
 };
 
-static int64_t panels_of(int64_t n) { return (n + WIDE - 1) / WIDE; }
+static int64_t panels_of(int64_t n) { return (n + PANEL - 1) / PANEL; }
 
 static int64_t table_size(const convolution *of, int64_t n_rows) {
-    return panels_of(of->n_filters) * n_rows * of->width * WIDE;
+    return panels_of(of->n_filters) * n_rows * of->width * PANEL;
 }
 
 /* What each character adds to the response of each filter, at each place within the filter's window: (panels, characters,
-   width, WIDE). `sums`: memory for the products, (characters, filters padded to whole panels). */
+   width, PANEL). `sums`: memory for the products, (characters, filters padded to whole panels). */
 static void fill_table(const convolution *of, int64_t n_rows, const float *characters, float *sums, float *table) {
-    const int64_t n_panels = panels_of(of->n_filters), n_columns = n_panels * WIDE;
+    const int64_t n_panels = panels_of(of->n_filters), n_columns = n_panels * PANEL;
     for (int64_t place = 0; place < of->width; place++) {
         const matrix *weights = of->by_place + place;
         multiply_part(&ALONE, weights, n_rows, (inputs){characters, 4 * weights->n_inputs}, sums, n_columns, INFINITY);
         for (int64_t row = 0; row < n_rows; row++)
             for (int64_t panel = 0; panel < n_panels; panel++)
-                memcpy(table + ((panel * n_rows + row) * of->width + place) * WIDE, sums + row * n_columns + panel * WIDE,
-                       WIDE * sizeof(float));
+                memcpy(table + ((panel * n_rows + row) * of->width + place) * PANEL,
+                       sums + row * n_columns + panel * PANEL, PANEL * sizeof(float));
     }
 }
 
@@ -50,7 +50,7 @@ static float *copy(const float *from, int64_t n) {
 
 /* Pack the filters of a convolution for each place of the window. */
 static int pack_filters(const float *filters, int64_t character_dim, convolution *of) {
-    const int64_t n_rows = panels_of(of->n_filters) * WIDE;
+    const int64_t n_rows = panels_of(of->n_filters) * PANEL;
     float *at_place = calloc(n_rows * character_dim, sizeof *at_place);
     const float **rows = calloc(n_rows, sizeof *rows);
     int is_packed = at_place && rows && (of->by_place = calloc(of->width, sizeof *of->by_place));
@@ -83,7 +83,7 @@ static int pack_convolutions(const elmokit_token_weights *given, token_layer *la
         widest = of->n_filters > widest ? of->n_filters : widest;
     }
     if (total > MAX_TABLE) return 0;
-    float *sums = take_memory(given->n_characters * panels_of(widest) * WIDE * sizeof(float));
+    float *sums = take_memory(given->n_characters * panels_of(widest) * PANEL * sizeof(float));
     int has_memory = sums != NULL;
     for (int64_t k = 0; has_memory && k < given->n_convolutions; k++) {
         convolution *of = layer->convolutions + k;
@@ -199,7 +199,7 @@ INLINE void largest_response(int64_t width, const int64_t *ids, int64_t n_window
     for (int64_t window = 0; window < n_windows; window++) {
         vec sum[2] = {{0}, {0}};
         for (int64_t place = 0; place < width; place++) {
-            const float *row = table + (ids[window + place] * width + place) * WIDE;
+            const float *row = table + (ids[window + place] * width + place) * PANEL;
             for (int v = 0; v < 2; v++) sum[v] += load(row + v * LANES);
         }
         for (int v = 0; v < 2; v++) best[v] = choose((sum[v] > best[v]) | (sum[v] != sum[v]), sum[v], best[v]);
@@ -289,8 +289,9 @@ static void run_tokens(const member *me, const token_call *call, int64_t first, 
         for (int64_t panel = 0; panel < panels_of(of->n_filters); panel++, turn++)
             if (turn % me->n_threads == me->thread)
                 convolve_panel(n, call->char_ids + first * call->n_columns, call->n_columns, of->width,
-                               call->tables[k] + panel * call->n_rows * of->width * WIDE, of->bias + panel * WIDE,
-                               of->n_filters - panel * WIDE, layer->uses_tanh, features + feature + panel * WIDE, n_features);
+                               call->tables[k] + panel * call->n_rows * of->width * PANEL, of->bias + panel * PANEL,
+                               of->n_filters - panel * PANEL, layer->uses_tanh, features + feature + panel * PANEL,
+                               n_features);
         feature += of->n_filters;
     }
     meet(me);
@@ -354,7 +355,7 @@ static int make_tables(const token_layer *layer, int64_t n_rows, const float *ch
     int64_t widest = 0;
     for (int64_t k = 0; k < layer->n_convolutions; k++)
         widest = layer->convolutions[k].n_filters > widest ? layer->convolutions[k].n_filters : widest;
-    float *sums = take_memory(n_rows * panels_of(widest) * WIDE * sizeof(float));
+    float *sums = take_memory(n_rows * panels_of(widest) * PANEL * sizeof(float));
     int has_memory = sums != NULL;
     for (int64_t k = 0; has_memory && k < layer->n_convolutions; k++) {
         const convolution *of = layer->convolutions + k;

@@ -15,8 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.network.recurrence import StepFunctions, run_recurrence, sigmoid_backward_, tanh_backward_
-from elmokit.network.reversal import reorder, reversed_positions
+from elmokit.network.recurrence import (
+    StepFunctions,
+    reorder,
+    reversed_positions,
+    run_recurrence,
+    sigmoid_backward_,
+    tanh_backward_,
+)
 
 # The forget gate is 1 - i, so there is no block for it.
 N_BLOCKS = 3
@@ -89,15 +95,15 @@ class CoupledLSTM(nn.Module):
         return torch.cat([forward, reorder(backward, positions)], dim=-1) * mask[..., None]
 
 
-def _step(gates: Tensor, cell_before: Tensor, cell_after: Tensor, squashed: Tensor, output: Tensor) -> None:
+def _step(gates: Tensor, cell_before: Tensor, cell_after: Tensor, tanh_cell: Tensor, output: Tensor) -> None:
     """Compute the elementwise part of one step; arguments as in ``StepFunctions.forward``."""
     i, j, o = gates.chunk(N_BLOCKS, dim=-1)
     i.sigmoid_()
     j.tanh_()
     o.sigmoid_()
     torch.lerp(cell_before, j, i, out=cell_after)  # (1 - i) * cell + i * j
-    torch.tanh(cell_after, out=squashed)
-    torch.mul(squashed, o, out=output)
+    torch.tanh(cell_after, out=tanh_cell)
+    torch.mul(tanh_cell, o, out=output)
 
 
 def _step_backward(
@@ -105,15 +111,15 @@ def _step_backward(
     gates: Tensor,
     cell_before: Tensor,
     cell_after: Tensor,
-    squashed: Tensor,
+    tanh_cell: Tensor,
     cell_gradient: Tensor,
     gate_gradient: Tensor,
 ) -> None:
     """Compute the gradient of ``_step``; arguments as in ``StepFunctions.backward``."""
     i, j, o = gates.chunk(N_BLOCKS, dim=-1)
     to_i, to_j, to_o = gate_gradient.chunk(N_BLOCKS, dim=-1)
-    torch.mul(gradient, squashed, out=to_o)
-    to_cell = torch.ops.aten.tanh_backward(gradient * o, squashed).add_(cell_gradient)
+    torch.mul(gradient, tanh_cell, out=to_o)
+    to_cell = torch.ops.aten.tanh_backward(gradient * o, tanh_cell).add_(cell_gradient)
     # c' = c + i * (j - c): dc'/di = j - c, dc'/dj = i, dc'/dc = 1 - i.
     torch.mul(to_cell, j - cell_before, out=to_i)
     torch.mul(to_cell, i, out=to_j)

@@ -15,8 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.network.recurrence import StepFunctions, run_recurrence, sigmoid_backward_, tanh_backward_
-from elmokit.network.reversal import reorder, reversed_positions
+from elmokit.network.recurrence import (
+    StepFunctions,
+    reorder,
+    reversed_positions,
+    run_recurrence,
+    sigmoid_backward_,
+    tanh_backward_,
+)
 
 # The bypass k depends on the input alone, hence one block fewer for the state.
 N_STATE_BLOCKS = 5
@@ -84,15 +90,15 @@ class HighwayLSTM(nn.Module):
         return (outputs if positions is None else reorder(outputs, positions)) * mask[..., None]
 
 
-def _step(gates: Tensor, cell_before: Tensor, cell_after: Tensor, squashed: Tensor, output: Tensor) -> None:
+def _step(gates: Tensor, cell_before: Tensor, cell_after: Tensor, tanh_cell: Tensor, output: Tensor) -> None:
     """Compute the elementwise part of one step; arguments as in ``StepFunctions.forward``."""
     i_and_f, g, o_and_r, bypass = torch.split(gates, [n * cell_before.shape[-1] for n in (2, 1, 2, 1)], -1)
     # Two calls for the four sigmoids.
     i, f = i_and_f.sigmoid_().chunk(2, dim=-1)
     o, r = o_and_r.sigmoid_().chunk(2, dim=-1)
     torch.mul(f, cell_before, out=cell_after).addcmul_(i, g.tanh_())
-    torch.tanh(cell_after, out=squashed)
-    torch.lerp(bypass, o * squashed, r, out=output)  # r * o * tanh(c) + (1 - r) * bypass
+    torch.tanh(cell_after, out=tanh_cell)
+    torch.lerp(bypass, o * tanh_cell, r, out=output)  # r * o * tanh(c) + (1 - r) * bypass
 
 
 def _step_backward(
@@ -100,7 +106,7 @@ def _step_backward(
     gates: Tensor,
     cell_before: Tensor,
     cell_after: Tensor,
-    squashed: Tensor,
+    tanh_cell: Tensor,
     cell_gradient: Tensor,
     gate_gradient: Tensor,
 ) -> None:
@@ -108,11 +114,11 @@ def _step_backward(
     i, f, g, o, r, bypass = gates.chunk(N_INPUT_BLOCKS, dim=-1)
     to_i, to_f, to_g, to_o, to_r, to_bypass = gate_gradient.chunk(N_INPUT_BLOCKS, dim=-1)
     # h = r * m + (1 - r) * k with m = o * tanh(c): dh/dr = m - k, dh/dm = r, dh/dk = 1 - r.
-    torch.mul(gradient, o * squashed - bypass, out=to_r)
+    torch.mul(gradient, o * tanh_cell - bypass, out=to_r)
     to_memory = gradient * r
     torch.sub(gradient, to_memory, out=to_bypass)
-    torch.mul(to_memory, squashed, out=to_o)
-    to_cell = torch.ops.aten.tanh_backward(to_memory.mul_(o), squashed).add_(cell_gradient)
+    torch.mul(to_memory, tanh_cell, out=to_o)
+    to_cell = torch.ops.aten.tanh_backward(to_memory.mul_(o), tanh_cell).add_(cell_gradient)
     torch.mul(to_cell, g, out=to_i)
     torch.mul(to_cell, cell_before, out=to_f)
     torch.mul(to_cell, i, out=to_g)

@@ -17,10 +17,10 @@ ELMOKIT_API void elmokit_large_pages(void *memory, int64_t n_bytes);
 /* The elementwise part of one LSTM training step, in float32.
 
    gates: (n_rows, 4 * hidden_dim), the sums of i, g, f, o; replaced by their activations. cell_before: (n_rows, hidden_dim).
-   Written, in the same size: the new cell, its tanh (`squashed`), and that times the activation of o (`outputs`).
+   Written, in the same size: the new cell, its tanh (`tanh_cells`), and that times the activation of o (`outputs`).
    cell_clip: a bound on the magnitude of cells; INFINITY for none. */
 ELMOKIT_API void elmokit_training_step(int64_t n_threads, int64_t n_rows, int64_t hidden_dim, float *gates,
-                                       const float *cell_before, float *cell_after, float *squashed, float *outputs,
+                                       const float *cell_before, float *cell_after, float *tanh_cells, float *outputs,
                                        float cell_clip);
 
 /* Compute gate_gradient, the gradient of the gate sums, from that of the outputs.
@@ -29,7 +29,7 @@ ELMOKIT_API void elmokit_training_step(int64_t n_threads, int64_t n_rows, int64_
    are as the forward pass left them. */
 ELMOKIT_API void elmokit_training_step_backward(int64_t n_threads, int64_t n_rows, int64_t hidden_dim,
                                                 const float *gradient, const float *gates, const float *cell_before,
-                                                const float *cell_after, const float *squashed, float *cell_gradient,
+                                                const float *cell_after, const float *tanh_cells, float *cell_gradient,
                                                 float *gate_gradient, float cell_clip);
 
 /* The maximum of each filter over the windows of each token, for one convolution over characters in float32.

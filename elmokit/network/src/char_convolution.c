@@ -17,7 +17,7 @@ enum {
    comparison, as in PyTorch; of equal sums the first position wins. */
 INLINE void update_maximum(const float *sums, int64_t n, int64_t first, vec *best, ivec *winner) {
     for (int64_t position = 0; position < n; position++) {
-        const vec here = load(sums + position * WIDE);
+        const vec here = load(sums + position * PANEL);
         const ivec better = (here > *best) | (here != here);
         *best = choose(better, here, *best);
         *winner = (better & (int)(first + position)) | (~better & *winner);
@@ -35,30 +35,30 @@ typedef struct {
 
 /* The maxima of a block of tokens. */
 static void convolve_block(const convolution *call, int64_t block) {
-    const int64_t n_panels = (call->n_filters + WIDE - 1) / WIDE, n_inputs = call->n_inputs, dim = call->dim;
+    const int64_t n_panels = (call->n_filters + PANEL - 1) / PANEL, n_inputs = call->n_inputs, dim = call->dim;
     const int64_t end = at_most((block + 1) * TOKEN_BLOCK, call->n_tokens);
-    float sums[POSITION_BLOCK * WIDE];
+    float sums[POSITION_BLOCK * PANEL];
     /* Panels outside, tokens inside: a panel of filters is read from memory once per block of tokens. */
     for (int64_t panel = 0; panel < n_panels; panel++) {
-        const float *weights = call->panels + panel * n_inputs * WIDE;
-        const int64_t column = panel * WIDE, n_columns = at_most(call->n_filters - column, WIDE);
+        const float *weights = call->panels + panel * n_inputs * PANEL;
+        const int64_t column = panel * PANEL, n_columns = at_most(call->n_filters - column, PANEL);
         for (int64_t token = block * TOKEN_BLOCK; token < end; token++) {
             const float *characters = call->characters + token * call->stride;
-            /* A panel is two vectors wide (WIDE = 2 * LANES), hence the pairs. */
+            /* A panel is two vectors wide (PANEL = 2 * LANES), hence the pairs. */
             vec best[2] = {all(-INFINITY), all(-INFINITY)};
             ivec winner[2] = {{0}, {0}};
             for (int64_t first = 0; first < call->n_windows[token]; first += POSITION_BLOCK) {
                 const int64_t n = at_most(call->n_windows[token] - first, POSITION_BLOCK);
-                memset(sums, 0, n * WIDE * sizeof(float));
+                memset(sums, 0, n * PANEL * sizeof(float));
                 /* A row stride of one character (`dim`) makes overlapping windows the rows of a matrix. */
-                add_product(FLOAT32, n, 1, (inputs){characters + first * dim, 4 * dim}, weights, n_inputs, sums, WIDE,
+                add_product(FLOAT32, n, 1, (inputs){characters + first * dim, 4 * dim}, weights, n_inputs, sums, PANEL,
                             weights);
                 for (int v = 0; v < 2; v++) update_maximum(sums + v * LANES, n, first, best + v, winner + v);
             }
             /* Through a buffer, because the last panel has columns beyond n_filters that must not be written. The bias is
                added after the maximum: that is the same number, and one addition instead of one per position. */
-            float values[WIDE];
-            int32_t winners[WIDE];
+            float values[PANEL];
+            int32_t winners[PANEL];
             for (int v = 0; v < 2; v++) {
                 store(values + v * LANES, best[v] + load(call->bias + column + v * LANES));
                 memcpy(winners + v * LANES, winner + v, sizeof(ivec));

@@ -125,16 +125,16 @@ INLINE vec step_forward(const float *sums, int64_t gate_stride, const vec bias[G
     const vec i = quick_sigmoid(load(sums) + bias[0]), g = quick_tangent(load(sums + gate_stride) + bias[1]);
     const vec f = quick_sigmoid(load(sums + 2 * gate_stride) + bias[2]);
     const vec o = quick_sigmoid(load(sums + 3 * gate_stride) + bias[3]);
-    const vec unclipped = f * load(cell) + i * g, new_cell = clip(unclipped, bound), squashed = quick_tangent(new_cell);
+    const vec unclipped = f * load(cell) + i * g, new_cell = clip(unclipped, bound), tanh_cell = quick_tangent(new_cell);
     store(cell, new_cell);
     store_halves(kept, i);
     store_halves(kept + BLOCK, g);
     store_halves(kept + 2 * BLOCK, f);
     store_halves(kept + 3 * BLOCK, o);
-    store_halves(kept + 4 * BLOCK, squashed);
+    store_halves(kept + 4 * BLOCK, tanh_cell);
     const vec not_above = choose(unclipped <= -bound, all(-INFINITY), new_cell);
     store_halves(kept_cell, choose(unclipped >= bound, all(INFINITY), not_above));
-    return o * squashed;
+    return o * tanh_cell;
 }
 
 /* The gate sums of a block of units for all rows, and the elementwise part. */
@@ -338,16 +338,16 @@ typedef struct {
 INLINE void step_backward(vec upstream, const half *kept, const half *kept_cell, const half *cell_before, vec bound,
                           float *cell_gradient, vec gradient[GATES]) {
     const vec i = load_halves(kept), g = load_halves(kept + BLOCK), f = load_halves(kept + 2 * BLOCK);
-    const vec o = load_halves(kept + 3 * BLOCK), squashed = load_halves(kept + 4 * BLOCK);
+    const vec o = load_halves(kept + 3 * BLOCK), tanh_cell = load_halves(kept + 4 * BLOCK);
     const vec cell = load_halves(kept_cell), largest = all(INFINITY);
     /* A cell that was clipped before was kept as infinity; `clip` gives back its bound. */
     const vec before = clip(load_halves(cell_before), bound);
-    vec to_cell = upstream * o * (1.0f - squashed * squashed) + load(cell_gradient);
+    vec to_cell = upstream * o * (1.0f - tanh_cell * tanh_cell) + load(cell_gradient);
     to_cell = choose((cell == largest) | (cell == -largest), (vec){0}, to_cell);
     gradient[0] = to_cell * g * i * (1.0f - i);
     gradient[1] = to_cell * i * (1.0f - g * g);
     gradient[2] = to_cell * before * f * (1.0f - f);
-    gradient[3] = upstream * squashed * o * (1.0f - o);
+    gradient[3] = upstream * tanh_cell * o * (1.0f - o);
     store(cell_gradient, to_cell * f);
 }
 

@@ -36,56 +36,36 @@ class PackedFilters(NamedTuple):
 
 def training_step(
     library: Library,
-    gates: Tensor,
-    cell_before: Tensor,
-    cell_after: Tensor,
-    squashed: Tensor,
-    outputs: Tensor,
+    gates: Tensor,  # (rows, 4 * hidden_dim), the sums of i, g, f, o; replaced by the activations
+    cell_before: Tensor,  # (rows, hidden_dim), like the next three
+    cell_after: Tensor,  # written: the new cell
+    tanh_cell: Tensor,  # written: tanh of it
+    outputs: Tensor,  # written: that times the activation of o
     cell_clip: float | None,
 ) -> None:
-    """Compute the elementwise part of one training step.
-
-    Args:
-        gates: ``(rows, 4 * hidden_dim)``, the sums of i, g, f, o; replaced by the activations.
-        cell_before: ``(rows, hidden_dim)``.
-        cell_after: Written: the new cell. This and the next two have the size of ``cell_before``.
-        squashed: Written: tanh of the new cell.
-        outputs: Written: ``squashed`` times the activation of o.
-        cell_clip: Bound on the cell's magnitude, or None.
-    """
+    """Compute the elementwise part of one training step."""
     library.training_step(
         *(n_threads(), *cell_before.shape, gates.data_ptr(), cell_before.data_ptr()),
-        *(cell_after.data_ptr(), squashed.data_ptr(), outputs.data_ptr()),
+        *(cell_after.data_ptr(), tanh_cell.data_ptr(), outputs.data_ptr()),
         _bound(cell_clip),
     )
 
 
 def training_step_backward(
     library: Library,
-    gradient: Tensor,
-    gates: Tensor,
+    gradient: Tensor,  # of the outputs
+    gates: Tensor,  # this and the next three as `training_step` left them
     cell_before: Tensor,
     cell_after: Tensor,
-    squashed: Tensor,
-    cell_gradient: Tensor,
-    gate_gradient: Tensor,
+    tanh_cell: Tensor,
+    cell_gradient: Tensor,  # of `cell_after` from later steps; replaced by that of `cell_before`
+    gate_gradient: Tensor,  # written: the gradient of the gate sums
     cell_clip: float | None,
 ) -> None:
-    """Compute the gradient of ``training_step``.
-
-    Args:
-        gradient: The gradient of ``outputs``.
-        gates: The activations; this and the next three as ``training_step`` left them.
-        cell_before: The cell before the step.
-        cell_after: The cell after it.
-        squashed: tanh of the cell after it.
-        cell_gradient: The gradient of ``cell_after`` from later steps; replaced by that of ``cell_before``.
-        gate_gradient: ``(rows, 4 * hidden_dim)``, written: the gradient of the gate sums.
-        cell_clip: As in ``training_step``.
-    """
+    """Compute the gradient of ``training_step``."""
     library.training_step_backward(
         *(n_threads(), *cell_before.shape, gradient.data_ptr(), gates.data_ptr()),
-        *(cell_before.data_ptr(), cell_after.data_ptr(), squashed.data_ptr(), cell_gradient.data_ptr()),
+        *(cell_before.data_ptr(), cell_after.data_ptr(), tanh_cell.data_ptr(), cell_gradient.data_ptr()),
         gate_gradient.data_ptr(),
         _bound(cell_clip),
     )
@@ -93,30 +73,16 @@ def training_step_backward(
 
 def window_forward(
     library: Library,
-    inputs: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    projection: Tensor,
-    hidden: Tensor,
-    cell: Tensor,
+    inputs: Tensor,  # (rows, steps, input_dim)
+    weight: Tensor,  # (4 * hidden_dim, input_dim + projection_dim), blocks i, g, f, o
+    bias: Tensor,  # (4 * hidden_dim,)
+    projection: Tensor,  # (projection_dim, hidden_dim)
+    hidden: Tensor,  # (rows, projection_dim), the state before the window
+    cell: Tensor,  # (rows, hidden_dim), the same
     cell_clip: float | None,
     projection_clip: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run one layer over a training window, with products of bfloat16 tiles. Only with ``library.has_bfloat16()``.
-
-    Args:
-        inputs: ``(rows, steps, input_dim)``.
-        weight: ``(4 * hidden_dim, input_dim + projection_dim)``, blocks i, g, f, o.
-        bias: ``(4 * hidden_dim,)``.
-        projection: ``(projection_dim, hidden_dim)``.
-        hidden: ``(rows, projection_dim)``, the state before the window.
-        cell: ``(rows, hidden_dim)``, the same.
-        cell_clip: Bound on the cell's magnitude, or None.
-        projection_clip: Bound on the output's magnitude, or None.
-
-    Returns:
-        The outputs ``(rows, steps, projection_dim)``, the cell after the window, and what the backward pass needs.
-    """
+    """Run one layer over a training window. Return outputs, the cell after it, and what the backward pass needs."""
     sizes = (*inputs.shape, *reversed(projection.shape))
     kept_bytes, forward_bytes, _ = _window_bytes(library, sizes)
     kept, memory = _empty(library, kept_bytes + ALIGNMENT), _scratch(library, forward_bytes)
@@ -131,30 +97,16 @@ def window_forward(
 
 def window_backward(
     library: Library,
-    upstream: Tensor,
+    upstream: Tensor,  # the gradient of the outputs
     inputs: Tensor,
     hidden: Tensor,
     outputs: Tensor,
-    kept: Tensor,
+    kept: Tensor,  # from `window_forward`, like the outputs
     hidden_dim: int,
     cell_clip: float | None,
     projection_clip: float | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute the gradient of ``window_forward``.
-
-    Args:
-        upstream: The gradient of the outputs.
-        inputs: As in ``window_forward``, like ``hidden`` and the clips.
-        hidden: The state before the window.
-        outputs: From ``window_forward``, like ``kept``.
-        kept: What the backward pass needs.
-        hidden_dim: Number of units.
-        cell_clip: Bound on the cell's magnitude, or None.
-        projection_clip: Bound on the output's magnitude, or None.
-
-    Returns:
-        The gradients of inputs, weight, bias and projection.
-    """
+    """Compute the gradients of inputs, weight, bias and projection of ``window_forward``."""
     sizes = (*inputs.shape, hidden_dim, outputs.shape[2])
     memory = _scratch(library, _window_bytes(library, sizes)[2])
     gradients = (
@@ -178,17 +130,13 @@ def _window_bytes(library: Library, sizes: Sequence[int]) -> list[int]:
     return [int(size) for size in n_bytes]
 
 
-def linear_forward(library: Library, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return ``inputs @ weight.T + bias``, with products of bfloat16 tiles. Only with ``library.has_bfloat16()``.
-
-    Args:
-        inputs: ``(rows, n_inputs)``.
-        weight: ``(n_outputs, n_inputs)``.
-        bias: ``(n_outputs,)``.
-
-    Returns:
-        ``(rows, n_outputs)``
-    """
+def linear_forward(
+    library: Library,
+    inputs: Tensor,  # (rows, n_inputs)
+    weight: Tensor,  # (n_outputs, n_inputs)
+    bias: Tensor,  # (n_outputs,)
+) -> Tensor:
+    """Return ``inputs @ weight.T + bias``, with products of bfloat16 tiles."""
     sizes = (*inputs.shape, len(weight))
     memory = _scratch(library, library.linear_bytes(*sizes))
     outputs = inputs.new_empty(len(inputs), len(weight))
@@ -203,22 +151,11 @@ def linear_backward(
     library: Library,
     inputs: Tensor,
     weight: Tensor,
-    upstream: Tensor,
-    input_gradient: Tensor | None,
-    adds: bool = False,
+    upstream: Tensor,  # the gradient of the outputs
+    input_gradient: Tensor | None,  # written; None if it is not needed
+    adds: bool = False,  # add to `input_gradient`
 ) -> tuple[Tensor, Tensor]:
-    """Compute the gradient of ``linear_forward``.
-
-    Args:
-        inputs: As in ``linear_forward``, like ``weight``.
-        weight: The weight.
-        upstream: The gradient of the outputs.
-        input_gradient: Where to write the gradient of the inputs; None if it is not needed.
-        adds: Add to ``input_gradient``.
-
-    Returns:
-        The gradients of weight and bias.
-    """
+    """Compute the gradients of weight and bias of ``linear_forward``, and write that of the inputs."""
     sizes = (*inputs.shape, len(weight))
     memory, weight_gradient = _scratch(library, library.linear_bytes(*sizes)), torch.empty_like(weight)
     bias_gradient = weight.new_empty(len(weight))
@@ -231,10 +168,7 @@ def linear_backward(
 
 
 def highway_forward(library: Library, inputs: Tensor, transformed: Tensor, gate: Tensor) -> Tensor:
-    """Return ``g * relu(transformed) + (1 - g) * inputs`` with ``g = sigmoid(gate)``, which replaces ``gate``.
-
-    All tensors have the same size. Only with ``library.has_bfloat16()``, like ``highway_backward``.
-    """
+    """Return ``g * relu(transformed) + (1 - g) * inputs`` with ``g = sigmoid(gate)``, which replaces ``gate``."""
     outputs = torch.empty_like(inputs)
     library.highway_forward(
         *(n_threads(), inputs.numel(), inputs.data_ptr(), transformed.data_ptr(), gate.data_ptr()),
@@ -244,20 +178,13 @@ def highway_forward(library: Library, inputs: Tensor, transformed: Tensor, gate:
 
 
 def highway_backward(
-    library: Library, upstream: Tensor, inputs: Tensor, transformed: Tensor, gate: Tensor
+    library: Library,
+    upstream: Tensor,  # the gradient of the outputs
+    inputs: Tensor,
+    transformed: Tensor,
+    gate: Tensor,  # as `highway_forward` left it
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradient of ``highway_forward``.
-
-    Args:
-        upstream: The gradient of the outputs.
-        inputs: As in ``highway_forward``.
-        transformed: The same.
-        gate: As ``highway_forward`` left it.
-
-    Returns:
-        The gradients of ``transformed``, of the sums of the gate, and of the inputs, without what passes through the
-        other two.
-    """
+    """Compute the gradients of ``transformed``, of the gate's sums, and of the inputs directly."""
     gradients = torch.empty_like(inputs), torch.empty_like(inputs), torch.empty_like(inputs)
     library.highway_backward(
         *(n_threads(), inputs.numel(), upstream.data_ptr(), inputs.data_ptr()),
@@ -267,30 +194,21 @@ def highway_backward(
 
 
 def seeded_dropout(library: Library, inputs: Tensor, probability: float, seed: int) -> Tensor:
-    """Return the inputs, divided by ``1 - probability``, with zeros where the seed chooses them.
-
-    The gradient is the same function of that of the outputs.
-    """
+    """Return the inputs, scaled, with zeros where the seed chooses them; its gradient is the same function."""
     outputs = torch.empty_like(inputs)
     library.dropout(*(n_threads(), inputs.numel(), seed, probability, inputs.data_ptr(), outputs.data_ptr()))
     return outputs
 
 
 def softmax_loss(
-    library: Library, hidden: Tensor, weight: Tensor, offsets: Tensor, own_scores: Tensor, skipped: Tensor
+    library: Library,
+    hidden: Tensor,  # (rows, dim)
+    weight: Tensor,  # (words, dim), of the words that compete with each row's right word
+    offsets: Tensor,  # (words,), added to their scores
+    own_scores: Tensor,  # (rows,), the scores of the right words
+    skipped: Tensor,  # (rows,) int64, a word that does not compete in a row, or a negative number
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Compute cross-entropies and the gradients of their sum. Only with ``library.has_bfloat16()``.
-
-    Args:
-        hidden: ``(rows, dim)``.
-        weight: ``(words, dim)``, of the words that compete with each row's right word.
-        offsets: ``(words,)``, added to their scores.
-        own_scores: ``(rows,)``, the scores of the right words.
-        skipped: ``(rows,)`` int64, the index of a word that does not compete in a row, or a negative number.
-
-    Returns:
-        The cross-entropies ``(rows,)``, and the gradients of hidden, weight, offsets and own scores.
-    """
+    """Compute cross-entropies ``(rows,)``, and the gradients of hidden, weight, offsets and own scores."""
     sizes = (*hidden.shape, len(weight))
     memory = _scratch(library, library.softmax_bytes(n_threads(), *sizes))
     losses = torch.empty_like(own_scores)
@@ -305,23 +223,14 @@ def softmax_loss(
 
 def table_convolve(
     library: Library,
-    char_ids: Tensor,
-    n_windows: Tensor,
-    table: Tensor,
-    bias: Tensor,
-    pooled: Tensor,
-    winners: Tensor,
+    char_ids: Tensor,  # (tokens, chars) int64, rows of the table
+    n_windows: Tensor,  # (tokens,) int64, the windows of each token to consider
+    table: Tensor,  # (panels, rows, width, panel), what a character adds to each filter at each place
+    bias: Tensor,  # (filters,)
+    pooled: Tensor,  # written: the maxima (tokens, filters), columns of a larger matrix
+    winners: Tensor,  # written: the winning windows, int32, in the same way
 ) -> None:
-    """Compute the maximum of each filter over the positions of a convolution, by a table.
-
-    Args:
-        char_ids: ``(tokens, chars)`` int64, rows of the table.
-        n_windows: ``(tokens,)`` int64, the windows of each token to consider.
-        table: ``(panels, rows, width, wide)``, what a character adds to each filter at each place of its window.
-        bias: ``(filters,)``.
-        pooled: Written: the maxima ``(tokens, filters)``, columns of a larger matrix.
-        winners: Written: the winning windows, int32, in the same way.
-    """
+    """Compute the maximum of each filter over the positions of a convolution, by a table."""
     library.table_convolve(
         *(n_threads(), len(char_ids), char_ids.data_ptr(), char_ids.shape[1], n_windows.data_ptr()),
         *(table.shape[2], table.data_ptr(), table.shape[1], bias.data_ptr(), len(bias), pooled.stride(0)),
@@ -350,18 +259,13 @@ def pack_filters(library: Library, weight: Tensor, bias: Tensor) -> PackedFilter
     return PackedFilters(panels, F.pad(bias, (0, n_missing)), len(bias))
 
 
-def convolve(library: Library, characters: Tensor, n_windows: Tensor, filters: PackedFilters) -> tuple[Tensor, Tensor]:
-    """Return the maximum of each filter over the positions of a convolution over characters.
-
-    Args:
-        characters: ``(tokens, chars, dim)``.
-        n_windows: ``(tokens,)`` int64, the windows of each token to consider: 1 to ``chars - width + 1``.
-        filters: From :func:`pack_filters`.
-
-    Returns:
-        The maxima ``(tokens, filters)``, and the winning positions ``(tokens, filters)`` in int32. The gradient needs
-        the positions.
-    """
+def convolve(
+    library: Library,
+    characters: Tensor,  # (tokens, chars, dim)
+    n_windows: Tensor,  # (tokens,) int64, the windows to consider: 1 to chars - width + 1
+    filters: PackedFilters,
+) -> tuple[Tensor, Tensor]:
+    """Compute the maximum of each filter, ``(tokens, filters)``, and its position in int32, for the gradient."""
     n_tokens, n_chars, dim = characters.shape
     panels, bias, n_filters = filters
     pooled = characters.new_empty(n_tokens, n_filters)
@@ -376,23 +280,12 @@ def convolve(library: Library, characters: Tensor, n_windows: Tensor, filters: P
 def convolve_backward(
     library: Library,
     characters: Tensor,
-    weight: Tensor,
-    positions: Tensor,
-    gradient: Tensor,
-    character_gradient: Tensor,
+    weight: Tensor,  # (filters, width * dim)
+    positions: Tensor,  # of the maxima, from `convolve`
+    gradient: Tensor,  # of the maxima, (tokens, filters)
+    character_gradient: Tensor,  # added to
 ) -> Tensor:
-    """Compute the gradient of ``convolve``.
-
-    Args:
-        characters: As in ``convolve``.
-        weight: ``(filters, width * dim)``.
-        positions: The winning positions that ``convolve`` returned.
-        gradient: The gradient of the maxima, ``(tokens, filters)``.
-        character_gradient: The gradient of the characters is added to it.
-
-    Returns:
-        The gradient of the weight.
-    """
+    """Compute the gradient of the weight of ``convolve``, and add that of the characters."""
     n_tokens, n_chars, dim = characters.shape
     n_filters, n_inputs = weight.shape
     n_copies = n_threads()
@@ -417,10 +310,7 @@ def _empty(library: Library, n_bytes: int) -> Tensor:
 
 
 def _scratch(library: Library, n_bytes: int) -> Tensor:
-    """Return memory for the time of one call, with room to begin at a multiple of ``ALIGNMENT``.
-
-    A thread keeps it: new pages cost as much as filling them twice.
-    """
+    """Return memory for the time of one call. A thread keeps it: new pages cost as much as filling them twice."""
     memory: Tensor | None = getattr(_KEPT, "scratch", None)
     if memory is None or len(memory) < n_bytes + ALIGNMENT:
         memory = _KEPT.scratch = _empty(library, n_bytes + ALIGNMENT)

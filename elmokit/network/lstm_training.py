@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from elmokit.engine.library import Library
-from elmokit.network.kernels import native_training
-from elmokit.network.kernels.backends import native_library_for, tile_library_for
+from elmokit.network import native_training
+from elmokit.network.backends import native_library_for, tile_library_for
 from elmokit.network.recurrence import (
     StepFunctions,
     run_recurrence,
@@ -26,35 +26,20 @@ from elmokit.network.recurrence import (
 
 
 def run_window(
-    inputs: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    projection: Tensor | None,
-    hidden: Tensor,
-    cell: Tensor,
+    inputs: Tensor,  # (batch, time, input_dim)
+    weight: Tensor,  # (4 * hidden_dim, input_dim + projection_dim), blocks i, g, f, o
+    bias: Tensor,  # (4 * hidden_dim,), the forget offset included
+    projection: Tensor | None,  # (projection_dim, hidden_dim)
+    hidden: Tensor,  # (batch, projection_dim)
+    cell: Tensor,  # (batch, hidden_dim)
     cell_clip: float | None,
     projection_clip: float | None,
-    lengths: Tensor | None = None,
+    lengths: Tensor | None = None,  # (batch,), the number of steps of each row of a padded batch
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run one layer over a window from its first step to its last, also over padding.
+    """Run one layer over a window from its first step to its last, also over padding: outputs, last hidden, last cell.
 
-    The counterpart of ``ProjectedLSTM._run_reference``.
-
-    Args:
-        inputs: ``(batch, time, input_dim)``.
-        weight: ``(4 * hidden_dim, input_dim + projection_dim)``, blocks i, g, f, o.
-        bias: ``(4 * hidden_dim,)``, the forget offset included.
-        projection: ``(projection_dim, hidden_dim)`` or None.
-        hidden: ``(batch, projection_dim)``. No gradient flows into the initial state: truncated backpropagation through
-            time cuts it between windows.
-        cell: ``(batch, hidden_dim)``.
-        cell_clip: Bound on the cell's magnitude, or None.
-        projection_clip: Bound on the output's magnitude, or None.
-        lengths: ``(batch,)``, the number of steps of each row of a padded batch; see ``run_recurrence``.
-
-    Returns:
-        The outputs ``(batch, time, projection_dim)``; and, without gradient, the state after each row's last step: the
-        hidden state ``(batch, projection_dim)`` and the cell ``(batch, hidden_dim)``.
+    The counterpart of ``ProjectedLSTM._run_reference``. No gradient flows into or out of the states: truncated
+    backpropagation through time cuts it between windows.
     """
     inputs = inputs.to(weight.dtype)
     is_autocast = torch.is_autocast_enabled(inputs.device.type)
@@ -121,7 +106,7 @@ class _TileWindow(torch.autograd.Function):
 def _sizes_match(
     inputs: Tensor, weight: Tensor, bias: Tensor, projection: Tensor, hidden: Tensor, cell: Tensor
 ) -> bool:
-    """Return whether all sizes and types fit together: C would read foreign memory where they do not."""
+    """Check whether all sizes and types fit together: C would read foreign memory where they do not."""
     n_rows, _, input_dim = inputs.shape
     dim, hidden_dim = projection.shape
     shapes = [(4 * hidden_dim, input_dim + dim), (4 * hidden_dim,), (n_rows, dim), (n_rows, hidden_dim)]
@@ -132,7 +117,7 @@ def _sizes_match(
 
 
 def _training_step(
-    gates: Tensor, cell_before: Tensor, cell_after: Tensor, squashed: Tensor, outputs: Tensor, cell_clip: float | None
+    gates: Tensor, cell_before: Tensor, cell_after: Tensor, tanh_cell: Tensor, outputs: Tensor, cell_clip: float | None
 ) -> None:
     """Compute the elementwise part of one step; arguments as in ``native_training.training_step``."""
     i, g, f, o = gates.chunk(4, dim=1)
@@ -143,8 +128,8 @@ def _training_step(
     torch.mul(f, cell_before, out=cell_after).addcmul_(i, g)
     if cell_clip is not None:
         cell_after.clamp_(-cell_clip, cell_clip)
-    torch.tanh(cell_after, out=squashed)
-    torch.mul(o, squashed, out=outputs)
+    torch.tanh(cell_after, out=tanh_cell)
+    torch.mul(o, tanh_cell, out=outputs)
 
 
 def _training_step_backward(
@@ -152,7 +137,7 @@ def _training_step_backward(
     gates: Tensor,
     cell_before: Tensor,
     cell_after: Tensor,
-    squashed: Tensor,
+    tanh_cell: Tensor,
     cell_gradient: Tensor,
     gate_gradient: Tensor,
     cell_clip: float | None,
@@ -160,9 +145,9 @@ def _training_step_backward(
     """Compute the gradient of ``_training_step``; arguments as in ``native_training.training_step_backward``."""
     i, g, f, o = gates.chunk(4, dim=1)
     i_gradient, g_gradient, f_gradient, o_gradient = gate_gradient.chunk(4, dim=1)
-    torch.mul(gradient, squashed, out=o_gradient)
+    torch.mul(gradient, tanh_cell, out=o_gradient)
     # The cell receives gradient from its tanh in this step and from the next step's cell.
-    total = torch.ops.aten.tanh_backward(gradient * o, squashed).add_(cell_gradient)
+    total = torch.ops.aten.tanh_backward(gradient * o, tanh_cell).add_(cell_gradient)
     if cell_clip is not None:
         zero_where_clipped(total, cell_after, cell_clip)
     torch.mul(total, g, out=i_gradient)

@@ -19,10 +19,10 @@ typedef struct {
 
 static void convolve(const member *me, void *context) {
     const table_convolution call = *(const table_convolution *)context;
-    const int64_t n_panels = (call.n_filters + WIDE - 1) / WIDE, width = call.width;
+    const int64_t n_panels = (call.n_filters + PANEL - 1) / PANEL, width = call.width;
     for (int64_t panel = first_of(me, n_panels); panel < last_of(me, n_panels); panel++) {
-        const float *rows = call.table + panel * call.n_rows * width * WIDE;
-        const int64_t first = panel * WIDE, n = call.n_filters - first;
+        const float *rows = call.table + panel * call.n_rows * width * PANEL;
+        const int64_t first = panel * PANEL, n = call.n_filters - first;
         for (int64_t token = 0; token < call.n_tokens; token++) {
             const int64_t *ids = call.char_ids + token * call.n_columns;
             vec best[2] = {all(-INFINITY), all(-INFINITY)};
@@ -30,7 +30,7 @@ static void convolve(const member *me, void *context) {
             for (int64_t window = 0; window < call.n_windows[token]; window++) {
                 vec sum[2] = {{0}, {0}};
                 for (int64_t place = 0; place < width; place++) {
-                    const float *row = rows + (ids[window + place] * width + place) * WIDE;
+                    const float *row = rows + (ids[window + place] * width + place) * PANEL;
                     for (int v = 0; v < 2; v++) sum[v] += load(row + v * LANES);
                 }
                 for (int v = 0; v < 2; v++) {
@@ -70,10 +70,10 @@ typedef struct {
 /* Threads take panels, so that no two add to the same row. */
 static void convolve_backward(const member *me, void *context) {
     const table_gradient *call = context;
-    const int64_t n_panels = (call->n_filters + WIDE - 1) / WIDE, width = call->width;
+    const int64_t n_panels = (call->n_filters + PANEL - 1) / PANEL, width = call->width;
     for (int64_t panel = first_of(me, n_panels); panel < last_of(me, n_panels); panel++) {
-        float *rows = call->table + panel * call->n_rows * width * WIDE;
-        const int64_t first = panel * WIDE, n = at_most(call->n_filters - first, WIDE);
+        float *rows = call->table + panel * call->n_rows * width * PANEL;
+        const int64_t first = panel * PANEL, n = at_most(call->n_filters - first, PANEL);
         for (int64_t token = 0; token < call->n_tokens; token++) {
             const int64_t *ids = call->char_ids + token * call->n_columns;
             const int64_t at = token * call->n_features + first;
@@ -82,7 +82,7 @@ static void convolve_backward(const member *me, void *context) {
                 if (gradient == 0.0f) continue; /* frequent: a ReLU follows */
                 const int64_t *window = ids + call->winners[at + filter];
                 for (int64_t place = 0; place < width; place++)
-                    rows[(window[place] * width + place) * WIDE + filter] += gradient;
+                    rows[(window[place] * width + place) * PANEL + filter] += gradient;
             }
         }
     }

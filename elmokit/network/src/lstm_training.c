@@ -14,7 +14,7 @@ typedef struct {
     int64_t n_rows, hidden_dim;
     float *gates;
     const float *cell_before;
-    float *cell_after, *squashed, *outputs;
+    float *cell_after, *tanh_cells, *outputs;
     float cell_clip;
 } step;
 
@@ -36,21 +36,21 @@ static void compute_step(const member *me, void *context) {
             store_some(to + 2 * hidden_dim, f, n);
             store_some(to + 3 * hidden_dim, o, n);
             store_some(call.cell_after + at, cell, n);
-            store_some(call.squashed + at, tanh_cell, n);
+            store_some(call.tanh_cells + at, tanh_cell, n);
             store_some(call.outputs + at, o * tanh_cell, n);
         }
     }
 }
 
 void elmokit_training_step(int64_t n_threads, int64_t n_rows, int64_t hidden_dim, float *gates, const float *cell_before,
-                           float *cell_after, float *squashed, float *outputs, float cell_clip) {
-    step call = {n_rows, hidden_dim, gates, cell_before, cell_after, squashed, outputs, cell_clip};
+                           float *cell_after, float *tanh_cells, float *outputs, float cell_clip) {
+    step call = {n_rows, hidden_dim, gates, cell_before, cell_after, tanh_cells, outputs, cell_clip};
     run_team(n_rows * hidden_dim > MIN_PARALLEL_SIZE ? n_threads : 1, compute_step, &call);
 }
 
 typedef struct {
     int64_t n_rows, hidden_dim;
-    const float *gradient, *gates, *cell_before, *cell_after, *squashed;
+    const float *gradient, *gates, *cell_before, *cell_after, *tanh_cells;
     float *cell_gradient, *gate_gradient;
     float cell_clip;
 } step_gradient;
@@ -69,7 +69,7 @@ static void compute_step_backward(const member *me, void *context) {
             /* The forward pass stored the activations, so no exponential is computed again. */
             const vec i = load_some(of, n), g = load_some(of + hidden_dim, n);
             const vec f = load_some(of + 2 * hidden_dim, n), o = load_some(of + 3 * hidden_dim, n);
-            const vec upstream = load_some(call.gradient + at, n), tanh_cell = load_some(call.squashed + at, n);
+            const vec upstream = load_some(call.gradient + at, n), tanh_cell = load_some(call.tanh_cells + at, n);
             const vec cell = load_some(call.cell_after + at, n);
             vec own = upstream * o * (1.0f - tanh_cell * tanh_cell);
 #if defined(__AVX512F__)
@@ -91,9 +91,9 @@ static void compute_step_backward(const member *me, void *context) {
 
 void elmokit_training_step_backward(int64_t n_threads, int64_t n_rows, int64_t hidden_dim, const float *gradient,
                                     const float *gates, const float *cell_before, const float *cell_after,
-                                    const float *squashed, float *cell_gradient, float *gate_gradient,
+                                    const float *tanh_cells, float *cell_gradient, float *gate_gradient,
                                     float cell_clip) {
     step_gradient call = {n_rows,     hidden_dim, gradient,      gates,         cell_before,
-                          cell_after, squashed,   cell_gradient, gate_gradient, cell_clip};
+                          cell_after, tanh_cells,   cell_gradient, gate_gradient, cell_clip};
     run_team(n_rows * hidden_dim > MIN_PARALLEL_SIZE ? n_threads : 1, compute_step_backward, &call);
 }

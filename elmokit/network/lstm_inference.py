@@ -12,16 +12,15 @@ of a step is the product with the hidden state, an elementwise part, and the pro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from elmokit.engine.computation import Backend
-from elmokit.network.kernels import torch_products
-from elmokit.network.kernels.torch_products import Product
 
 # Rows whose input products are computed together: enough for the products' full speed, and few enough for the gate
 # sums to stay in the cache until the steps need them.
@@ -29,6 +28,24 @@ MAX_CHUNK_ROWS = 64
 # On a GPU, one large product for many steps is faster than many small ones. The bound is for memory: 256 MiB of gate
 # sums in the original sizes.
 MAX_CHUNK_ROWS_ON_GPU = 4096
+
+
+Product = Callable[[Tensor], Tensor]
+"""Maps ``(rows, inputs)`` in float32 to a new tensor ``(rows, outputs)`` in float32."""
+
+
+def fixed_product(backend: Backend, weight: Tensor, bias: Tensor | None = None) -> Product:
+    """Return ``inputs @ weight.T + bias`` as a function, for the backend "torch" or "torch-bfloat16"."""
+    weight, bias = weight.detach(), None if bias is None else bias.detach()
+    if backend == "torch":
+        return lambda inputs: F.linear(inputs, weight, bias)
+    half = weight.to(torch.bfloat16)
+
+    def product(inputs: Tensor) -> Tensor:
+        outputs = F.linear(inputs.bfloat16(), half).float()
+        return outputs if bias is None else outputs.add_(bias)  # in float32, so that the sum is rounded only once
+
+    return product
 
 
 class LayerWeights(NamedTuple):
@@ -42,7 +59,7 @@ class LayerWeights(NamedTuple):
 
 
 class TorchLayer(NamedTuple):
-    """A layer packed as three products for a ``torch...`` backend."""
+    """A layer as three products, for a ``torch...`` backend."""
 
     from_input: Product  # with the bias
     from_state: Product
@@ -51,22 +68,22 @@ class TorchLayer(NamedTuple):
     projection_clip: float
 
 
-def pack_layer(backend: Backend, layer: LayerWeights, input_dim: int) -> TorchLayer:
+def prepare_layer(backend: Backend, layer: LayerWeights, input_dim: int) -> TorchLayer:
     """Prepare the weights of a layer for a ``torch...`` backend."""
 
-    def pack(weight: Tensor, bias: Tensor | None = None) -> Product:
-        return torch_products.pack(backend, weight.contiguous(), bias)
+    def prepare(weight: Tensor, bias: Tensor | None = None) -> Product:
+        return fixed_product(backend, weight.contiguous(), bias)
 
     return TorchLayer(
-        from_input=pack(layer.weight[:, :input_dim], layer.bias),
-        from_state=pack(layer.weight[:, input_dim:]),
-        project=None if layer.projection is None else pack(layer.projection),
+        from_input=prepare(layer.weight[:, :input_dim], layer.bias),
+        from_state=prepare(layer.weight[:, input_dim:]),
+        project=None if layer.projection is None else prepare(layer.projection),
         cell_clip=layer.cell_clip,
         projection_clip=layer.projection_clip,
     )
 
 
-class PackedOrder(NamedTuple):
+class TokenOrder(NamedTuple):
     """The order in which the real tokens of a batch are computed."""
 
     batch_sizes: list[int]  # for each step, how many rows are active: never rising, at least 1
@@ -75,7 +92,7 @@ class PackedOrder(NamedTuple):
     last: Tensor  # (rows with a token,) the index in ``positions`` of each row's last token
 
 
-def packed_order(mask: Tensor, reverse: bool) -> PackedOrder:
+def token_order(mask: Tensor, reverse: bool) -> TokenOrder:
     """Return the order for a mask ``(batch, time)``, which may have holes anywhere."""
     # In NumPy: on arrays of this size, a call of PyTorch takes several times as long. For a single sentence in a small
     # model, that was a fifth of the time.
@@ -100,35 +117,25 @@ def packed_order(mask: Tensor, reverse: bool) -> PackedOrder:
     starts = np.cumsum([0, *batch_sizes[:-1]])
     nonempty = lengths[: batch_sizes[0]] if batch_sizes else lengths[:0]
     last = starts[nonempty - 1] + np.arange(len(nonempty))
-    return PackedOrder(batch_sizes, *(torch.from_numpy(part).to(mask.device) for part in (flat_positions, rows, last)))
+    return TokenOrder(batch_sizes, *(torch.from_numpy(part).to(mask.device) for part in (flat_positions, rows, last)))
 
 
 def run_stack(
     layers: Sequence[TorchLayer],
-    inputs: Tensor,
-    hidden: Sequence[Tensor],
-    cell: Sequence[Tensor],
-    mask: Tensor,
+    inputs: Tensor,  # (batch, time, dim)
+    hidden: Sequence[Tensor],  # of each layer, (batch, projection_dim)
+    cell: Sequence[Tensor],  # of each layer, (batch, hidden_dim)
+    mask: Tensor,  # (batch, time), bool
     reverse: bool,
     skip_connections: bool,
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """Run all layers of one direction; the counterpart of ``LSTMStack.forward`` without dropout and gradients.
 
-    Args:
-        layers: From ``pack_layer``.
-        inputs: ``(batch, time, dim)``.
-        hidden: Each layer's hidden state, ``(batch, projection_dim)``.
-        cell: Each layer's cell, ``(batch, hidden_dim)``.
-        mask: ``(batch, time)`` bool.
-        reverse: Read from the last step to the first.
-        skip_connections: Add a layer's input to its output, from the second layer on.
-
-    Returns:
-        Each layer's outputs ``(batch, time, dim)``, zero where the mask is False; the new hidden states; the new cells.
+    Return each layer's outputs ``(batch, time, dim)``, zero where the mask is False; the new hidden states; the cells.
     """
-    order = packed_order(mask, reverse)
-    # From here on no padding is stored or computed; the same packed order serves every layer.
-    packed = inputs.flatten(0, 1)[order.positions]  # (tokens, dim)
+    order = token_order(mask, reverse)
+    # From here on no padding is stored or computed; the same order serves every layer.
+    tokens = inputs.flatten(0, 1)[order.positions]  # (tokens, dim)
     outputs: list[Tensor] = []
     new_hidden: list[Tensor] = []
     new_cell: list[Tensor] = []
@@ -137,11 +144,11 @@ def run_stack(
         last_hidden, last_cell = old_hidden[order.rows], old_cell[order.rows]
         padded = inputs.new_zeros(*inputs.shape[:2], old_hidden.shape[1])
         if order.batch_sizes:
-            layer_outputs = run_layer_torch(layer, order.batch_sizes, packed, last_hidden, last_cell)
+            layer_outputs = run_layer_torch(layer, order.batch_sizes, tokens, last_hidden, last_cell)
             # The state is what the layer itself put out: the skip connection comes after it.
             last_hidden[: len(order.last)] = layer_outputs[order.last]
-            packed = layer_outputs + packed if skip_connections and index > 0 else layer_outputs
-            padded.flatten(0, 1).index_copy_(0, order.positions, packed)
+            tokens = layer_outputs + tokens if skip_connections and index > 0 else layer_outputs
+            padded.flatten(0, 1).index_copy_(0, order.positions, tokens)
         outputs.append(padded)
         # Back to the order of the batch. Rows without a token come last in `order.rows` and keep their old state.
         new_hidden.append(torch.empty_like(last_hidden).index_copy_(0, order.rows, last_hidden))
@@ -150,22 +157,15 @@ def run_stack(
 
 
 def run_layer_torch(
-    layer: TorchLayer, batch_sizes: Sequence[int], inputs: Tensor, hidden: Tensor, cell: Tensor
+    layer: TorchLayer,
+    batch_sizes: Sequence[int],  # as in `TokenOrder`
+    inputs: Tensor,  # (tokens, input_dim), in the order of the steps
+    hidden: Tensor,  # (batch, projection_dim), the state before the first step
+    cell: Tensor,  # (batch, hidden_dim), replaced by the cell after each row's last step
 ) -> Tensor:
-    """Run one layer over all steps with packed products.
-
-    Args:
-        layer: From ``pack_layer``.
-        batch_sizes: As in ``PackedOrder``.
-        inputs: ``(tokens, input_dim)`` in packed order.
-        hidden: ``(batch, projection_dim)``, the state before the first step.
-        cell: ``(batch, hidden_dim)``, replaced by the cell after each row's last step.
-
-    Returns:
-        ``(tokens, projection_dim)``
-    """
+    """Run one layer over all steps, to ``(tokens, projection_dim)``."""
     outputs = inputs.new_empty(len(inputs), hidden.shape[1])
-    squashed = torch.empty_like(cell)
+    unprojected = torch.empty_like(cell)
     max_rows = MAX_CHUNK_ROWS if inputs.device.type == "cpu" else MAX_CHUNK_ROWS_ON_GPU
     token = step = 0
     while step < len(batch_sizes):
@@ -177,9 +177,9 @@ def run_layer_torch(
         offset = 0
         for n in batch_sizes[first:step]:
             from_input, from_state = chunk_from_input[offset : offset + n], layer.from_state(hidden[:n])
-            inference_step(from_input, from_state, cell[:n], squashed[:n], layer.cell_clip)
+            inference_step(from_input, from_state, cell[:n], unprojected[:n], layer.cell_clip)
             # Rows that have ended drop out of `hidden` here; the next step has the first rows of this one.
-            hidden = squashed[:n] if layer.project is None else layer.project(squashed[:n])
+            hidden = unprojected[:n] if layer.project is None else layer.project(unprojected[:n])
             if layer.project is not None and layer.projection_clip < float("inf"):
                 hidden.clamp_(-layer.projection_clip, layer.projection_clip)
             outputs[token : token + n] = hidden
@@ -187,16 +187,14 @@ def run_layer_torch(
     return outputs
 
 
-def inference_step(from_input: Tensor, from_state: Tensor, cell: Tensor, squashed: Tensor, cell_clip: float) -> None:
-    """Compute the elementwise part of one step, in place.
-
-    Args:
-        from_input: ``(rows, 4 * hidden_dim)``, the inputs' contribution to the gates i, g, f, o, bias included.
-        from_state: The recurrent contribution, of the same shape.
-        cell: ``(rows, hidden_dim)``, replaced by the new cell.
-        squashed: ``(rows, hidden_dim)``, replaced by ``sigmoid(o) * tanh(cell)``, which the projection reads.
-        cell_clip: Bound on the cell's magnitude; infinite for none.
-    """
+def inference_step(
+    from_input: Tensor,  # (rows, 4 * hidden_dim), the inputs' part of the gates i, g, f, o, with the bias
+    from_state: Tensor,  # the recurrent part
+    cell: Tensor,  # (rows, hidden_dim), replaced by the new cell
+    unprojected: Tensor,  # (rows, hidden_dim), replaced by sigmoid(o) * tanh(cell)
+    cell_clip: float,  # infinite for no bound
+) -> None:
+    """Compute the elementwise part of one step, in place."""
     # In place: `from_input` is a slice of the chunk's product, which is not read again.
     gates = from_input.add_(from_state)
     i, g, f, o = gates.chunk(4, dim=1)
@@ -206,4 +204,4 @@ def inference_step(from_input: Tensor, from_state: Tensor, cell: Tensor, squashe
     cell.mul_(f).addcmul_(i, g)
     if cell_clip < float("inf"):
         cell.clamp_(-cell_clip, cell_clip)
-    torch.tanh(cell, out=squashed).mul_(o)
+    torch.tanh(cell, out=unprojected).mul_(o)

@@ -11,7 +11,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from elmokit import Elmo, ElmoModule
 from elmokit.lm.perplexity import perplexity
-from elmokit.network.kernels.packed_weights import _read_at_once
+from elmokit.network.backends import _read_at_once
 from tests.conftest import random_model
 
 SENTENCES = [["the", "cat", "sat", "."], ["the", "dog", "ran", "on", "the", "mat"]] * 3

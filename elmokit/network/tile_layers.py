@@ -1,4 +1,4 @@
-"""Layers for training with products of bfloat16 tiles (AMX, AVX-512 BF16): linear layers, highways, the softmax's loss.
+"""Layers that train with products of bfloat16 tiles (AMX, AVX-512 BF16): linear layers, highways, dropout, the loss.
 
 Under ``torch.autocast`` to bfloat16 on a CPU, PyTorch rounds the factors of products, calls oneDNN, and returns rounded
 sums. These functions round the same factors, but keep sums and everything elementwise in float32, and save most of the
@@ -10,11 +10,40 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from elmokit.engine.library import Library
-from elmokit.network.kernels import native_training
+from elmokit.network import native_training
+from elmokit.network.backends import tile_library_for
+
+
+class TileLinear(nn.Linear):
+    """``nn.Linear`` that trains with bfloat16 tiles, under autocast on a CPU that has them."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map ``(rows, in_features)`` to ``(rows, out_features)``."""
+        tensors = (inputs, self.weight, self.bias)
+        needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        library = tile_library_for(inputs) if needs_gradient and fits_tiles(inputs, self) else None
+        return super().forward(inputs) if library is None else tile_linear(library, *tensors)
+
+
+def fits_tiles(inputs: Tensor, *layers: nn.Linear) -> bool:
+    """Check whether C functions can compute layers on these inputs: they would read foreign memory for other sizes."""
+    return (
+        inputs.ndim == 2
+        and len(inputs) > 0
+        and inputs.dtype == torch.float32
+        and all(
+            layer.bias is not None
+            and layer.weight.shape[1] == inputs.shape[1]
+            and layer.weight.dtype == layer.bias.dtype == torch.float32
+            and layer.weight.device == inputs.device
+            for layer in layers
+        )
+    )
 
 
 def tile_linear(library: Library, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -45,14 +74,7 @@ class _Linear(torch.autograd.Function):
 def tile_highway(
     library: Library, inputs: Tensor, transform: tuple[Tensor, Tensor], gate: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """Return the outputs of a highway layer (``char_cnn.Highway``) for ``(rows, dim)``.
-
-    Args:
-        library: The C functions.
-        inputs: ``(rows, dim)``.
-        transform: Weight ``(dim, dim)`` and bias ``(dim,)`` of the transformation.
-        gate: The same of the gate.
-    """
+    """Compute a highway layer (``char_cnn.Highway``) on ``(rows, dim)``; both branches are a weight and a bias."""
     outputs: Tensor = _Highway.apply(library, inputs, *transform, *gate)  # type: ignore[no-untyped-call]
     return outputs
 
@@ -123,3 +145,24 @@ class _Dropout(torch.autograd.Function):
         # The same choice again, instead of a mask in memory.
         gradient = native_training.seeded_dropout(ctx.library, upstream[0].contiguous(), ctx.probability, ctx.seed)
         return None, gradient, None, None
+
+
+def dropout(inputs: Tensor, probability: float, training: bool) -> Tensor:
+    """Return ``F.dropout(inputs, probability, training)``.
+
+    In bfloat16 with tiles, a compiled function chooses the zeros, from a seed that PyTorch's generator draws: the other
+    parts of a step have become so fast that PyTorch's draws took a twentieth of it.
+    """
+    if training and 0 < probability < 1 and torch.is_grad_enabled():
+        library = tile_library_for(inputs)
+        if library is not None and inputs.numel():
+            return tile_dropout(library, inputs, probability)
+    return F.dropout(inputs, probability, training)
+
+
+class Dropout(nn.Dropout):
+    """``nn.Dropout`` with :func:`dropout`."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map a tensor to one of the same size."""
+        return dropout(inputs, self.p, self.training)
