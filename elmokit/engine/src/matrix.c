@@ -1,3 +1,5 @@
+/* Packing of a matrix for the products of each precision. */
+
 #if defined(__linux__)
 #define _GNU_SOURCE
 #include <sys/mman.h>

@@ -1,0 +1,67 @@
+"""The walks through the code in CONTRIBUTING.md name what a call really runs, in that order."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from elmokit import Elmo, resume, train
+from tests.helpers.paths import ROOT
+
+PACKAGE = ROOT / "elmokit"
+GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+SENTENCES = [["The", "cat", "sat", "."], ["A", "dog", "ran", "."]]
+
+
+def steps(heading: str) -> list[tuple[str, str]]:
+    """Return the functions and files that the numbered steps below a heading name: ``NAME`` (``FILE``)."""
+    section = GUIDE.split(f"### {heading}\n")[1].split("\n#")[0]
+    listed = re.findall(r"^\d\. .*(?:\n .*)*", section, re.MULTILINE)
+    return [step for item in listed for step in re.findall(r"`([\w.]+)` \(`([\w/]+\.[ch]?(?:py)?)`\)", item)]
+
+
+def check_walk(heading: str, run: Callable[[], object]) -> None:
+    """Check that a call runs the functions of a walk, in their order, and that these are in five files at most."""
+    walk = steps(heading)
+    for name, file in walk:
+        if file.endswith(".c"):
+            assert re.search(rf"\b{name}\(", (PACKAGE / file).read_text(encoding="utf-8")), f"{file} has no {name}"
+    in_python = [step for step in walk if step[1].endswith(".py")]
+    assert len(in_python) >= 3
+    assert len({file for _, file in in_python}) <= 5
+    ahead = in_python[::-1]
+
+    def note(frame: object, event: str, _: object) -> None:
+        code = frame.f_code  # type: ignore[attr-defined]
+        path = Path(code.co_filename)
+        if event == "call" and ahead and (code.co_qualname, path.name) == (ahead[-1][0], Path(ahead[-1][1]).name):
+            assert path == PACKAGE / ahead[-1][1]
+            ahead.pop()
+
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    assert not ahead, f"{heading}: after {in_python[: -len(ahead)]}, the call does not run {ahead[-1]}"
+
+
+def test_a_sentence_becomes_vectors() -> None:
+    elmo = Elmo.from_pretrained("en-mini")
+    check_walk("A sentence becomes vectors", lambda: elmo.embed(SENTENCES))
+
+
+def test_the_lstm_state() -> None:
+    check_walk("The LSTM state", lambda: Elmo.from_pretrained("en-mini", start="zero"))
+
+
+def test_a_training_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("the cat sat .\na dog ran .\n" * 20)
+    sizes = {"preset": "tiny", "max_words": 20, "batch_size": 2, "window_length": 4}
+    train("text.txt", held_out="text.txt", out="run", tokens=16, report=lambda _: None, **sizes)
+    check_walk("A training is resumed", lambda: resume("run", tokens=32, report=lambda _: None))
