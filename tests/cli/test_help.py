@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -28,6 +29,9 @@ def _all_commands(group: click.Group, names: tuple[str, ...] = ()) -> Iterator[t
 
 
 ALL = dict(_all_commands(elmokit))
+STORED = Path(__file__).parent / "help"
+UPDATE = bool(os.environ.get("ELMOKIT_UPDATE_HELP"))
+"""Store the present help texts, instead of comparing them with the stored ones."""
 
 
 def _parse(line: str) -> None:
@@ -55,6 +59,21 @@ def test_the_help_of_every_command_ends_with_two_examples_that_it_accepts(name: 
     assert any(f"elmokit {name}".rstrip() in line for line in examples)
     for line in examples:
         _parse(line)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_help_is_the_stored_one(name: str) -> None:
+    # Stored, so that a change of a signature or a docstring shows in review what it does to the help.
+    stored = STORED / f"{name.replace(' ', '-') or 'elmokit'}.txt"
+    context = click.Context(ALL[name], info_name=f"elmokit {name}".rstrip(), terminal_width=100)
+    shown = ALL[name].get_help(context) + "\n"
+    if UPDATE:
+        stored.write_text(shown, encoding="utf-8")
+    assert shown == stored.read_text(encoding="utf-8"), "Review the change, then store it with ELMOKIT_UPDATE_HELP=1."
+
+
+def test_every_stored_help_is_that_of_a_command() -> None:
+    assert {path.stem for path in STORED.iterdir()} == {name.replace(" ", "-") or "elmokit" for name in ALL}
 
 
 def test_the_help_lists_every_command_once_under_its_purpose(shell: Shell) -> None:
