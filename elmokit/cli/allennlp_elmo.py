@@ -80,14 +80,14 @@ def allennlp_elmo(
             source,
             output,
             layers=chosen[0],
-            keys="sentences" if use_sentence_keys else "numbers",
-            with_map=not forget_sentences,
-            with_old_map=include_sentence_indices,
+            use_sentence_keys=use_sentence_keys,
+            forget_sentences=forget_sentences,
+            include_sentence_indices=include_sentence_indices,
             tokenize=_split_line,
             strict=True,
             batch_size=batch_size,
             overwrite=True,
-            check_space=False,
+            force=True,
             progress=progress,
         )
     click.echo(f"{output}: {summary.n_sentences:,} sentences, {summary.n_tokens:,} tokens", err=True)

@@ -114,6 +114,6 @@ def resume_command(*arguments: str) -> str:
     return shlex.join(command)
 
 
-def this_command(*more: str) -> str:
-    """Return the command line of this process, as one could type it, with further arguments that it lacks."""
-    return shlex.join([PROGRAM, *sys.argv[1:], *(one for one in more if one not in sys.argv)])
+def this_command() -> str:
+    """Return the command line of this process as one could type it, to resume: without --overwrite, to start anew."""
+    return shlex.join([PROGRAM, *(argument for argument in sys.argv[1:] if argument != "--overwrite")])

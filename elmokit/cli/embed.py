@@ -15,7 +15,6 @@ from elmokit.cli.common import (
     language_option,
     model_option,
     options_option,
-    overwrite_option,
     raw_language,
     raw_option,
     resumable_command,
@@ -89,9 +88,8 @@ _run = partial(_option, "Interrupted runs and existing files")
 @_speed("--device", help="Where to compute: cpu, cuda, cuda:1, ...")
 @_speed("--precision", type=PRECISIONS, help=PRECISION_HELP)
 @_speed("--threads", type=ThreadCount(), help="Number of CPU threads for computing.  [default: all cores]")
-@_run("--resume", is_flag=True, help="Resume an interrupted run. Without a partial output, start from scratch.")
 @_run("--force", is_flag=True, help="Start even if the disk seems too small for OUT.")
-@overwrite_option
+@_run("--overwrite", is_flag=True, help="Start anew: replace an existing or partial output.")
 def embed(
     source: Path,
     output: Path,
@@ -119,7 +117,6 @@ def embed(
     use_sentence_keys: bool,
     include_sentence_indices: bool,
     threads: int | None,
-    resume: bool,
     force: bool,
     overwrite: bool,
 ) -> None:
@@ -131,27 +128,25 @@ def embed(
 
     The extension of OUT chooses the format: .hdf5, .h5 or none for HDF5, with one dataset per line, named by the line
     number from 0; .parquet or .arrow for a table with one row per line; .npz for NumPy. Until OUT is complete, it grows
-    in the directory OUT.partial, from which --resume continues.
+    in the directory OUT.partial. If the command is interrupted, run it again to resume.
 
     \b
     Examples:
       elmokit embed corpus.txt vectors.hdf5 --dtype float16
-      elmokit embed corpus.txt vectors.hdf5 --dtype float16 --resume
       elmokit embed article.txt vectors.hdf5 --raw --top --model original
       elmokit embed corpus.txt sentences.parquet --pool whitened
     """
     from elmokit.embedding.corpus import embed_file
     from elmokit.embedding.elmo import Elmo
     from elmokit.embedding.outputs.table import output_format
-    from elmokit.embedding.outputs.writer import partial_folder
+    from elmokit.embedding.outputs.writer import check_resumable_output, partial_folder
     from elmokit.embedding.sentence_vectors import SentenceEmbedder
     from elmokit.engine.threads import set_threads
-    from elmokit.storage.atomic import check_output_path
     from elmokit.storage.progress import ProgressBar
     from elmokit.storage.text_files import check_input_file
     from elmokit.text.tokenize import get_tokenizer
 
-    check_output_path(output, overwrite)  # before a model is downloaded
+    check_resumable_output(output, overwrite)  # before a model is downloaded
     check_input_file(source, output)
     output_format(output)
     flags = {"layers": layers is not None, "all": all_layers, "top": top, "average": average}
@@ -182,18 +177,17 @@ def embed(
     embedder: Elmo | SentenceEmbedder = elmo
     if pool is not None:
         embedder = SentenceEmbedder.by_name(elmo, pool, tuple(selected) if layers is not None else selected)
-    command = this_command("--resume")
     is_partial = partial_folder(output).exists
-    with resumable_command(lambda: command if is_partial() else None), ProgressBar("tokens") as progress:
+    with resumable_command(lambda: this_command() if is_partial() else None), ProgressBar("tokens") as progress:
         summary = embed_file(
             embedder,
             source,
             output,
             layers="all" if selected is None or pool is not None else selected,
             dtype=dtype,
-            keys="sentences" if use_sentence_keys else "numbers",
-            with_map=not forget_sentences,
-            with_old_map=include_sentence_indices,
+            use_sentence_keys=use_sentence_keys,
+            forget_sentences=forget_sentences,
+            include_sentence_indices=include_sentence_indices,
             strict=strict,
             fasta=fasta,
             tokenize=get_tokenizer("treebank" if tokenize else "spaces"),
@@ -201,8 +195,7 @@ def embed(
             batch_tokens=batch_tokens,
             batch_size=batch_size,
             overwrite=overwrite,
-            resume=resume,
-            check_space=not force,
+            force=force,
             report=progress.write,
             progress=progress,
         )

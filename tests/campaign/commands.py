@@ -46,9 +46,12 @@ def write_pairs(folder: Path) -> None:
 
 def _embed(name: str, output: str, *flags: str) -> Command:
     start = ("embed", "text.txt", output, "--model", "model", "--batch-tokens", "64", *flags)
-    # With --overwrite, because the process may have died between publishing the output and removing what is left.
-    resume = (*start, "--resume", "--overwrite")
-    return Command(name, write_text_and_model, start, lambda _: resume, commit_always)
+
+    def resume(folder: Path) -> tuple[str, ...]:
+        # The process may have died between publishing the output and removing what is left.
+        return (*start, "--overwrite") if (folder / output).exists() else start
+
+    return Command(name, write_text_and_model, start, resume, commit_always)
 
 
 def _train(name: str, write: object, *start: str) -> Command:

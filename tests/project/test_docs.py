@@ -176,7 +176,7 @@ def test_the_page_of_the_command_line_lists_every_command_with_its_options_and_e
         assert f"\n## `elmokit {name}`\n" in page
     assert "\n### `elmokit evaluate minimal-pairs`\n" in page
     assert "| <code>--dtype [float32&#124;float16]</code> | Type of the stored numbers." in page
-    assert "\nelmokit embed corpus.txt vectors.hdf5 --dtype float16 --resume\n" in page
+    assert "\nelmokit embed corpus.txt vectors.hdf5 --dtype float16\n" in page
 
 
 @pytest.mark.slow

@@ -198,6 +198,6 @@ def test_a_stopped_embed_says_how_to_resume(shell: Any, monkeypatch: pytest.Monk
         patch.setattr(ResumableStore, "commit", interrupt)
         ran = shell("embed", "text.txt", "out.hdf5", "--batch-tokens", "64", "--overwrite")
     assert ran.code == 130
-    expected = "elmokit embed text.txt out.hdf5 --batch-tokens 64 --overwrite --resume"
+    expected = "elmokit embed text.txt out.hdf5 --batch-tokens 64"
     assert ran.err.splitlines()[-1] == f"elmokit: Interrupted. To resume: {expected}"
-    assert shell("embed", "text.txt", "out.hdf5", "--batch-tokens", "64", "--overwrite", "--resume").code == 0
+    assert shell("embed", "text.txt", "out.hdf5", "--batch-tokens", "64").code == 0

@@ -57,11 +57,10 @@ class OutputFormat(NamedTuple):
         """
         if keys == "sentences" and (pooled or not self.is_hdf5):
             what = "Sentence vectors are rows of one table" if pooled else f"A {self.name} output has no datasets"
-            raise ConfigError(f"{what}, so keys='sentences' (--use-sentence-keys) has nothing to name. Leave it out.")
+            raise ConfigError(f"{what}, so use_sentence_keys has nothing to name. Leave it out.")
         if with_old_map and not self.is_hdf5:
             raise ConfigError(
-                f"A {self.name} output has no map of sentences, so with_old_map (--include-sentence-indices) cannot be "
-                "used. Leave it out."
+                f"A {self.name} output has no map of sentences, so include_sentence_indices cannot be used. Leave it out."
             )
         layout = VectorFileLayout(
             layers,

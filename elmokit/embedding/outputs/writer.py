@@ -36,6 +36,7 @@ from elmokit.embedding.outputs.hdf5_index import DATA_START
 from elmokit.engine.state import State
 from elmokit.storage.atomic import check_output_path
 from elmokit.storage.resumable import ResumableStore
+from elmokit.storage.store_journal import read_journal
 
 VECTORS, LENGTHS, NAMES, TOKENS, OUTPUT = "vectors.hdf5", "lengths", "names", "tokens", "output"
 
@@ -217,9 +218,7 @@ class ResumableWriter:
 
 
 @contextlib.contextmanager
-def open_resumable(
-    output: str | Path, settings: dict[str, Any], resume: bool = False, overwrite: bool = False
-) -> Iterator[ResumableWriter]:
+def open_resumable(output: str | Path, settings: dict[str, Any], overwrite: bool = False) -> Iterator[ResumableWriter]:
     """Start an output or resume a partial one; at the end of the block, move the finished file to ``output``.
 
     If the block raises an error, what was committed is kept for the next run. If nothing was, nothing is left behind.
@@ -227,23 +226,20 @@ def open_resumable(
     Args:
         output: Final location of the file.
         settings: JSON values that the vectors depend on. Only a run with the same ones can be resumed.
-        resume: Continue a partial output, if there is one.
-        overwrite: Replace an existing output; and, without ``resume``, discard a partial one.
+        overwrite: Start anew: replace an existing or partial output.
 
     Raises:
-        OutputError: The output exists and may not be overwritten; there is a partial one, and neither ``resume`` nor
-            ``overwrite`` is set; its settings differ; or something cannot be written.
+        OutputError: The output exists and may not be overwritten; there is a partial one of other settings; or
+            something cannot be written.
         LockedError: Another process is writing the same output.
     """
     output = Path(output)
-    check_output_path(output, overwrite)
+    check_resumable_output(output, overwrite)
     store = ResumableStore(
         partial_folder(output),
         settings,
         restore=RESTORE,
-        # `resume` wins over `overwrite`: with both, an existing output is replaced, but a partial one is continued.
-        if_exists="resume" if resume else "restart" if overwrite else "refuse",
-        resume_hint="pass --resume",
+        if_exists="restart" if overwrite else "resume",
         restart_hint="pass --overwrite",
         locked_message=f"{output} is being written by another process. Wait for it, or choose another name.",
     )
@@ -252,6 +248,26 @@ def open_resumable(
         yield writer
         # Reached only if the block raised nothing: an exception leaves through `yield`.
         writer.publish(output)
+
+
+def check_resumable_output(output: str | Path, overwrite: bool) -> None:
+    """Check before any work is done that an output can be started, continued or, with ``overwrite``, started anew.
+
+    Raises:
+        OutputError: It exists and may not be overwritten.
+    """
+    # Next to an existing output, a partial one was started to overwrite it. The same call without `overwrite` resumes.
+    check_output_path(output, overwrite or has_partial_output(output))
+
+
+def has_partial_output(output: str | Path) -> bool:
+    """Check whether an interrupted run has left an output that can be resumed."""
+    folder = partial_folder(output)
+    journal = read_journal(folder) if folder.is_dir() else None
+    if journal is None or not journal.progress:
+        return False
+    # Without its file, it was moved to its final place by a process that died before it removed the rest.
+    return journal.published is None or (folder / journal.published).exists()
 
 
 def partial_folder(output: str | Path) -> Path:
