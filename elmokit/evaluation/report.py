@@ -68,7 +68,7 @@ def evaluate_all(
         only: The names of the sections to write; empty for all.
         options: As in ``open_model``.
         device: Where to compute, such as "cuda", which needs PyTorch; None for the CPU.
-        overwrite: Replace an existing report.
+        overwrite: Start anew: replace an existing or partial report.
         progress: Called as in each of the evaluations.
         on_section: Called with the name of each section before it is computed.
 
@@ -120,7 +120,7 @@ def evaluate_all(
     }
     work = report.with_name(f"{report.name}.partial")
     elmo = Elmo(model)
-    with PartResults(work / "results", settings, RESTORE) as parts:
+    with PartResults(work / "results", settings, RESTORE, overwrite=overwrite) as parts:
         run = ReportRun(elmo, work, folder, _can_draw(), parts, progress)
         sections = {}
         for name, files in inputs.items():
