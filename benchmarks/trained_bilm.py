@@ -53,7 +53,7 @@ def main() -> None:
     print("| biLM | dev F1 | best epoch | peak memory |\n|---|---|---|---|", flush=True)
     for number, (title, overrides) in enumerate(VARIANTS.items()):
         run = out / f"ner-{number}"
-        call = [*ELMOKIT, "task", "train", str(config), "--run", str(run), "--resume", "--seeds", arguments.seeds]
+        call = [*ELMOKIT, "task", "train", str(config), "--run", str(run), "--seeds", arguments.seeds]
         call += [part for value in overrides for part in ("--set", value)]
         subprocess.run(call, cwd=arguments.data, check=True, stdout=subprocess.DEVNULL)
         print_row(title, run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ def train_task(
     progress: ProgressCallback | None = None,
     on_evaluation: EvaluationCallback | None = None,
     on_coverage: Callable[[str, Coverage], None] | None = None,
-    resume: bool = False,
+    overwrite: bool = False,
     facts: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Train a task's model, once for each of the config's seeds.
@@ -78,15 +79,14 @@ def train_task(
     Args:
         task: The task.
         config: Its config, for example from :func:`elmokit.tasks.table.load_config`.
-        run: The run directory. It must not exist, unless ``resume`` is set and it holds a run with the same config and
-            data.
+        run: The run directory. If it holds a run with the same config and data, that is continued.
         device: Where to compute.
         progress: Called with the stages ``"layers"`` (tokens through a frozen biLM), ``"seed N"`` (training steps) and
             ``"predict"`` (dev examples); for a config with ``elmo.finetune`` also ``"fine-tune"``.
         on_evaluation: Called after each evaluation on dev.
         on_coverage: Called before training for each table of pretrained word vectors, with its name and how many words
             lack a vector.
-        resume: Continue an interrupted run; start it if there is none.
+        overwrite: Start anew: replace the run in ``run``.
         facts: Added to ``run.json``, such as the command.
 
     Returns:
@@ -104,8 +104,10 @@ def train_task(
         >>> results["dev"]["f1"]["mean"]
     """
     run = Path(run)
-    if not is_unused(run) and not (resume and run.is_dir()):
-        raise OutputError(f"{run} already exists. Pass --resume to continue a run, or choose another directory.")
+    if overwrite and (run / "config.toml").exists():
+        shutil.rmtree(run)
+    if not is_unused(run) and not (run / "config.toml").exists():
+        raise OutputError(f"{run} already exists and is not a run to continue. Choose another directory.")
     torch_device = parse_device(device)
     task.check_inputs(config)
     if config.elmo is not None and config.elmo.start == "continued":
@@ -245,7 +247,7 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
     if seed not in finished:
         raise ModelNotFoundError(
             f"{run} has no finished training{'' if seed is None else f' with seed {seed}'}. "
-            + (f"Finished seeds: {', '.join(map(str, finished))}." if finished else "Resume it: task train --resume.")
+            + (f"Finished seeds: {', '.join(map(str, finished))}." if finished else "Resume it with task train.")
         )
     with _vocabulary_errors(run):
         inputs, labels = inputs_from(read_vocabulary(run))

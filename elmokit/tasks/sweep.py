@@ -198,7 +198,6 @@ def run_sweep(
                 device=device,
                 progress=progress,
                 on_evaluation=on_evaluation,
-                resume=True,
                 facts=facts,
             )
             seconds, trained = seconds + time.monotonic() - started, trained + training.variant.train_ratio

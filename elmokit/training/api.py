@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from elmokit.training.distributed import World, init_distributed, training_devic
 from elmokit.training.loop import run_training
 from elmokit.training.reports import TrainingCallback, TrainingDisplay, TrainingProgress, TrainingReport
 from elmokit.training.results import TrainingResult, finish_run
-from elmokit.training.run import CARD, HELD_OUT, INITIAL, INITIAL_OPTIMIZER, TEACHER, VOCABULARY, RunSettings
+from elmokit.training.run import CARD, HELD_OUT, INITIAL, INITIAL_OPTIMIZER, SETTINGS, TEACHER, VOCABULARY, RunSettings
 from elmokit.training.settings import ConfigSource, DataConfig, finetuning_settings, training_settings
 from elmokit.training.softmax_transfer import softmax_words
 from elmokit.training.state import checkpoints
@@ -45,6 +46,7 @@ def train(
     max_words: int | None = None,
     held_out_sentences: int | None = None,
     device: str | torch.device = "auto",
+    overwrite: bool = False,
     report: TrainingCallback | None = None,
     **settings: Any,
 ) -> TrainingResult:
@@ -57,7 +59,7 @@ def train(
         texts: Text to train on, with one tokenized sentence per line: files (``.txt``, ``.gz``, ``.xz``, ``.zst``),
             directories or glob patterns.
         held_out: Validation text. The model with the lowest perplexity on it is kept.
-        out: The run directory. It must not exist.
+        out: The run directory. If the same call has started a run there, it is continued.
         recipe: Settings to start from: ``"modern"`` (default) or ``"bilm-tf"``.
         preset: Size of the model: ``"tiny"``, ``"mini"``, ``"small"``, ``"medium"`` or ``"original"``; by default that
             of the recipe.
@@ -68,6 +70,7 @@ def train(
             by default).
         held_out_sentences: If ``held_out`` has more sentences, sample that many (2,000 by default).
         device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU if there is one.
+        overwrite: Start anew: replace the run in ``out``.
         report: Called with the dataclasses of ``elmokit.training.reports``; by default they are printed.
         **settings: Fields of ``TrainingConfig``, such as ``epochs`` or ``learning_rate``; sizes of the model
             (``hidden_dim``, ``projection_dim``, ``n_layers``, ``dropout``, ``bidirectional``); ``input``
@@ -97,7 +100,7 @@ def train(
         text = choose_text(layers.data, texts, held_out, held_out_sentences, vocabulary, max_words)
         create_training(run, layers, text, n_processes, report)
 
-    return _run_new(run, create, device, report)
+    return _run_new(run, create, device, overwrite, report)
 
 
 def distill(
@@ -114,6 +117,7 @@ def distill(
     held_out_sentences: int | None = None,
     options: str | Path | None = None,
     device: str | torch.device = "auto",
+    overwrite: bool = False,
     report: TrainingCallback | None = None,
     **settings: Any,
 ) -> TrainingResult:
@@ -127,12 +131,13 @@ def distill(
         teacher: A model, or its path or published name; None for the small English model inside the package.
         texts: Text to train on, as in :func:`train`. It need not be the text that the teacher was trained on.
         held_out: Validation text. The student with the lowest perplexity on it is kept.
-        out: The run directory. It must not exist. It gets a copy of the teacher.
+        out: The run directory. If the same call has started a run there, it is continued. It gets a copy of the
+            teacher.
         recipe, preset, config: As in :func:`train`. They describe the student.
         vocabulary: The words of the student's softmax, or a file of them. The default is the teacher's words if it has
             a softmax, because its predictions can be learned only for the same words; otherwise those of ``texts``.
         max_words: Alternative to ``vocabulary``, as in :func:`train`.
-        held_out_sentences, device, report: As in :func:`train`.
+        held_out_sentences, device, overwrite, report: As in :func:`train`.
         options: The options file of an HDF5 teacher, if it is not next to the weights.
         **settings: As in :func:`train`, and the fields of ``DistillationConfig``, such as ``layer_weight``.
 
@@ -159,7 +164,7 @@ def distill(
             text = dataclasses.replace(text, vocabulary=softmax_words(stored))
         create_training(run, layers, text, n_processes, report, stored)
 
-    return _run_new(run, create, device, report)
+    return _run_new(run, create, device, overwrite, report)
 
 
 def finetune(
@@ -177,6 +182,7 @@ def finetune(
     held_out_sentences: int = HELD_OUT_SENTENCES,
     options: str | Path | None = None,
     device: str | torch.device = "auto",
+    overwrite: bool = False,
     report: TrainingCallback | None = None,
     **settings: Any,
 ) -> TrainingResult:
@@ -190,7 +196,7 @@ def finetune(
         model: A model, or its path or published name; None for the small English model inside the package.
         texts: Text to train on, as in :func:`train`.
         held_out: Text of the same domain to evaluate on.
-        out: The run directory. It must not exist.
+        out: The run directory. If the same call has started a run there, it is continued.
         old_text: Text of the domain that the model was trained on. Its perplexity before and after shows what the model
             forgets.
         recipe: Settings to start from: ``"modern"`` (default), or ``"bilm-tf"``, which continues a training as the
@@ -204,8 +210,7 @@ def finetune(
         max_words: Alternative to ``vocabulary``: use the ``max_words`` most frequent words of ``texts``.
         held_out_sentences: If ``held_out`` has more sentences, sample that many; the same goes for ``old_text``.
         options: The options file of an HDF5 model, if it is not next to the weights.
-        device: As in :func:`train`.
-        report: As in :func:`train`.
+        device, overwrite, report: As in :func:`train`.
         **settings: Fields of ``TrainingConfig``, ``dropout``, and ``softmax`` with ``cutoffs``.
 
     Returns:
@@ -231,7 +236,7 @@ def finetune(
             raise ConfigError(f"Fine-tuning has no teacher to learn from. {NEEDS_TEACHER}")
         create_finetuning(run, stored, built, continuation, text, old_text, n_processes, report)
 
-    return _run_new(run, create, device, report)
+    return _run_new(run, create, device, overwrite, report)
 
 
 def resume(
@@ -271,22 +276,18 @@ def resume(
 
 
 def _run_new(
-    run: Path, create: Callable[[int], None], device: str | torch.device, report: TrainingCallback
+    run: Path, create: Callable[[int], None], device: str | torch.device, overwrite: bool, report: TrainingCallback
 ) -> TrainingResult:
-    """Create a run directory in the main process, and train in all processes.
-
-    Args:
-        run: The run directory.
-        create: Creates it. Called with the number of processes.
-        device: As in :func:`train`.
-        report: As in :func:`train`.
-    """
+    """Create a run directory in the main process unless there is one to continue, and train in all processes."""
     place = training_device(device)
     with init_distributed(place) as world:
 
         def create_in_main_process() -> None:
-            check_new(run)
-            create(world.size)
+            if overwrite and (run / SETTINGS).exists():
+                shutil.rmtree(run)
+            if not (run / SETTINGS).exists():
+                check_new(run)
+                create(world.size)
 
         world.on_main_process(create_in_main_process)
         return _run_to_end(run, (), {}, world, place, report)

@@ -85,9 +85,7 @@ def check_new(run: Path) -> None:
         OutputError: It does.
     """
     if run.exists():
-        raise OutputError(
-            f"{run} already exists. Resume the run there (elmokit train --resume {run}), or choose another directory."
-        )
+        raise OutputError(f"{run} already exists and is not a run to continue. Choose another directory.")
 
 
 def create_training(

@@ -55,15 +55,12 @@ def _embed(name: str, output: str, *flags: str) -> Command:
 
 
 def _train(name: str, write: object, *start: str) -> Command:
-    def resume(folder: Path) -> tuple[str, ...]:
-        return ("train", "--resume", "run") if (folder / "run" / "settings.json").exists() else start
-
-    return Command(name, write, start, resume, commit_always)  # type: ignore[arg-type]
+    return Command(name, write, start, lambda _: start, commit_always)  # type: ignore[arg-type]
 
 
 def _task(name: str, write: object) -> Command:
     start = ("task", "train", "config.toml", "--run", "run")
-    return Command(name, write, start, lambda _: (*start, "--resume"), commit_always)  # type: ignore[arg-type]
+    return Command(name, write, start, lambda _: start, commit_always)  # type: ignore[arg-type]
 
 
 def _again(name: str, write: object, *start: str, flags: tuple[str, ...] = ()) -> Command:
@@ -77,7 +74,7 @@ OTHER_COMMANDS = {
     for command in (
         _embed("embed to parquet", "out.parquet", "--dtype", "float16"),
         _embed("embed to npz", "out.npz", "--pool", "mean"),
-        _embed("embed stateful", "out.hdf5", "--state", "stateful", "--batch-size", "4"),
+        _embed("embed stateful", "out.hdf5", "--start", "stateful", "--batch-size", "4"),
         _train(
             *("finetune", write_text_and_model, "finetune", "text.txt", "--model", "model", "--held-out", "text.txt"),
             *("--run", "run", *SMALL[2:6], "--tokens", "400", *OFTEN),

@@ -383,7 +383,7 @@ SPECIMENS = {
             "interrupted task",
             partial(interrupted, command="task train", ratio=0.7),
             ("run/**/*",),
-            (*COMMANDS["task train"].start, "--resume"),
+            COMMANDS["task train"].start,
         ),
         Specimen("task run", partial(finished, command="task train"), ("run/**/*",), _TASK),
         Specimen(

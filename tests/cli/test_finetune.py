@@ -360,7 +360,7 @@ def _no_words(folder: Path) -> None:
         (("model", "new.txt", "--learning-rate", "-1"), "--learning-rate is -1.0; it must be above 0."),
         (("model", "new.txt", "--freeze-softmax", "--frozen-layers", "0,1,2"), "there is nothing to train"),
         (("model", "new.txt", "--config", "bad.toml"), "unknown key 'learning_rat'. Did you mean 'learning_rate'?"),
-        (("model", "new.txt", "--run", "old.txt"), "old.txt already exists."),
+        (("model", "new.txt", "--run", "old.txt"), "old.txt already exists and is not a run to continue."),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_no_run(
@@ -389,7 +389,7 @@ def test_an_existing_run_is_left_alone(shell) -> None:  # type: ignore[no-untype
     Path("run").mkdir()
     ran = shell("finetune", "new.txt", "--model", "model", "--held-out", "held.txt", "--run", "run", *SMALL)
     assert (ran.code, list(Path("run").iterdir())) == (2, [])
-    assert "run already exists. Resume the run there (elmokit train --resume run)" in ran.err
+    assert "run already exists and is not a run to continue" in ran.err
 
 
 def test_words_without_unk_are_no_vocabulary_to_predict(shell) -> None:  # type: ignore[no-untyped-def]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
+from elmokit.cli.help import DocumentedCommand
 from elmokit.cli.main import COMMANDS, elmokit
-from elmokit.cli.options import CommandGroup, GroupedCommand
 from tests.helpers.paths import ROOT
 from tests.helpers.shell import Shell
 
@@ -51,8 +53,8 @@ def _parse(line: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_the_help_of_every_command_ends_with_two_examples_that_it_accepts(name: str, folder: Path) -> None:
     command = ALL[name]
-    assert isinstance(command, GroupedCommand | CommandGroup)
-    examples = command.examples()
+    assert isinstance(command, DocumentedCommand)
+    examples = command.examples
     assert len(examples) >= 2
     shown = command.get_help(click.Context(command, info_name="elmokit")).splitlines()
     assert [line.strip() for line in shown[-len(examples) - 1 :]] == ["Examples:", *examples]
@@ -97,6 +99,30 @@ def test_a_model_as_an_argument_is_answered_with_the_option(shell: Shell) -> Non
         assert (ran.code, ran.err) == (2, "elmokit: Unexpected argument 'original'. Pass a model with --model.\n")
     ran = shell("embed", "a.txt", "b.hdf5", "c.txt", "--device", "cpu")
     assert ran.err == "elmokit: Unexpected argument 'c.txt'. Pass a model with --model.\n"
+
+
+def test_commands_are_completed_without_importing_them() -> None:
+    code = """
+import sys
+from elmokit.cli.main import main
+sys.argv = ["elmokit"]
+try:
+    main()
+finally:
+    print(sorted(name for name in sys.modules if name.startswith("elmokit.cli.")), file=sys.stderr)
+"""
+    completion = {"_ELMOKIT_COMPLETE": "bash_complete", "COMP_WORDS": "elmokit ev", "COMP_CWORD": "1"}
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, env=os.environ | completion, capture_output=True, text=True, check=False)
+    assert ran.stdout == "plain,evaluate\n"
+    names = ("command", "help", "main", "running")
+    assert ran.stderr.strip() == str([f"elmokit.cli.{name}" for name in names])
+
+
+def test_a_misspelt_command_is_answered_with_the_nearest_one(shell: Shell) -> None:
+    for group, wrong, right in (((), "embd", "embed"), (("task",), "trein", "train"), (("evaluate",), "po", "pos")):
+        ran = shell(*group, wrong)
+        assert (ran.code, ran.err) == (2, f"elmokit: No such command {wrong!r}. Did you mean {right!r}?\n")
 
 
 def test_a_group_without_a_command_shows_its_help(shell: Shell) -> None:

@@ -177,8 +177,6 @@ def test_the_four_scripts_run_in_the_shell(shell: Shell, folder: Path) -> None:
     )
     assert ran.code == 0, ran.err
     assert "The best model" in ran.out
-    ran = shell("bilm-tf", "train_elmo", "--save_dir", "new", *common, "--options_file", "options.json")
-    assert (ran.code, "Resume the run there (elmokit train --resume new)" in ran.err) == (2, True)
     ran = shell(
         *("bilm-tf", "restart", "--save_dir", "old", *common, "--n_epochs", "1", "--n_train_tokens", "80"),
         *("--batch_size", "4", "--heldout_prefix", "short.txt"),

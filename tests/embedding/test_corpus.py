@@ -125,7 +125,8 @@ def test_a_run_interrupted_several_times_writes_the_same_file(
     monkeypatch.setattr(resumable, "COMMIT_SECONDS", 0.0)
     elmo = Elmo(random_model(), start=start)
     (tmp_path / "text.txt").write_text(lines(120))
-    settings: dict[str, Any] = {"batch_tokens": 24, "batch_size": 5, "keys": keys, "dtype": "float16"}
+    settings: dict[str, Any] = {"batch_tokens": 24, "batch_size": 5, "dtype": "float16"}
+    settings["use_sentence_keys"] = keys == "sentences"
     embed_file(elmo, tmp_path / "text.txt", tmp_path / "whole.hdf5", **settings)
     done, n_stops = [0], 0
     while not (tmp_path / "parts.hdf5").exists():

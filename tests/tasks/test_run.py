@@ -100,7 +100,7 @@ def test_all_files_and_packages_that_a_run_rests_on_are_written_down(tmp_path: P
     assert {"torch", "numpy", "nltk"} <= set(facts["versions"])
     (tmp_path / "v.txt").write_text("Mira 1 3\n")
     with pytest.raises(TrainingError, match=r"data of .* have changed"):
-        train_task(task, config, tmp_path / "run", resume=True)
+        train_task(task, config, tmp_path / "run")
 
 
 def test_a_run_that_was_killed_before_it_wrote_anything_can_be_started_again(tmp_path: Path) -> None:
@@ -110,8 +110,10 @@ def test_a_run_that_was_killed_before_it_wrote_anything_can_be_started_again(tmp
     (tmp_path / "run" / ".vocabulary.json.abcdefgh").mkdir()
     train_task(task, config, tmp_path / "run")
     assert not list((tmp_path / "run").rglob(".*"))
-    with pytest.raises(OutputError, match="already exists"):
-        train_task(task, config, tmp_path / "run")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(OutputError, match="already exists and is not a run"):
+        train_task(task, config, tmp_path / "other")
 
 
 @pytest.mark.parametrize(
@@ -154,19 +156,17 @@ def test_seeds_can_be_added_when_a_run_is_resumed_and_nothing_else_can_change(tm
     task, config = tiny("ner", tmp_path / "data", train={"epochs": 2, "seeds": [1]})
     run = tmp_path / "run"
     first = train_task(task, config, run)
-    more = train_task(task, changed(config, seeds=(1, 2)), run, resume=True)
+    more = train_task(task, changed(config, seeds=(1, 2)), run)
     assert more["seeds"][0] == first["seeds"][0]
     assert [result["seed"] for result in more["seeds"]] == [1, 2]
-    with pytest.raises(OutputError, match="--resume"):
-        train_task(task, config, run)
     with pytest.raises(TrainingError, match=r"other settings: train\.epochs was 2 and is 3"):
-        train_task(task, changed(config, epochs=3), run, resume=True)
+        train_task(task, changed(config, epochs=3), run)
     (tmp_path / "data").write_text(TEXTS["ner"].replace("Mira", "Mara"))
     with pytest.raises(TrainingError, match="words or labels"):
-        train_task(task, config, run, resume=True)
+        train_task(task, config, run)
     (tmp_path / "data").write_text(TEXTS["ner"].replace("VBZ", "VBP"))
     with pytest.raises(TrainingError, match=r"data of .* have changed"):
-        train_task(task, config, run, resume=True)
+        train_task(task, config, run)
 
 
 def test_two_processes_do_not_train_in_one_run(tmp_path: Path) -> None:
@@ -174,9 +174,9 @@ def test_two_processes_do_not_train_in_one_run(tmp_path: Path) -> None:
     task, config = tiny("ner", tmp_path / "data", train={"epochs": 1})
     run = tmp_path / "run"
     with file_lock(run / "lock"), pytest.raises(LockedError, match="Another process is training in"):
-        train_task(task, config, run, resume=True)
+        train_task(task, config, run)
     assert not (run / "config.toml").exists()
-    train_task(task, config, run, resume=True)
+    train_task(task, config, run)
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path, bilm: str) -> None:
@@ -258,7 +258,7 @@ def test_another_bilm_or_a_damaged_run_is_refused(tmp_path: Path, bilm: str) -> 
     with pytest.raises(FormatError, match="trained with another biLM"):
         open_run(run)
     with pytest.raises(TrainingError, match=r"biLM of .* has changed"):
-        train_task(task, config, run, resume=True)
+        train_task(task, config, run)
     shutil.rmtree(bilm)
     save_model(random_model(), Path(bilm))
     with pytest.raises(ModelNotFoundError, match=r"with seed 7. Finished seeds: 0"):
@@ -306,7 +306,7 @@ def test_the_bilm_may_be_fine_tuned_on_the_training_text_first(
     ((source, sentences, epochs, device),) = given
     assert (source, epochs, sentences[0]) == (bilm, 1, ["Mira", "visits", "Oslo"])
     assert device == torch.device("cpu")
-    train_task(task, config, tmp_path / "run", resume=True)
+    train_task(task, config, tmp_path / "run")
     assert len(given) == 1  # what is tuned stays in the run
     shutil.rmtree(bilm)
     assert open_run(tmp_path / "run").cache is not None

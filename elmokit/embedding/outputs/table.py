@@ -60,7 +60,8 @@ class OutputFormat(NamedTuple):
             raise ConfigError(f"{what}, so use_sentence_keys has nothing to name. Leave it out.")
         if with_old_map and not self.is_hdf5:
             raise ConfigError(
-                f"A {self.name} output has no map of sentences, so include_sentence_indices cannot be used. Leave it out."
+                f"A {self.name} output has no map of sentences, so include_sentence_indices cannot be used. Leave it "
+                "out."
             )
         layout = VectorFileLayout(
             layers,
