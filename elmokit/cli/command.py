@@ -183,7 +183,7 @@ def _described(function: Callable[..., Any]) -> dict[str, Any]:
     return {"params": params, "callback": call, "help": text, "examples": examples}
 
 
-class Entry(NamedTuple):
+class DocumentedParameter(NamedTuple):
     """What a docstring says about a parameter."""
 
     heading: str
@@ -206,7 +206,7 @@ def parse_docstring(docstring: str) -> tuple[str, dict[str, list[str]]]:
     return "\n".join(text).strip("\n"), sections
 
 
-def parse_entries(heading: str, lines: Iterable[str]) -> Iterator[Entry]:
+def parse_entries(heading: str, lines: Iterable[str]) -> Iterator[DocumentedParameter]:
     """Parse the parameters in a section of a docstring."""
     heading = DEFAULT_HEADING if heading == "Args" else heading
     texts: list[list[str]] = []
@@ -216,7 +216,7 @@ def parse_entries(heading: str, lines: Iterable[str]) -> Iterator[Entry]:
         else:
             texts[-1][2] += f" {line.strip()}"
     for name, metavar, text in texts:
-        yield Entry(heading, name, metavar or None, re.sub(r" +\[default:", "  [default:", text))
+        yield DocumentedParameter(heading, name, metavar or None, re.sub(r" +\[default:", "  [default:", text))
 
 
 def setting_options(
@@ -270,7 +270,7 @@ def _argument(name: str, hint: Any, required: bool) -> click.Argument:
 
 
 def _option(
-    name: str, hint: Any, default: Any, entry: Entry | None = None, has_underscores: bool = False
+    name: str, hint: Any, default: Any, entry: DocumentedParameter | None = None, has_underscores: bool = False
 ) -> HeadedOption:
     flag_name = name.removesuffix("_")
     (flag,) = [extra for extra in typing.get_args(hint)[1:] if isinstance(extra, Flag)] or [Flag()]

@@ -36,6 +36,18 @@ UPDATE = bool(os.environ.get("ELMOKIT_UPDATE_HELP"))
 """Store the present help texts, instead of comparing them with the stored ones."""
 
 
+def _help(name: str) -> str:
+    """Return the help text of a command as the shell shows it, in lines of 100 columns."""
+    context = click.Context(elmokit, info_name="elmokit", terminal_width=100, **elmokit.context_settings)
+    command: click.Command = elmokit
+    for part in name.split():
+        assert isinstance(command, click.Group)
+        inner = command.get_command(context, part)
+        assert inner is not None
+        command, context = inner, click.Context(inner, parent=context, info_name=part, terminal_width=100)
+    return command.get_help(context) + "\n"
+
+
 def _parse(line: str) -> None:
     """Parse a command line without running it."""
     words = shlex.split(re.sub(r" > \S+$", "", line))
@@ -56,7 +68,7 @@ def test_the_help_of_every_command_ends_with_two_examples_that_it_accepts(name: 
     assert isinstance(command, DocumentedCommand)
     examples = command.examples
     assert len(examples) >= 2
-    shown = command.get_help(click.Context(command, info_name="elmokit")).splitlines()
+    shown = _help(name).splitlines()
     assert [line.strip() for line in shown[-len(examples) - 1 :]] == ["Examples:", *examples]
     assert any(f"elmokit {name}".rstrip() in line for line in examples)
     for line in examples:
@@ -67,8 +79,7 @@ def test_the_help_of_every_command_ends_with_two_examples_that_it_accepts(name: 
 def test_the_help_is_the_stored_one(name: str) -> None:
     # Stored, so that a change of a signature or a docstring shows in review what it does to the help.
     stored = STORED / f"{name.replace(' ', '-') or 'elmokit'}.txt"
-    context = click.Context(ALL[name], info_name=f"elmokit {name}".rstrip(), terminal_width=100)
-    shown = ALL[name].get_help(context) + "\n"
+    shown = _help(name)
     if UPDATE:
         stored.write_text(shown, encoding="utf-8")
     assert shown == stored.read_text(encoding="utf-8"), "Review the change, then store it with ELMOKIT_UPDATE_HELP=1."
