@@ -46,8 +46,7 @@ SECTION = re.compile(r"([A-Z][\w ]+):")
 ENTRY = re.compile(r"    (\w+)(?: \((\S+)\))?:(?: (.*))?")
 
 
-@dataclasses.dataclass(frozen=True)
-class Flag:
+class Flag(NamedTuple):
     """What the type hint of a parameter adds to its option."""
 
     help: str = ""
@@ -126,15 +125,15 @@ class CommandGroup(DocumentedCommand, click.Group):
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
 
-def load_command(name: str, place: str) -> click.Command:
+def load_command(name: str, location: str) -> click.Command:
     """Import and make a command.
 
     Args:
         name: Its name.
-        place: ``module:function``; or the module of a group, whose docstring is the help and whose ``COMMANDS`` are in
-            the group.
+        location: ``module:function``; or the module of a group, whose docstring is the help and whose ``COMMANDS`` are
+            in the group.
     """
-    module_name, _, function_name = place.partition(":")
+    module_name, _, function_name = location.partition(":")
     module = importlib.import_module(module_name)
     if function_name:
         return command_of(getattr(module, function_name), name)
@@ -153,14 +152,18 @@ def group_of(function: Callable[..., Any], name: str, **settings: Any) -> Comman
 
 
 def _described(function: Callable[..., Any]) -> dict[str, Any]:
+    """Read the arguments of a click command from a function."""
     text, sections = parse_docstring(function.__doc__ or "")
     examples = sections.pop("Examples", [])
     entries = {entry.name: entry for heading, lines in sections.items() for entry in parse_entries(heading, lines)}
+    parameters = inspect.signature(function).parameters
+    if unknown := entries.keys() - parameters:
+        raise ValueError(f"{function.__qualname__} has no parameter {min(unknown)}, which its docstring describes.")
     hints = typing.get_type_hints(function, include_extras=True)
     has_underscores = getattr(function, "has_underscores", False)
     params: list[click.Parameter] = []
     dataclass_params: dict[str, type] = {}
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in parameters.values():
         hint = hints[parameter.name]
         if parameter.kind is parameter.VAR_KEYWORD:
             params += getattr(function, "setting_options", list)()

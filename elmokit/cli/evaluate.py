@@ -78,13 +78,15 @@ def minimal_pairs(
 
     common.check_figure()
     paths = find_text_files(files, reread=True, pattern="*.jsonl*")
-    known = None if published is None else read_published_accuracies(published)
+    other_models = None if published is None else read_published_accuracies(published)
     paradigms = read_minimal_pairs(paths)
     tokenize = get_tokenizer(tokenizer)
     opened = common.open_language_model()
     settings = {"tokenizer": tokenizer, "texts": [file_digest(path) for path in paths]}
     with common.resumable_parts(keep, opened, settings) as parts, ProgressBar("sentences") as progress:
-        result = evaluate_minimal_pairs(opened, paradigms, tokenize, published=known, parts=parts, progress=progress)
+        result = evaluate_minimal_pairs(
+            opened, paradigms, tokenize, published=other_models, parts=parts, progress=progress
+        )
     common.show(result, result.to_text(by_paradigm))
 
 

@@ -100,10 +100,10 @@ def wsd(
     if answers is not None:
         check_output_path(answers, common.overwrite, folder=True, parts=[ANSWERS])
     train_set, test_sets = find_sense_set(train), [find_sense_set(test) for test in tests]
-    known = None if inventory is None else read_inventory(inventory)
+    sense_order = None if inventory is None else read_inventory(inventory)
     elmo = common.open_elmo()
     with ProgressBar("") as progress:
-        result = probe_senses(elmo, train_set, test_sets, known, senses, progress)
+        result = probe_senses(elmo, train_set, test_sets, sense_order, senses, progress)
     if answers is not None:
         write_answers(result, answers, common.overwrite)
     common.show(result)

@@ -68,11 +68,12 @@ def index(
     if model is not None and Path(model).exists():
         model = str(Path(model).resolve())  # the index can be searched from another directory
     with resumable_command(), ProgressBar("words") as progress:
-        built = build_index(
+        occurrences = build_index(
             elmo, lambda: read_corpus_files(paths, split=split), index, model, progress, overwrite=overwrite
         )
     click.echo(
-        f"{index}: {built.n_sentences:,} sentences, {built.n_tokens:,} tokens, {len(built.types):,} distinct words",
+        f"{index}: {occurrences.n_sentences:,} sentences, {occurrences.n_tokens:,} tokens, "
+        f"{len(occurrences.types):,} distinct words",
         err=True,
     )
 

@@ -27,13 +27,13 @@ def import_(
     """
     from elmokit.tasks.allennlp_import.importer import import_config
 
-    given = {}
+    variables = {}
     for variable in var:
         name, sign, value = variable.partition("=")
         if not sign or not name:
             raise ConfigError(f"--var is {variable!r}; expected NAME=VALUE.")
-        given[name] = value
-    toml, report = import_config(file, given)
+        variables[name] = value
+    toml, report = import_config(file, variables)
     click.echo(toml, nl=False)
     for line in report.unsupported:
         click.echo(f"{file.name}: not supported: {line}", err=True)

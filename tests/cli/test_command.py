@@ -124,6 +124,18 @@ def test_flags_can_have_underscores() -> None:
     assert [run(dump, flag, "run").output for flag in ("--save_dir", "--save-dir")] == ["run\n", "run\n"]
 
 
+def test_a_docstring_describes_parameters_that_exist() -> None:
+    def dump(*, save_dir: Path) -> None:
+        """Dump weights.
+
+        Args:
+            save_folder: Where to.
+        """
+
+    with pytest.raises(ValueError, match="has no parameter save_folder"):
+        command_of(dump, "dump")
+
+
 def test_only_a_title_at_the_margin_begins_a_section() -> None:
     text, sections = parse_docstring(
         "Read this: it is short.\n\n\b\nFiles:x\n  Args:\n\nArgs:\n    a: b\n\nExamples:\n    c"

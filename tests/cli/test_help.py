@@ -85,6 +85,11 @@ def test_the_help_is_the_stored_one(name: str) -> None:
     assert shown == stored.read_text(encoding="utf-8"), "Review the change, then store it with ELMOKIT_UPDATE_HELP=1."
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_every_option_has_a_help_text(name: str) -> None:
+    assert not [option.name for option in ALL[name].params if isinstance(option, click.Option) and not option.help]
+
+
 def test_every_stored_help_is_that_of_a_command() -> None:
     assert {path.stem for path in STORED.iterdir()} == {name.replace(" ", "-") or "elmokit" for name in ALL}
 
