@@ -104,9 +104,10 @@ def train_task(
         >>> results["dev"]["f1"]["mean"]
     """
     run = Path(run)
-    if overwrite and (run / "config.toml").exists():
+    is_run = (run / "vocabulary.json").exists()  # the first file of a run
+    if overwrite and is_run:
         shutil.rmtree(run)
-    if not is_unused(run) and not (run / "config.toml").exists():
+    elif not is_run and not is_unused(run):
         raise OutputError(f"{run} already exists and is not a run to continue. Choose another directory.")
     torch_device = parse_device(device)
     task.check_inputs(config)
