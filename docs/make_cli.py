@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from html import escape
-from inspect import cleandoc
 
 import click
 
+from elmokit.cli.help import DocumentedCommand
 from elmokit.cli.main import elmokit
-from elmokit.cli.options import EXAMPLES
 
 PAGE = re.compile(r"\bdocs/([\w/-]+\.md)")
 """A page of the documentation in a help text."""
@@ -42,29 +41,18 @@ def cli_page() -> str:
 def _command_parts(command: click.Command, context: click.Context) -> Iterator[str]:
     """Yield the paragraphs about a command, then those about its subcommands."""
     yield f"{'#' * max(2, len(context.command_path.split()))} `{context.command_path}`"
-    text, _, examples = cleandoc(command.help or "").partition(EXAMPLES)
-    yield from _paragraphs(text)
+    yield from _paragraphs(command.help or "")
     yield f"```text\n{' '.join([context.command_path, *command.collect_usage_pieces(context)])}\n```"
-    if examples:
-        yield "```text\n" + "\n".join(line.strip() for line in examples.strip().splitlines()) + "\n```"
-    for group, records in _options(command, context).items():
+    assert isinstance(command, DocumentedCommand)
+    yield "\n".join(["```text", *command.examples, "```"])
+    for heading, records in command.options_by_heading(context).items():
         rows = [f"| {_flags(flags)} | {_cell(help)} |" for flags, help in records]
-        yield "\n".join([f"| {group} | |", "|---|---|", *rows])
+        yield "\n".join([f"| {heading} | |", "|---|---|", *rows])
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             subcommand = command.get_command(context, name)
             if subcommand is not None:
                 yield from _command_parts(subcommand, click.Context(subcommand, info_name=name, parent=context))
-
-
-def _options(command: click.Command, context: click.Context) -> dict[str, list[tuple[str, str]]]:
-    """Return the flags and help texts of a command's options by group, the ungrouped ones last."""
-    groups: dict[str, list[tuple[str, str]]] = {}
-    for parameter in command.get_params(context):
-        if isinstance(parameter, click.Option) and (record := parameter.get_help_record(context)):
-            groups.setdefault(getattr(parameter, "group", "Options"), []).append(record)
-    groups |= {"Options": groups.pop("Options", [])}
-    return {name: records for name, records in groups.items() if records}
 
 
 def _paragraphs(text: str) -> list[str]:

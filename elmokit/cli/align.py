@@ -6,47 +6,27 @@ from pathlib import Path
 
 import click
 
-from elmokit.cli.common import device_option, echo_json, json_option, overwrite_option
-from elmokit.cli.options import GroupedCommand, OutputPath
+from elmokit.cli.parameters import Device, Json, Output, Overwrite
+from elmokit.cli.running import echo_json
 from elmokit.errors import OutputError
 from elmokit.storage.progress import ProgressBar
 
 
-@click.command(cls=GroupedCommand)
-@click.argument("source")
-@click.argument("target")
-@click.argument("source_texts", type=click.Path(path_type=Path))
-@click.argument("target_texts", type=click.Path(path_type=Path))
-@click.argument("dictionary", type=click.Path(path_type=Path))
-@click.option("--out", required=True, type=OutputPath(), help="Directory for SOURCE with its alignment.")
-@click.option("--centered", is_flag=True, help="Align the means of the two spaces, too.")
-@click.option(
-    "--min-count", default=1, show_default=True, help="Leave out pairs with a word that occurs less often in its text."
-)
-@click.option(
-    "--test-ratio",
-    default=0.1,
-    show_default=True,
-    help="Fraction of the dictionary's words to test on instead of learning from them.",
-)
-@click.option("--seed", default=0, show_default=True, help="Seed that chooses the words to test on.")
-@json_option
-@device_option
-@overwrite_option
 def align(
     source: str,
     target: str,
     source_texts: Path,
     target_texts: Path,
     dictionary: Path,
-    out: Path,
-    centered: bool,
-    min_count: int,
-    test_ratio: float,
-    seed: int,
-    as_json: bool,
-    device: str | None,
-    overwrite: bool,
+    *,
+    out: Output,
+    centered: bool = False,
+    min_count: int = 1,
+    test_ratio: float = 0.1,
+    seed: int = 0,
+    json: Json = False,
+    device: Device = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Learn to map the vectors of SOURCE into the space of TARGET, and save SOURCE with this alignment.
 
@@ -58,10 +38,16 @@ def align(
     The rotation of each layer is found that brings the mean vectors of translations closest to each other (Schuster et
     al. 2019). The command prints how often the nearest word of the other language is a translation, before and after.
 
-    \b
+    Args:
+        out: Directory for SOURCE with its alignment.
+        centered: Align the means of the two spaces, too.
+        min_count: Leave out pairs with a word that occurs less often in its text.
+        test_ratio: Fraction of the dictionary's words to test on instead of learning from them.
+        seed: Seed that chooses the words to test on.
+
     Examples:
-      elmokit align german-elmo english-elmo de.txt en.txt de-en.txt --out german-aligned
-      elmokit embed de.txt vectors.hdf5 --model german-aligned
+        elmokit align german-elmo english-elmo de.txt en.txt de-en.txt --out german-aligned
+        elmokit embed de.txt vectors.hdf5 --model german-aligned
     """
     from elmokit.formats.save import format_to_write, save_model
     from elmokit.training.alignment import align as learn_alignment
@@ -85,7 +71,7 @@ def align(
             progress=progress,
         )
     save_model(result.model, out, overwrite=overwrite)
-    if as_json:
+    if json:
         echo_json(result.to_dict())
     else:
         click.echo(result.to_text())

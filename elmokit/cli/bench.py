@@ -7,20 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from elmokit.cli.common import echo_json, json_option, model_option, options_option
-from elmokit.cli.options import GroupedCommand, ThreadCount
+from elmokit.cli.parameters import Json, Model, ModelOptions, Threads
+from elmokit.cli.running import echo_json
 from elmokit.storage.progress import ProgressBar
 
 if TYPE_CHECKING:
     from elmokit.evaluation.speed import Speed, SpeedReport
 
 
-@click.command(cls=GroupedCommand)
-@model_option
-@options_option
-@click.option("--threads", type=ThreadCount(), help="Number of CPU threads.  [default: all cores]")
-@json_option
-def bench(model: str | None, options: str | None, threads: int | None, as_json: bool) -> None:
+def bench(*, model: Model = None, options: ModelOptions = None, threads: Threads = None, json: Json = False) -> None:
     """Measure how fast this machine computes a model, in every precision and in plain NumPy.
 
     The rows are sentences of 20 tokens that are computed together; no token is cached. "of ceiling" compares the speed
@@ -29,11 +24,13 @@ def bench(model: str | None, options: str | None, threads: int | None, as_json: 
 
     Run it on an idle machine: other programs slow down all threads.
 
-    \b
+    Args:
+        threads: Number of CPU threads.  [default: all cores]
+
     Examples:
-      elmokit bench
-      elmokit bench --model original --threads 4
-      elmokit bench --model my-model --json > speed.json
+        elmokit bench
+        elmokit bench --model original --threads 4
+        elmokit bench --model my-model --json > speed.json
     """
     if threads is not None:
         # Before NumPy is imported, which reads it: its products are measured, too.
@@ -47,7 +44,7 @@ def bench(model: str | None, options: str | None, threads: int | None, as_json: 
     opened = open_model(model, options=options)
     with ProgressBar("") as progress:
         report = measure_speed(opened, progress=progress)
-    if as_json:
+    if json:
         echo_json({"model": str(opened.source), **report.as_dict()})
         return
     click.echo("\n".join(_report_lines(report, str(opened.source), opened.n_parameters)))

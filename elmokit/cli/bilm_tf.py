@@ -1,79 +1,68 @@
-"""``elmokit bilm-tf``: drop-in replacements for the four scripts in bilm-tf's ``bin`` directory."""
+"""Run the scripts of bilm-tf: train_elmo, restart, run_test and dump_weights.
+
+They accept the options of the scripts, and directories of bilm-tf and of elmokit.
+
+Examples:
+    elmokit bilm-tf train_elmo --save_dir run --vocab_file vocab.txt --train_prefix 'corpus/*'
+    elmokit bilm-tf dump_weights --save_dir run --outfile weights.hdf5
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import shlex
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
-from elmokit.cli.options import CommandGroup, OutputPath
-from elmokit.cli.train import resumable_run
+from elmokit.cli.command import Flag, with_underscores
+from elmokit.cli.parameters import Output
+from elmokit.cli.running import PROGRAM, resumable_command
 
-N_GPUS_HELP = "A step reads n_gpus times batch_size rows. To use several GPUs, start with torchrun, which divides them."
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-def _option(name: str, *, required: bool = True, **settings: Any) -> Decorator:
-    """Declare an option with bilm-tf's underscores, which can also be written with hyphens."""
-    flags = dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"])
-    return click.option(*flags, name, required=required, **settings)
-
-
-_path_option = partial(_option, type=click.Path(path_type=Path))
-_number_option = partial(_option, required=False, type=int)
-save_dir_option = _path_option("save_dir", help="Directory of the checkpoints.")
-vocab_file_option = _path_option("vocab_file", help="Vocabulary file.")
-train_prefix_option = _option("train_prefix", help="Training text: a file, a directory or a quoted pattern.")
-heldout_prefix_option = _option(
-    "heldout_prefix",
-    required=False,
-    help="Text to evaluate on during training (not in bilm-tf). Default: some sentences of the training text.",
-)
-device_option = click.option(
-    "--device", default="auto", show_default=True, help="cpu, cuda, or auto: a GPU if there is one (not in bilm-tf)."
-)
-
-
-@click.group("bilm-tf", cls=CommandGroup)
-def bilm_tf() -> None:
-    """Run the scripts of bilm-tf: train_elmo, restart, run_test and dump_weights.
-
-    They accept the options of the scripts, and directories of bilm-tf and of elmokit.
-
-    \b
-    Examples:
-      elmokit bilm-tf train_elmo --save_dir run --vocab_file vocab.txt --train_prefix 'corpus/*'
-      elmokit bilm-tf dump_weights --save_dir run --outfile weights.hdf5
-    """
+COMMANDS = {
+    "train_elmo": ("elmokit.cli.bilm_tf:train_elmo", "Train an ELMo model as bilm-tf's train_elmo.py does."),
+    "restart": (
+        "elmokit.cli.bilm_tf:restart",
+        "Continue the training of the newest checkpoint in SAVE_DIR, on the same or another text.",
+    ),
+    "run_test": (
+        "elmokit.cli.bilm_tf:run_test",
+        "Compute the test perplexity of the newest checkpoint in SAVE_DIR, as bilm-tf's run_test.py does.",
+    ),
+    "dump_weights": (
+        "elmokit.cli.bilm_tf:dump_weights",
+        "Write the weights of the newest checkpoint in SAVE_DIR as HDF5, for AllenNLP and bilm-tf.",
+    ),
+}
+SaveDir = Annotated[Path, Flag("Directory of the checkpoints.")]
+VocabFile = Annotated[Path, Flag("Vocabulary file.")]
+TrainPrefix = Annotated[str, Flag("Training text: a file, a directory or a quoted pattern.")]
+GpuCount = Annotated[
+    int,
+    Flag("A step reads n_gpus times batch_size rows. To use several GPUs, start with torchrun, which divides them."),
+]
+HeldOutPrefix = Annotated[
+    str | None,
+    Flag("Text to evaluate on during training (not in bilm-tf). Default: some sentences of the training text."),
+]
+TrainingDevice = Annotated[str, Flag("cpu, cuda, or auto: a GPU if there is one (not in bilm-tf).")]
 
 
-@bilm_tf.command("train_elmo")
-@_option("save_dir", type=OutputPath(), help="Directory of the checkpoints.")
-@vocab_file_option
-@train_prefix_option
-@_path_option(
-    "options_file",
-    required=False,
-    help="JSON file of bilm-tf's options, which the script had in its text. Default: those of the script.",
-)
-@_number_option("n_gpus", default=1, show_default=True, help=N_GPUS_HELP)
-@_number_option("batch_size", help="Replaces batch_size of the options.")
-@_number_option("n_train_tokens", help="Replaces n_train_tokens of the options. Default: counted.")
-@_number_option("n_epochs", help="Replaces n_epochs of the options.")
-@heldout_prefix_option
-@device_option
+@with_underscores
 def train_elmo(
-    save_dir: Path,
-    vocab_file: Path,
-    train_prefix: str,
-    options_file: Path | None,
-    n_gpus: int,
-    heldout_prefix: str | None,
-    device: str,
-    **numbers: int | None,
+    *,
+    save_dir: Annotated[Output, Flag("Directory of the checkpoints.")],
+    vocab_file: VocabFile,
+    train_prefix: TrainPrefix,
+    options_file: Path | None = None,
+    n_gpus: GpuCount = 1,
+    batch_size: int | None = None,
+    n_train_tokens: int | None = None,
+    n_epochs: int | None = None,
+    heldout_prefix: HeldOutPrefix = None,
+    device: TrainingDevice = "auto",
 ) -> None:
     """Train an ELMo model as bilm-tf's train_elmo.py does.
 
@@ -81,10 +70,15 @@ def train_elmo(
     `options` in the script (or the options.json of an earlier training), and some are options. SAVE_DIR, which must be
     new or empty, becomes a run directory. To resume an interrupted training: elmokit train --resume SAVE_DIR
 
-    \b
+    Args:
+        options_file: JSON file of bilm-tf's options, which the script had in its text. Default: those of the script.
+        batch_size: Replaces batch_size of the options.
+        n_train_tokens: Replaces n_train_tokens of the options. Default: counted.
+        n_epochs: Replaces n_epochs of the options.
+
     Examples:
-      elmokit bilm-tf train_elmo --save_dir run --vocab_file vocab.txt --train_prefix 'corpus/*'
-      elmokit bilm-tf train_elmo --save_dir run --vocab_file vocab.txt --train_prefix 'corpus/*' --n_epochs 3
+        elmokit bilm-tf train_elmo --save_dir run --vocab_file vocab.txt --train_prefix 'corpus/*'
+        elmokit bilm-tf train_elmo --save_dir run --vocab_file vocab.txt --train_prefix 'corpus/*' --n_epochs 3
     """
     from elmokit.compat import bilm_training
     from elmokit.formats.bilm_tf import read_options
@@ -97,7 +91,8 @@ def train_elmo(
     else:
         options = read_options(options_file)
     data = _dataset(options, vocab_file, train_prefix)
-    with resumable_run(save_dir):
+    numbers = {"batch_size": batch_size, "n_train_tokens": n_train_tokens, "n_epochs": n_epochs}
+    with _resumable(save_dir):
         result = bilm_training.train(
             _with(options, numbers), data, n_gpus, save_dir, held_out=heldout_prefix or (), device=device
         )
@@ -105,40 +100,39 @@ def train_elmo(
         click.echo(str(result))
 
 
-@bilm_tf.command("restart")
-@save_dir_option
-@vocab_file_option
-@train_prefix_option
-@_number_option("n_gpus", default=1, show_default=True, help=N_GPUS_HELP)
-@_number_option("batch_size", default=0, help="Replaces batch_size of the options, if above 0.")
-@_number_option("n_train_tokens", default=0, help="Replaces n_train_tokens of the options, if above 0.")
-@_number_option("n_epochs", default=0, help="Replaces n_epochs of the options, if above 0.")
-@heldout_prefix_option
-@device_option
+@with_underscores
 def restart(
-    save_dir: Path,
-    vocab_file: Path,
-    train_prefix: str,
-    n_gpus: int,
-    heldout_prefix: str | None,
-    device: str,
-    **numbers: int | None,
+    *,
+    save_dir: SaveDir,
+    vocab_file: VocabFile,
+    train_prefix: TrainPrefix,
+    n_gpus: GpuCount = 1,
+    batch_size: int = 0,
+    n_train_tokens: int = 0,
+    n_epochs: int = 0,
+    heldout_prefix: HeldOutPrefix = None,
+    device: TrainingDevice = "auto",
 ) -> None:
     """Continue the training of the newest checkpoint in SAVE_DIR, on the same or another text.
 
     The Adagrad sums are kept, as in bilm-tf's restart.py. The new run directory is SAVE_DIR/restart-1, or the next free
     number; existing files are not changed. To resume an interrupted restart: elmokit train --resume SAVE_DIR/restart-1
 
-    \b
+    Args:
+        batch_size: Replaces batch_size of the options, if above 0.
+        n_train_tokens: Replaces n_train_tokens of the options, if above 0.
+        n_epochs: Replaces n_epochs of the options, if above 0.
+
     Examples:
-      elmokit bilm-tf restart --save_dir run --vocab_file vocab.txt --train_prefix 'corpus/*'
-      elmokit bilm-tf restart --save_dir run --vocab_file vocab.txt --train_prefix 'new/*' --n_epochs 2
+        elmokit bilm-tf restart --save_dir run --vocab_file vocab.txt --train_prefix 'corpus/*'
+        elmokit bilm-tf restart --save_dir run --vocab_file vocab.txt --train_prefix 'new/*' --n_epochs 2
     """
     from elmokit.compat import bilm_training
 
     options, checkpoint = bilm_training.load_options_latest_checkpoint(save_dir)
     data = _dataset(options, vocab_file, train_prefix)
-    with resumable_run(bilm_training.next_restart(save_dir)):
+    numbers = {"batch_size": batch_size, "n_train_tokens": n_train_tokens, "n_epochs": n_epochs}
+    with _resumable(bilm_training.next_restart(save_dir)):
         result = bilm_training.train(
             _with(options, numbers),
             data,
@@ -152,19 +146,25 @@ def restart(
         click.echo(str(result))
 
 
-@bilm_tf.command("run_test")
-@save_dir_option
-@vocab_file_option
-@_option("test_prefix", help="Test text: a file, a directory or a quoted pattern.")
-@_number_option("batch_size", default=256, show_default=True, help="Rows read side by side. The result depends on it.")
-@click.option("--device", help="Where to compute: cpu, cuda, cuda:1, ... (not in bilm-tf)")
-def run_test(save_dir: Path, vocab_file: Path, test_prefix: str, batch_size: int, device: str | None) -> None:
+@with_underscores
+def run_test(
+    *,
+    save_dir: SaveDir,
+    vocab_file: VocabFile,
+    test_prefix: str,
+    batch_size: int = 256,
+    device: str | None = None,
+) -> None:
     """Compute the test perplexity of the newest checkpoint in SAVE_DIR, as bilm-tf's run_test.py does.
 
-    \b
+    Args:
+        test_prefix: Test text: a file, a directory or a quoted pattern.
+        batch_size: Rows read side by side. The result depends on it.
+        device: Where to compute: cpu, cuda, cuda:1, ... (not in bilm-tf)
+
     Examples:
-      elmokit bilm-tf run_test --save_dir run --vocab_file vocab.txt --test_prefix 'held-out/*'
-      elmokit bilm-tf run_test --save_dir run --vocab_file vocab.txt --test_prefix test.txt --batch_size 1
+        elmokit bilm-tf run_test --save_dir run --vocab_file vocab.txt --test_prefix 'held-out/*'
+        elmokit bilm-tf run_test --save_dir run --vocab_file vocab.txt --test_prefix test.txt --batch_size 1
     """
     from elmokit.compat import bilm_training
 
@@ -173,23 +173,30 @@ def run_test(save_dir: Path, vocab_file: Path, test_prefix: str, batch_size: int
     bilm_training.test(options, checkpoint, data, batch_size, device=device)
 
 
-@bilm_tf.command("dump_weights")
-@save_dir_option
-@_option("outfile", type=OutputPath(), help="The HDF5 file to write.")
-def dump_weights(save_dir: Path, outfile: Path) -> None:
+@with_underscores
+def dump_weights(*, save_dir: SaveDir, outfile: Output) -> None:
     """Write the weights of the newest checkpoint in SAVE_DIR as HDF5, for AllenNLP and bilm-tf.
 
     Options for inference are written next to it, as OUTFILE_options.json without the ending of OUTFILE.
 
-    \b
+    Args:
+        outfile: The HDF5 file to write.
+
     Examples:
-      elmokit bilm-tf dump_weights --save_dir run --outfile weights.hdf5
-      elmokit embed corpus.txt vectors.hdf5 --model weights.hdf5
+        elmokit bilm-tf dump_weights --save_dir run --outfile weights.hdf5
+        elmokit embed corpus.txt vectors.hdf5 --model weights.hdf5
     """
     from elmokit.compat import bilm_training
 
     bilm_training.dump_weights(save_dir, outfile)
     click.echo(f"wrote {outfile}", err=True)
+
+
+def _resumable(run: Path) -> AbstractContextManager[None]:
+    """Say how to resume a training in the block if the user stops it."""
+    from elmokit.training.setup import SETTINGS
+
+    return resumable_command((run / SETTINGS).exists, shlex.join([PROGRAM, "train", "--resume", str(run)]))
 
 
 def _dataset(options: dict[str, Any], vocab_file: Path, prefix: str, test: bool = False) -> Any:
@@ -207,6 +214,6 @@ def _dataset(options: dict[str, Any], vocab_file: Path, prefix: str, test: bool 
     return LMDataset(prefix, vocab, reverse=reverse, test=test, shuffle_on_load=not test)
 
 
-def _with(options: dict[str, Any], numbers: dict[str, int | None]) -> dict[str, Any]:
+def _with(options: dict[str, Any], numbers: Mapping[str, int | None]) -> dict[str, Any]:
     """Return the options with the numbers that were given."""
     return {**options, **{name: value for name, value in numbers.items() if value is not None and value > 0}}

@@ -3,84 +3,50 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal
 
 import click
 
-from elmokit.cli.common import PRECISIONS, options_option, overwrite_option
-from elmokit.cli.options import GroupedCommand, OutputPath
+from elmokit.cli.parameters import ModelOptions, ModelPrecision, Output, Overwrite
 from elmokit.errors import ConfigError
 
-if TYPE_CHECKING:
-    from elmokit.engine.precision import Precision
-    from elmokit.formats.format import Storage
 
-
-@click.command(cls=GroupedCommand)
-@click.argument("source", metavar="SRC")
-@click.argument("target", metavar="DST", type=OutputPath())
-@options_option
-@click.option(
-    "--storage",
-    type=click.Choice(["float32", "float16", "int8"]),
-    default="float32",
-    show_default=True,
-    help="Dtype of the tensors in an elmokit directory. int8 takes a quarter of the space of float32.",
-)
-@click.option(
-    "--precision",
-    type=PRECISIONS,
-    help="Precision in which an elmokit directory is computed unless its user requests another.  [default: that of "
-    "SRC, usually float32]",
-)
-@click.option(
-    "--calibrate",
-    type=click.Path(path_type=Path),
-    metavar="TEXT",
-    help="Tokenized sentences in the model's language: store the mean state after a sentence as the fixed initial "
-    "state.",
-)
-@click.option(
-    "--whiten",
-    type=click.Path(path_type=Path),
-    metavar="TEXT",
-    help="Tokenized sentences like those to be compared: fit a whitening of sentence vectors and store it.",
-)
-@click.option(
-    "--alignment",
-    "matrices",
-    multiple=True,
-    metavar="FILE",
-    help="Alignment matrix saved with torch.save, such as those published for AllenNLP's ElmoTokenEmbedderMultiLang: "
-    "one for all layers; or repeat the option, layer 0 first.",
-)
-@overwrite_option
 def convert(
     source: str,
-    target: Path,
-    options: str | None,
-    storage: Storage,
-    precision: Precision | None,
-    calibrate: Path | None,
-    whiten: Path | None,
-    matrices: tuple[str, ...],
-    overwrite: bool,
+    target: Output,
+    *,
+    options: ModelOptions = None,
+    storage: Literal["float32", "float16", "int8"] = "float32",
+    precision: ModelPrecision = None,
+    calibrate: Path | None = None,
+    whiten: Path | None = None,
+    alignment: tuple[str, ...] = (),
+    overwrite: Overwrite = False,
 ) -> None:
-    """Convert the model SRC to DST.
+    """Convert the model SOURCE to TARGET.
 
-    SRC is a path, a URL, a published name or a Hub id; of a training run, the best model is converted.
+    SOURCE is a path, a URL, a published name or a Hub id; of a training run, the best model is converted.
 
-    If DST ends in .hdf5 or .h5, HDF5 weights for AllenNLP and bilm-tf are written, and an options file of the same name
-    next to them: X_options.json for X.hdf5 and X_weights.hdf5. A DST without an extension becomes an elmokit directory,
-    the only format that also keeps the softmax, its words, the initial state, the whitening of sentence vectors and the
-    alignment. If DST ends in .onnx, a graph from char ids to the vectors of all layers is written, which ONNX Runtime
-    runs.
+    If TARGET ends in .hdf5 or .h5, HDF5 weights for AllenNLP and bilm-tf are written, and an options file of the same
+    name next to them: X_options.json for X.hdf5 and X_weights.hdf5. A TARGET without an extension becomes an elmokit
+    directory, the only format that also keeps the softmax, its words, the initial state, the whitening of sentence
+    vectors and the alignment. If TARGET ends in .onnx, a graph from char ids to the vectors of all layers is written,
+    which ONNX Runtime runs.
 
-    \b
+    Args:
+        storage: Dtype of the tensors in an elmokit directory. int8 takes a quarter of the space of float32.
+        precision: Precision in which an elmokit directory is computed unless its user requests another.  [default: that
+            of SOURCE, usually float32]
+        calibrate (TEXT): Tokenized sentences in the model's language: store the mean state after a sentence as the
+            fixed initial state.
+        whiten (TEXT): Tokenized sentences like those to be compared: fit a whitening of sentence vectors and store it.
+        alignment (FILE): Alignment matrix saved with torch.save, such as those published for AllenNLP's
+            ElmoTokenEmbedderMultiLang: one for all layers; or repeat the option, layer 0 first.
+
     Examples:
-      elmokit convert elmo_weights.hdf5 my-elmo
-      elmokit convert my-elmo back_weights.hdf5
-      elmokit convert en-mini en-mini.onnx
+        elmokit convert elmo_weights.hdf5 my-elmo
+        elmokit convert my-elmo back_weights.hdf5
+        elmokit convert en-mini en-mini.onnx
     """
     from elmokit.embedding.start_state import calibrate_start_state
     from elmokit.formats.open import open_model
@@ -88,7 +54,7 @@ def convert(
     from elmokit.storage.text_files import read_sentences
 
     if target.suffix == ".onnx":
-        if storage != "float32" or any((precision, calibrate, whiten, matrices)):
+        if storage != "float32" or any((precision, calibrate, whiten, alignment)):
             raise ConfigError(
                 "--storage, --precision, --calibrate, --whiten and --alignment are for an elmokit directory, not for "
                 "ONNX."
@@ -99,7 +65,7 @@ def convert(
     if storage != "float32" and not target_format.is_complete:
         raise ConfigError(
             f"--storage {storage} is for an elmokit directory: {target.suffix} files hold float32. Leave it out, or "
-            "give DST without that ending."
+            "give TARGET without that ending."
         )
     target_format.check_target(target, overwrite)
     model = open_model(source, options=options)
@@ -107,12 +73,12 @@ def convert(
         model.precision = precision
     if calibrate is not None:
         calibrate_start_state(model, list(read_sentences(calibrate)), calibrate.name)
-    if matrices:
+    if alignment:
         from elmokit.formats.alignment import read_alignment
 
-        model.alignment = read_alignment(matrices, model.config)
+        model.alignment = read_alignment(alignment, model.config)
         model.whitening = None  # it was fitted on the vectors before the alignment
-        model.card["alignment"] = {"matrices": [Path(matrix).name for matrix in matrices]}
+        model.card["alignment"] = {"matrices": [Path(matrix).name for matrix in alignment]}
     if whiten is not None:
         from elmokit.embedding.elmo import Elmo
         from elmokit.embedding.sentence_vectors import SentenceEmbedder

@@ -2,126 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal
 
 import click
 
-from elmokit.cli.common import (
-    PRECISION_HELP,
-    PRECISIONS,
-    language_option,
-    model_option,
-    options_option,
-    overwrite_option,
-    raw_language,
-    raw_option,
-    resumable_command,
-    this_command,
-)
-from elmokit.cli.options import GroupedCommand, GroupedOption, OutputPath, ThreadCount, layer_numbers
+from elmokit.cli.parameters import Device, Language, Model, ModelOptions, ModelPrecision, Output, Raw, Start, Threads
+from elmokit.cli.running import raw_language, resumable_command
 from elmokit.errors import ConfigError
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 
-
-def _option(group: str, *names: str, **settings: Any) -> Callable[[Command], Command]:
-    return click.option(*names, cls=GroupedOption, group=group, **settings)
-
-
-_vectors = partial(_option, "Vectors")
-_text = partial(_option, "Text")
-_names = partial(_option, "Sentences and their names")
-_speed = partial(_option, "Speed and memory")
-_run = partial(_option, "Interrupted runs and existing files")
-
-
-@click.command(cls=GroupedCommand)
-@click.argument("source", metavar="TEXT", type=click.Path(path_type=Path, allow_dash=True))
-@click.argument("output", metavar="OUT", type=OutputPath())
-@model_option
-@options_option
-@click.option("--token-embeddings", help="HDF5 file of precomputed token vectors, one row per word.")
-@click.option("--vocabulary", help="Word list of --token-embeddings, or of a word-input model.")
-@_vectors("--all", "all_layers", is_flag=True, help="All layers: (layers, tokens, dim).  [default]")
-@_vectors("--top", is_flag=True, help="The top layer: (tokens, dim).")
-@_vectors("--average", is_flag=True, help="The mean of all layers: (tokens, dim).")
-@_vectors("--layers", metavar="N[,N...]", help="The given layers, where 0 is context-free: (layers, tokens, dim).")
-@_vectors(
-    "--pool",
-    type=click.Choice(["mean", "sif", "whitened"]),
-    help="One vector per sentence: the mean of layer 0 or of the chosen layers, the mean with less weight for frequent "
-    "words (sif), or the pooling and whitening that are stored with the model (whitened).",
-)
-@_vectors(
-    "--dtype",
-    type=click.Choice(["float32", "float16"]),
-    default="float32",
-    show_default=True,
-    help="Type of the stored numbers.",
-)
-@_vectors(
-    "--state",
-    type=click.Choice(["warm", "zero", "stateful"]),
-    default="warm",
-    show_default=True,
-    help="LSTM state that each sentence starts from: a fixed initial state, zeros, or (stateful) the state after the "
-    "previous batch, as in AllenNLP; vectors then depend on preceding lines.",
-)
-@raw_option
-@language_option
-@_text("--tokenize", is_flag=True, help="TEXT has one raw sentence on each line: split it into tokens (English only).")
-@_text(
-    "--fasta",
-    is_flag=True,
-    help="TEXT is a FASTA file: each residue is a token, sequences are named by identifier.",
-)
-@_text("--strict", is_flag=True, help="Refuse blank lines. By default they become empty rows.")
-@_names("--forget-sentences", is_flag=True, help="Do not store the sentences (in HDF5, their map to line numbers).")
-@_names("--use-sentence-keys", is_flag=True, help="HDF5: name datasets by their sentences.")
-@_names(
-    "--include-sentence-indices", is_flag=True, help="HDF5: store the map under its old name, sentence_indices, too."
-)
-@_speed("--batch-tokens", default=2048, show_default=True, help="Positions per batch (--state warm or zero).")
-@_speed("--batch-size", default=64, show_default=True, help="Sentences per batch (--state stateful).")
-@_speed("--device", help="Where to compute: cpu, cuda, cuda:1, ...")
-@_speed("--precision", type=PRECISIONS, help=PRECISION_HELP)
-@_speed("--threads", type=ThreadCount(), help="Number of CPU threads for computing.  [default: all cores]")
-@_run("--resume", is_flag=True, help="Resume an interrupted run. Without a partial output, start from scratch.")
-@_run("--force", is_flag=True, help="Start even if the disk seems too small for OUT.")
-@overwrite_option
 def embed(
-    source: Path,
-    output: Path,
-    model: str | None,
-    options: str | None,
-    token_embeddings: str | None,
-    vocabulary: str | None,
-    all_layers: bool,
-    top: bool,
-    average: bool,
-    layers: str | None,
-    pool: Any,
-    dtype: Any,
-    state: Any,
-    batch_tokens: int,
-    batch_size: int,
-    device: str | None,
-    precision: Any,
-    raw: bool,
-    language: str | None,
-    tokenize: bool,
-    fasta: bool,
-    strict: bool,
-    forget_sentences: bool,
-    use_sentence_keys: bool,
-    include_sentence_indices: bool,
-    threads: int | None,
-    resume: bool,
-    force: bool,
-    overwrite: bool,
+    text: Path,
+    out: Output,
+    *,
+    model: Model = None,
+    options: ModelOptions = None,
+    token_embeddings: str | None = None,
+    vocabulary: str | None = None,
+    all_: bool = False,
+    top: bool = False,
+    average: bool = False,
+    layers: tuple[int, ...] | None = None,
+    pool: Literal["mean", "sif", "whitened"] | None = None,
+    dtype: Literal["float32", "float16"] = "float32",
+    start: Start = "warm",
+    raw: Raw = False,
+    language: Language = None,
+    tokenize: bool = False,
+    fasta: bool = False,
+    strict: bool = False,
+    forget_sentences: bool = False,
+    use_sentence_keys: bool = False,
+    include_sentence_indices: bool = False,
+    batch_tokens: int = 2048,
+    batch_size: int = 64,
+    device: Device = None,
+    precision: ModelPrecision = None,
+    threads: Threads = None,
+    overwrite: bool = False,
+    force: bool = False,
 ) -> None:
     """Compute ELMo vectors for TEXT and store them in OUT.
 
@@ -131,30 +51,63 @@ def embed(
 
     The extension of OUT chooses the format: .hdf5, .h5 or none for HDF5, with one dataset per line, named by the line
     number from 0; .parquet or .arrow for a table with one row per line; .npz for NumPy. Until OUT is complete, it grows
-    in the directory OUT.partial, from which --resume continues.
+    in the directory OUT.partial. If the command is interrupted, run it again to resume.
 
-    \b
+    Vectors:
+        all_: All layers: (layers, tokens, dim).  [default]
+        top: The top layer: (tokens, dim).
+        average: The mean of all layers: (tokens, dim).
+        layers: The given layers, where 0 is context-free: (layers, tokens, dim).
+        pool: One vector per sentence: the mean of layer 0 or of the chosen layers, the mean with less weight for
+            frequent words (sif), or the pooling and whitening that are stored with the model (whitened).
+        dtype: Type of the stored numbers.
+        start: LSTM state that each sentence starts from: a fixed initial state, zeros, or (stateful) the state after
+            the previous batch, as in AllenNLP; vectors then depend on preceding lines.
+
+    Text:
+        tokenize: TEXT has one raw sentence on each line: split it into tokens (English only).
+        fasta: TEXT is a FASTA file: each residue is a token, sequences are named by identifier.
+        strict: Refuse blank lines. By default they become empty rows.
+
+    Sentences and their names:
+        forget_sentences: Do not store the sentences (in HDF5, their map to line numbers).
+        use_sentence_keys: HDF5: name datasets by their sentences.
+        include_sentence_indices: HDF5: store the map under its old name, sentence_indices, too.
+
+    Speed and memory:
+        batch_tokens: Positions per batch (--start warm or zero).
+        batch_size: Sentences per batch (--start stateful).
+        device:
+        precision:
+        threads: Number of CPU threads for computing.  [default: all cores]
+
+    Interrupted runs and existing files:
+        overwrite: Start anew: replace an existing or partial output.
+        force: Start even if the disk seems too small for OUT.
+
+    Args:
+        token_embeddings: HDF5 file of precomputed token vectors, one row per word.
+        vocabulary: Word list of --token-embeddings, or of a word-input model.
+
     Examples:
-      elmokit embed corpus.txt vectors.hdf5 --dtype float16
-      elmokit embed corpus.txt vectors.hdf5 --dtype float16 --resume
-      elmokit embed article.txt vectors.hdf5 --raw --top --model original
-      elmokit embed corpus.txt sentences.parquet --pool whitened
+        elmokit embed corpus.txt vectors.hdf5 --dtype float16
+        elmokit embed article.txt vectors.hdf5 --raw --top --model original
+        elmokit embed corpus.txt sentences.parquet --pool whitened
     """
     from elmokit.embedding.corpus import embed_file
     from elmokit.embedding.elmo import Elmo
     from elmokit.embedding.outputs.table import output_format
-    from elmokit.embedding.outputs.writer import partial_folder
+    from elmokit.embedding.outputs.writer import check_resumable_output, has_partial_output
     from elmokit.embedding.sentence_vectors import SentenceEmbedder
     from elmokit.engine.threads import set_threads
-    from elmokit.storage.atomic import check_output_path
     from elmokit.storage.progress import ProgressBar
     from elmokit.storage.text_files import check_input_file
     from elmokit.text.tokenize import get_tokenizer
 
-    check_output_path(output, overwrite)  # before a model is downloaded
-    check_input_file(source, output)
-    output_format(output)
-    flags = {"layers": layers is not None, "all": all_layers, "top": top, "average": average}
+    check_resumable_output(out, overwrite)  # before a model is downloaded
+    check_input_file(text, out)
+    output_format(out)
+    flags = {"layers": layers is not None, "all": all_, "top": top, "average": average}
     chosen = [name for name, is_given in flags.items() if is_given]
     if len(chosen) > 1:
         raise ConfigError(f"--{chosen[0]} and --{chosen[1]} both choose layers. Pass one of them.")
@@ -174,26 +127,25 @@ def embed(
         options=options,
         token_embeddings=token_embeddings,
         vocabulary=vocabulary,
-        start=state,
+        start=start,
         device=device,
         precision=precision,
     )
-    selected: Any = (chosen[0] if chosen else None) if layers is None else layer_numbers(layers)
+    selected: Any = layers if layers is not None else chosen[0] if chosen else None
     embedder: Elmo | SentenceEmbedder = elmo
     if pool is not None:
-        embedder = SentenceEmbedder.by_name(elmo, pool, tuple(selected) if layers is not None else selected)
-    command = this_command("--resume")
-    is_partial = partial_folder(output).exists
-    with resumable_command(lambda: command if is_partial() else None), ProgressBar("tokens") as progress:
+        embedder = SentenceEmbedder.by_name(elmo, pool, selected)
+        selected = None
+    with resumable_command(lambda: has_partial_output(out)), ProgressBar("tokens") as progress:
         summary = embed_file(
             embedder,
-            source,
-            output,
-            layers="all" if selected is None or pool is not None else selected,
+            text,
+            out,
+            layers="all" if selected is None else selected,
             dtype=dtype,
-            keys="sentences" if use_sentence_keys else "numbers",
-            with_map=not forget_sentences,
-            with_old_map=include_sentence_indices,
+            use_sentence_keys=use_sentence_keys,
+            forget_sentences=forget_sentences,
+            include_sentence_indices=include_sentence_indices,
             strict=strict,
             fasta=fasta,
             tokenize=get_tokenizer("treebank" if tokenize else "spaces"),
@@ -201,14 +153,13 @@ def embed(
             batch_tokens=batch_tokens,
             batch_size=batch_size,
             overwrite=overwrite,
-            resume=resume,
-            check_space=not force,
+            force=force,
             report=progress.write,
             progress=progress,
         )
     blank = f" ({summary.n_blank} blank)" if summary.n_blank else ""
     click.echo(
-        f"{output}: {summary.n_sentences:,} sentences{blank}, {summary.n_tokens:,} tokens, "
+        f"{out}: {summary.n_sentences:,} sentences{blank}, {summary.n_tokens:,} tokens, "
         f"{summary.tokens_per_second:,.0f} tokens/s",
         err=True,
     )

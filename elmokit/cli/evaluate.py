@@ -1,106 +1,100 @@
-"""``elmokit evaluate``: measure how good a model is. This module holds the evaluations of a language model."""
+"""Measure how good a model is.
+
+For perplexity, minimal pairs and reading times, the model needs its softmax and vocabulary. `elmokit evaluate all`
+writes a report with all evaluations.
+
+Examples:
+    elmokit evaluate perplexity held-out.txt --model my-run
+    elmokit evaluate all --data evaluation --report report.md
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import click
-
-from elmokit.cli.common import resumable_command, this_command
-from elmokit.cli.evaluation_options import (
-    EvaluationOptions,
-    evaluation_options,
-    keep_option,
-    resumable_parts,
-    tokenizer_option,
-)
-from elmokit.cli.options import CommandGroup, GroupedCommand
+from elmokit.cli.evaluation_options import EvaluationOptions, Keep, Tokenizer
+from elmokit.cli.running import resumable_command
 from elmokit.config import check_at_least
 from elmokit.errors import ConfigError
 from elmokit.evaluation.table import EVALUATIONS
 from elmokit.storage.progress import ProgressBar
 
-if TYPE_CHECKING:
-    from elmokit.text.tokenize import Tokenization
+_OWN_COMMANDS = {
+    "minimal-pairs": "elmokit.cli.evaluate:minimal_pairs",
+    "perplexity": "elmokit.cli.perplexity:perplexity",
+    "pos": "elmokit.cli.evaluate_probes:pos",
+    "reading-times": "elmokit.cli.evaluate:reading_times",
+    "wsd": "elmokit.cli.evaluate_probes:wsd",
+}
+COMMANDS = {
+    "all": ("elmokit.cli.evaluate_all:evaluate_all", "Write a report with every evaluation for which there is data."),
+    **{
+        name: (_OWN_COMMANDS.get(name, f"elmokit.cli.evaluate:{name}"), purpose)
+        for name, (_, purpose) in EVALUATIONS.items()
+    },
+}
 
 
-class _EvaluateGroup(CommandGroup):
-    """The commands of modules in ``cli/``, and one for each other evaluation of the table."""
+def __getattr__(name: str) -> Callable[..., None]:
+    """Return the command of an evaluation that has none of its own."""
+    if name not in EVALUATIONS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *EVALUATIONS})
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        command = super().get_command(ctx, cmd_name)
-        return _command_of(cmd_name) if command is None and cmd_name in EVALUATIONS else command
-
-
-def _command_of(name: str) -> click.Command:
-    """Make the command of an evaluation that has none of its own."""
-
-    @click.command(name, cls=GroupedCommand, help=f"{EVALUATIONS[name][1]} DATA is a directory as for `evaluate all`.")
-    @click.argument("data", metavar="DATA", type=click.Path(path_type=Path))
-    @keep_option
-    @evaluation_options
-    def command(common: EvaluationOptions, data: Path, keep: Path | None) -> None:
+    def command(data: Path, *, keep: Keep = None, common: EvaluationOptions) -> None:
         from elmokit.evaluation.report import evaluate_one
 
         common.check_figure()
-        with resumable_command(lambda: this_command() if keep else None), ProgressBar("") as progress:
+        with resumable_command(lambda: keep is not None), ProgressBar("") as progress:
             result = evaluate_one(
-                name, common.model, data, options=common.options, device=common.device, keep=keep, progress=progress
+                name,
+                common.model,
+                data,
+                options=common.options,
+                device=common.device,
+                keep=keep,
+                overwrite=common.overwrite,
+                progress=progress,
             )
         common.show(result)
 
+    command.__doc__ = f"""{EVALUATIONS[name][1]}
+
+    DATA is a directory as for `elmokit evaluate all`.
+
+    Examples:
+        elmokit evaluate {name} evaluation/
+        elmokit evaluate {name} evaluation/ --model my-run --json
+    """
     return command
 
 
-@click.group(cls=_EvaluateGroup)
-def evaluate() -> None:
-    """Measure how good a model is.
-
-    For perplexity, minimal pairs and reading times, the model needs its softmax and vocabulary. `elmokit evaluate all`
-    writes a report with all evaluations.
-
-    \b
-    Examples:
-      elmokit evaluate perplexity held-out.txt --model my-run
-      elmokit evaluate all --data evaluation --report report.md
-    """
-
-
-@evaluate.command("minimal-pairs", short_help="Test whether a model prefers acceptable sentences (BLiMP).")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option(
-    "--published",
-    type=click.Path(path_type=Path),
-    help="Accuracies of other models to show next to it: a table (TSV) with a column UID and a column for each model.",
-)
-@click.option("--by-paradigm", is_flag=True, help="Show a row for each paradigm instead of each phenomenon.")
-@tokenizer_option
-@keep_option
-@evaluation_options
 def minimal_pairs(
-    common: EvaluationOptions,
     files: tuple[str, ...],
-    published: Path | None,
-    by_paradigm: bool,
-    tokenizer: Tokenization,
-    keep: Path | None,
+    *,
+    published: Path | None = None,
+    by_paradigm: bool = False,
+    tokenizer: Tokenizer = "treebank",
+    keep: Keep = None,
+    common: EvaluationOptions,
 ) -> None:
     """Compare the probabilities of an acceptable and an unacceptable sentence, as BLiMP does.
 
-    FILE has a JSON object on each line, with the keys sentence_good and sentence_bad (raw text), UID (the paradigm) and
-    linguistics_term (the phenomenon). It can be compressed (.gz, .xz, .zst). A directory is searched for *.jsonl files.
+    FILES have a JSON object on each line, with the keys sentence_good and sentence_bad (raw text), UID (the paradigm)
+    and linguistics_term (the phenomenon). They can be compressed (.gz, .xz, .zst). A directory is searched for *.jsonl
+    files.
 
     A sentence is more probable if the sum of its log probabilities, sentence end included, is higher: in the forward
     direction, the backward direction, or both added. Ties count as wrong. Accuracies are means over paradigms.
 
-    \b
+    Args:
+        published: Accuracies of other models to show next to it: a table (TSV) with a column UID and a column for each
+            model.
+        by_paradigm: Show a row for each paradigm instead of each phenomenon.
+
     Examples:
-      elmokit evaluate minimal-pairs blimp/ --figure blimp.png
-      elmokit evaluate minimal-pairs blimp/*.jsonl --model my-run --published published.tsv --keep blimp-parts
+        elmokit evaluate minimal-pairs blimp/ --figure blimp.png
+        elmokit evaluate minimal-pairs blimp/*.jsonl --model my-run --published published.tsv --keep blimp-parts
     """
     from elmokit.evaluation.minimal_pairs import (
         evaluate_minimal_pairs,
@@ -113,46 +107,41 @@ def minimal_pairs(
 
     common.check_figure()
     paths = find_text_files(files, reread=True, pattern="*.jsonl*")
-    known = None if published is None else read_published_accuracies(published)
+    other_models = None if published is None else read_published_accuracies(published)
     paradigms = read_minimal_pairs(paths)
     tokenize = get_tokenizer(tokenizer)
     opened = common.open_language_model()
     settings = {"tokenizer": tokenizer, "texts": [file_digest(path) for path in paths]}
-    with resumable_parts(keep, opened, settings) as parts, ProgressBar("sentences") as progress:
-        result = evaluate_minimal_pairs(opened, paradigms, tokenize, published=known, parts=parts, progress=progress)
+    with common.resumable_parts(keep, opened, settings) as parts, ProgressBar("sentences") as progress:
+        result = evaluate_minimal_pairs(
+            opened, paradigms, tokenize, published=other_models, parts=parts, progress=progress
+        )
     common.show(result, result.to_text(by_paradigm))
 
 
-@evaluate.command("reading-times", short_help="Test how well surprisal explains reading times (Natural Stories).")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option(
-    "--text",
-    "texts",
-    multiple=True,
-    help="Tokenized text, to count word frequencies and to train a 5-gram to compare with; can be repeated. Ideally "
-    "the model's training text. Needs about 100 bytes of memory per token.",
-)
-@keep_option
-@evaluation_options
 def reading_times(
-    common: EvaluationOptions,
     folder: Path,
-    texts: tuple[str, ...],
-    keep: Path | None,
+    *,
+    text: tuple[str, ...] = (),
+    keep: Keep = None,
+    common: EvaluationOptions,
 ) -> None:
     """Measure how well the surprisal of each word explains the time that people take to read it.
 
-    DIR has the files words.tsv and processed_wordinfo.tsv of Natural Stories, and optionally all_stories_gpt3.csv, the
-    log probabilities of a large model, which is then shown too. They can be compressed (.gz, .xz, .zst).
+    FOLDER has the files words.tsv and processed_wordinfo.tsv of Natural Stories, and optionally all_stories_gpt3.csv,
+    the log probabilities of a large model, which is then shown too. They can be compressed (.gz, .xz, .zst).
 
     A linear regression on length, log frequency and surprisal, of a word and the two words before it, is compared with
     one without surprisal, on stories that it was not fitted on. Forward surprisal is what a reader could know; backward
     surprisal is a control.
 
-    \b
+    Args:
+        text: Tokenized text, to count word frequencies and to train a 5-gram to compare with; can be repeated. Ideally
+            the model's training text. Needs about 100 bytes of memory per token.
+
     Examples:
-      elmokit evaluate reading-times natural-stories/
-      elmokit evaluate reading-times natural-stories/ --text corpus/ --model my-run --figure reading.png
+        elmokit evaluate reading-times natural-stories/
+        elmokit evaluate reading-times natural-stories/ --text corpus/ --model my-run --figure reading.png
     """
     from elmokit.evaluation.natural_stories import WORDS, find_file, read_large_model, read_natural_stories
     from elmokit.evaluation.reading_times import LARGE_MODEL_NAME, evaluate_reading_times
@@ -162,11 +151,11 @@ def reading_times(
     common.check_figure()
     stories = read_natural_stories(folder)
     large = read_large_model(folder, stories)
-    paths = find_text_files(texts, reread=True) if texts else []
+    paths = find_text_files(text, reread=True) if text else []
     opened = common.open_language_model()
     words = find_file(folder, WORDS)
     settings = {"words": words and file_digest(words), "texts": [[path.name, path.stat().st_size] for path in paths]}
-    with resumable_parts(keep, opened, settings) as parts, ProgressBar("") as progress:
+    with common.resumable_parts(keep, opened, settings) as parts, ProgressBar("") as progress:
         result = evaluate_reading_times(
             opened,
             stories,
@@ -178,41 +167,35 @@ def reading_times(
     common.show(result)
 
 
-@evaluate.command(short_help="Compare cosines of vectors with people's scores (STS benchmark).")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--columns",
-    metavar="A,B,SCORE",
-    help="The columns of the two sentences or words and of the score, from 1, if FILE has more than three.",
-)
-@click.option("--smoothing", "smoothings", multiple=True, type=float, help="Values of a for sif.  [default: 0.0003]")
-@click.option("--whiten", "texts", multiple=True, help="Tokenized text to fit a whitening on; can be repeated.")
-@click.option("--sentences", default=2000, show_default=True, help="Sentences of each --whiten to use.")
-@tokenizer_option
-@keep_option
-@evaluation_options
 def similarity(
-    common: EvaluationOptions,
     files: tuple[Path, ...],
-    columns: str | None,
-    smoothings: tuple[float, ...],
-    texts: tuple[str, ...],
-    sentences: int,
-    tokenizer: Tokenization,
-    keep: Path | None,
+    *,
+    columns: str | None = None,
+    smoothing: tuple[float, ...] = (),
+    whiten: tuple[str, ...] = (),
+    sentences: int = 2000,
+    tokenizer: Tokenizer = "treebank",
+    keep: Keep = None,
+    common: EvaluationOptions,
 ) -> None:
     """Compare the cosine of two sentence or word vectors with the similarity that people gave the pair.
 
-    FILE has two sentences or words and a score in each row: CSV as the STS benchmark if it is named .csv, else columns
-    separated by tabs or spaces, as in lists of word pairs. A header is skipped.
+    FILES have two sentences or words and a score in each row: CSV as the STS benchmark if they are named .csv, else
+    columns separated by tabs or spaces, as in lists of word pairs. A header is skipped.
 
     Token vectors are pooled in every way: each layer, their average and all concatenated; with equal weights (mean) and
     with less weight for frequent words (sif); and with the whitening that the model stores.
 
-    \b
+    Args:
+        columns (A,B,SCORE): The columns of the two sentences or words and of the score, from 1, if a file has more than
+            three.
+        smoothing: Values of a for sif; can be repeated.  [default: 0.0003]
+        whiten: Tokenized text to fit a whitening on; can be repeated.
+        sentences: Sentences of each --whiten to use.
+
     Examples:
-      elmokit evaluate similarity sts-dev.csv
-      elmokit evaluate similarity wordsim.txt --columns 1,2,4 --tokenizer spaces --model original
+        elmokit evaluate similarity sts-dev.csv
+        elmokit evaluate similarity wordsim.txt --columns 1,2,4 --tokenizer spaces --model original
     """
     from itertools import islice
 
@@ -227,19 +210,19 @@ def similarity(
     for path in files:
         check_can_reread(path)
     pairs = {str(path): read_scored_pairs(path, tokenize, chosen) for path in files}
-    whiten_paths = find_text_files(texts, reread=True) if texts else []
-    whiten = [tokens for path in whiten_paths for tokens in islice(read_sentences(path), sentences)]
+    whiten_paths = find_text_files(whiten, reread=True) if whiten else []
+    whiten_sentences = [tokens for path in whiten_paths for tokens in islice(read_sentences(path), sentences)]
     elmo = common.open_elmo()
     settings = {
         "tokenizer": tokenizer,
         "columns": columns,
-        "smoothing": smoothings,
+        "smoothing": smoothing,
         "sentences": sentences,
         "texts": [file_digest(path) for path in (*files, *whiten_paths)],
     }
-    given = {"smoothings": smoothings} if smoothings else {}
-    with resumable_parts(keep, elmo.model, settings) as parts, ProgressBar("pairs") as progress:
-        result = evaluate_similarity(elmo, pairs, whiten=whiten, parts=parts, progress=progress, **given)
+    given = {"smoothings": smoothing} if smoothing else {}
+    with common.resumable_parts(keep, elmo.model, settings) as parts, ProgressBar("pairs") as progress:
+        result = evaluate_similarity(elmo, pairs, whiten=whiten_sentences, parts=parts, progress=progress, **given)
     common.show(result)
 
 

@@ -6,40 +6,21 @@ from pathlib import Path
 
 import click
 
-from elmokit.cli.common import (
-    device_option,
-    echo_json,
-    json_option,
-    model_option,
-    options_option,
-    overwrite_option,
-    resumable_command,
-    this_command,
-)
-from elmokit.cli.options import GroupedCommand, OutputPath
+from elmokit.cli.parameters import Device, Json, Model, ModelOptions, Output
+from elmokit.cli.running import echo_json, resumable_command
 from elmokit.storage.progress import ProgressBar
 
 
-@click.command("all", cls=GroupedCommand, short_help="Write a report with every evaluation for which there is data.")
-@model_option
-@options_option
-@click.option("--data", required=True, type=click.Path(path_type=Path), help="The directory of the data.")
-@click.option("--report", required=True, type=OutputPath(), help="The report to write, such as report.md.")
-@click.option(
-    "--only", multiple=True, metavar="NAME", help="Write this section only, such as minimal-pairs; can be repeated."
-)
-@json_option
-@device_option
-@overwrite_option
-def all_(
-    model: str | None,
+def evaluate_all(
+    *,
+    model: Model = None,
+    options: ModelOptions = None,
     data: Path,
-    report: Path,
-    only: tuple[str, ...],
-    options: str | None,
-    as_json: bool,
-    device: str | None,
-    overwrite: bool,
+    report: Output,
+    only: tuple[str, ...] = (),
+    json: Json = False,
+    device: Device = None,
+    overwrite: bool = False,
 ) -> None:
     """Evaluate a model with everything for which there is data, and write a report in Markdown.
 
@@ -55,15 +36,20 @@ def all_(
       pos            ud-english-ewt/*-train.conllu and *-dev.conllu
       wsd            wsd/semcor/*.data.xml, wsd/*/*.data.xml, wsd/sense-inventory.tsv
 
-    \b
-    Examples:
-      elmokit evaluate all --data evaluation --report en-mini.md
-      elmokit evaluate all --model my-run --data evaluation --report my-run.md --only perplexity --only pos
-    """
-    from elmokit.evaluation.report import evaluate_all
+    Args:
+        data: The directory of the data.
+        report: The report to write, such as report.md.
+        only (NAME): Write this section only, such as minimal-pairs; can be repeated.
+        overwrite: Start anew: replace an existing or partial report.
 
-    with resumable_command(this_command), ProgressBar("") as progress:
-        facts = evaluate_all(
+    Examples:
+        elmokit evaluate all --data evaluation --report en-mini.md
+        elmokit evaluate all --model my-run --data evaluation --report my-run.md --only perplexity --only pos
+    """
+    from elmokit.evaluation import report as reports
+
+    with resumable_command(), ProgressBar("") as progress:
+        facts = reports.evaluate_all(
             model,
             data,
             report,
@@ -74,7 +60,7 @@ def all_(
             progress=progress,
             on_section=lambda name: progress.write(f"Section {name}"),
         )
-    if as_json:
+    if json:
         echo_json(facts)
     else:
         click.echo(f"{report} is written, with sections {', '.join(facts)}.", err=True)

@@ -8,30 +8,25 @@ from typing import Any
 
 import click
 
-from elmokit.cli.common import echo_json, json_option, model_option, options_option
-from elmokit.cli.options import GroupedCommand
+from elmokit.cli.parameters import Json, Model, ModelOptions
+from elmokit.cli.running import echo_json
 
 WIDTH = 100
 MAX_VALUES = 8
 
 
-@click.command(cls=GroupedCommand)
-@model_option
-@options_option
-@json_option
-def info(model: str | None, options: str | None, as_json: bool) -> None:
+def info(*, model: Model = None, options: ModelOptions = None, json: Json = False) -> None:
     """Show the format, architecture, size, vocabulary and provenance of a model.
 
-    \b
     Examples:
-      elmokit info
-      elmokit info --model elmo_weights.hdf5 --json
+        elmokit info
+        elmokit info --model elmo_weights.hdf5 --json
     """
     from elmokit.formats.model import describe
     from elmokit.formats.open import open_model
 
     facts = describe(open_model(model, options=options))
-    if as_json:
+    if json:
         echo_json(facts)
         return
     card = facts.pop("card")
@@ -57,8 +52,8 @@ def _format(value: Any) -> str:
         return f"{len(value)} values, which --json shows"
     if isinstance(value, Mapping):
         return ", ".join(
-            f"{name} ({_format(one)})" if isinstance(one, Mapping) else f"{name} {_format(one)}"
-            for name, one in value.items()
+            f"{name} ({_format(inner)})" if isinstance(inner, Mapping) else f"{name} {_format(inner)}"
+            for name, inner in value.items()
         )
     if isinstance(value, list | tuple):
         return " / ".join(map(_format, value))

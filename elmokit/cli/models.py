@@ -6,13 +6,11 @@ from dataclasses import asdict
 
 import click
 
-from elmokit.cli.common import echo_json, json_option
-from elmokit.cli.options import GroupedCommand
+from elmokit.cli.parameters import Json
+from elmokit.cli.running import echo_json
 
 
-@click.command(cls=GroupedCommand)
-@json_option
-def models(as_json: bool) -> None:
+def models(*, json: Json = False) -> None:
     """List the models that can be opened by name.
 
     "download" means that a model is downloaded when it is first used; "cached", that it was. An "untried" address was
@@ -21,17 +19,16 @@ def models(as_json: bool) -> None:
     Besides these names, --model takes paths, URLs, ids of the Hugging Face Hub, and nlpl:NUMBER for the ELMo models of
     vectors.nlpl.eu.
 
-    \b
     Examples:
-      elmokit models
-      elmokit embed corpus.txt vectors.hdf5 --model original
+        elmokit models
+        elmokit embed corpus.txt vectors.hdf5 --model original
     """
     from elmokit.evaluation.tables import Table
     from elmokit.formats.listing import named_models
 
-    found = named_models()
-    if as_json:
-        echo_json([asdict(model) for model in found])
+    named = named_models()
+    if json:
+        echo_json([asdict(model) for model in named])
         return
     rows = [
         [
@@ -42,7 +39,7 @@ def models(as_json: bool) -> None:
             model.address or "",
             model.about,
         ]
-        for model in found
+        for model in named
     ]
     head = ["name", "language", "size", "available", "address", "trained on, published by"]
     click.echo(Table(head, rows, len(head)).to_text())

@@ -9,34 +9,27 @@ from typing import Any
 
 import click
 
-from elmokit.cli.common import device_option, model_option, options_option, precision_option
-from elmokit.cli.options import SettingsCommand, ThreadCount, name_flags, setting_options
+from elmokit.cli.command import setting_options, with_settings
+from elmokit.cli.parameters import Device, Model, ModelOptions, ModelPrecision, Threads
+from elmokit.cli.running import given_settings, name_flags
 from elmokit.errors import MissingExtraError
 
 
-class ServeCommand(SettingsCommand):
-    """``serve`` with an option for each setting of the server."""
+def serve_settings() -> list[click.Option]:
+    """Make an option for each setting of the server."""
+    from elmokit.serve.config import ServeConfig
 
-    @staticmethod
-    def setting_options() -> list[click.Option]:
-        """Return the options."""
-        from elmokit.serve.config import ServeConfig
-
-        return setting_options(ServeConfig)
+    return setting_options(ServeConfig)
 
 
-@click.command(cls=ServeCommand)
-@model_option
-@options_option
-@device_option
-@precision_option
-@click.option("--threads", type=ThreadCount(), help="CPU threads of each process.  [default: its part of all cores]")
+@with_settings(serve_settings)
 def serve(
-    model: str | None,
-    options: str | None,
-    device: str | None,
-    precision: Any,
-    threads: int | None,
+    *,
+    model: Model = None,
+    options: ModelOptions = None,
+    device: Device = None,
+    precision: ModelPrecision = None,
+    threads: Threads = None,
     **settings: Any,
 ) -> None:
     """Answer requests over HTTP, and show a page for exploring the model in a browser.
@@ -45,11 +38,13 @@ def serve(
     compatible with the OpenAI API. docs/how-to/deploy.md says how to use it behind a reverse proxy, with a token, with
     Prometheus, and in a container.
 
-    \b
+    Args:
+        threads: CPU threads of each process.  [default: its part of all cores]
+
     Examples:
-      elmokit serve
-      elmokit serve --model original --port 9000 --index my-index
-      ELMOKIT_SERVE_TOKEN=... elmokit serve --model my-model --host 0.0.0.0 --workers 4 --threads 1
+        elmokit serve
+        elmokit serve --model original --port 9000 --index my-index
+        ELMOKIT_SERVE_TOKEN=... elmokit serve --model my-model --host 0.0.0.0 --workers 4 --threads 1
     """
     # Looked up and not imported: prometheus_client must be imported after the number of processes is known.
     if not all(importlib.util.find_spec(name) for name in ("fastapi", "prometheus_client", "uvicorn")):
@@ -59,11 +54,7 @@ def serve(
     from elmokit.serve.config import ServeConfig
     from elmokit.serve.server import serve as serve_model
 
-    given = {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in settings.items()
-        if value not in (None, ())
-    }
+    given = {name: str(value) if isinstance(value, Path) else value for name, value in given_settings(settings).items()}
     with name_flags(given):
         config = from_dict(ServeConfig, given, "")
     open_elmo = partial(Elmo.from_pretrained, model, options=options, device=device, precision=precision)

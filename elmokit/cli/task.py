@@ -1,68 +1,69 @@
-"""The ``elmokit task`` command: train, evaluate and use models for six NLP tasks."""
+"""Train, evaluate and use models for six NLP tasks, with or without ELMo.
+
+Examples:
+    elmokit task train ner.toml --run ner
+    elmokit task predict ner text.txt
+"""
 
 from __future__ import annotations
 
-import json
+import json as json_module
 import shlex
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from elmokit.cli.common import PROGRAM, echo_json, json_option, overwrite_option, resumable_command, resume_command
-from elmokit.cli.options import CommandGroup, OutputPath
-from elmokit.errors import ConfigError
+from elmokit.cli.command import Flag
+from elmokit.cli.parameters import Json, Output
+from elmokit.cli.running import PROGRAM, echo_json, resumable_command
 
 if TYPE_CHECKING:
     from elmokit.tasks.loop import TaskEvaluation
     from elmokit.tasks.vocabulary import Coverage
 
-device_option = click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda, ...")
-set_option = click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting, such as train.epochs=5."
-)
-seeds_option = click.option("--seeds", metavar="N[,N...]", help="Train once with each; overrides train.seeds.")
+COMMANDS = {
+    "train": ("elmokit.cli.task:train", "Train a model from a config file."),
+    "evaluate": ("elmokit.cli.task:evaluate", "Compute the official scores of a run on labeled data."),
+    "predict": ("elmokit.cli.task:predict", "Label text with a trained model."),
+    "import": ("elmokit.cli.task_import:import_", "Convert an AllenNLP config to TOML."),
+    "open": ("elmokit.cli.task_open:open_", "Open a trained model of AllenNLP (model.tar.gz)."),
+    "sweep": ("elmokit.cli.task_sweep:sweep", "Train variants of a config: data sizes, layers, positions."),
+    "weights": ("elmokit.cli.task_sweep:weights", "Show the learned layer weights of finished runs."),
+}
+TaskDevice = Annotated[str, Flag("Where to compute: cpu, cuda, ...")]
+Overrides = Annotated[tuple[str, ...], Flag("Override a setting, such as train.epochs=5.", metavar="KEY=VALUE")]
+Seeds = Annotated[tuple[int, ...] | None, Flag("Train once with each; overrides train.seeds.")]
 
 
-@click.group(cls=CommandGroup)
-def task() -> None:
-    """Train, evaluate and use models for six NLP tasks, with or without ELMo.
-
-    \b
-    Examples:
-      elmokit task train ner.toml --run ner
-      elmokit task predict ner text.txt
-    """
-
-
-@task.command("train", short_help="Train a model from a config file.")
-@click.argument("config", type=click.Path(path_type=Path))
-@click.option("--run", required=True, type=OutputPath(), help="Run directory.")
-@set_option
-@seeds_option
-@device_option
-@overwrite_option
-def train_command(
-    config: Path, run: Path, overrides: tuple[str, ...], seeds: str | None, device: str, overwrite: bool
+def train(
+    config: Path,
+    *,
+    run: Output,
+    set_: Overrides = (),
+    seeds: Seeds = None,
+    device: TaskDevice = "cpu",
+    overwrite: bool = False,
 ) -> None:
     """Train a task model from CONFIG (TOML) and keep the model with the best dev score.
 
-    If the training is interrupted, the same command continues it.
+    If the command is interrupted, run it again to resume. Seeds can be added to a run.
 
-    \b
+    Args:
+        run: Run directory.
+        overwrite: Start anew: replace the run in --run.
+
     Examples:
-      elmokit task train ner.toml --run ner
-      elmokit task train ner.toml --run ner-long --set train.epochs=50 --seeds 1,2,3
+        elmokit task train ner.toml --run ner
+        elmokit task train ner.toml --run ner-long --set train.epochs=50 --seeds 1,2,3
     """
     from elmokit.storage.progress import ProgressBar
     from elmokit.tasks.run import train_task
 
-    chosen, content = load_config_with(config, overrides, seeds)
-    command = resume_command("task", "train", str(run / "config.toml"), "--run", str(run))
-    is_started = (run / "config.toml").exists
-    with resumable_command(lambda: command if is_started() else None), ProgressBar("") as progress:
+    chosen, content = load_config_with(config, set_, seeds)
+    with resumable_command((run / "config.toml").exists), ProgressBar("") as progress:
         results = train_task(
             chosen,
             content,
@@ -77,26 +78,25 @@ def train_command(
     echo_scores(results["dev"], len(results["seeds"]))
 
 
-@task.command("evaluate", short_help="Compute the official scores of a run on labeled data.")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.argument("data", nargs=-1, required=True)
-@click.option("--seed", type=int, help="Evaluate this training alone.  [default: all, mean and deviation]")
-@click.option(
-    "--count-unknown-labels",
-    is_flag=True,
-    help="Accept gold labels that RUN does not know, and count them as missed.  [default: refuse them]",
-)
-@json_option
-@device_option
-def evaluate_command(
-    run: Path, data: tuple[str, ...], seed: int | None, count_unknown_labels: bool, as_json: bool, device: str
+def evaluate(
+    run: Path,
+    data: tuple[str, ...],
+    *,
+    seed: int | None = None,
+    count_unknown_labels: bool = False,
+    json: Json = False,
+    device: TaskDevice = "cpu",
 ) -> None:
     """Evaluate RUN on DATA, files in the format of its training data.
 
-    \b
+    Args:
+        seed: Evaluate this training alone.  [default: all, mean and deviation]
+        count_unknown_labels: Accept gold labels that RUN does not know, and count them as missed.  [default: refuse
+            them]
+
     Examples:
-      elmokit task evaluate ner test.txt
-      elmokit task evaluate ner-elmo.tar.gz eng.testb --count-unknown-labels --json
+        elmokit task evaluate ner test.txt
+        elmokit task evaluate ner-elmo.tar.gz eng.testb --count-unknown-labels --json
     """
     from elmokit.storage.progress import ProgressBar
     from elmokit.tasks.run import evaluate_run
@@ -107,28 +107,33 @@ def evaluate_command(
             run, data, seed, count_unknown_labels=count_unknown_labels, device=device, progress=progress
         )
     scores = mean_and_deviation(list(per_seed.values()))
-    if as_json:
+    if json:
         echo_json({"n_examples": n_examples, "scores": scores, "seeds": per_seed})
     else:
         echo_scores(scores, len(per_seed))
 
 
-@task.command("predict", short_help="Label text with a trained model.")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.argument("text", type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--seed", type=int, help="Use the model of this training.  [default: the best on dev]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-@click.option("--tokenize", is_flag=True, help="TEXT is raw text: split it into Penn Treebank tokens.")
-@device_option
-def predict_command(run: Path, text: Path, seed: int | None, as_json: bool, tokenize: bool, device: str) -> None:
+def predict(
+    run: Path,
+    text: Path,
+    *,
+    seed: int | None = None,
+    json: bool = False,
+    tokenize: bool = False,
+    device: TaskDevice = "cpu",
+) -> None:
     """Label TEXT (- for standard input) with RUN's model.
 
     The input format depends on the task (docs/reference/tasks.md).
 
-    \b
+    Args:
+        seed: Use the model of this training.  [default: the best on dev]
+        json: Print one JSON object per line.
+        tokenize: TEXT is raw text: split it into Penn Treebank tokens.
+
     Examples:
-      elmokit task predict ner text.txt
-      elmokit task predict ner reviews.txt --tokenize --json
+        elmokit task predict ner text.txt
+        elmokit task predict ner reviews.txt --tokenize --json
     """
     from elmokit.storage.text_files import read_lines
     from elmokit.tasks.run import open_run
@@ -137,20 +142,18 @@ def predict_command(run: Path, text: Path, seed: int | None, as_json: bool, toke
     tokenizer = get_tokenizer("treebank" if tokenize else "spaces")
     opened = open_run(run, seed, device)
     for example, prediction in opened.predict_lines(read_lines(text), str(text), tokenizer):
-        if as_json:
-            click.echo(json.dumps(opened.task.to_record(example, prediction), ensure_ascii=False))
+        if json:
+            click.echo(json_module.dumps(opened.task.to_record(example, prediction), ensure_ascii=False))
         else:
             click.echo(opened.task.to_text(example, prediction))
 
 
-def load_config_with(path: Path, overrides: tuple[str, ...], seeds: str | None) -> tuple[Any, Any]:
+def load_config_with(path: Path, overrides: tuple[str, ...], seeds: tuple[int, ...] | None) -> tuple[Any, Any]:
     """Read a config file with the values of ``--set`` and ``--seeds`` in place of its own."""
     from elmokit.tasks.table import load_config
 
     if seeds is not None:
-        if not all(part.strip().isdigit() for part in seeds.split(",")):
-            raise ConfigError(f"--seeds is {seeds!r}; expected numbers with commas between them, such as 1,2,3.")
-        overrides = (*overrides, f"train.seeds=[{seeds}]")
+        overrides = (*overrides, f"train.seeds={list(seeds)}")
     return load_config(path, overrides)
 
 

@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import click
 
-from elmokit.cli.options import GroupedCommand
+from elmokit.cli.command import Flag
 from elmokit.errors import ConfigError
 
 
-@click.command("import", cls=GroupedCommand, short_help="Convert an AllenNLP config to TOML.")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--var", "variables", multiple=True, metavar="NAME=VALUE", help="Set an external variable of a Jsonnet file."
-)
-def import_(file: Path, variables: tuple[str, ...]) -> None:
+def import_(
+    file: Path,
+    *,
+    var: Annotated[tuple[str, ...], Flag("Set an external variable of a Jsonnet file.", metavar="NAME=VALUE")] = (),
+) -> None:
     """Print the AllenNLP config FILE (JSON or Jsonnet) as TOML for `elmokit task train`.
 
     Settings without a counterpart are listed on standard error. FILE can also be a fragment: a text_field_embedder, its
     token_embedders, or the token_indexers, with or without outer braces.
 
-    \b
     Examples:
-      elmokit task import ner_elmo.jsonnet > ner.toml
-      elmokit task import ner_elmo.jsonnet --var NER_TRAIN_DATA_PATH=train.txt > ner.toml
+        elmokit task import ner_elmo.jsonnet > ner.toml
+        elmokit task import ner_elmo.jsonnet --var NER_TRAIN_DATA_PATH=train.txt > ner.toml
     """
     from elmokit.tasks.allennlp_import.importer import import_config
 
-    given = {}
-    for variable in variables:
+    variables = {}
+    for variable in var:
         name, sign, value = variable.partition("=")
         if not sign or not name:
             raise ConfigError(f"--var is {variable!r}; expected NAME=VALUE.")
-        given[name] = value
-    toml, report = import_config(file, given)
+        variables[name] = value
+    toml, report = import_config(file, variables)
     click.echo(toml, nl=False)
     for line in report.unsupported:
         click.echo(f"{file.name}: not supported: {line}", err=True)

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import click
 
-from elmokit.cli.common import echo_json, json_option, overwrite_option, resumable_command, this_command
-from elmokit.cli.options import GroupedCommand, OutputPath
-from elmokit.cli.task import (
-    device_option,
-    format_evaluation,
-    load_config_with,
-    run_facts,
-    seeds_option,
-    set_option,
-)
+from elmokit.cli.command import CommaSeparated
+from elmokit.cli.parameters import Figure, Json, Output, Overwrite
+from elmokit.cli.running import echo_json, resumable_command
+from elmokit.cli.task import Overrides, Seeds, TaskDevice, format_evaluation, load_config_with, run_facts
 from elmokit.errors import ConfigError, MissingExtraError
 from elmokit.storage.progress import ProgressBar, format_duration
 
@@ -24,34 +18,16 @@ if TYPE_CHECKING:
     from elmokit.tasks.sweep import StepsSaved, SweepRow, TrainingStart
 
 
-@click.command(cls=GroupedCommand, short_help="Train variants of a config: data sizes, layers, positions.")
-@click.argument("config", type=click.Path(path_type=Path))
-@click.option(
-    "--over",
-    required=True,
-    type=click.Choice(["ratios", "layers", "positions"]),
-    help="What to vary: the fraction of the training data, without and with ELMo; which layers are mixed; "
-    "where ELMo enters the model.",
-)
-@click.option("--run", "folder", required=True, type=OutputPath(), help="Sweep directory.")
-@click.option("--ratios", metavar="R[,R...]", help="Above 0, up to 1.  [default: 0.001,0.003,0.01,0.03,0.1,0.3,1]")
-@seeds_option
-@set_option
-@click.option(
-    "--figure/--no-figure",
-    default=None,
-    help="Plot the curve of --over ratios.  [default: plot it if matplotlib is installed]",
-)
-@device_option
 def sweep(
     config: Path,
-    over: str,
-    folder: Path,
-    ratios: str | None,
-    seeds: str | None,
-    overrides: tuple[str, ...],
-    figure: bool | None,
-    device: str,
+    *,
+    over: Literal["ratios", "layers", "positions"],
+    run: Output,
+    ratios: Annotated[tuple[float, ...] | None, CommaSeparated(float)] = None,
+    seeds: Seeds = None,
+    set_: Overrides = (),
+    figure: bool | None = None,
+    device: TaskDevice = "cpu",
 ) -> None:
     """Train variants of CONFIG (TOML) and print their dev scores, as Peters et al. 2018 do.
 
@@ -59,10 +35,16 @@ def sweep(
     and `positions` Table 3. To continue after an interruption, run the same command again. You can also run it in
     several processes at once: they share the work.
 
-    \b
+    Args:
+        over: What to vary: the fraction of the training data, without and with ELMo; which layers are mixed; where ELMo
+            enters the model.
+        run: Sweep directory.
+        ratios (R[,R...]): Above 0, up to 1.  [default: 0.001,0.003,0.01,0.03,0.1,0.3,1]
+        figure: Plot the curve of --over ratios.  [default: plot it if matplotlib is installed]
+
     Examples:
-      elmokit task sweep ner.toml --over layers --run ner-layers
-      elmokit task sweep ner.toml --over ratios --ratios 0.01,0.1,1 --seeds 1,2,3 --run ner-ratios
+        elmokit task sweep ner.toml --over layers --run ner-layers
+        elmokit task sweep ner.toml --over ratios --ratios 0.01,0.1,1 --seeds 1,2,3 --run ner-ratios
     """
     from elmokit.evaluation.figures import check_can_draw
     from elmokit.tasks.plots import plot_ratios
@@ -78,19 +60,19 @@ def sweep(
 
     if ratios is not None and over != "ratios":
         raise ConfigError(f"--ratios needs --over ratios; you gave --over {over}.")
-    task, content = load_config_with(config, overrides, seeds)
+    task, content = load_config_with(config, set_, seeds)
     if over == "ratios":
-        variants = ratio_variants(task, content, RATIOS if ratios is None else _numbers(ratios))
+        variants = ratio_variants(task, content, RATIOS if ratios is None else list(ratios))
         if figure:
             check_can_draw()  # before hours of training
     else:
         variants = layer_variants(task, content) if over == "layers" else position_variants(task, content)
-    with resumable_command(this_command), ProgressBar("") as progress:
+    with resumable_command(), ProgressBar("") as progress:
         rows = run_sweep(
             task,
             variants,
             content.train.seeds,
-            folder,
+            run,
             device=device,
             on_start=lambda start: progress.write(_format_start(start)),
             progress=progress,
@@ -99,11 +81,11 @@ def sweep(
         )
     _echo_table(rows, task.metric)
     if over == "ratios":
-        for ratio, saved in steps_to_baseline(rows, folder, task.metric).items():
+        for ratio, saved in steps_to_baseline(rows, run, task.metric).items():
             click.echo(f"{100 * ratio:g} %: {format_steps_saved(saved)}")
         if figure is not False and any(row.scores for row in rows):
             try:
-                for path in plot_ratios(rows, task.metric, folder / "curve", overwrite=True):
+                for path in plot_ratios(rows, task.metric, run / "curve", overwrite=True):
                     click.echo(str(path))
             except MissingExtraError as error:
                 click.echo(f"{error}, and run this command again to plot the curve.", err=True)
@@ -111,18 +93,18 @@ def sweep(
         click.echo(f"Other processes are running {missing} trainings. Run the command again afterwards.", err=True)
 
 
-@click.command(cls=GroupedCommand, short_help="Show the learned layer weights of finished runs.")
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--figure", type=OutputPath(), help="Plot them, as PNG and SVG.")
-@json_option
-@overwrite_option
-def weights(runs: tuple[Path, ...], figure: Path | None, as_json: bool, overwrite: bool) -> None:
+def weights(
+    runs: tuple[Path, ...],
+    *,
+    figure: Figure = None,
+    json: Json = False,
+    overwrite: Overwrite = False,
+) -> None:
     """Show the softmaxed weights of each mix of RUNS, averaged over their seeds (Figure 2 of Peters et al. 2018).
 
-    \b
     Examples:
-      elmokit task weights ner srl
-      elmokit task weights ner srl --figure mixes.png
+        elmokit task weights ner srl
+        elmokit task weights ner srl --figure mixes.png
     """
     from dataclasses import asdict
 
@@ -130,7 +112,7 @@ def weights(runs: tuple[Path, ...], figure: Path | None, as_json: bool, overwrit
     from elmokit.tasks.plots import plot_mixes
 
     mixes = weights_of_runs(runs)
-    if as_json:
+    if json:
         echo_json([asdict(mix) for mix in mixes])
     else:
         for mix in mixes:
@@ -139,7 +121,7 @@ def weights(runs: tuple[Path, ...], figure: Path | None, as_json: bool, overwrit
             click.echo(f"{mix.run}  {mix.position:<6}  layers  {'  '.join(spread)}  gamma {mix.gamma:.3f}")
     if figure is not None:  # last, because the weights are of use even if the figure cannot be drawn
         for path in plot_mixes(mixes, figure, overwrite):
-            click.echo(str(path), err=as_json)
+            click.echo(str(path), err=json)
 
 
 def format_steps_saved(saved: StepsSaved) -> str:
@@ -153,15 +135,6 @@ def format_steps_saved(saved: StepsSaved) -> str:
         f"the baseline reaches its best score after {saved.baseline:,.0f} steps, ELMo the same score after "
         f"{saved.with_elmo:,.0f} ({than}), {seeds}"
     )
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(
-            f"--ratios is {text!r}; expected numbers with commas between them, such as 0.01,0.1,1."
-        ) from None
 
 
 def _echo_table(rows: list[SweepRow], metric: str) -> None:

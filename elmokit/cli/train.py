@@ -1,105 +1,215 @@
-"""``elmokit train``: pre-train a biLM."""
+"""``elmokit train``, ``distill`` and ``finetune``: the three ways to train a biLM."""
 
 from __future__ import annotations
 
 import contextlib
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from elmokit.cli.common import overwrite_option, resumable_command, resume_command
-from elmokit.cli.options import GroupedOption, OutputPath, SettingsCommand, ThreadCount, name_flags, setting_options
+from elmokit.cli.command import Flag, setting_options, with_settings
+from elmokit.cli.parameters import Model, ModelOptions, OutputPath, Threads
+from elmokit.cli.running import given_settings, name_flags, resumable_command
 from elmokit.errors import ConfigError
 
-PATH = click.Path(path_type=Path)
-texts_argument = click.argument("texts", metavar="TEXT...", nargs=-1, type=PATH)
-out_option = partial(click.option, "--out", "--run", "out", cls=GroupedOption, group="Run", type=OutputPath())
-device_option = click.option(
-    "--device", default="auto", show_default=True, help="cpu, cuda, or auto: a GPU if there is one."
+if TYPE_CHECKING:
+    from elmokit.training.results import TrainingResult
+
+OUT = Flag(
+    "Directory for checkpoints, logs and the final model. If the command is interrupted, run it again to resume.",
+    "Run",
+    names=("--run",),
 )
-threads_option = click.option("--threads", type=ThreadCount(), help="Number of threads.  [default: PyTorch's choice]")
-in_run = partial(click.option, cls=GroupedOption, group="Run")
+Out = Annotated[Path, OutputPath(), OUT]
+Config = Annotated[Path | None, Flag("TOML file of settings, or bilm-tf's options.json. Flags override it.", "Run")]
+OverwriteRun = Annotated[bool, Flag("Start anew: replace the run in --out.", "Run")]
+TrainingDevice = Annotated[str, Flag("cpu, cuda, or auto: a GPU if there is one.")]
+TrainingThreads = Annotated[Threads, Flag("Number of threads.  [default: PyTorch's choice]")]
 
 
-class TrainCommand(SettingsCommand):
-    """``train`` with an option for each setting of the training, its text and its model."""
+def train_settings() -> list[click.Option]:
+    """Make an option for each setting of the training, its text and its model."""
+    from elmokit.engine.config import BiLMConfig
+    from elmokit.engine.softmax import SoftmaxConfig
+    from elmokit.training.config import MAX_WORDS, NEW_MODEL_SETTINGS, BaseConfig, DataConfig, TrainingConfig
+    from elmokit.training.settings import DATA_SETTINGS, MODEL_SETTINGS, SOFTMAX_SETTINGS
 
-    @staticmethod
-    def setting_options() -> list[click.Option]:
-        """Return the options, with the defaults of training."""
-        from elmokit.engine.config import BiLMConfig
-        from elmokit.engine.softmax import SoftmaxConfig
-        from elmokit.training.config import MAX_WORDS, NEW_MODEL_SETTINGS, BaseConfig, DataConfig, TrainingConfig
-        from elmokit.training.settings import DATA_SETTINGS, MODEL_SETTINGS, SOFTMAX_SETTINGS
-
-        sizes = dict.fromkeys(MODEL_SETTINGS, "the preset's") | {"bidirectional": True, "backward_only": False}
-        return [
-            *setting_options(DataConfig, {"max_words": MAX_WORDS}, DATA_SETTINGS),
-            *setting_options(BaseConfig, {}, NEW_MODEL_SETTINGS),
-            *setting_options(BiLMConfig, sizes, MODEL_SETTINGS, "Model"),
-            *setting_options(SoftmaxConfig, {}, SOFTMAX_SETTINGS, "Model"),
-            *setting_options(TrainingConfig, {"epochs": 1.0}),
-        ]
+    sizes = dict.fromkeys(MODEL_SETTINGS, "the preset's") | {"bidirectional": True, "backward_only": False}
+    return [
+        *setting_options(DataConfig, {"max_words": MAX_WORDS}, DATA_SETTINGS),
+        *setting_options(BaseConfig, {}, NEW_MODEL_SETTINGS),
+        *setting_options(BiLMConfig, sizes, MODEL_SETTINGS, "Model"),
+        *setting_options(SoftmaxConfig, {}, SOFTMAX_SETTINGS, "Model"),
+        *setting_options(TrainingConfig, {"epochs": 1.0}),
+    ]
 
 
-@click.command(cls=TrainCommand)
-@texts_argument
-@out_option(help="Directory for checkpoints, log and model.")
-@overwrite_option
-@in_run("--resume", type=PATH, help="Resume the run in this directory. TEXT is not needed.")
-@in_run("--config", type=PATH, help="TOML file of settings, or bilm-tf's options.json. Flags override it.")
-@device_option
-@threads_option
+def distill_settings() -> list[click.Option]:
+    """Make an option for each setting of the distillation, and those of ``train``."""
+    from elmokit.training.config import DistillationConfig
+
+    return [*setting_options(DistillationConfig), *train_settings()]
+
+
+def finetune_settings() -> list[click.Option]:
+    """Make an option for each setting of the training and its text, with the defaults of fine-tuning."""
+    from elmokit.engine.config import BiLMConfig
+    from elmokit.training.config import FINETUNING, FINETUNING_SETTINGS, BaseConfig, DataConfig, TrainingConfig
+    from elmokit.training.settings import DATA_SETTINGS
+
+    return [
+        *setting_options(BaseConfig, {}, FINETUNING_SETTINGS),
+        *setting_options(DataConfig, {"vocabulary": "the model's own"}, DATA_SETTINGS),
+        *setting_options(BiLMConfig, {"dropout": "the model's"}, ["dropout"], "Model"),
+        *setting_options(TrainingConfig, FINETUNING),
+    ]
+
+
+@with_settings(train_settings)
 def train(
-    texts: tuple[Path, ...], out: Path | None, overwrite: bool, resume: Path | None, device: str, **settings: Any
+    texts: tuple[Path, ...] = (),
+    *,
+    out: Annotated[Path | None, OutputPath(), OUT] = None,
+    resume: Path | None = None,
+    config: Config = None,
+    overwrite: OverwriteRun = False,
+    device: TrainingDevice = "auto",
+    threads: TrainingThreads = None,
+    **settings: Any,
 ) -> None:
-    """Pre-train a biLM on TEXT.
+    """Pre-train a biLM on TEXTS.
 
-    TEXT is one or more files (.txt, .gz, .xz, .zst), directories or quoted patterns of tokenized text: one sentence per
-    line, tokens separated by spaces. All settings can also be given in a TOML file (--config). If the training is
-    interrupted, the same command continues it.
+    TEXTS are files (.txt, .gz, .xz, .zst), directories or quoted patterns of tokenized text: one sentence per line,
+    tokens separated by spaces. All settings can also be given in a TOML file (--config).
 
-    \b
+    Run:
+        resume: Resume the run in this directory, whichever command started it. TEXTS are not needed.
+
     Examples:
-      elmokit train corpus/ --held-out dev.txt --preset small --epochs 3 --out my-run
-      elmokit train --resume my-run
-      torchrun --nproc-per-node 4 -m elmokit train corpus/ --held-out dev.txt --out my-run
+        elmokit train corpus/ --held-out dev.txt --preset small --epochs 3 --out my-run
+        elmokit train --resume my-run --epochs 5
+        torchrun --nproc-per-node 4 -m elmokit train corpus/ --held-out dev.txt --out my-run
     """
     from elmokit.training import api
 
-    given = given_options(settings)
+    if config is not None:
+        settings["config"] = config
     if resume is not None and out is None and not overwrite:
-        with name_flags(given), resumable_run(resume, texts):
+        with _training(resume, threads, settings) as given:
             result = api.resume(resume, texts, device=device, **given)
     elif out is not None and resume is None:
-        with name_flags(given), resumable_run(out):
-            result = api.train(texts, out=out, device=device, overwrite=overwrite, **given)
+        with _training(out, threads, settings) as given:
+            result = api.train(texts, out=out, overwrite=overwrite, device=device, **given)
     else:
         raise ConfigError("Give a directory with --out, or a run to resume with --resume.")
+    _print(result)
+
+
+@with_settings(distill_settings)
+def distill(
+    teacher: str,
+    texts: tuple[Path, ...] = (),
+    *,
+    out: Out,
+    config: Config = None,
+    overwrite: OverwriteRun = False,
+    options: ModelOptions = None,
+    device: TrainingDevice = "auto",
+    threads: TrainingThreads = None,
+    **settings: Any,
+) -> None:
+    """Train a small biLM on TEXTS to do what TEACHER does.
+
+    TEACHER is a model directory, a run, a published name such as "original", or a TensorFlow checkpoint. TEXTS are
+    files or directories of tokenized text, which TEACHER may have seen before or not. The options describe the student.
+    It learns the vectors of TEACHER's layers and, if TEACHER has a softmax, its predictions; it then takes TEACHER's
+    vocabulary.
+
+    Examples:
+        elmokit distill original corpus/ --held-out dev.txt --preset mini --out student
+        elmokit distill my-elmo corpus/ --held-out dev.txt --preset small --epochs 3 --out student
+    """
+    from elmokit.training import api
+
+    with _training(out, threads, settings) as given:
+        result = api.distill(
+            teacher, texts, out=out, config=config, overwrite=overwrite, options=options, device=device, **given
+        )
+    _print(result)
+
+
+@with_settings(finetune_settings)
+def finetune(
+    texts: tuple[Path, ...] = (),
+    *,
+    model: Model = None,
+    options: ModelOptions = None,
+    out: Out,
+    config: Config = None,
+    overwrite: OverwriteRun = False,
+    old_text: tuple[Path, ...] = (),
+    device: TrainingDevice = "auto",
+    threads: TrainingThreads = None,
+    **settings: Any,
+) -> None:
+    """Continue training a model on your own text.
+
+    TEXTS are files or directories of tokenized text. The model can also be a run directory or a TensorFlow checkpoint.
+    A model without a softmax, as most published ones are, gets a new one over the words of TEXTS.
+
+    Text:
+        old_text: Text from the original training domain, to measure forgetting.
+
+    Examples:
+        elmokit finetune clinical-notes/ --held-out dev.txt --out clinical
+        elmokit finetune reviews.txt.gz --model original --held-out dev.txt --epochs 3 --out reviews
+        elmokit finetune notes.txt --model bilm-tf-run/ --held-out dev.txt --recipe bilm-tf --out continued
+    """
+    from elmokit.training import api
+
+    _refuse_models(texts)
+    with _training(out, threads, settings) as given:
+        result = api.finetune(
+            model,
+            texts,
+            out=out,
+            config=config,
+            overwrite=overwrite,
+            options=options,
+            old_text=old_text,
+            device=device,
+            **given,
+        )
+    _print(result)
+
+
+@contextlib.contextmanager
+def _training(run: Path, threads: int | None, settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the settings that were given, name them by their flags in errors, and say how to resume."""
+    import torch
+
+    from elmokit.training.setup import SETTINGS
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    given = given_settings(settings)
+    with name_flags(given), resumable_command((run / SETTINGS).exists):
+        yield given
+
+
+def _print(result: TrainingResult) -> None:
     if result.is_main_process:
         click.echo(str(result))
 
 
-def resumable_run(run: Path, texts: tuple[Path, ...] = ()) -> contextlib.AbstractContextManager[None]:
-    """Print the command that resumes a training run if the user stops what runs in the block.
+def _refuse_models(texts: tuple[Path, ...]) -> None:
+    """Check that no text is the model. A model directory has .txt files, so it would be trained on."""
+    from elmokit.formats.folder import DEFAULT_MODEL, FORMAT
+    from elmokit.formats.published import find_published
 
-    Args:
-        run: The run directory.
-        texts: The text, if it has moved since the run was started.
-    """
-    from elmokit.training.setup import SETTINGS
-
-    command = resume_command("train", "--resume", str(run), *map(str, texts))
-    return resumable_command(lambda: command if (run / SETTINGS).exists() else None)
-
-
-def given_options(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that were given on the command line; set the number of threads."""
-    import torch
-
-    threads = settings.pop("threads")
-    if threads is not None:
-        torch.set_num_threads(threads)
-    return {name: value for name, value in settings.items() if value not in (None, ())}
+    for text in texts:
+        is_name = str(text) == DEFAULT_MODEL or find_published(str(text)) is not None
+        if (is_name and not text.exists()) or FORMAT.recognizes(text):
+            raise ConfigError(f"{text} is a model, but the arguments are texts. Pass the model with --model {text}.")

@@ -22,13 +22,12 @@ from elmokit.embedding.estimate import OutputSize, check_disk_space, describe_wo
 from elmokit.embedding.outputs.layout import DatasetNames, StoredDtype, VectorFileLayout
 from elmokit.embedding.outputs.output_format import OutputFormat
 from elmokit.embedding.outputs.table import output_format
-from elmokit.embedding.outputs.writer import ResumableWriter, open_resumable
+from elmokit.embedding.outputs.writer import ResumableWriter, check_resumable_output, open_resumable
 from elmokit.embedding.reading import Corpus, SentencePool
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.embedding.threads import BackgroundWriter, Prefetcher
 from elmokit.engine.layer_selection import Layers
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.storage.atomic import check_output_path
 from elmokit.storage.progress import ProgressCallback
 from elmokit.storage.text_files import STDIN, can_reread, check_input_file, split_tokens
 from elmokit.version import __version__
@@ -65,9 +64,9 @@ def embed_file(
     *,
     layers: Layers = "all",
     dtype: StoredDtype = "float32",
-    keys: DatasetNames = "numbers",
-    with_map: bool = True,
-    with_old_map: bool = False,
+    use_sentence_keys: bool = False,
+    forget_sentences: bool = False,
+    include_sentence_indices: bool = False,
     strict: bool = False,
     fasta: bool = False,
     tokenize: Callable[[str], list[str]] = split_tokens,
@@ -75,8 +74,7 @@ def embed_file(
     batch_tokens: int = 2048,
     batch_size: int = 64,
     overwrite: bool = False,
-    resume: bool = False,
-    check_space: bool = True,
+    force: bool = False,
     report: Callable[[str], None] | None = None,
     progress: ProgressCallback | None = None,
 ) -> EmbedSummary:
@@ -85,8 +83,8 @@ def embed_file(
     The output has one row per line: in HDF5 a dataset, in Parquet and Arrow a row of the table. A blank line becomes an
     empty row, so that the numbers of rows are line numbers. docs/reference/vector-files.md describes each format.
 
-    If the process is interrupted, call the function again with ``resume=True``: computed batches are kept in the
-    directory ``OUTPUT.partial``.
+    If the process is interrupted, call the function again with the same arguments to resume: computed batches are kept
+    in the directory ``OUTPUT.partial``. The vectors come from the same batches as in an uninterrupted run.
 
     Args:
         elmo: The model. With an :class:`Elmo`, each token gets its vectors; with a
@@ -96,11 +94,11 @@ def embed_file(
             ``.arrow`` or ``.npz``; ``.hdf5``, ``.h5`` or none is HDF5.
         layers: The layers to store, as in :meth:`Elmo.embed`. A ``SentenceEmbedder`` has its own.
         dtype: The type of the stored numbers. "float16" halves the file.
-        keys: In HDF5, name the datasets by line number ("numbers") or by the text of the sentence ("sentences").
-        with_map: Also store the sentences. In HDF5 this is ``sentence_to_index``, which maps each sentence to its
-            number. A sentence that occurs on several lines is mapped to the last, as in AllenNLP. Datasets named by
-            sentences need no map. In other formats this is ``tokens``.
-        with_old_map: In HDF5, also store that map as ``sentence_indices``, its name in early tutorials.
+        use_sentence_keys: In HDF5, name the datasets by the text of the sentence instead of its line number.
+        forget_sentences: Do not store the sentences. In HDF5 they are ``sentence_to_index``, which maps each sentence
+            to its number. A sentence that occurs on several lines is mapped to the last, as in AllenNLP. Datasets named
+            by sentences need no map. In other formats the sentences are ``tokens``.
+        include_sentence_indices: In HDF5, also store that map as ``sentence_indices``, its name in early tutorials.
         strict: Raise an error if a line is blank.
         fasta: The source holds proteins in FASTA format: each residue is a token, and proteins are named by identifier.
         tokenize: Splits a line into tokens.
@@ -109,9 +107,8 @@ def embed_file(
             line.
         batch_tokens: Positions per batch, as in :meth:`Elmo.embed`.
         batch_size: Sentences per batch if ``elmo.start`` is "stateful".
-        overwrite: Replace an existing output; and, without ``resume``, discard a partial one.
-        resume: Continue an interrupted run. The vectors come from the same batches as in an uninterrupted run.
-        check_space: Raise an error if the output will not fit on its disk.
+        overwrite: Start anew: replace an existing or partial output.
+        force: Start even if the disk seems too small for the output.
         report: Called once, before computing, with a line that says how much there is to do, how large the output will
             be, and how long it will take. Not called for standard input and pipes, whose length is unknown.
         progress: Called with the number of tokens done and in total (None if unknown).
@@ -120,11 +117,10 @@ def embed_file(
         The numbers of sentences and tokens, and the time.
 
     Raises:
-        TextError: The text cannot be read or is not UTF-8; or, with ``strict``, a line is blank; or, with ``resume``,
-            the text is not the one that the interrupted run had embedded.
+        TextError: The text cannot be read or is not UTF-8; or, with ``strict``, a line is blank; or the text is not the
+            one that the interrupted run had embedded.
         OutputError: The output exists, has the extension of another format, cannot be written, or will not fit; or
-            there is a partial output and neither ``resume`` nor ``overwrite`` is set, or it was written with other
-            settings.
+            there is a partial output of other settings.
         ConfigError: A layer does not exist, a batch size is below 1, or the format cannot have the requested names.
         MissingExtraError: The output is Parquet or Arrow, and pyarrow is not installed; or a tokenizer is not.
 
@@ -134,8 +130,9 @@ def embed_file(
         >>> with ProgressBar("tokens") as bar:
         ...     embed_file(Elmo.from_pretrained(), "corpus.txt", "vectors.hdf5", dtype="float16", progress=bar)
     """
-    check_output_path(output, overwrite)
+    check_resumable_output(output, overwrite)
     check_input_file(source, output)
+    keys: DatasetNames = "sentences" if use_sentence_keys else "numbers"
     format_ = output_format(output)
     # Whatever is wrong with the arguments is found here, so that a mistake leaves no partial output behind.
     embedder = BatchEmbedder(elmo, layers, batch_tokens, batch_size)
@@ -146,19 +143,19 @@ def embed_file(
         pooled=embedder.pooler is not None,
         keys=keys,
         fasta=fasta,
-        with_sentences=with_map,
-        with_old_map=with_old_map,
+        with_sentences=not forget_sentences,
+        with_old_map=include_sentence_indices,
     )
     format_.check(layout)
     corpus = Corpus(source, fasta, strict, tokenize, raw_language)
     settings = _settings(embedder, layout, corpus) | format_.settings(layout)
     layout = replace(layout, about=_about(embedder.elmo.model, settings))
     counts = corpus.count(progress) if can_reread(source) else None
-    with open_resumable(output, settings, resume, overwrite) as writer:
+    with open_resumable(output, settings, overwrite) as writer:
         before = writer.progress
         if counts is not None:
             size = OutputSize(format_.file_bytes(layout, counts), format_.temporary_bytes(layout, counts))
-            if check_space:
+            if not force:
                 check_disk_space(output, size, before)
             if report is not None:
                 report(describe_work(embedder, output, counts, before, size, corpus))

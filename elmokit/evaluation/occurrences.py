@@ -33,7 +33,7 @@ from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.evaluation.neighbors import Neighbors, Occurrence, SimilarWord
 from elmokit.evaluation.probe_corpus import model_digest, model_settings, read_chunks, text_digest
 from elmokit.storage.progress import ProgressCallback
-from elmokit.storage.resumable import ResumableStore
+from elmokit.storage.resumable import IfExists, ResumableStore
 from elmokit.storage.store_journal import StoreContents, read_store
 from elmokit.version import __version__
 
@@ -51,6 +51,8 @@ def build_index(
     path: str | Path,
     model_name: str | None = None,
     progress: ProgressCallback | None = None,
+    *,
+    overwrite: bool = False,
 ) -> OccurrenceIndex:
     """Index a corpus.
 
@@ -64,6 +66,7 @@ def build_index(
         path: Directory of the index.
         model_name: How to open the model when the index is searched; None for the included model.
         progress: Called with the number of words indexed.
+        overwrite: Start anew: replace an existing or partial index.
 
     Raises:
         TextError: The corpus cannot be read or has no words.
@@ -95,7 +98,8 @@ def build_index(
         "n_layers": elmo.n_layers,
         "dim": elmo.output_dim,
     }
-    with ResumableStore(path, settings, restore=RESTORE) as store:
+    if_exists: IfExists = "restart" if overwrite else "resume"
+    with ResumableStore(path, settings, restore=RESTORE, if_exists=if_exists, restart_hint="pass --overwrite") as store:
         if not store.finished:
             _fill(elmo, sentences(), store, progress)
     return OccurrenceIndex(path)

@@ -83,7 +83,7 @@ def evaluate_all(
         only: The names of the sections to write; empty for all.
         options: As in ``open_model``.
         device: Where to compute, such as "cuda", which needs PyTorch; None for the CPU.
-        overwrite: Replace an existing report.
+        overwrite: Start anew: replace an existing or partial report.
         progress: Called as in each of the evaluations.
         on_section: Called with the name of each section before it is computed.
 
@@ -126,7 +126,7 @@ def evaluate_all(
         "the content of the data": _digest(inputs.values(), data),
     }
     work = report.with_name(f"{report.name}.partial")
-    with PartResults(work / "results", settings, RESTORE) as parts:
+    with PartResults(work / "results", settings, RESTORE, overwrite=overwrite) as parts:
         run = EvaluationRun(Elmo(model), work, parts, progress)
         sections = {}
         for name, files in inputs.items():
@@ -157,6 +157,7 @@ def evaluate_one(
     options: str | Path | None = None,
     device: str | torch.device | None = None,
     keep: str | Path | None = None,
+    overwrite: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Result:
     """Run one evaluation with a directory of data, as :func:`evaluate_all` does.
@@ -165,6 +166,7 @@ def evaluate_one(
         name: The name of the evaluation.
         source, data, options, device, progress: As in :func:`evaluate_all`.
         keep: Keep finished parts in this directory, so that an interrupted run can be resumed; None to keep nothing.
+        overwrite: Compute again what is kept.
 
     Raises:
         ConfigError: There is no such evaluation, or the model cannot be evaluated by it.
@@ -186,7 +188,7 @@ def evaluate_one(
     settings = {**prediction_settings(model, "warm"), "the content of the data": _digest([files], data)}
     with tempfile.TemporaryDirectory(prefix="elmokit-evaluation-") as temporary:
         work = Path(temporary if keep is None else keep)
-        with PartResults(None if keep is None else work / "results", settings, RESTORE) as parts:
+        with PartResults(None if keep is None else work / "results", settings, RESTORE, overwrite=overwrite) as parts:
             return evaluation.run(EvaluationRun(Elmo(model), work, parts, progress), files)
 
 

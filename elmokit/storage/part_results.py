@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from elmokit.errors import OutputError
 from elmokit.storage.bounded import read_bounded
-from elmokit.storage.resumable import ResumableStore
+from elmokit.storage.resumable import IfExists, ResumableStore
 
 FILE = "results.jsonl"
 Value = TypeVar("Value")
@@ -29,6 +29,7 @@ class PartResults:
         settings: JSON values that the results depend on, such as the model's fingerprint. Results of other settings are
             rejected.
         restore: As in :class:`~elmokit.storage.resumable.ResumableStore`.
+        overwrite: Start anew: discard stored results.
 
     Raises:
         LockedError: Another process is using the directory.
@@ -44,8 +45,14 @@ class PartResults:
         folder: str | Path | None,
         settings: Mapping[str, Any],
         restore: Mapping[str, Callable[[Any], str]] = {},
+        *,
+        overwrite: bool = False,
     ) -> None:
-        self._store = None if folder is None else ResumableStore(folder, settings, restore=restore)
+        self._store: ResumableStore | None = None
+        if folder is not None:
+            if_exists: IfExists = "restart" if overwrite else "resume"
+            hint = "pass --overwrite"
+            self._store = ResumableStore(folder, settings, restore=restore, if_exists=if_exists, restart_hint=hint)
         self._results: dict[str, Any] = {}
         self._open = ExitStack()
 

@@ -128,9 +128,8 @@ class ResumableStore:
         return self.committed.finished
 
     def __enter__(self) -> ResumableStore:
-        if self.if_exists != "restart":
-            # Before the lock, because taking the lock creates the directory and a file in it.
-            self._refuse_other_files()
+        # Before the lock, because taking the lock creates the directory and a file in it.
+        self._refuse_other_files()
         with contextlib.ExitStack() as stack:
             stack.enter_context(file_lock(self.folder / LOCK, self._locked_message, wait=self._wait))
             stack.callback(self._close)

@@ -46,9 +46,21 @@ def write_pairs(folder: Path) -> None:
 
 def _embed(name: str, output: str, *flags: str) -> Command:
     start = ("embed", "text.txt", output, "--model", "model", "--batch-tokens", "64", *flags)
-    # With --overwrite, because the process may have died between publishing the output and removing what is left.
-    resume = (*start, "--resume", "--overwrite")
-    return Command(name, write_text_and_model, start, lambda _: resume, commit_always)
+
+    def resume(folder: Path) -> tuple[str, ...]:
+        # The process may have died between publishing the output and removing what is left.
+        return (*start, "--overwrite") if (folder / output).exists() else start
+
+    return Command(name, write_text_and_model, start, resume, commit_always)
+
+
+def _train(name: str, write: object, *start: str) -> Command:
+    return Command(name, write, start, lambda _: start, commit_always)  # type: ignore[arg-type]
+
+
+def _task(name: str, write: object) -> Command:
+    start = ("task", "train", "config.toml", "--run", "run")
+    return Command(name, write, start, lambda _: start, commit_always)  # type: ignore[arg-type]
 
 
 def _again(name: str, write: object, *start: str, flags: tuple[str, ...] = ()) -> Command:
@@ -62,8 +74,8 @@ OTHER_COMMANDS = {
     for command in (
         _embed("embed to parquet", "out.parquet", "--dtype", "float16"),
         _embed("embed to npz", "out.npz", "--pool", "mean"),
-        _embed("embed stateful", "out.hdf5", "--state", "stateful", "--batch-size", "4"),
-        _again(
+        _embed("embed stateful", "out.hdf5", "--start", "stateful", "--batch-size", "4"),
+        _train(
             *("finetune", write_text_and_model, "finetune", "text.txt", "--model", "model", "--held-out", "text.txt"),
             *("--run", "run", *SMALL[2:6], "--tokens", "400", *OFTEN),
         ),

@@ -405,7 +405,7 @@ SPECIMENS = {
             "partial vectors",
             partial(interrupted, command="embed", ratio=0.7),
             (_PARTIAL,),
-            (*COMMANDS["embed"].start, "--resume"),
+            COMMANDS["embed"].start,
             ("out.hdf5",),
         ),
         Specimen(

@@ -65,7 +65,7 @@ def test_carried_state_depends_on_the_batch_size_and_warm_does_not(shell) -> Non
     Path("text.txt").write_text("the cat\n" * 4)
     for state in ("stateful", "warm"):
         for size in ("1", "2"):
-            flags = ("--state", state, "--batch-size", size, "--batch-tokens", str(8 * int(size)))
+            flags = ("--start", state, "--batch-size", size, "--batch-tokens", str(8 * int(size)))
             assert shell("embed", "text.txt", f"{state}{size}.hdf5", "--model", "model", *flags).code == 0
         with h5py.File(f"{state}1.hdf5") as one, h5py.File(f"{state}2.hdf5") as two:
             apart = np.abs(one["3"][...] - two["3"][...]).max()
@@ -199,6 +199,17 @@ def test_perplexity_writes_a_table_of_tokens(shell) -> None:  # type: ignore[no-
     )
 
 
+def test_surprisal_is_the_table_of_perplexity(shell) -> None:  # type: ignore[no-untyped-def]
+    table = shell("evaluate", "perplexity", "text.txt", "--model", "model", "--per-token", "-").out
+    ran = shell("surprisal", "text.txt", "--model", "model")
+    assert (ran.code, ran.out) == (0, table)
+    assert table.startswith("sentence_index\ttoken\tforward_nats\tbackward_nats\n0\t<S>\t\t")
+    assert shell("surprisal", "text.txt", "--model", "model", "--out", "table.tsv").out == ""
+    assert Path("table.tsv").read_text() == table
+    assert "table.tsv already exists" in shell("surprisal", "text.txt", "--model", "model", "--out", "table.tsv").err
+    assert shell("surprisal", "text.txt", "--model", "model", "--start", "zero").out != table
+
+
 def test_perplexity_as_bilm_tf_says_what_is_lost(shell) -> None:  # type: ignore[no-untyped-def]
     Path("text.txt").write_text("the cat sat .\n\nthe dog\n")
     ran = shell("evaluate", "perplexity", "text.txt", "--model", "model", "--as-bilm-tf", "2")
@@ -218,7 +229,7 @@ def test_perplexity_reads_standard_input_and_any_state(shell, monkeypatch: pytes
     found = []
     for state in ("warm", "zero", "stateful"):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path("text.txt").read_bytes())))
-        ran = shell("evaluate", "perplexity", "-", "--model", "model", "--json", "--state", state)
+        ran = shell("evaluate", "perplexity", "-", "--model", "model", "--json", "--start", state)
         found.append(json.loads(ran.out)["perplexity"]["forward"])
     assert len(set(found)) == 3
 
@@ -235,7 +246,15 @@ BAD_CALLS = {
         *("embed", "text.txt", "out.hdf5", "--model", "model"),
         *("--forget-sentences", "--include-sentence-indices"),
     ],
-    "--layers is 'x'": ["embed", "text.txt", "out.hdf5", "--model", "model", "--layers", "x"],
+    "Invalid value for '--layers': 'x' is not a list": [
+        "embed",
+        "text.txt",
+        "out.hdf5",
+        "--model",
+        "model",
+        "--layers",
+        "x",
+    ],
     "Layer 5 does not exist": ["embed", "text.txt", "out.hdf5", "--model", "model", "--layers", "5"],
     "line 1: not UTF-8": ["embed", "latin.txt", "out.hdf5", "--model", "model"],
     "Cannot write to text.txt/out.hdf5": ["embed", "text.txt", "text.txt/out.hdf5", "--model", "model"],

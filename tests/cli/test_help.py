@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
+from elmokit.cli.help import DocumentedCommand
 from elmokit.cli.main import COMMANDS, elmokit
-from elmokit.cli.options import CommandGroup, GroupedCommand
 from tests.helpers.paths import ROOT
 from tests.helpers.shell import Shell
 
@@ -28,6 +31,21 @@ def _all_commands(group: click.Group, names: tuple[str, ...] = ()) -> Iterator[t
 
 
 ALL = dict(_all_commands(elmokit))
+STORED = Path(__file__).parent / "help"
+UPDATE = bool(os.environ.get("ELMOKIT_UPDATE_HELP"))
+"""Store the present help texts, instead of comparing them with the stored ones."""
+
+
+def _help(name: str) -> str:
+    """Return the help text of a command as the shell shows it, in lines of 100 columns."""
+    context = click.Context(elmokit, info_name="elmokit", terminal_width=100, **elmokit.context_settings)
+    command: click.Command = elmokit
+    for part in name.split():
+        assert isinstance(command, click.Group)
+        inner = command.get_command(context, part)
+        assert inner is not None
+        command, context = inner, click.Context(inner, parent=context, info_name=part, terminal_width=100)
+    return command.get_help(context) + "\n"
 
 
 def _parse(line: str) -> None:
@@ -47,14 +65,33 @@ def _parse(line: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_the_help_of_every_command_ends_with_two_examples_that_it_accepts(name: str, folder: Path) -> None:
     command = ALL[name]
-    assert isinstance(command, GroupedCommand | CommandGroup)
-    examples = command.examples()
+    assert isinstance(command, DocumentedCommand)
+    examples = command.examples
     assert len(examples) >= 2
-    shown = command.get_help(click.Context(command, info_name="elmokit")).splitlines()
+    shown = _help(name).splitlines()
     assert [line.strip() for line in shown[-len(examples) - 1 :]] == ["Examples:", *examples]
     assert any(f"elmokit {name}".rstrip() in line for line in examples)
     for line in examples:
         _parse(line)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_help_is_the_stored_one(name: str) -> None:
+    # Stored, so that a change of a signature or a docstring shows in review what it does to the help.
+    stored = STORED / f"{name.replace(' ', '-') or 'elmokit'}.txt"
+    shown = _help(name)
+    if UPDATE:
+        stored.write_text(shown, encoding="utf-8")
+    assert shown == stored.read_text(encoding="utf-8"), "Review the change, then store it with ELMOKIT_UPDATE_HELP=1."
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_option_has_a_help_text(name: str) -> None:
+    assert not [option.name for option in ALL[name].params if isinstance(option, click.Option) and not option.help]
+
+
+def test_every_stored_help_is_that_of_a_command() -> None:
+    assert {path.stem for path in STORED.iterdir()} == {name.replace(" ", "-") or "elmokit" for name in ALL}
 
 
 def test_the_help_lists_every_command_once_under_its_purpose(shell: Shell) -> None:
@@ -78,6 +115,30 @@ def test_a_model_as_an_argument_is_answered_with_the_option(shell: Shell) -> Non
         assert (ran.code, ran.err) == (2, "elmokit: Unexpected argument 'original'. Pass a model with --model.\n")
     ran = shell("embed", "a.txt", "b.hdf5", "c.txt", "--device", "cpu")
     assert ran.err == "elmokit: Unexpected argument 'c.txt'. Pass a model with --model.\n"
+
+
+def test_commands_are_completed_without_importing_them() -> None:
+    code = """
+import sys
+from elmokit.cli.main import main
+sys.argv = ["elmokit"]
+try:
+    main()
+finally:
+    print(sorted(name for name in sys.modules if name.startswith("elmokit.cli.")), file=sys.stderr)
+"""
+    completion = {"_ELMOKIT_COMPLETE": "bash_complete", "COMP_WORDS": "elmokit ev", "COMP_CWORD": "1"}
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, env=os.environ | completion, capture_output=True, text=True, check=False)
+    assert ran.stdout == "plain,evaluate\n"
+    names = ("command", "help", "main", "running")
+    assert ran.stderr.strip() == str([f"elmokit.cli.{name}" for name in names])
+
+
+def test_a_misspelt_command_is_answered_with_the_nearest_one(shell: Shell) -> None:
+    for group, wrong, right in (((), "embd", "embed"), (("task",), "trein", "train"), (("evaluate",), "po", "pos")):
+        ran = shell(*group, wrong)
+        assert (ran.code, ran.err) == (2, f"elmokit: No such command {wrong!r}. Did you mean {right!r}?\n")
 
 
 def test_a_group_without_a_command_shows_its_help(shell: Shell) -> None:

@@ -99,6 +99,18 @@ def test_wsd_writes_json_answers_means_and_a_figure(shell: Shell) -> None:
     assert "already exists" in shell(*WSD, *flags).err
 
 
+def test_an_index_is_replaced_only_on_request(shell: Shell) -> None:
+    command = ("neighbors", "index", "text.txt", "index", "--model", "model")
+    assert shell(*command).code == 0
+    assert shell(*command).code == 0
+    Path("text.txt").write_text("the dog sat .\n")
+    ran = shell(*command)
+    assert ran.code == 2
+    assert "index was created with text" in ran.err
+    assert ran.err.endswith("or start from scratch: pass --overwrite.\n")
+    assert "1 sentences, 4 tokens" in shell(*command, "--overwrite").err
+
+
 def test_neighbors_are_found_in_an_index(shell: Shell) -> None:
     ran = shell("neighbors", "index", "text.txt", "tags.conllu", "index", "--model", "model")
     assert ran.code == 0
@@ -124,10 +136,10 @@ BAD_CALLS = {
     "--sentences is 0": [*POS, "--sentences", "0"],
     "epochs is 0": [*POS, "--epochs", "0"],
     "Layer 7 does not exist": [*POS, "--layers", "7"],
-    "--layers is 'x'": [*POS, "--layers", "x"],
+    "Invalid value for '--layers': 'x' is not a list": [*POS, "--layers", "x"],
     "tags.txt": [*POS, "--vectors", "tags.txt"],
     "text.txt is not a *.data.xml file": ["evaluate", "wsd", "text.txt", "one.data.xml"],
-    "Missing argument 'TEST...'": ["evaluate", "wsd", "train.data.xml"],
+    "Missing argument 'TESTS...'": ["evaluate", "wsd", "train.data.xml"],
     "tags.txt, line 1: expected lemma": [*WSD, "--inventory", "tags.txt"],
     "model already exists": [*WSD, "--answers", "model"],
     "text.txt is not a file of sense means": [*WSD, "--senses", "text.txt"],

@@ -14,7 +14,7 @@ import click
 import pytest
 
 from elmokit.cli.main import elmokit
-from elmokit.cli.options import OutputPath
+from elmokit.cli.parameters import OutputPath
 from elmokit.storage.text_files import TextError, read_lines
 from tests.helpers.shell import CommandResult, Shell
 
@@ -45,8 +45,10 @@ def run_with_input(shell: Shell, monkeypatch: pytest.MonkeyPatch, text: str, *ar
         ("embed", "-", "vectors.hdf5", *MODEL),
         ("allennlp-elmo", "-", "vectors.hdf5", "--top", "--weight-file", "model"),
         ("vocab", "-", "vocabulary.txt"),
+        ("surprisal", "-", *MODEL),
         ("evaluate", "perplexity", "-", *MODEL),
-        ("evaluate", "perplexity", "-", *MODEL, "--state", "stateful"),
+        ("evaluate", "perplexity", "-", *MODEL, "--start", "stateful"),
+        ("evaluate", "perplexity", "-", *MODEL, "--per-token", "-"),
         ("evaluate", "perplexity", "-", *MODEL, "--as-bilm-tf", "2"),
         ("convert", "model", "converted", "--calibrate", "-"),
         ("align", "model", "model", "text.txt", "-", "dictionary.txt", "--out", "aligned"),
@@ -95,7 +97,7 @@ def all_commands(command: click.Command, name: str) -> Iterator[tuple[str, click
         yield name, command, context
 
 
-def test_only_the_table_of_surprisals_is_written_to_standard_output() -> None:
+def test_only_tables_of_surprisals_are_written_to_standard_output() -> None:
     allowed, n_refused = [], 0
     for name, command, context in all_commands(elmokit, "elmokit"):
         for parameter in command.get_params(context):
@@ -107,7 +109,7 @@ def test_only_the_table_of_surprisals_is_written_to_standard_output() -> None:
             with pytest.raises(click.BadParameter, match=r"standard output \(-\) is not supported"):
                 parameter.type.convert("-", parameter, context)
             n_refused += 1
-    assert allowed == ["elmokit evaluate perplexity per_token"]
+    assert allowed == ["elmokit surprisal out", "elmokit evaluate perplexity per_token"]
     assert n_refused > 20
 
 

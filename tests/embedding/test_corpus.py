@@ -125,7 +125,8 @@ def test_a_run_interrupted_several_times_writes_the_same_file(
     monkeypatch.setattr(resumable, "COMMIT_SECONDS", 0.0)
     elmo = Elmo(random_model(), start=start)
     (tmp_path / "text.txt").write_text(lines(120))
-    settings: dict[str, Any] = {"batch_tokens": 24, "batch_size": 5, "keys": keys, "dtype": "float16"}
+    settings: dict[str, Any] = {"batch_tokens": 24, "batch_size": 5, "dtype": "float16"}
+    settings["use_sentence_keys"] = keys == "sentences"
     embed_file(elmo, tmp_path / "text.txt", tmp_path / "whole.hdf5", **settings)
     done, n_stops = [0], 0
     while not (tmp_path / "parts.hdf5").exists():
@@ -145,7 +146,6 @@ def test_a_run_interrupted_several_times_writes_the_same_file(
                 tmp_path / "text.txt",
                 tmp_path / "parts.hdf5",
                 **settings,
-                resume=True,
                 progress=stop,
             )
         except Stopped:
@@ -168,12 +168,10 @@ def test_resuming_requires_the_same_text_and_model(elmo: Elmo, tmp_path: Path, m
 
     with pytest.raises(Stopped):
         embed_file(elmo, text, output, batch_tokens=8, progress=stop)
-    with pytest.raises(OutputError, match="holds the partial output of an interrupted run"):
-        embed_file(elmo, text, output, batch_tokens=8)
     with pytest.raises(OutputError, match="was created with model"):
-        embed_file(Elmo(random_model(seed=1)), text, output, batch_tokens=8, resume=True)
+        embed_file(Elmo(random_model(seed=1)), text, output, batch_tokens=8)
     with pytest.raises(OutputError, match="was created with batch 8, but this run has batch 9"):
-        embed_file(elmo, text, output, batch_tokens=9, resume=True)
+        embed_file(elmo, text, output, batch_tokens=9)
     text.write_text("the dog\n" + lines(60))
     embed_file(elmo, text, output, batch_tokens=8, overwrite=True)
     with h5py.File(output) as file:
@@ -209,8 +207,8 @@ def test_a_run_is_resumed_only_by_an_equal_computation(
             patch.setenv(VARIABLE, "int8")
             expected = "precision 'float32', but this run has precision 'int8'. Resume in float32 (--precision float32"
         with pytest.raises(OutputError, match=re.escape(f"was created with {expected}")):
-            embed_file(elmo, text, output, batch_tokens=8, resume=True)
-    embed_file(elmo, text, output, batch_tokens=8, resume=True)
+            embed_file(elmo, text, output, batch_tokens=8)
+    embed_file(elmo, text, output, batch_tokens=8)
 
 
 def test_a_number_that_float16_cannot_hold_is_an_error(text: Path, tmp_path: Path) -> None:
@@ -292,9 +290,9 @@ def test_an_incomplete_pool_is_computed_again_if_its_text_changed(
     assert batches_done() >= 2
     text.write_text(CHANGES[first](lines(20)))
     with contextlib.suppress(Stopped):
-        embed_file(elmo, text, output, batch_tokens=20, resume=True, progress=stop)
+        embed_file(elmo, text, output, batch_tokens=20, progress=stop)
     text.write_text(CHANGES[then](lines(20)))
-    embed_file(elmo, text, output, batch_tokens=20, resume=True, overwrite=True)
+    embed_file(elmo, text, output, batch_tokens=20, overwrite=output.exists())
     embed_file(elmo, text, whole, batch_tokens=20)
     assert output.read_bytes() == whole.read_bytes()
 

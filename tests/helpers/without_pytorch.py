@@ -147,7 +147,7 @@ def elmokit_embed() -> None:
     command("embed", "text.txt", "out.npz", "--dtype", "float16", "--top")
     with np.load("out.npz") as archive:
         assert archive["vectors"].dtype == np.float16
-    command("embed", "text.txt", "stateful.hdf5", "--state", "stateful", "--batch-size", "2", "--average")
+    command("embed", "text.txt", "stateful.hdf5", "--start", "stateful", "--batch-size", "2", "--average")
     command("embed", "text.txt", "pooled.hdf5", "--pool", "whitened")
 
 

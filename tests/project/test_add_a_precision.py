@@ -16,12 +16,13 @@ PAGE = ROOT / "docs" / "how-to" / "develop" / "add-a-precision.md"
 USE = """
 import numpy as np
 from elmokit import Elmo
-from elmokit.cli.common import PRECISIONS
+from elmokit.cli.main import elmokit
 from elmokit.engine.compiler import load_library
 from elmokit.engine.matrix import Matrix
 from elmokit.engine.library import choose_kernels
 
-assert "int6" in PRECISIONS.choices
+embed = elmokit.get_command(None, "embed")
+assert any("int6" in getattr(option.type, "choices", ()) for option in embed.params if option.name == "precision")
 library = load_library()
 generator = np.random.default_rng(0)
 weight = generator.normal(size=(50, 70)).astype(np.float32)

@@ -49,11 +49,11 @@ try:
     raise AssertionError("It was not stopped.")
 except Stopped:
     assert Path("resumed.jsonl.partial").is_dir()
-assert embed_file(elmo, "text.txt", "resumed.jsonl", resume=True, batch_tokens=24).n_resumed_tokens
+assert embed_file(elmo, "text.txt", "resumed.jsonl", batch_tokens=24).n_resumed_tokens
 assert Path("resumed.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
 
 embedder = SentenceEmbedder(elmo)
-embed_file(embedder, "text.txt", "pooled.jsonl", with_map=False)
+embed_file(embedder, "text.txt", "pooled.jsonl", forget_sentences=True)
 for row, expected in zip(read("pooled.jsonl"), embedder.embed(sentences), strict=True):
     assert list(row) == ["id", "vectors"]
     np.testing.assert_allclose(row["vectors"], expected[None, None], atol=1e-5)

@@ -49,6 +49,23 @@ def test_results_of_another_model_are_refused(tmp_path: Path) -> None:
         pass
 
 
+def test_results_are_discarded_on_request(tmp_path: Path) -> None:
+    with PartResults(tmp_path / "kept", {"model": "a"}) as parts:
+        parts.compute("one", lambda: 1)
+    with PartResults(tmp_path / "kept", {"model": "b"}, overwrite=True) as parts:
+        assert "one" not in parts
+        parts.compute("one", lambda: 2)
+    with PartResults(tmp_path / "kept", {"model": "b"}) as parts:
+        assert parts.compute("one", lambda: 3) == 2
+
+
+def test_a_directory_of_something_else_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(OutputError, match="is not an elmokit output"), PartResults(tmp_path, {}, overwrite=True):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
 def test_without_a_directory_results_go_through_json_too() -> None:
     with PartResults(None, {}) as parts:
         assert parts.compute("one", lambda: {1: (2, 3)}) == {"1": [2, 3]}  # type: ignore[comparison-overlap]

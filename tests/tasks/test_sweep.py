@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from elmokit.cli.main import elmokit
@@ -245,12 +246,12 @@ def test_the_shell_prints_a_row_for_each_and_draws_the_curve(folder: Path, capsy
     ("arguments", "message"),
     [
         (["--over", "layers", "--ratios", "0.1"], "--ratios needs --over ratios"),
-        (["--over", "ratios", "--ratios", "a"], "expected numbers with commas between"),
-        (["--over", "ratios", "--seeds", "x"], "--seeds is 'x'"),
+        (["--over", "ratios", "--ratios", "a"], "'a' is not a list of numbers"),
+        (["--over", "ratios", "--seeds", "x"], "'x' is not a list of whole numbers"),
     ],
 )
 def test_impossible_flags_are_refused(folder: Path, arguments: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises((ConfigError, click.BadParameter), match=message):
         elmokit.main(
             ["task", "sweep", "sst.toml", "--run", "sweep", *arguments], prog_name="elmokit", standalone_mode=False
         )

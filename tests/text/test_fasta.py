@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from elmokit.cli.embed import embed
+from elmokit.cli.main import elmokit
 from elmokit.embedding.corpus import embed_file
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.reading import Corpus
@@ -97,9 +97,9 @@ def test_a_bad_record_leaves_no_output(tmp_path: Path) -> None:
 
 def test_the_command_embeds_proteins(proteins: Path, tmp_path: Path) -> None:
     save_model(random_model(), tmp_path / "model" / "weights.hdf5")
-    arguments = [str(proteins), str(tmp_path / "out.hdf5"), "--fasta", "--model", str(tmp_path / "model")]
-    refused = CliRunner().invoke(embed, [*arguments, "--tokenize"])
+    arguments = ["embed", str(proteins), str(tmp_path / "out.hdf5"), "--fasta", "--model", str(tmp_path / "model")]
+    refused = CliRunner().invoke(elmokit, [*arguments, "--tokenize"])
     assert isinstance(refused.exception, ConfigError)
-    assert CliRunner().invoke(embed, arguments, catch_exceptions=False).exit_code == 0
+    assert CliRunner().invoke(elmokit, arguments, catch_exceptions=False).exit_code == 0
     with h5py.File(tmp_path / "out.hdf5") as file:
         assert set(file) == {"sp|P1|ONE", "two%2F2", "three"}

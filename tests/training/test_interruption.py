@@ -129,17 +129,19 @@ def test_the_shell_says_how_to_resume_a_training(shell: Any, monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr(MetricsLog, "append", interrupt)
         patch.setenv("ELMOKIT_MAX_LINE_BYTES", "")  # the option sets it
-        ran = shell(
+        command = (
             *("--max-line-bytes", "9999", "train", "text.txt", "--held-out", "text.txt", "--out", "my run"),
             *("--preset", "tiny", "--tokens", "400", "--max-words", "9", "--batch-size", "4", "--window-length", "5"),
             *("--log-every", "2", "--device", "cpu", "--threads", "1"),
         )
+        ran = shell(*command)
     assert ran.code == 130
     assert ran.err.splitlines()[-1] == (
         "elmokit: Stopped after step 2, and saved a checkpoint. To resume: "
-        "elmokit --max-line-bytes 9999 train --resume 'my run' --device cpu --threads 1"
+        "elmokit --max-line-bytes 9999 train text.txt --held-out text.txt --out 'my run' --preset tiny --tokens 400 "
+        "--max-words 9 --batch-size 4 --window-length 5 --log-every 2 --device cpu --threads 1"
     )
-    assert shell("train", "--resume", "my run").code == 0
+    assert shell(*command).code == 0
 
 
 def test_a_training_that_is_stopped_before_its_first_step_says_so(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,10 +179,10 @@ def test_a_stopped_task_has_a_checkpoint_and_resumes(shell: Any, monkeypatch: py
     assert ran.code == 130, ran.err
     assert ran.err.splitlines()[-1] == (
         "elmokit: Stopped after step 3 of seed 0, and saved a checkpoint. To resume: "
-        "elmokit task train stopped/config.toml --run stopped"
+        f"elmokit task train {config_file} --run stopped"
     )
     assert saved[-1] == 3
-    assert shell("task", "train", "stopped/config.toml", "--run", "stopped").code == 0
+    assert shell("task", "train", str(config_file), "--run", "stopped").code == 0
     for name in ("result.json", "best.safetensors"):
         assert Path("straight/seed-0", name).read_bytes() == Path("stopped/seed-0", name).read_bytes()
 
@@ -197,6 +199,6 @@ def test_a_stopped_embed_says_how_to_resume(shell: Any, monkeypatch: pytest.Monk
         patch.setattr(ResumableStore, "commit", interrupt)
         ran = shell("embed", "text.txt", "out.hdf5", "--batch-tokens", "64", "--overwrite")
     assert ran.code == 130
-    expected = "elmokit embed text.txt out.hdf5 --batch-tokens 64 --overwrite --resume"
+    expected = "elmokit embed text.txt out.hdf5 --batch-tokens 64"
     assert ran.err.splitlines()[-1] == f"elmokit: Interrupted. To resume: {expected}"
-    assert shell("embed", "text.txt", "out.hdf5", "--batch-tokens", "64", "--overwrite", "--resume").code == 0
+    assert shell("embed", "text.txt", "out.hdf5", "--batch-tokens", "64").code == 0

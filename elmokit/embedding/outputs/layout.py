@@ -44,8 +44,7 @@ class VectorFileLayout:
     def __post_init__(self) -> None:
         if self.pooled and self.keys == "sentences":
             raise ConfigError(
-                "Sentence vectors are rows of one table, so keys='sentences' (--use-sentence-keys) has nothing to "
-                "name. Leave it out."
+                "Sentence vectors are rows of one table, so use_sentence_keys cannot be used. Leave it out."
             )
 
     @property

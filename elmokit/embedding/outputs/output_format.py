@@ -36,13 +36,12 @@ class OutputFormat(ABC):
             return
         if layout.keys == "sentences":
             raise ConfigError(
-                f"A {self.name} output has no datasets, so keys='sentences' (--use-sentence-keys) has nothing to name. "
-                "Leave it out."
+                f"A {self.name} output has no datasets, so use_sentence_keys cannot be used. Leave it out."
             )
         if layout.with_old_map:
             raise ConfigError(
-                f"A {self.name} output has no map of sentences, so with_old_map (--include-sentence-indices) cannot be "
-                "used. Leave it out."
+                f"A {self.name} output has no map of sentences, so include_sentence_indices cannot be used. Leave "
+                "it out."
             )
 
     def check_names(self, layout: VectorFileLayout, names: Sequence[str], first: int) -> None:  # noqa: B027

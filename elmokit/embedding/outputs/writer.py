@@ -35,6 +35,7 @@ from elmokit.embedding.fingerprint import RESTORE
 from elmokit.engine.state import State
 from elmokit.storage.atomic import check_output_path
 from elmokit.storage.resumable import ResumableStore
+from elmokit.storage.store_journal import read_journal
 
 DATA_START = 512
 """Where the vectors begin: behind room for the header of a format that is completed in place (of HDF5, 96 bytes). A
@@ -173,23 +174,19 @@ class ResumableWriter:
 
 
 @contextlib.contextmanager
-def open_resumable(
-    output: str | Path, settings: dict[str, Any], resume: bool = False, overwrite: bool = False
-) -> Iterator[ResumableWriter]:
+def open_resumable(output: str | Path, settings: dict[str, Any], overwrite: bool = False) -> Iterator[ResumableWriter]:
     """Start an output or resume a partial one; at the end of the block, move the finished file to ``output``.
 
     If the block raises an error, what was committed is kept for the next run. If nothing was, nothing is left behind.
     Only a run with the same ``settings``, JSON values that the vectors depend on, can be resumed.
     """
     output = Path(output)
-    check_output_path(output, overwrite)
+    check_resumable_output(output, overwrite)
     store = ResumableStore(
         partial_folder(output),
         settings,
         restore=RESTORE,
-        # `resume` wins over `overwrite`: with both, an existing output is replaced, but a partial one is continued.
-        if_exists="resume" if resume else "restart" if overwrite else "refuse",
-        resume_hint="pass --resume",
+        if_exists="restart" if overwrite else "resume",
         restart_hint="pass --overwrite",
         locked_message=f"{output} is being written by another process. Wait for it, or choose another name.",
     )
@@ -198,6 +195,26 @@ def open_resumable(
         yield writer
         # Reached only if the block raised nothing: an exception leaves through `yield`.
         writer.publish(output)
+
+
+def check_resumable_output(output: str | Path, overwrite: bool) -> None:
+    """Check before any work is done that an output can be started, continued or, with ``overwrite``, started anew.
+
+    Raises:
+        OutputError: It exists and may not be overwritten.
+    """
+    # Next to an existing output, a partial one was started to overwrite it. The same call without `overwrite` resumes.
+    check_output_path(output, overwrite or has_partial_output(output))
+
+
+def has_partial_output(output: str | Path) -> bool:
+    """Check whether an interrupted run has left an output that can be resumed."""
+    folder = partial_folder(output)
+    journal = read_journal(folder) if folder.is_dir() else None
+    if journal is None or not journal.progress:
+        return False
+    # Without its file, it was moved to its final place by a process that died before it removed the rest.
+    return journal.published is None or (folder / journal.published).exists()
 
 
 def partial_folder(output: str | Path) -> Path:

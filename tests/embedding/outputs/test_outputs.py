@@ -123,7 +123,7 @@ def test_each_line_becomes_a_row_with_its_tokens_and_layers(
 def test_one_layer_is_one_column_and_the_tokens_can_be_left_out(
     elmo: Elmo, text: Path, tmp_path: Path, suffix: str
 ) -> None:
-    embed_file(elmo, text, tmp_path / f"out{suffix}", layers="top", with_map=False)
+    embed_file(elmo, text, tmp_path / f"out{suffix}", layers="top", forget_sentences=True)
     columns = read(tmp_path / f"out{suffix}")
     assert list(columns) == ["id", "vectors"]
     assert_equal(columns["vectors"], elmo.embed(SENTENCES, layers="top"))
@@ -189,7 +189,7 @@ def test_a_run_interrupted_several_times_writes_the_same_file(
                 raise Stopped
 
         try:
-            embed_file(model, text, parts, batch_tokens=24, resume=True, progress=stop)
+            embed_file(model, text, parts, batch_tokens=24, progress=stop)
         except Stopped:
             n_stops += 1
     assert n_stops == 3
@@ -211,7 +211,7 @@ def test_a_crash_while_the_output_is_written_loses_no_vectors(
         with pytest.raises(OutputError, match="Completed work is kept there"):
             embed_file(elmo, text, output)
     assert not output.exists()
-    assert embed_file(elmo, text, output, resume=True).n_resumed_tokens == 13
+    assert embed_file(elmo, text, output).n_resumed_tokens == 13
     assert read(output)["tokens"] == SENTENCES
     assert {path.name for path in tmp_path.iterdir()} == {"text.txt", "out.npz"}
 
@@ -280,18 +280,18 @@ def test_the_space_of_both_files_is_checked(
 ) -> None:
     n_bytes = 13 * 3 * 64 * 4
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=int(1.7 * n_bytes)))
-    embed_file(elmo, text, tmp_path / "out.hdf5", with_map=False)
+    embed_file(elmo, text, tmp_path / "out.hdf5", forget_sentences=True)
     with pytest.raises(OutputError, match=r"and 10\.5 kB more until it is complete\), but its disk has 17\.0 kB"):
         embed_file(elmo, text, tmp_path / "out.npz")
 
 
 def test_options_that_a_format_lacks_are_refused(elmo: Elmo, text: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="A NumPy output has no datasets"):
-        embed_file(elmo, text, tmp_path / "out.npz", keys="sentences")
+        embed_file(elmo, text, tmp_path / "out.npz", use_sentence_keys=True)
     with pytest.raises(ConfigError, match="A NumPy output has no map"):
-        embed_file(elmo, text, tmp_path / "out.npz", with_old_map=True)
+        embed_file(elmo, text, tmp_path / "out.npz", include_sentence_indices=True)
     with pytest.raises(ConfigError, match="Sentence vectors are rows of one table"):
-        embed_file(SentenceEmbedder(elmo, SentencePooling()), text, tmp_path / "out.hdf5", keys="sentences")
+        embed_file(SentenceEmbedder(elmo, SentencePooling()), text, tmp_path / "out.hdf5", use_sentence_keys=True)
     with pytest.raises(ConfigError, match="a SentenceEmbedder has its own"):
         embed_file(SentenceEmbedder(elmo, SentencePooling()), text, tmp_path / "out.npz", layers="top")
     with pytest.raises(OutputError, match=r"ends in \.csv"):

@@ -44,7 +44,7 @@ def content(writer: ResumableWriter) -> tuple[list[int], list[str]]:
 
 def test_a_resumed_run_has_exactly_what_was_committed(output: Path) -> None:
     run_killed_after_one(output)
-    with contextlib.suppress(Killed), open_resumable(output, SETTINGS, resume=True) as writer:
+    with contextlib.suppress(Killed), open_resumable(output, SETTINGS) as writer:
         assert writer.progress == ONE
         assert content(writer) == ([2], ["a b"])
         assert (partial_folder(output) / "lengths").stat().st_size == 8
@@ -71,7 +71,7 @@ def test_a_commit_is_made_after_some_seconds(output: Path, monkeypatch: pytest.M
         writer.end_batch(7)
         writer.end_batch(7)
         raise Killed
-    with open_resumable(output, SETTINGS, resume=True) as writer:
+    with open_resumable(output, SETTINGS) as writer:
         assert writer.progress == WriteProgress(n_batches=2, pool_checksum=7)
 
 
@@ -85,26 +85,24 @@ def test_discarding_batches_is_committed_at_once(output: Path) -> None:
         writer.end_batch(8)
         assert writer.progress.n_batches == 1
         raise Killed
-    with open_resumable(output, SETTINGS, resume=True) as writer:
+    with open_resumable(output, SETTINGS) as writer:
         assert writer.progress == ONE
 
 
 def test_the_lstm_state_is_stored_with_the_progress_it_belongs_to(output: Path) -> None:
     run_killed_after_one(output, STATE)
     assert [path.name for path in partial_folder(output).glob("state-*")] == ["state-1"]
-    with open_resumable(output, SETTINGS, resume=True) as writer:
+    with open_resumable(output, SETTINGS) as writer:
         assert writer.state is not None
         np.testing.assert_array_equal(writer.state.cell, STATE.cell)
         np.testing.assert_array_equal(writer.state.hidden, STATE.hidden)
 
 
-def test_a_partial_output_is_not_discarded_without_a_request(output: Path) -> None:
+def test_a_partial_output_is_discarded_only_on_request(output: Path) -> None:
     run_killed_after_one(output)
-    with (
-        pytest.raises(OutputError, match="holds the partial output of an interrupted run"),
-        open_resumable(output, SETTINGS),
-    ):
-        pass
+    with contextlib.suppress(Killed), open_resumable(output, SETTINGS) as writer:
+        assert writer.progress == ONE
+        raise Killed
     with open_resumable(output, SETTINGS, overwrite=True) as writer:
         assert writer.progress == WriteProgress()
 
@@ -113,10 +111,10 @@ def test_resuming_requires_the_same_settings(output: Path) -> None:
     run_killed_after_one(output)
     with (
         pytest.raises(OutputError, match="was created with layers 'all', but this run has layers 'top'"),
-        open_resumable(output, SETTINGS | {"layers": "top"}, resume=True),
+        open_resumable(output, SETTINGS | {"layers": "top"}),
     ):
         pass
-    with open_resumable(output, SETTINGS, resume=True) as writer:
+    with open_resumable(output, SETTINGS) as writer:
         assert writer.progress == ONE
 
 
@@ -131,19 +129,34 @@ def test_two_runs_cannot_write_one_output(output: Path) -> None:
 
 def test_leftovers_of_a_complete_output_are_not_resumed(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_killed_after_one(output)
-    with monkeypatch.context() as killed, open_resumable(output, SETTINGS, resume=True):
+    with monkeypatch.context() as killed, open_resumable(output, SETTINGS):
         killed.setattr(ResumableStore, "_remove", lambda self: None)
     assert (partial_folder(output) / "journal.json").exists()
-    with open_resumable(output, SETTINGS, resume=True, overwrite=True) as writer:
+    with pytest.raises(OutputError, match="already exists"), open_resumable(output, SETTINGS):
+        pass
+    output.unlink()
+    with open_resumable(output, SETTINGS) as writer:
         assert writer.progress == WriteProgress()
     assert not partial_folder(output).exists()
+
+
+def test_a_run_that_overwrites_is_resumed_without_overwrite(output: Path) -> None:
+    output.write_text("an earlier output")
+    with contextlib.suppress(Killed), open_resumable(output, SETTINGS, overwrite=True) as writer:
+        writer.end_pool(ONE, np.array([1]), b"cat\n")
+        writer.commit()
+        raise Killed
+    assert output.read_text() == "an earlier output"
+    with open_resumable(output, SETTINGS) as writer:
+        assert writer.progress == ONE
+    assert output.read_bytes() != b"an earlier output"
 
 
 @pytest.mark.parametrize("name", ["lengths", "names", "vectors.hdf5"])
 def test_a_file_cut_short_is_an_error(output: Path, name: str) -> None:
     run_killed_after_one(output)
     (partial_folder(output) / name).write_bytes(b"")
-    with pytest.raises(OutputError, match=f"{name} is cut short"), open_resumable(output, SETTINGS, resume=True):
+    with pytest.raises(OutputError, match=f"{name} is cut short"), open_resumable(output, SETTINGS):
         pass
     assert (partial_folder(output) / "journal.json").exists()
 
@@ -154,7 +167,7 @@ def test_a_damaged_journal_is_an_error_and_is_overwritten_on_request(output: Pat
         (partial_folder(output) / "journal.json").write_text(text)
         with (
             pytest.raises(OutputError, match=r"journal\.json is damaged"),
-            open_resumable(output, SETTINGS, resume=True),
+            open_resumable(output, SETTINGS),
         ):
             pass
     with open_resumable(output, SETTINGS, overwrite=True) as writer:
@@ -175,7 +188,8 @@ def test_a_disk_error_says_what_is_kept(output: Path) -> None:
     ):
         fail(commit=False)
     with pytest.raises(
-        OutputError, match=r"out\.hdf5\.partial failed.*Completed work is kept there. Fix the cause, then pass --resume"
+        OutputError,
+        match=r"out\.hdf5\.partial failed.*Completed work is kept there. Fix the cause, then run the same command",
     ):
         fail(commit=True)
 

@@ -1,0 +1,340 @@
+'''Commands from functions: the signature and the docstring of a function make its flags and its help.
+
+This function is the command ``elmokit convert [OPTIONS] SOURCE TARGET``, with one option under the heading "Format"::
+
+    def convert(source: str, target: Output, *, storage: Literal["float32", "int8"] = "float32") -> None:
+        """Convert the model SOURCE to TARGET.
+
+        Format:
+            storage: Dtype of the tensors.
+
+        Examples:
+            elmokit convert elmo_weights.hdf5 my-elmo
+        """
+
+- A parameter before the ``*`` is an argument; one after it is an option, whose flag has its name. Names that Python
+  uses itself end in an underscore, which the flag does not have.
+- The type hint is the type of the value. A bool is a flag without a value, a ``Literal`` a choice, a tuple of integers
+  a list with commas; other tuples are options that can be repeated, or arguments that take the rest of the line.
+- The docstring's sections are the headings of the help; ``Args:`` holds the options without one. An entry may name what
+  its value is, as in ``columns (A,B,SCORE): The columns``. One without a text only chooses the heading.
+- ``Annotated`` adds what is the same in several commands: a ``click`` type, or a :class:`Flag` (``parameters.py``).
+- A parameter whose type is a dataclass stands for its fields.
+- For ``**settings``, :func:`with_settings` names the fields of configs (:func:`elmokit.config.setting`).
+'''
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from elmokit.cli.help import DEFAULT_HEADING, DocumentedCommand, HeadedOption
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+CommandTable = Mapping[str, tuple[str, str]]
+"""Commands by name: where each is (``module:function``, or the module of a group), and its line in the list."""
+SECTION = re.compile(r"([A-Z][\w ]+):")
+ENTRY = re.compile(r"    (\w+)(?: \((\S+)\))?:(?: (.*))?")
+
+
+class Flag(NamedTuple):
+    """What the type hint of a parameter adds to its option."""
+
+    help: str = ""
+    """The help text, unless the docstring of the command has one."""
+    heading: str = DEFAULT_HEADING
+    metavar: str | None = None
+    names: tuple[str, ...] = ()
+    """More names of the flag, such as ``-n``."""
+
+
+def with_settings(options: Callable[[], list[click.Option]], /) -> Callable[[Function], Function]:
+    """Give a function with ``**settings`` the options that ``options`` returns when the command is used."""
+
+    def add(function: Function) -> Function:
+        function.setting_options = options  # type: ignore[attr-defined]
+        return function
+
+    return add
+
+
+def with_underscores(function: Function) -> Function:
+    """Let the flags be written with underscores, too, as in a program that the command replaces."""
+    function.has_underscores = True  # type: ignore[attr-defined]
+    return function
+
+
+class CommandGroup(DocumentedCommand, click.Group):
+    """A group that imports a command when it is used, so that ``elmokit --help`` is instant."""
+
+    def __init__(self, *args: Any, tables: Mapping[str, CommandTable], **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.tables = tables
+        """The commands, by the heading in the help."""
+        self.entries = {name: entry for table in tables.values() for name, entry in table.items()}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """List the names of the commands."""
+        return list(self.entries)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and make a command."""
+        return load_command(cmd_name, self.entries[cmd_name][0]) if cmd_name in self.entries else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is called."""
+        if (name := args[0]) not in self.entries and not name.startswith("-"):
+            from elmokit.config import did_you_mean
+
+            raise click.UsageError(f"No such command {name!r}. {did_you_mean(name, self.entries)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments. Without any, show the help: as an error it would be printed in one line."""
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help())
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, then the options."""
+        width = max(map(len, self.entries))
+        for heading, table in self.tables.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:<{width}}", line) for name, (_, line) in table.items()])
+        super().format_options(ctx, formatter)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[click.shell_completion.CompletionItem]:
+        """Complete the name of a command without importing any."""
+        names = [
+            click.shell_completion.CompletionItem(name, help=line)
+            for name, (_, line) in self.entries.items()
+            if name.startswith(incomplete)
+        ]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
+
+
+def load_command(name: str, location: str) -> click.Command:
+    """Import and make a command.
+
+    Args:
+        name: Its name.
+        location: ``module:function``; or the module of a group, whose docstring is the help and whose ``COMMANDS`` are
+            in the group.
+    """
+    module_name, _, function_name = location.partition(":")
+    module = importlib.import_module(module_name)
+    if function_name:
+        return command_of(getattr(module, function_name), name)
+    text, sections = parse_docstring(module.__doc__ or "")
+    return CommandGroup(name, help=text, examples=sections["Examples"], tables={"Commands": module.COMMANDS})
+
+
+def command_of(function: Callable[..., Any], name: str) -> DocumentedCommand:
+    """Make the command of a function."""
+    return DocumentedCommand(name, **_described(function))
+
+
+def group_of(function: Callable[..., Any], name: str, **settings: Any) -> CommandGroup:
+    """Make a group of the commands in ``tables``, with the options of a function that is called before a command."""
+    return CommandGroup(name, **_described(function), **settings)
+
+
+def _described(function: Callable[..., Any]) -> dict[str, Any]:
+    """Read the arguments of a click command from a function."""
+    text, sections = parse_docstring(function.__doc__ or "")
+    examples = sections.pop("Examples", [])
+    entries = {entry.name: entry for heading, lines in sections.items() for entry in parse_entries(heading, lines)}
+    parameters = inspect.signature(function).parameters
+    if unknown := entries.keys() - parameters:
+        raise ValueError(f"{function.__qualname__} has no parameter {min(unknown)}, which its docstring describes.")
+    hints = typing.get_type_hints(function, include_extras=True)
+    has_underscores = getattr(function, "has_underscores", False)
+    params: list[click.Parameter] = []
+    dataclass_params: dict[str, type] = {}
+    for parameter in parameters.values():
+        hint = hints[parameter.name]
+        if parameter.kind is parameter.VAR_KEYWORD:
+            params += getattr(function, "setting_options", list)()
+        elif parameter.kind is not parameter.KEYWORD_ONLY:
+            params.append(_argument(parameter.name, hint, parameter.default is parameter.empty))
+        elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            dataclass_params[parameter.name] = hint
+            own_hints = typing.get_type_hints(hint, include_extras=True)
+            params += [_option(field.name, own_hints[field.name], field.default) for field in dataclasses.fields(hint)]
+        else:
+            default = dataclasses.MISSING if parameter.default is parameter.empty else parameter.default
+            entry = entries.get(parameter.name)
+            params.append(_option(parameter.name, hint, default, entry, has_underscores))
+
+    def call(**values: Any) -> Any:
+        for name, cls in dataclass_params.items():
+            values[name] = cls(**{field.name: values.pop(field.name) for field in dataclasses.fields(cls)})
+        return function(**values)
+
+    return {"params": params, "callback": call, "help": text, "examples": examples}
+
+
+class DocumentedParameter(NamedTuple):
+    """What a docstring says about a parameter."""
+
+    heading: str
+    name: str
+    metavar: str | None
+    help: str
+
+
+def parse_docstring(docstring: str) -> tuple[str, dict[str, list[str]]]:
+    """Split a docstring into the text before its first section, and the lines of its sections."""
+    text: list[str] = []
+    sections: dict[str, list[str]] = {}
+    lines = text
+    for line in inspect.cleandoc(docstring).splitlines():
+        if match := SECTION.fullmatch(line):
+            lines = sections.setdefault(match[1], [])
+        elif lines is text or line:
+            lines.append(line)
+    sections |= {"Examples": [line.strip() for line in sections.get("Examples", [])]}
+    return "\n".join(text).strip("\n"), sections
+
+
+def parse_entries(heading: str, lines: Iterable[str]) -> Iterator[DocumentedParameter]:
+    """Parse the parameters in a section of a docstring."""
+    heading = DEFAULT_HEADING if heading == "Args" else heading
+    texts: list[list[str]] = []
+    for line in lines:
+        if match := ENTRY.fullmatch(line):
+            texts.append([*match.groups(default="")])
+        else:
+            texts[-1][2] += f" {line.strip()}"
+    for name, metavar, text in texts:
+        yield DocumentedParameter(heading, name, metavar or None, re.sub(r" +\[default:", "  [default:", text))
+
+
+def setting_options(
+    cls: type,
+    defaults: Mapping[str, Any] = types.MappingProxyType({}),
+    names: Collection[str] | Mapping[str, str] | None = None,
+    heading: str = DEFAULT_HEADING,
+) -> list[click.Option]:
+    """Make an option for each field of a config that was declared with :func:`elmokit.config.setting`.
+
+    An option that is not given on the command line has the value None (or ``()`` if it can be repeated), so that a
+    config file or a preset can decide.
+
+    Args:
+        cls: The config's dataclass.
+        defaults: Defaults to show in ``--help`` instead of the fields' own; a text such as "the preset's" explains the
+            default. None shows no default.
+        names: The fields to make options for, in this order; a mapping gives the name of each option and its field.
+            None makes an option for every field.
+        heading: The heading of the fields that were declared without one.
+    """
+    fields = {field.name: field for field in dataclasses.fields(cls) if "help" in field.metadata}
+    hints = typing.get_type_hints(cls)
+    field_of = names if isinstance(names, Mapping) else {name: name for name in (fields if names is None else names)}
+    options: list[click.Option] = []
+    for name, field_name in field_of.items():
+        metadata, default = fields[field_name].metadata, defaults.get(field_name, fields[field_name].default)
+        kind, is_repeated = _click_type(Path if metadata["is_path"] else hints[field_name])
+        is_repeated = is_repeated or hints[field_name] == tuple[str, ...]
+        flag, shown = f"--{name.replace('_', '-')}", "" if default in (None, ()) else str(default)
+        if kind is click.BOOL:
+            flag = f"{flag}/{metadata['off_flag'] or f'--no-{flag[2:]}'}"
+            shown = "" if default is None else "yes" if default else "no"
+        text = metadata["help"] + (f"  [default: {shown}]" if shown else "")
+        options.append(
+            HeadedOption(
+                [flag, name],
+                type=kind,
+                default=None,
+                multiple=is_repeated,
+                help=text,
+                heading=metadata["group"] or heading,
+            )
+        )
+    return options
+
+
+def _argument(name: str, hint: Any, required: bool) -> click.Argument:
+    kind, takes_rest = _click_type(hint)
+    return click.Argument([name], type=kind, nargs=-1 if takes_rest else 1, required=required)
+
+
+def _option(
+    name: str, hint: Any, default: Any, entry: DocumentedParameter | None = None, has_underscores: bool = False
+) -> HeadedOption:
+    flag_name = name.removesuffix("_")
+    (flag,) = [extra for extra in typing.get_args(hint)[1:] if isinstance(extra, Flag)] or [Flag()]
+    kind, is_repeated = _click_type(hint)
+    flags = [f"--{flag_name.replace('_', '-')}", *flag.names]
+    if has_underscores:
+        flags = [*dict.fromkeys([f"--{flag_name}", *flags])]
+    is_flag = kind is click.BOOL and click.BOOL not in typing.get_args(hint)
+    if is_flag and default is not False:
+        flags[0] += f"/--no-{flags[0][2:]}"
+    required = default is dataclasses.MISSING
+    return HeadedOption(
+        [*flags, name],
+        type=kind,
+        is_flag=is_flag,
+        multiple=is_repeated,
+        required=required,
+        default=None if required else default,
+        show_default=not (required or default is None or default is False or default == ()),
+        metavar=entry.metavar if entry and entry.metavar else flag.metavar,
+        help=entry.help if entry and entry.help else flag.help,
+        heading=entry.heading if entry else flag.heading,
+    )
+
+
+def _click_type(hint: Any) -> tuple[click.ParamType[Any], bool]:
+    """Choose the click type of a type hint, and whether there can be several values."""
+    if typing.get_origin(hint) is typing.Annotated:
+        hint, *extras = typing.get_args(hint)
+        for extra in extras:
+            if isinstance(extra, click.ParamType):
+                is_repeated = typing.get_origin(hint) is tuple and not isinstance(extra, CommaSeparated)
+                return extra, is_repeated
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        hint = next(kind for kind in typing.get_args(hint) if kind is not types.NoneType)
+    if typing.get_origin(hint) is typing.Literal:
+        return click.Choice(typing.get_args(hint)), False
+    if typing.get_origin(hint) is tuple:
+        (kind, *_) = typing.get_args(hint)
+        return (CommaSeparated(int), False) if kind is int else (_click_type(kind)[0], True)
+    return (click.Path(path_type=Path) if hint is Path else click.types.convert_type(hint)), False
+
+
+class CommaSeparated(click.ParamType[tuple[Any, ...]]):
+    """Numbers separated by commas, such as ``0,1``."""
+
+    name = "numbers"
+
+    def __init__(self, kind: type[int] | type[float]) -> None:
+        self.kind = kind
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Show that there can be several."""
+        return "N[,N...]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        """Parse the text of an option."""
+        if not isinstance(value, str):
+            return tuple(value)
+        try:
+            return tuple(self.kind(number) for number in value.split(",") if number)
+        except ValueError:
+            example = "whole numbers such as 0,1" if self.kind is int else "numbers such as 0.1,1"
+            self.fail(f"{value!r} is not a list of {example}.", param, ctx)

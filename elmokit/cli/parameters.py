@@ -1,0 +1,97 @@
+"""Types of parameters that several commands share.
+
+One convention for models holds in all commands: the model is the option ``--model``, and the included one is the
+default. Arguments are the texts and outputs of a command. (``convert`` has a source and a target, as ``cp``;
+``distill`` has a teacher, and ``align`` two models.)
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import click
+
+from elmokit.cli.command import Flag
+from elmokit.engine.precision import Precision
+from elmokit.errors import OutputError
+from elmokit.storage.atomic import check_parent
+from elmokit.storage.text_files import STDIN, expand_user
+
+MAX_THREADS = 256
+"""The largest number of threads on a machine with fewer cores."""
+
+
+class OutputPath(click.Path):
+    """The path of an output.
+
+    Args:
+        allow_dash: Accept ``-`` for standard output. Otherwise it is refused: it is not meant as the name of a file.
+        parent_must_exist: Whether its directory must exist. One that does not exist is more often a typing error, or a
+            disk that is not mounted, than one to be created.
+    """
+
+    def __init__(self, allow_dash: bool = False, parent_must_exist: bool = True) -> None:
+        super().__init__(path_type=Path, allow_dash=allow_dash)
+        self.parent_must_exist = parent_must_exist
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Check the path before any work is done."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if str(path) == STDIN:
+            if not self.allow_dash:
+                self.fail("standard output (-) is not supported. Give the name of a file or directory.", param, ctx)
+        elif self.parent_must_exist:
+            check_parent(expand_user(path, OutputError))
+        return path
+
+
+class ThreadCount(click.ParamType[int]):
+    """A number of CPU threads. OpenMP ends the process without a message if it cannot start as many as requested."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse the number and check it."""
+        number: int = click.INT.convert(value, param, ctx)
+        n_cores = os.cpu_count() or 1
+        largest = max(MAX_THREADS, n_cores)
+        if not 1 <= number <= largest:
+            self.fail(f"{number} is not between 1 and {largest}. This machine has {n_cores} cores.", param, ctx)
+        return number
+
+
+# A model is a string here, because a Path would merge the slashes of a URL.
+Model = Annotated[
+    str | None,
+    Flag("The model: a path, URL, name (elmokit models) or Hub id.  [default: en-mini, which is included]", "Model"),
+]
+ModelOptions = Annotated[
+    str | None, Flag("The options file of an HDF5 file, if it is not next to the weights.", "Model")
+]
+Device = Annotated[str | None, Flag("Where to compute: cpu, cuda, cuda:1, ...")]
+ModelPrecision = Annotated[
+    Precision | None,
+    Flag(
+        "Lowest precision of the LSTM weights. Lower precision is faster but less accurate.  [default: the model's "
+        "own, usually float32]"
+    ),
+]
+Start = Literal["warm", "zero", "stateful"]
+Threads = Annotated[int | None, ThreadCount()]
+Raw = Annotated[bool, Flag("The text is raw: split each line into sentences and tokens.", "Text")]
+Language = Annotated[
+    str | None,
+    Flag(
+        "Language of --raw text, such as de or ja; English needs the extra tokenize, others the extra spacy.  "
+        "[default: en]",
+        "Text",
+        "CODE",
+    ),
+]
+Json = Annotated[bool, Flag("Print JSON.")]
+Output = Annotated[Path, OutputPath()]
+OptionalOutput = Annotated[Path | None, OutputPath()]
+Figure = Annotated[Path | None, OutputPath(), Flag("Draw a figure (PNG and SVG).")]
+Overwrite = Annotated[bool, Flag("Replace an existing output.")]

@@ -1,0 +1,186 @@
+"""``elmokit evaluate perplexity`` and ``elmokit surprisal``: how well a model predicts a text."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+
+from elmokit.cli.command import Flag
+from elmokit.cli.parameters import (
+    Device,
+    Json,
+    Language,
+    Model,
+    ModelOptions,
+    ModelPrecision,
+    OutputPath,
+    Overwrite,
+    Raw,
+    Start,
+)
+from elmokit.cli.running import echo_json, raw_language
+from elmokit.errors import ConfigError
+from elmokit.storage.atomic import atomic_write, check_output_path
+from elmokit.storage.progress import ProgressBar
+from elmokit.storage.text_files import STDIN
+
+if TYPE_CHECKING:
+    from elmokit.lm.bilm_tf import BilmTfPerplexity
+    from elmokit.lm.perplexity import Perplexity
+    from elmokit.lm.surprisal import Surprisal
+
+Vocabulary = Annotated[str | None, Flag("File with the words of the softmax, if it is not next to the weights.")]
+SentenceStart = Annotated[
+    Start | None,
+    Flag(
+        "State from which each sentence is read: the model's fixed initial state, zero, or the state after the "
+        "sentence before (slow).  [default: warm]"
+    ),
+]
+
+
+def surprisal(
+    texts: tuple[Path, ...],
+    *,
+    model: Model = None,
+    options: ModelOptions = None,
+    raw: Raw = False,
+    language: Language = None,
+    vocabulary: Vocabulary = None,
+    start: SentenceStart = None,
+    out: Annotated[Path, OutputPath(allow_dash=True)] = Path(STDIN),
+    device: Device = None,
+    precision: ModelPrecision = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Compute how surprising each token of TEXTS is to a model.
+
+    The table (TSV) has a row per token, sentence boundaries included: the index of the sentence, from 0, the token, and
+    its surprisal in nats given the tokens before it (forward) and after it (backward).
+
+    TEXTS are files (.txt, .gz, .xz, .zst), directories or quoted patterns of text with one tokenized sentence per line,
+    or - for standard input. For other text, pass --raw.
+
+    Args:
+        out (FILE): Write the table here; - for standard output.
+
+    Examples:
+        elmokit surprisal held-out.txt --out surprisal.tsv
+        echo "The cat sat on the mat." | elmokit surprisal - --raw --precision float32
+    """
+    from elmokit.lm.language_model import LanguageModel
+    from elmokit.storage.text_files import find_text_files
+
+    language = raw_language(raw, language)
+    if str(out) != STDIN:
+        check_output_path(out, overwrite)
+    paths = find_text_files(texts)
+    language_model = LanguageModel.from_pretrained(
+        model, options=options, vocabulary=vocabulary, device=device, precision=precision
+    )
+    with ProgressBar("tokens") as progress, _table(out, overwrite) as write:
+        language_model.perplexity(paths, start=start, on_sentence=write, progress=progress, raw_language=language)
+
+
+def perplexity(
+    texts: tuple[Path, ...],
+    *,
+    model: Model = None,
+    options: ModelOptions = None,
+    raw: Raw = False,
+    language: Language = None,
+    vocabulary: Vocabulary = None,
+    start: SentenceStart = None,
+    batch_tokens: int = 2048,
+    device: Device = None,
+    precision: ModelPrecision = None,
+    per_token: Annotated[Path | None, OutputPath(allow_dash=True)] = None,
+    as_bilm_tf: int | None = None,
+    json: Json = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Compute the perplexity of a model on TEXTS.
+
+    The full softmax is used, and every token and sentence end counts once, for each direction.
+
+    TEXTS are files (.txt, .gz, .xz, .zst), directories or quoted patterns of text with one tokenized sentence
+    per line, or - for standard input. Several are scored as one text. For other text, pass --raw.
+
+    Args:
+        batch_tokens: Positions per batch; does not change results.
+        per_token (FILE): Write a table (TSV; - for standard output) of sentence index, from 0, token, forward and
+            backward nats.
+        as_bilm_tf (B): Print what bilm-tf's run_test prints for batch size B.
+
+    Examples:
+        elmokit evaluate perplexity held-out.txt --model my-run
+        elmokit evaluate perplexity essay.txt --raw --per-token surprisal.tsv
+    """
+    from elmokit.formats.folder import DEFAULT_MODEL
+    from elmokit.lm.language_model import LanguageModel
+    from elmokit.lm.perplexity import unknown_words_warning
+    from elmokit.storage.text_files import find_text_files
+
+    if batch_tokens < 1:
+        raise ConfigError(f"--batch-tokens is {batch_tokens}; it must be at least 1.")
+    if as_bilm_tf is not None and (per_token is not None or start is not None):
+        raise ConfigError("--as-bilm-tf fixes the state and prints one number: leave out --per-token and --start.")
+    if str(per_token) == STDIN and json:
+        raise ConfigError("--per-token - and --json both write to standard output. Write the table to a file.")
+    if as_bilm_tf is not None and raw:
+        raise ConfigError("--as-bilm-tf reads text as bilm-tf does, which splits lines at spaces: leave out --raw.")
+    language = raw_language(raw, language)
+    if per_token is not None and str(per_token) != STDIN:
+        check_output_path(per_token, overwrite)
+    paths = find_text_files(texts)
+    language_model = LanguageModel.from_pretrained(
+        model, options=options, vocabulary=vocabulary, device=device, precision=precision
+    )
+    facts: dict[str, Any] = {"model": model or DEFAULT_MODEL, "texts": [str(path) for path in paths]}
+    result: Perplexity | BilmTfPerplexity
+    with ProgressBar("tokens") as progress:
+        if as_bilm_tf is not None:
+            result = language_model.bilm_tf_perplexity(paths, as_bilm_tf, progress=progress)
+        else:
+            facts["state"] = start or "warm"
+            with _table(per_token, overwrite) as write:
+                result = language_model.perplexity(
+                    paths,
+                    start=start,
+                    batch_tokens=batch_tokens,
+                    on_sentence=write,
+                    progress=progress,
+                    raw_language=language,
+                )
+    if json:
+        echo_json(facts | result.to_dict())
+    else:
+        click.echo(result.to_text(), err=str(per_token) == STDIN)
+    if warning := unknown_words_warning(result.unknown_ratio):
+        click.echo(warning, err=True)
+
+
+@contextlib.contextmanager
+def _table(path: Path | None, overwrite: bool) -> Iterator[Callable[[Surprisal], object] | None]:
+    """Yield a function that writes the surprisal of the next sentence, or None if there is nowhere to write it."""
+    if path is None:
+        yield None
+    elif str(path) == STDIN:
+        yield _rows_to(partial(click.echo, nl=False))
+    else:
+        with atomic_write(path, overwrite) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+            yield _rows_to(file.write)
+
+
+def _rows_to(write: Callable[[str], object]) -> Callable[[Surprisal], object]:
+    from elmokit.lm.surprisal import TSV_HEADER
+
+    numbers = count()  # from 0, as the rows of `elmokit embed`
+    write(TSV_HEADER)
+    return lambda sentence: write(sentence.to_tsv(next(numbers)))

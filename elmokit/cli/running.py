@@ -1,0 +1,71 @@
+"""What commands do while they run: print JSON, read what several flags say together, and say how to resume."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import sys
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import click
+
+from elmokit.errors import ConfigError, SettingError
+
+PROGRAM = "elmokit"
+
+
+def echo_json(facts: Any) -> None:
+    """Print facts as JSON."""
+    click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+
+
+def raw_language(raw: bool, language: str | None) -> str | None:
+    """Choose the language of raw text by --raw and --language; None for tokenized text."""
+    if language is not None and not raw:
+        raise ConfigError(f"--language {language} is for raw text. Pass --raw too.")
+    return (language or "en") if raw else None
+
+
+def given_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that were given on the command line."""
+    return {name: value for name, value in settings.items() if value not in (None, ())}
+
+
+@contextlib.contextmanager
+def name_flags(given: Collection[str]) -> Iterator[None]:
+    """Name a setting by its flag in an error about it, if it is in ``given``."""
+    try:
+        yield
+    except SettingError as error:
+        if error.setting not in given:
+            raise
+        raise ConfigError(f"--{error.setting.replace('_', '-')} {error.problem}") from None
+
+
+class CommandInterrupted(Exception):
+    """A command that the user stopped, with a message that says how to resume it."""
+
+
+@contextlib.contextmanager
+def resumable_command(is_saved: Callable[[], bool] = lambda: True, command: str | None = None) -> Iterator[None]:
+    """Say how to resume what runs in the block if the user stops it with Ctrl-C or SIGTERM.
+
+    Args:
+        is_saved: Whether something was saved that can be resumed.
+        command: The command that resumes it, if it is not the same one.
+
+    Raises:
+        CommandInterrupted: The user stopped it.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        hint = f"To resume: {command or this_command()}" if is_saved() else "Nothing was saved yet."
+        raise CommandInterrupted(f"{str(error) or 'Interrupted.'} {hint}") from None
+
+
+def this_command() -> str:
+    """Return the command line of this process as one could type it, to resume: without --overwrite, to start anew."""
+    return shlex.join([PROGRAM, *(argument for argument in sys.argv[1:] if argument != "--overwrite")])

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from elmokit.cli.command import Flag, command_of, parse_docstring, setting_options, with_settings, with_underscores
+from elmokit.config import setting
+
+
+@dataclass(frozen=True)
+class Settings:
+    rate: float | None = setting(0.5, "How fast.", "Speed")
+    kind: Literal["a", "b"] = setting("a", "Which one.", "Choice")
+    layers: tuple[int, ...] = setting((), "Which layers.", "Choice")
+    is_quiet: bool = setting(False, "Say less.")
+    is_loud: bool = setting(True, "Say more.", off_flag="--calm")
+    texts: tuple[str, ...] = setting((), "What to read.", is_path=True)
+    internal: int = 3
+
+
+@with_settings(lambda: setting_options(Settings, {"rate": 0.25}))
+def train(text: str, *, out: Annotated[str | None, Flag("Where to.", "Output")] = None, **settings: Any) -> None:
+    """Train on TEXT."""
+    click.echo({name: value for name, value in settings.items() if value not in (None, ())})
+
+
+@dataclass(frozen=True)
+class Shared:
+    json: Annotated[bool, Flag("Print JSON.")] = False
+    seed: Annotated[int, Flag("First random number.")] = 0
+
+
+def measure(
+    files: tuple[Path, ...],
+    out: Path,
+    *,
+    kind: Literal["fast", "exact"] = "fast",
+    layers: tuple[int, ...] | None = None,
+    text: tuple[str, ...] = (),
+    model: Annotated[str | None, Flag("The model.", "Model")] = None,
+    all_: bool = False,
+    check: bool = True,
+    number: Annotated[int | None, Flag(names=("-n",))] = None,
+    ratio: float,
+    shared: Shared,
+) -> None:
+    """Measure FILES.
+
+    More about it.
+
+    Speed:
+        kind: How fast it is,
+            or how exact.
+        model:
+
+    Args:
+        layers: Which layers.  [default: all]
+        text (FILE): Other text.
+        all_: Everything.
+        check: Look first.
+        number: How many.
+        ratio: Of what.
+
+    Examples:
+        elmokit measure a b
+        elmokit measure a b --all
+    """
+    click.echo((files, out, kind, layers, text, model, all_, check, number, ratio, shared))
+
+
+def run(function: Any, *arguments: str) -> Result:
+    return CliRunner().invoke(command_of(function, "measure"), arguments)
+
+
+def shown(function: Any) -> list[str]:
+    return [" ".join(line.split()) for line in run(function, "--help").output.splitlines() if line.strip()]
+
+
+def test_signature_and_docstring_make_flags_and_help() -> None:
+    assert shown(measure) == [
+        "Usage: measure [OPTIONS] FILES... OUT",
+        "Measure FILES.",
+        "More about it.",
+        "Speed:",
+        "--kind [fast|exact] How fast it is, or how exact. [default: fast]",
+        "--model TEXT The model.",
+        "Options:",
+        "--layers N[,N...] Which layers. [default: all]",
+        "--text FILE Other text.",
+        "--all Everything.",
+        "--check / --no-check Look first. [default: check]",
+        "-n, --number INTEGER How many.",
+        "--ratio FLOAT Of what. [required]",
+        "--json Print JSON.",
+        "--seed INTEGER First random number. [default: 0]",
+        "--help Show this message and exit.",
+        "Examples:",
+        "elmokit measure a b",
+        "elmokit measure a b --all",
+    ]
+
+
+def test_values_have_the_types_of_the_signature() -> None:
+    files = (Path("a"), Path("b"))
+    few = run(measure, "a", "b", "c", "--ratio", "1").output
+    assert few == f"{(files, Path('c'), 'fast', None, (), None, False, True, None, 1.0, Shared())}\n"
+    flags = ["--kind", "exact", "--layers", "0,2", "--text", "x", "--text", "y", "--model", "m", "--all", "--no-check"]
+    many = run(measure, "a", "b", "c", "--ratio", "1", *flags, "-n", "3", "--json", "--seed", "5").output
+    expected = (files, Path("c"), "exact", (0, 2), ("x", "y"), "m", True, False, 3, 1.0, Shared(True, 5))
+    assert many == f"{expected}\n"
+
+
+def test_flags_can_have_underscores() -> None:
+    @with_underscores
+    def dump(*, save_dir: Path) -> None:
+        """Dump weights."""
+        click.echo(save_dir)
+
+    assert [run(dump, flag, "run").output for flag in ("--save_dir", "--save-dir")] == ["run\n", "run\n"]
+
+
+def test_a_docstring_describes_parameters_that_exist() -> None:
+    def dump(*, save_dir: Path) -> None:
+        """Dump weights.
+
+        Args:
+            save_folder: Where to.
+        """
+
+    with pytest.raises(ValueError, match="has no parameter save_folder"):
+        command_of(dump, "dump")
+
+
+def test_only_a_title_at_the_margin_begins_a_section() -> None:
+    text, sections = parse_docstring(
+        "Read this: it is short.\n\n\b\nFiles:x\n  Args:\n\nArgs:\n    a: b\n\nExamples:\n    c"
+    )
+    assert text == "Read this: it is short.\n\n\b\nFiles:x\n  Args:"
+    assert sections == {"Args": ["    a: b"], "Examples": ["c"]}
+
+
+def test_each_setting_is_an_option_with_its_default_under_its_heading() -> None:
+    assert shown(train)[2:] == [
+        "Output:",
+        "--out TEXT Where to.",
+        "Speed:",
+        "--rate FLOAT How fast. [default: 0.25]",
+        "Choice:",
+        "--kind [a|b] Which one. [default: a]",
+        "--layers N[,N...] Which layers.",
+        "Options:",
+        "--is-quiet / --no-is-quiet Say less. [default: no]",
+        "--is-loud / --calm Say more. [default: yes]",
+        "--texts PATH What to read.",
+        "--help Show this message and exit.",
+    ]
+
+
+def test_only_settings_that_were_given_are_returned() -> None:
+    given = ["text", "--rate", "2", "--layers", "0,2", "--no-is-quiet"]
+    assert run(train, *given).output == "{'rate': 2.0, 'layers': (0, 2), 'is_quiet': False}\n"
+    assert run(train, "text").output == "{}\n"
+    assert run(train, "text", "--calm").output == "{'is_loud': False}\n"
+    repeated = run(train, "text", "--texts", "a", "--texts", "b").output
+    assert repeated == f"{{'texts': {(Path('a'), Path('b'))}}}\n"
+
+
+def test_some_fields_can_become_options_under_names_and_a_heading_of_their_own() -> None:
+    options = setting_options(Settings, {}, {"quiet": "is_quiet", "sort": "kind"}, "Other")
+    assert [(option.name, option.opts, getattr(option, "heading", None)) for option in options] == [
+        ("quiet", ["--quiet"], "Other"),
+        ("sort", ["--sort"], "Choice"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (("--layers", "0,x"), "not a list of whole numbers"),
+        (("--kind", "c"), "'c' is not one of 'a', 'b'"),
+        (("--layer", "0"), "Did you mean '--layers'?"),
+    ],
+)
+def test_a_wrong_value_or_name_is_a_usage_error(option: tuple[str, str], message: str) -> None:
+    ran = run(train, "text", *option)
+    assert ran.exit_code == 2
+    assert message in ran.output
