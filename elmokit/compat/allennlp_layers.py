@@ -120,6 +120,7 @@ def _detached(token: Tensor | int, like: Tensor) -> Tensor | int:
     return token.detach().to(like) if isinstance(token, Tensor) else token
 
 
+# Not a subclass of ours: its weights are single parameters, its tensors may have any shape, and it sums one by one.
 class ScalarMix(nn.Module):
     """AllenNLP's ``ScalarMix``: ``gamma * sum_k softmax(scalar_parameters)_k * tensor_k``.
 
@@ -181,11 +182,9 @@ def _normalize(tensor: Tensor, real: Tensor) -> Tensor:
 
 
 class _Highway(nn.Module):
-    """Highway layers in AllenNLP's layout.
+    """Highway layers in AllenNLP's layout: in one matrix the transformed branch, then the gate of the carried one."""
 
-    One matrix per layer holds the transformed branch and then the gate of the *carried* branch, where
-    :class:`elmokit.network.char_cnn.Highway` has two matrices and the gate of the transformed branch.
-    """
+    # Not a subclass of our `Highway`, which has two matrices and the gate of the transformed branch.
 
     def __init__(self, dim: int, n_layers: int) -> None:
         super().__init__()

@@ -75,6 +75,23 @@ class _CellLayer(ProjectedLSTM):
         return torch.stack(outputs, dim=1), state
 
 
+class _CellStack(LSTMStack):
+    """The layers of one direction as an ``LSTMStack``, which chooses the kernels; they are shared, not copied."""
+
+    def __init__(self, cells: Sequence[LstmCellWithProjection]) -> None:
+        first = cells[0]
+        # Without layers of its own, so that building it for each batch costs no memory.
+        super().__init__(0, first.cell_size, first.hidden_size, None, None, skip_connections=True, dropout=0.0)
+        self.layers.extend(_CellLayer(cell) for cell in cells)
+        self._packed = first._packed_stack
+
+    @property
+    def drops_units(self) -> bool:
+        """Whether a layer has recurrent dropout, which no kernel knows."""
+        return any(isinstance(layer, _CellLayer) and layer.recurrent_dropout > 0 for layer in self.layers)
+
+
+# Not a subclass of `ProjectedLSTM`, whose parameters are other ones; `_CellLayer` is one.
 class LstmCellWithProjection(nn.Module):
     """One LSTM layer in one direction with a projected, clipped recurrent state.
 
@@ -110,7 +127,7 @@ class LstmCellWithProjection(nn.Module):
         self.state_linearity = nn.Linear(hidden_size, 4 * cell_size)
         self.state_projection = nn.Linear(cell_size, hidden_size, bias=False)
         self._prepared: ParameterCache[TorchLayer] = ParameterCache()
-        self._packed_direction: ParameterCache[LSTM] = ParameterCache()  # of all layers, in the first one
+        self._packed_stack: ParameterCache[LSTM] = ParameterCache()  # of all layers of a direction, in its first one
         if not self.state_projection.weight.is_meta:  # a layer on the meta device is about to be filled from a file
             self.reset_parameters()
 
@@ -149,32 +166,11 @@ class LstmCellWithProjection(nn.Module):
         lengths = torch.tensor(list(batch_lengths), device=inputs.device)
         mask = torch.arange(n_steps, device=inputs.device) < lengths[:, None]
         state = LSTMState(initial_state[0][0], initial_state[1][0])
-        (outputs,), (after,) = read_direction([self], inputs, [state], mask)
+        (outputs,), (after,) = _CellStack([self])(inputs, [state], mask, not self.go_forward)
         return outputs, (after.hidden[None], after.cell[None])
 
 
-def read_direction(
-    cells: Sequence[LstmCellWithProjection], inputs: Tensor, states: list[LSTMState], mask: Tensor
-) -> tuple[list[Tensor], list[LSTMState]]:
-    """Read a batch through the layers of one direction; arguments and results as of ``LSTMStack``."""
-    first = cells[0]
-    # A stack without layers of its own, to use its choice of kernels; building it costs no memory.
-    stack = LSTMStack(0, first.cell_size, first.hidden_size, None, None, skip_connections=True, dropout=0.0)
-    stack.layers.extend(_CellLayer(cell) for cell in cells)
-    stack._packed = first._packed_direction
-    if not (first.training and first.recurrent_dropout_probability):
-        return stack(inputs, states, mask, not first.go_forward)  # type: ignore[no-any-return]
-    # The kernels of a stack know no recurrent dropout, so its layers are called one by one.
-    outputs, after = [], []
-    for index, (layer, state) in enumerate(zip(stack.layers, states, strict=True)):
-        output, new_state = layer(inputs, state, mask, not first.go_forward)
-        # The skip connection of `LSTMStack.forward`: around every layer but the first.
-        inputs = output if index == 0 else output + inputs
-        outputs.append(inputs)
-        after.append(new_state)
-    return outputs, after
-
-
+# Not a subclass of `BiLM`, which has a token layer and no state: each direction is an `LSTMStack` of ours.
 class ElmoLstm(nn.Module):
     """AllenNLP's ``ElmoLstm``: the LSTM layers of both directions.
 
@@ -246,7 +242,7 @@ class ElmoLstm(nn.Module):
         states: list[list[LSTMState]] = []
         for d, direction in enumerate(DIRECTIONS):
             cells = [getattr(self, f"{direction}_layer_{k}") for k in range(self.num_layers)]
-            of_layers, after = read_direction(cells, inputs, start.of_direction(d), mask)
+            of_layers, after = _CellStack(cells)(inputs, start.of_direction(d), mask, direction == "backward")
             outputs.append(of_layers)
             states.append(after)
         if self.stateful:
