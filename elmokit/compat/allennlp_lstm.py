@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.compat.allennlp_layers import Source, lengths_of, open_files, set_parameters
+from elmokit.compat.allennlp_common import Source, open_files
+from elmokit.compat.allennlp_layers import lengths_of, set_parameters
 from elmokit.engine.lstm import LSTM
 from elmokit.formats.allennlp import DIRECTIONS, gate_bias_from_allennlp, lstm_to_allennlp, swap_gates
 from elmokit.network.backends import ParameterCache
@@ -235,9 +236,9 @@ class ElmoLstm(nn.Module):
         """
         lengths_of(mask)
         mask = mask != 0
-        stored = self._stored_state(inputs)
+        carried = self._carried_state(inputs)
         # A larger batch than before adds rows that start from zero, as in AllenNLP.
-        start = stored.first_rows(len(inputs))
+        start = carried.first_rows(len(inputs))
         outputs: list[list[Tensor]] = []
         states: list[list[LSTMState]] = []
         for d, direction in enumerate(DIRECTIONS):
@@ -246,7 +247,7 @@ class ElmoLstm(nn.Module):
             outputs.append(of_layers)
             states.append(after)
         if self.stateful:
-            self._store(stored, start, stack_states(states).detach().to(inputs.device, inputs.dtype))
+            self._store(carried, start, stack_states(states).detach().to(inputs.device, inputs.dtype))
         return torch.stack([torch.cat(halves, dim=-1) for halves in zip(*outputs, strict=True)])
 
     def reset_states(self, mask: Tensor | None = None) -> None:
@@ -262,21 +263,21 @@ class ElmoLstm(nn.Module):
             raise ValueError(f"There are states of {self._states[0].shape[1]} rows; the mask has {len(mask)} entries.")
         # (1, rows, 1), against the states' (layers, rows, dim).
         kept = (mask == 0)[None, :, None]
-        hidden, memory = (torch.where(kept.to(part.device), part, 0.0) for part in self._states)
+        hidden, memory = (torch.where(kept.to(state.device), state, 0.0) for state in self._states)
         self._states = hidden, memory
 
-    def _stored_state(self, inputs: Tensor) -> BiLMState:
-        """Return the stored states on the device and in the dtype of the inputs, without rows if there are none."""
+    def _carried_state(self, inputs: Tensor) -> BiLMState:
+        """Return the carried state on the device and in the dtype of the inputs, without rows if there are none."""
         if self._states is None or not self.stateful:
             shape = (len(DIRECTIONS), self.num_layers, 0)
             return BiLMState(inputs.new_zeros(*shape, self.hidden_size), inputs.new_zeros(*shape, self.cell_size))
-        hidden, memory = (torch.stack(part.chunk(2, dim=-1)) for part in self._states)
+        hidden, memory = (torch.stack(state.chunk(2, dim=-1)) for state in self._states)
         return BiLMState(hidden, memory).to(inputs.device, inputs.dtype)
 
-    def _store(self, stored: BiLMState, start: BiLMState, after: BiLMState) -> None:
+    def _store(self, carried: BiLMState, start: BiLMState, after: BiLMState) -> None:
         """Keep the state after a batch; rows beyond the batch, and rows that became NaN or infinite, keep theirs."""
         # (rows,): in AllenNLP a single NaN stays in its row for all later batches.
-        finite = torch.stack([part.isfinite().all(dim=-1).all(dim=0).all(dim=0) for part in after]).all(dim=0)
+        finite = torch.stack([tensor.isfinite().all(dim=-1).all(dim=0).all(dim=0) for tensor in after]).all(dim=0)
         kept = BiLMState(*(torch.where(finite[:, None], new, old) for new, old in zip(after, start, strict=True)))
-        hidden, memory = (torch.cat(list(part), dim=-1) for part in stored.with_first_rows(kept))
+        hidden, memory = (torch.cat(list(tensor), dim=-1) for tensor in carried.with_first_rows(kept))
         self._states = hidden, memory
