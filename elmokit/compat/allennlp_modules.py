@@ -33,8 +33,8 @@ class _ElmoBiLm(nn.Module):
     Args:
         options_file, weight_file: As for ``Elmo``.
         requires_grad: Whether the biLM is trained.
-        vocab_to_cache: Words whose context-free vectors are computed once. The first entry stands for padding and has a
-            zero vector. In AllenNLP, a word in that place lost its vector; here it raises an error.
+        vocab_to_cache: Words whose context-free vectors are computed once. The first entry means padding and has a zero
+            vector. In AllenNLP, a word in that place lost its vector; here it raises an error.
         stateful: Carry the LSTM state from batch to batch.
 
     Raises:

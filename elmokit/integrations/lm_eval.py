@@ -143,7 +143,7 @@ class ElmoLM(LM):  # type: ignore[misc]
         return iter(tqdm(scored, "Scoring", len(sentences), disable=disable_tqdm))
 
     def _is_greedy(self, sentence: Surprisal, start: int) -> bool:
-        """Return whether the forward direction predicts each token from a position to the end of a sentence."""
+        """Check that the forward direction predicts each token from a position to the end of a sentence."""
         stop = len(sentence.tokens) - 1
         nats = sentence.nats[0, start:stop]
         # A word below the average probability of all words is not the most probable one. Few texts get past this line.

@@ -151,7 +151,7 @@ def _only_column(X: Any) -> Iterable[Any]:
 
 
 def _version_on_disk(model: str | None) -> tuple[int, int] | None:
-    """Return what changes when the model at a path is replaced; None for a name or an address."""
+    """Return numbers that change when the model at a path is replaced; None for a name or an address."""
     # Models are written under a temporary name and renamed, which also changes the time of the directory they are in.
     if model is None:
         return None

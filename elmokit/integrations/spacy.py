@@ -149,7 +149,7 @@ def _convert_vectors(
 
 
 def _is_embedded(doc: Doc) -> NDArray[np.bool_]:
-    """Return which tokens ELMo reads: spaCy keeps extra whitespace as tokens, which no ELMo was trained on."""
+    """Mark the tokens that ELMo reads: spaCy keeps extra whitespace as tokens, which no ELMo was trained on."""
     return np.array([not token.is_space for token in doc], np.bool_)
 
 

@@ -81,7 +81,7 @@ class ServedModel:
         return {"weights": (weights / weights.sum()).tolist(), "gamma": float(mix["gamma"])}
 
     def facts(self) -> dict[str, Any]:
-        """Return what ``GET /v1/models`` says about the model."""
+        """Describe the model for ``GET /v1/models``."""
         return {
             "id": self.name,
             "object": "model",
@@ -113,7 +113,7 @@ class ServedModel:
         return partial(self.elmo.embed, layers=layers)
 
     def n_selected(self, layers: Any) -> int:
-        """Return how many layers a request for token vectors gets."""
+        """Count the layers that a request for token vectors gets."""
         return self.elmo.n_layers if layers == "all" else len(layers) if isinstance(layers, list) else 1
 
     def surprisals(self, sentences: Sequence[Sequence[str]]) -> list[Surprisal]:

@@ -156,7 +156,7 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        """Return whether to stop; called ten times a second."""
+        """Check, ten times a second, whether to stop."""
         if self.stop_at is not None and time.monotonic() > self.stop_at:
             self.should_exit = True
         return bool(await super().on_tick(counter))
@@ -195,7 +195,7 @@ def _allow_connections(n: int, report: Callable[[str], None]) -> int:
     """Raise the limit of open files as far as connections need it, and return how many connections it allows."""
     try:
         import resource
-    except ImportError:  # Windows has no such limit
+    except ImportError:  # Windows has no limit
         return n
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= n + RESERVED_FILES:

@@ -18,7 +18,7 @@ from types import FrameType
 MIN_UPTIME_SECONDS = 5.0
 """A process that ends sooner is started again only after this time, so that a broken one does not use up the CPU."""
 POLL_SECONDS = 0.1
-"""How often a process looks at the others, and for signals."""
+"""How often a process checks the others, and for signals."""
 
 
 def run_workers(
