@@ -112,6 +112,22 @@ class MissingExtraError(ElmoError):
 
 
 @contextlib.contextmanager
+def needs_extra(needed_for: str, extra: str) -> Iterator[None]:
+    """Say what to install if the block imports a library that is not installed.
+
+    Args:
+        needed_for, extra: As in :class:`MissingExtraError`.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        yield
+    except ImportError:
+        raise MissingExtraError(needed_for, extra) from None
+
+
+@contextlib.contextmanager
 def needs_torch(needed_for: str) -> Iterator[None]:
     """Say what to install if the block imports PyTorch and it is not installed.
 

@@ -27,10 +27,9 @@ from elmokit.errors import needs_torch
 with needs_torch("elmokit.compat.allennlp"):
     import torch  # noqa: F401
 
+from elmokit.compat.allennlp_common import ConfigurationError, Params, cached_path
 from elmokit.compat.allennlp_embedder import ElmoEmbedder
-from elmokit.compat.allennlp_files import cached_path
 from elmokit.compat.allennlp_layers import (
-    ConfigurationError,
     ScalarMix,
     _ElmoCharacterEncoder,
     add_sentence_boundary_token_ids,
@@ -39,7 +38,6 @@ from elmokit.compat.allennlp_layers import (
 from elmokit.compat.allennlp_lstm import ElmoLstm, LstmCellWithProjection
 from elmokit.compat.allennlp_modules import Elmo, ElmoTokenEmbedder, _ElmoBiLm
 from elmokit.compat.allennlp_multilang import ElmoTokenEmbedderMultiLang
-from elmokit.compat.allennlp_params import Params
 from elmokit.compat.allennlp_text import (
     ELMoCharacterMapper,
     ELMoTokenCharactersIndexer,

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from elmokit.compat.allennlp_layers import ConfigurationError, Source, on_cuda_device
+from elmokit.compat.allennlp_common import ConfigurationError, Source, on_cuda_device
 from elmokit.compat.allennlp_modules import DEFAULT_MODEL, _ElmoBiLm
 from elmokit.compat.allennlp_text import ELMoTokenCharactersIndexer
 from elmokit.engine.precision import requested_backend
@@ -123,7 +123,11 @@ class ElmoEmbedder:
                 be a key.
             OutputError: The file cannot be written.
         """
-        combine = {"all": lambda layers: layers, "top": lambda layers: layers[-1], "average": _average}
+        combine = {
+            "all": lambda layers: layers,
+            "top": lambda layers: layers[-1],
+            "average": lambda layers: layers.mean(axis=0),
+        }
         if output_format not in combine:
             raise ConfigurationError(f"output_format is {output_format!r}; choose one of {', '.join(combine)}.")
         sentences = [line.strip() for line in input_file]
@@ -150,8 +154,3 @@ class ElmoEmbedder:
                 numbers = {sentence: str(number) for number, sentence in enumerate(sentences)}
                 text = h5py.string_dtype("utf-8")
                 file.create_dataset("sentence_to_index", (1,), dtype=text, data=[json.dumps(numbers)])
-
-
-def _average(layers: Vectors) -> Vectors:
-    mean: Vectors = layers.mean(axis=0)
-    return mean

@@ -8,57 +8,19 @@ from its own parameters, each module builds the layer of :mod:`elmokit.network` 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from elmokit.compat.allennlp_common import ConfigurationError, Source, open_files
 from elmokit.engine.token_layer import TokenLayer
-from elmokit.errors import ConfigError
 from elmokit.formats.allennlp import char_cnn_of, encoder_to_allennlp
-from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.open import open_model
 from elmokit.network.backends import ParameterCache
 from elmokit.network.bilm import BiLM
 from elmokit.network.char_cnn import CharCNN
 from elmokit.network.tile_layers import TileLinear
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, encode_tokens
-
-ConfigurationError = ConfigError  # AllenNLP's name
-
-Source = str | Path | None
-Module = TypeVar("Module", bound=nn.Module)
-
-
-def open_files(options_file: Source, weight_file: Source) -> PretrainedBiLM:
-    """Open a model given as AllenNLP's two arguments.
-
-    Args:
-        options_file: The options file, or None.
-        weight_file: The weights: an HDF5 file, or any other model that elmokit opens.
-
-    Raises:
-        ModelError: The model cannot be opened.
-        ConfigurationError: ``weight_file`` is None.
-    """
-    if weight_file is None:
-        raise ConfigError(f"No model given: weight_file is None (options_file is {options_file!r}).")
-    return open_model(weight_file, options=options_file)
-
-
-def on_cuda_device(module: Module, number: int) -> Module:
-    """Move a module to the CUDA device with this number; -1 leaves it on the CPU.
-
-    Raises:
-        ConfigurationError: The device cannot be used.
-    """
-    try:
-        return module if number < 0 else module.to(torch.device("cuda", number))
-    except (RuntimeError, AssertionError) as error:  # PyTorch asserts that it was compiled with CUDA
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"CUDA device {number} cannot be used: {reason}. Pass -1 to use the CPU.") from None
 
 
 def add_sentence_boundary_token_ids(
@@ -105,11 +67,7 @@ def remove_sentence_boundaries(tensor: Tensor, mask: Tensor) -> tuple[Tensor, Te
 
 
 def lengths_of(mask: Tensor) -> Tensor:
-    """Return the number of real entries in each row of a mask ``(batch, time)``.
-
-    Raises:
-        ValueError: There is padding before or between real entries.
-    """
+    """Count the real entries in each row of a mask ``(batch, time)``, and refuse padding before or between them."""
     mask = mask != 0
     if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
         raise ValueError("There is padding before or between tokens; pad on the right only, as batch_to_ids does.")
@@ -120,6 +78,7 @@ def _detached(token: Tensor | int, like: Tensor) -> Tensor | int:
     return token.detach().to(like) if isinstance(token, Tensor) else token
 
 
+# Not a subclass of ours: its weights are single parameters, its tensors may have any shape, and it sums one by one.
 class ScalarMix(nn.Module):
     """AllenNLP's ``ScalarMix``: ``gamma * sum_k softmax(scalar_parameters)_k * tensor_k``.
 
@@ -146,7 +105,7 @@ class ScalarMix(nn.Module):
         self.do_layer_norm = do_layer_norm
         initial = [0.0] * mixture_size if initial_scalar_parameters is None else initial_scalar_parameters
         if len(initial) != mixture_size:
-            raise ConfigError(f"Expected {mixture_size} initial_scalar_parameters, but got {len(initial)}.")
+            raise ConfigurationError(f"Expected {mixture_size} initial_scalar_parameters, but got {len(initial)}.")
         self.scalar_parameters = nn.ParameterList(
             nn.Parameter(torch.tensor([float(value)]), requires_grad=trainable) for value in initial
         )
@@ -159,10 +118,10 @@ class ScalarMix(nn.Module):
             ConfigurationError: The number of tensors is not ``mixture_size``, or layer norm has no mask.
         """
         if len(tensors) != self.mixture_size:
-            raise ConfigError(f"Expected {self.mixture_size} tensors to mix, but got {len(tensors)}.")
+            raise ConfigurationError(f"Expected {self.mixture_size} tensors to mix, but got {len(tensors)}.")
         if self.do_layer_norm:
             if mask is None:
-                raise ConfigError("ScalarMix with do_layer_norm needs the mask of the batch.")
+                raise ConfigurationError("ScalarMix with do_layer_norm needs the mask of the batch.")
             tensors = [_normalize(tensor, (mask != 0)[..., None]) for tensor in tensors]
         weights = torch.cat(list(self.scalar_parameters)).softmax(dim=0)
         mixed = weights[0] * tensors[0]
@@ -181,11 +140,9 @@ def _normalize(tensor: Tensor, real: Tensor) -> Tensor:
 
 
 class _Highway(nn.Module):
-    """Highway layers in AllenNLP's layout.
+    """Highway layers in AllenNLP's layout: in one matrix the transformed branch, then the gate of the carried one."""
 
-    One matrix per layer holds the transformed branch and then the gate of the *carried* branch, where
-    :class:`elmokit.network.char_cnn.Highway` has two matrices and the gate of the transformed branch.
-    """
+    # Not a subclass of our `Highway`, which has two matrices and the gate of the transformed branch.
 
     def __init__(self, dim: int, n_layers: int) -> None:
         super().__init__()

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.compat.allennlp_layers import Source, lengths_of, open_files, set_parameters
+from elmokit.compat.allennlp_common import Source, open_files
+from elmokit.compat.allennlp_layers import lengths_of, set_parameters
 from elmokit.engine.lstm import LSTM
 from elmokit.formats.allennlp import DIRECTIONS, gate_bias_from_allennlp, lstm_to_allennlp, swap_gates
 from elmokit.network.backends import ParameterCache
@@ -75,6 +76,23 @@ class _CellLayer(ProjectedLSTM):
         return torch.stack(outputs, dim=1), state
 
 
+class _CellStack(LSTMStack):
+    """The layers of one direction as an ``LSTMStack``, which chooses the kernels; they are shared, not copied."""
+
+    def __init__(self, cells: Sequence[LstmCellWithProjection]) -> None:
+        first = cells[0]
+        # Without layers of its own, so that building it for each batch costs no memory.
+        super().__init__(0, first.cell_size, first.hidden_size, None, None, skip_connections=True, dropout=0.0)
+        self.layers.extend(_CellLayer(cell) for cell in cells)
+        self._packed = first._packed_stack
+
+    @property
+    def drops_units(self) -> bool:
+        """Whether a layer has recurrent dropout, which no kernel knows."""
+        return any(isinstance(layer, _CellLayer) and layer.recurrent_dropout > 0 for layer in self.layers)
+
+
+# Not a subclass of `ProjectedLSTM`, whose parameters are other ones; `_CellLayer` is one.
 class LstmCellWithProjection(nn.Module):
     """One LSTM layer in one direction with a projected, clipped recurrent state.
 
@@ -110,7 +128,7 @@ class LstmCellWithProjection(nn.Module):
         self.state_linearity = nn.Linear(hidden_size, 4 * cell_size)
         self.state_projection = nn.Linear(cell_size, hidden_size, bias=False)
         self._prepared: ParameterCache[TorchLayer] = ParameterCache()
-        self._packed_direction: ParameterCache[LSTM] = ParameterCache()  # of all layers, in the first one
+        self._packed_stack: ParameterCache[LSTM] = ParameterCache()  # of all layers of a direction, in its first one
         if not self.state_projection.weight.is_meta:  # a layer on the meta device is about to be filled from a file
             self.reset_parameters()
 
@@ -149,32 +167,11 @@ class LstmCellWithProjection(nn.Module):
         lengths = torch.tensor(list(batch_lengths), device=inputs.device)
         mask = torch.arange(n_steps, device=inputs.device) < lengths[:, None]
         state = LSTMState(initial_state[0][0], initial_state[1][0])
-        (outputs,), (after,) = read_direction([self], inputs, [state], mask)
+        (outputs,), (after,) = _CellStack([self])(inputs, [state], mask, not self.go_forward)
         return outputs, (after.hidden[None], after.cell[None])
 
 
-def read_direction(
-    cells: Sequence[LstmCellWithProjection], inputs: Tensor, states: list[LSTMState], mask: Tensor
-) -> tuple[list[Tensor], list[LSTMState]]:
-    """Read a batch through the layers of one direction; arguments and results as of ``LSTMStack``."""
-    first = cells[0]
-    # A stack without layers of its own, to use its choice of kernels; building it costs no memory.
-    stack = LSTMStack(0, first.cell_size, first.hidden_size, None, None, skip_connections=True, dropout=0.0)
-    stack.layers.extend(_CellLayer(cell) for cell in cells)
-    stack._packed = first._packed_direction
-    if not (first.training and first.recurrent_dropout_probability):
-        return stack(inputs, states, mask, not first.go_forward)  # type: ignore[no-any-return]
-    # The kernels of a stack know no recurrent dropout, so its layers are called one by one.
-    outputs, after = [], []
-    for index, (layer, state) in enumerate(zip(stack.layers, states, strict=True)):
-        output, new_state = layer(inputs, state, mask, not first.go_forward)
-        # The skip connection of `LSTMStack.forward`: around every layer but the first.
-        inputs = output if index == 0 else output + inputs
-        outputs.append(inputs)
-        after.append(new_state)
-    return outputs, after
-
-
+# Not a subclass of `BiLM`, which has a token layer and no state: each direction is an `LSTMStack` of ours.
 class ElmoLstm(nn.Module):
     """AllenNLP's ``ElmoLstm``: the LSTM layers of both directions.
 
@@ -239,18 +236,18 @@ class ElmoLstm(nn.Module):
         """
         lengths_of(mask)
         mask = mask != 0
-        stored = self._stored_state(inputs)
+        carried = self._carried_state(inputs)
         # A larger batch than before adds rows that start from zero, as in AllenNLP.
-        start = stored.first_rows(len(inputs))
+        start = carried.first_rows(len(inputs))
         outputs: list[list[Tensor]] = []
         states: list[list[LSTMState]] = []
         for d, direction in enumerate(DIRECTIONS):
             cells = [getattr(self, f"{direction}_layer_{k}") for k in range(self.num_layers)]
-            of_layers, after = read_direction(cells, inputs, start.of_direction(d), mask)
+            of_layers, after = _CellStack(cells)(inputs, start.of_direction(d), mask, direction == "backward")
             outputs.append(of_layers)
             states.append(after)
         if self.stateful:
-            self._store(stored, start, stack_states(states).detach().to(inputs.device, inputs.dtype))
+            self._store(carried, start, stack_states(states).detach().to(inputs.device, inputs.dtype))
         return torch.stack([torch.cat(halves, dim=-1) for halves in zip(*outputs, strict=True)])
 
     def reset_states(self, mask: Tensor | None = None) -> None:
@@ -266,21 +263,21 @@ class ElmoLstm(nn.Module):
             raise ValueError(f"There are states of {self._states[0].shape[1]} rows; the mask has {len(mask)} entries.")
         # (1, rows, 1), against the states' (layers, rows, dim).
         kept = (mask == 0)[None, :, None]
-        hidden, memory = (torch.where(kept.to(part.device), part, 0.0) for part in self._states)
+        hidden, memory = (torch.where(kept.to(state.device), state, 0.0) for state in self._states)
         self._states = hidden, memory
 
-    def _stored_state(self, inputs: Tensor) -> BiLMState:
-        """Return the stored states on the device and in the dtype of the inputs, without rows if there are none."""
+    def _carried_state(self, inputs: Tensor) -> BiLMState:
+        """Return the carried state on the device and in the dtype of the inputs, without rows if there are none."""
         if self._states is None or not self.stateful:
             shape = (len(DIRECTIONS), self.num_layers, 0)
             return BiLMState(inputs.new_zeros(*shape, self.hidden_size), inputs.new_zeros(*shape, self.cell_size))
-        hidden, memory = (torch.stack(part.chunk(2, dim=-1)) for part in self._states)
+        hidden, memory = (torch.stack(state.chunk(2, dim=-1)) for state in self._states)
         return BiLMState(hidden, memory).to(inputs.device, inputs.dtype)
 
-    def _store(self, stored: BiLMState, start: BiLMState, after: BiLMState) -> None:
+    def _store(self, carried: BiLMState, start: BiLMState, after: BiLMState) -> None:
         """Keep the state after a batch; rows beyond the batch, and rows that became NaN or infinite, keep theirs."""
         # (rows,): in AllenNLP a single NaN stays in its row for all later batches.
-        finite = torch.stack([part.isfinite().all(dim=-1).all(dim=0).all(dim=0) for part in after]).all(dim=0)
+        finite = torch.stack([tensor.isfinite().all(dim=-1).all(dim=0).all(dim=0) for tensor in after]).all(dim=0)
         kept = BiLMState(*(torch.where(finite[:, None], new, old) for new, old in zip(after, start, strict=True)))
-        hidden, memory = (torch.cat(list(part), dim=-1) for part in stored.with_first_rows(kept))
+        hidden, memory = (torch.cat(list(tensor), dim=-1) for tensor in carried.with_first_rows(kept))
         self._states = hidden, memory

@@ -9,18 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from elmokit.compat.allennlp_common import ConfigurationError, FromParams, Source, open_files
 from elmokit.compat.allennlp_layers import (
-    ConfigurationError,
     ScalarMix,
-    Source,
     _ElmoCharacterEncoder,
     add_sentence_boundary_token_ids,
-    open_files,
     remove_sentence_boundaries,
     set_parameters,
 )
 from elmokit.compat.allennlp_lstm import ElmoLstm
-from elmokit.compat.allennlp_params import FromParams
 from elmokit.formats.allennlp import from_allennlp, lstm_to_allennlp
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.text.characters import encode_tokens
@@ -36,8 +33,8 @@ class _ElmoBiLm(nn.Module):
     Args:
         options_file, weight_file: As for ``Elmo``.
         requires_grad: Whether the biLM is trained.
-        vocab_to_cache: Words whose context-free vectors are computed once. The first entry stands for padding and has a
-            zero vector. In AllenNLP, a word in that place lost its vector; here it raises an error.
+        vocab_to_cache: Words whose context-free vectors are computed once. The first entry means padding and has a zero
+            vector. In AllenNLP, a word in that place lost its vector; here it raises an error.
         stateful: Carry the LSTM state from batch to batch.
 
     Raises:
@@ -111,8 +108,8 @@ class _ElmoBiLm(nn.Module):
             )
         device = self._token_embedder._char_embedding_weights.device
         ids = torch.from_numpy(encode_tokens(tokens, self._token_embedder.max_chars)).to(device)
-        parts = torch.split(ids, TOKENS_AT_ONCE)
-        vectors = torch.cat([self._token_embedder.token_vectors(part) for part in parts])
+        chunks = torch.split(ids, TOKENS_AT_ONCE)
+        vectors = torch.cat([self._token_embedder.token_vectors(chunk) for chunk in chunks])
         vectors[0] = 0.0
         self._word_embedding = nn.Embedding(len(vectors), vectors.shape[1], padding_idx=0, _weight=vectors)
         self._word_embedding.requires_grad_(self._requires_grad)

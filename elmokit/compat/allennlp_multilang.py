@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from elmokit.compat.allennlp_layers import ConfigurationError, Source
+from elmokit.compat.allennlp_common import ConfigurationError, FromParams, Source
 from elmokit.compat.allennlp_modules import Elmo
-from elmokit.compat.allennlp_params import FromParams
 from elmokit.formats.alignment import read_alignment_matrix
 from elmokit.network.tensors import tensor_of
 

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elmokit.compat.allennlp_layers import ConfigurationError, Source, on_cuda_device, open_files
-from elmokit.compat.allennlp_params import FromParams
+from elmokit.compat.allennlp_common import ConfigurationError, FromParams, Source, on_cuda_device, open_files
 from elmokit.errors import OutputError
 from elmokit.formats.allennlp import char_cnn_of
 from elmokit.storage.atomic import atomic_write
@@ -247,6 +246,6 @@ def create_elmo_embeddings_from_vocab(
         new_vocabulary.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
         with gzip.open(partial, "wt", encoding="utf-8") as file:
             for start in range(0, len(words), 50 * batch_size):
-                part = words[start : start + 50 * batch_size]
-                vectors = bilm.token_layer(torch.from_numpy(model.encode(part)).to(bilm.device)).cpu().numpy()
-                file.writelines(f"{word} {' '.join(map(str, row))}\n" for word, row in zip(part, vectors, strict=True))
+                batch = words[start : start + 50 * batch_size]
+                vectors = bilm.token_layer(torch.from_numpy(model.encode(batch)).to(bilm.device)).cpu().numpy()
+                file.writelines(f"{word} {' '.join(map(str, row))}\n" for word, row in zip(batch, vectors, strict=True))

@@ -19,11 +19,7 @@ from elmokit.compat.stand_ins import installed_path, provide
 
 
 def install() -> None:
-    """Put the modules into ``sys.modules``.
-
-    Raises:
-        ImportError: AllenNLP itself is installed or imported.
-    """
+    """Put the modules into ``sys.modules``, unless AllenNLP itself is installed or imported."""
     if (path := installed_path("allennlp")) is not None:
         raise ImportError(
             f"elmokit.compat.as_allennlp replaces AllenNLP, but AllenNLP itself is installed ({path}). Uninstall it "

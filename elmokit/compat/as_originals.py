@@ -89,11 +89,7 @@ def install() -> None:
 
 
 def run_script(arguments: list[str]) -> None:
-    """Run a script as ``python`` does, after :func:`install`.
-
-    Args:
-        arguments: The path of the script, and its own arguments.
-    """
+    """Run a script as ``python`` does, given its path and its own arguments."""
     if not arguments or not Path(arguments[0]).is_file():
         given = f"There is no file {arguments[0]}." if arguments else "No script was given."
         print(f"elmokit: {given} Usage: python -m elmokit.compat.as_originals SCRIPT.py [ARGUMENTS]", file=sys.stderr)

@@ -303,9 +303,8 @@ def dump_token_embeddings(
     with atomic_write(outfile, overwrite=True) as partial, create_hdf5(partial) as (file, check):
         table = file.create_dataset("embedding", (len(words), bilm.config.projection_dim), dtype="float32")
         for start in range(0, len(words), WORDS_AT_ONCE):
-            some = words[start : start + WORDS_AT_ONCE]
-            vectors = bilm.token_layer(torch.from_numpy(encode_tokens(some, cnn.max_chars)))
-            table[start : start + len(some)] = vectors.numpy()
+            ids = torch.from_numpy(encode_tokens(words[start : start + WORDS_AT_ONCE], cnn.max_chars))
+            table[start : start + len(ids)] = bilm.token_layer(ids).numpy()
             check()
 
 

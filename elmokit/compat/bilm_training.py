@@ -144,7 +144,7 @@ def train(
     with tempfile.TemporaryDirectory() as folder:
         if not held_out:
             held_out = _sample(data.files, Path(folder) / "sample.txt")
-            if _is_main_process():
+            if os.environ.get("RANK", "0") == "0":
                 report(
                     TrainingNotice(
                         f"There is no held-out text: perplexities are computed on up to {SAMPLED_SENTENCES} sentences "
@@ -231,10 +231,8 @@ def _options_for(options: Mapping[str, Any], data: LMDataset | BidirectionalLMDa
 
 
 def _open(checkpoint: str | Path, data: LMDataset | BidirectionalLMDataset) -> PretrainedBiLM:
-    """Open a checkpoint with the vocabulary of the data, and in their direction if the model has only one.
-
-    The checkpoint of a backward model does not say that it is one, because in bilm-tf that follows from the data.
-    """
+    """Open a checkpoint with the vocabulary of the data, and in their direction if the model has only one."""
+    # The checkpoint of a backward model does not say that it is one, because in bilm-tf that follows from the data.
     model = open_model(checkpoint, vocabulary=data.vocab.path)
     config = model.config
     if config.bidirectional and len(data.read_backward) == 1:
@@ -272,7 +270,3 @@ def _restarts(save_dir: Path) -> list[Path]:
 def _number(restart: Path) -> int:
     suffix = restart.name.removeprefix(f"{RESTART}-")
     return int(suffix) if suffix.isdecimal() else 0  # 0 for a directory that the user renamed
-
-
-def _is_main_process() -> bool:
-    return os.environ.get("RANK", "0") == "0"

@@ -125,10 +125,6 @@ class SeqVecEmbedder:
 
 
 def _check_device(device: str | None) -> None:
-    """Check the name of a device.
-
-    Raises:
-        ConfigError: It is neither the CPU nor a CUDA device.
-    """
+    """Check that a device is the CPU or a CUDA device, by its name."""
     if device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", str(device)):
         raise ConfigError(f"device is {device!r}; pass 'cpu', 'cuda' or 'cuda:NUMBER'.")

@@ -168,8 +168,13 @@ class ElmoModel:
         else:
             backward = ([[]] * len(text) for text in texts)
 
-        def best(found: Sequence[Substitute]) -> Predictions:
-            return _predictions([each for each in found if each.word not in left_out][:topn])
+        def best(substitutes: Sequence[Substitute]) -> Predictions:
+            kept = [substitute for substitute in substitutes if substitute.word not in left_out][:topn]
+            return Predictions(
+                candidates=[substitute.word_id for substitute in kept],
+                candidate_words=[substitute.word for substitute in kept],
+                logp=[substitute.score for substitute in kept],
+            )
 
         return [
             [
@@ -192,14 +197,6 @@ class ElmoModel:
     def _embed(self, elmo: Elmo, texts: Sequence[Sequence[str]], layers: Layers) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors ``([layers,] tokens, dim)`` of each sentence, computed a few batches ahead."""
         return elmo.embed(iter(texts), layers=layers, batch_tokens=self._batch_tokens)
-
-
-def _predictions(best: Sequence[Substitute]) -> Predictions:
-    return Predictions(
-        candidates=[each.word_id for each in best],
-        candidate_words=[each.word for each in best],
-        logp=[each.score for each in best],
-    )
 
 
 def _preferred_file(directory: str | Path, full: bool) -> str | Path:

@@ -16,10 +16,8 @@ Provided = Mapping[str, Mapping[str, object]]
 
 
 def installed_path(package: str) -> str | None:
-    """Return where a package is installed, None if it is not.
-
-    A package that is imported already counts as installed, unless :func:`provide` made it.
-    """
+    """Find the path of an installed package; None if it is not installed."""
+    # A package that is imported already counts as installed, unless `provide` made it.
     if isinstance(sys.modules.get(package), StandIn):
         return None
     spec = importlib.util.find_spec(package)

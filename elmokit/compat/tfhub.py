@@ -147,7 +147,7 @@ class Module(nn.Module):
         strings = _values(strings)
         if isinstance(strings, str | bytes):
             raise TextError(f"The signature 'default' expects a list of strings, but got the string {strings[:40]!r}.")
-        sentences = [[part for part in _text(string).split(" ") if part] for string in strings]
+        sentences = [[token for token in _text(string).split(" ") if token] for string in strings]
         return self._outputs(sentences, max(map(len, sentences), default=0))
 
     def _call_tokens(self, tokens: Any, sequence_len: Any) -> dict[str, Tensor]:

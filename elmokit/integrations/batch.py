@@ -60,10 +60,10 @@ class Embed:
     ) -> None:
         self.model, self.column, self.layers, self.pooling, self.dtype = model, column, layers, pooling, dtype
         self.tokenize, self.batch_tokens, self.precision, self.device = tokenize, batch_tokens, precision, device
-        self._opened: Elmo | SentenceEmbedder | None = None
+        self._embedder: Elmo | SentenceEmbedder | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_opened": None}
+        return self.__dict__ | {"_embedder": None}
 
     def __call__(self, batch: Any) -> Any:
         """Compute the vectors of a batch.
@@ -96,18 +96,18 @@ class Embed:
         return batch
 
     def _embed(self, sentences: list[list[str]]) -> dict[str, Any]:
-        if self._opened is None:
+        if self._embedder is None:
             elmo = Elmo.from_pretrained(self.model, precision=self.precision, device=self.device)
             layers: Any = tuple(self.layers) if isinstance(self.layers, list) else self.layers
-            self._opened = elmo if self.pooling is None else SentenceEmbedder.by_name(elmo, self.pooling, layers)
-        if isinstance(self._opened, SentenceEmbedder):
-            return {"vector": self._opened.embed(sentences).astype(self.dtype)}
+            self._embedder = elmo if self.pooling is None else SentenceEmbedder.by_name(elmo, self.pooling, layers)
+        if isinstance(self._embedder, SentenceEmbedder):
+            return {"vector": self._embedder.embed(sentences).astype(self.dtype)}
         layers = "all" if self.layers is None else self.layers
         vectors = [
             array.astype(self.dtype)
-            for array in self._opened.embed(sentences, layers=layers, batch_tokens=self.batch_tokens)
+            for array in self._embedder.embed(sentences, layers=layers, batch_tokens=self.batch_tokens)
         ]
         if isinstance(layers, int) or layers in ("top", "average", "mix"):
             return {"vectors": vectors}
-        numbers = range(self._opened.n_layers) if layers == "all" else layers
+        numbers = range(self._embedder.n_layers) if layers == "all" else layers
         return {f"layer_{number}": [array[row] for array in vectors] for row, number in enumerate(numbers)}

@@ -13,18 +13,16 @@ import torch
 from elmokit.config import from_dict, to_dict
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.embedding.start_state import StartName, check_start_name
-from elmokit.errors import MissingExtraError
+from elmokit.errors import needs_extra
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
 from elmokit.formats.structure import ModelStructure
 from elmokit.network.scalar_mix import MixedLayers
 
-try:
+with needs_extra("elmokit.integrations.flair", "flair"):
     import flair
     from flair.data import Sentence
     from flair.embeddings.base import TokenEmbeddings, register_embeddings
-except ImportError:
-    raise MissingExtraError("elmokit.integrations.flair", "flair") from None
 
 
 @register_embeddings
@@ -67,8 +65,7 @@ class ElmoTokenEmbeddings(TokenEmbeddings):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         check_start_name(start)  # flair shuffles the sentences, so that none continues another
-        opened = as_model(model)
-        self.elmo = ElmoModule(opened, start=start, layers=layers, trainable=trainable)
+        self.elmo = ElmoModule(as_model(model), start=start, layers=layers, trainable=trainable)
         if not learn_mix:
             self.elmo.mixes.requires_grad_(False)
         self.layers, self.learn_mix, self.trainable, self.start = layers, learn_mix, trainable, start

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from elmokit.errors import MissingExtraError, OutputError
+from elmokit.errors import OutputError, needs_extra
 from elmokit.formats.folder import save_folder
 from elmokit.formats.format import model_files
 from elmokit.formats.model import PretrainedBiLM, describe
@@ -17,10 +17,8 @@ from elmokit.formats.open import open_model
 from elmokit.formats.save import refuse_target
 from elmokit.storage.text_files import expand_user
 
-try:
+with needs_extra("elmokit.integrations.huggingface_hub", "huggingface-hub"):
     from huggingface_hub import ModelCard, ModelCardData, ModelHubMixin, snapshot_download
-except ImportError:
-    raise MissingExtraError("elmokit.integrations.huggingface_hub", "huggingface-hub") from None
 
 USE = """```python
 from elmokit import Elmo

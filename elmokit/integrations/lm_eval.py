@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from elmokit.errors import ConfigError, MissingExtraError
+from elmokit.errors import ConfigError, needs_extra
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
 from elmokit.lm.language_model import LanguageModel
@@ -22,11 +22,9 @@ from elmokit.lm.surprisal import Surprisal, surprisals
 from elmokit.network.devices import parse_device
 from elmokit.text.tokenize import Tokenization, get_tokenizer
 
-try:
+with needs_extra("elmokit.integrations.lm_eval", "lm-eval"):
     from lm_eval.api.model import LM
     from lm_eval.api.registry import register_model
-except ImportError:
-    raise MissingExtraError("elmokit.integrations.lm_eval", "lm-eval") from None
 
 
 @register_model("elmokit")
@@ -145,7 +143,7 @@ class ElmoLM(LM):  # type: ignore[misc]
         return iter(tqdm(scored, "Scoring", len(sentences), disable=disable_tqdm))
 
     def _is_greedy(self, sentence: Surprisal, start: int) -> bool:
-        """Return whether the forward direction predicts each token from a position to the end of a sentence."""
+        """Check that the forward direction predicts each token from a position to the end of a sentence."""
         stop = len(sentence.tokens) - 1
         nats = sentence.nats[0, start:stop]
         # A word below the average probability of all words is not the most probable one. Few texts get past this line.

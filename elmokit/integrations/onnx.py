@@ -17,17 +17,15 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.start_state import StartName, check_start_name
 from elmokit.engine.config import FORGET_OFFSET, BiLMConfig, CharCNNConfig
 from elmokit.engine.state import Floats, State
-from elmokit.errors import ConfigError, MissingExtraError, OutputError
+from elmokit.errors import ConfigError, OutputError, needs_extra
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.text_files import expand_user
 
-try:
+with needs_extra("elmokit.integrations.onnx", "onnx"):
     import onnx
     from onnx import TensorProto, helper, numpy_helper
-except ImportError:
-    raise MissingExtraError("elmokit.integrations.onnx", "onnx") from None
 
 OPSET, IR_VERSION = 17, 9
 """Versions of the operators and of the file format: ONNX 1.13 or later, ONNX Runtime 1.14 or later."""
@@ -134,11 +132,11 @@ class _Graph:
         inputs = [helper.make_tensor_value_info("char_ids", TensorProto.INT64, ["batch", "time", n_chars])]
         outputs = [helper.make_tensor_value_info("layers", TensorProto.FLOAT, [n_layers, "batch", "time", dim])]
         graph = helper.make_graph(self.nodes, "elmo", inputs, outputs, self.constants)
-        built = helper.make_model(
+        model = helper.make_model(
             graph, producer_name="elmokit", opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
         )
-        onnx.checker.check_model(built)
-        return built
+        onnx.checker.check_model(model)
+        return model
 
 
 def _char_cnn(graph: _Graph, config: CharCNNConfig, arrays: Mapping[str, Floats]) -> str:
@@ -150,13 +148,13 @@ def _char_cnn(graph: _Graph, config: CharCNNConfig, arrays: Mapping[str, Floats]
     flat = graph.add("Reshape", graph.add("Transpose", embedded, perm=[0, 1, 3, 2]), by_token)
     pooled = []
     for number in range(len(config.filters)):
-        weights = [graph.constant(arrays[f"token_layer.convolutions.{number}.{part}"]) for part in ("weight", "bias")]
+        weights = [graph.constant(arrays[f"token_layer.convolutions.{number}.{name}"]) for name in ("weight", "bias")]
         pooled.append(graph.add("ReduceMax", graph.add("Conv", flat, *weights), axes=[2], keepdims=0))
     features = graph.add("Relu" if config.activation == "relu" else "Tanh", graph.add("Concat", *pooled, axis=1))
     for number in range(config.n_highway):
         gate, new = (
-            graph.add(kind, _linear(graph, features, arrays, f"token_layer.highways.{number}.{part}"))
-            for kind, part in (("Sigmoid", "gate"), ("Relu", "transform"))
+            graph.add(kind, _linear(graph, features, arrays, f"token_layer.highways.{number}.{name}"))
+            for kind, name in (("Sigmoid", "gate"), ("Relu", "transform"))
         )
         # gate * new + (1 - gate) * old, with one product less.
         change = graph.add("Mul", gate, graph.add("Sub", new, features))
@@ -175,27 +173,20 @@ def _lstm_stack(
     graph: _Graph,
     config: BiLMConfig,
     arrays: Mapping[str, Floats],
-    inputs: str,
-    mask: str,
+    inputs: str,  # (time, batch, projection_dim)
+    mask: str,  # (time, batch, 1): 1 on a token
     state: State,
     direction: int,
 ) -> list[str]:
-    """Add the layers of one direction, and return their outputs ``(batch, time, projection_dim)``.
-
-    Args:
-        inputs: ``(time, batch, projection_dim)``.
-        mask: ``(time, batch, 1)``, 1 on a token.
-    """
+    """Add the layers of one direction, and return their outputs ``(batch, time, projection_dim)``."""
     outputs = []
     for index in range(config.n_layers):
         prefix = f"directions.{direction}.layers.{index}."
         weights = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
-        hidden, cell = (part[direction, index] for part in state)
-        own = _lstm(graph, config, weights, inputs, mask, hidden, cell, config.read_backward[direction])
-        if config.skip_connections and index > 0:
-            own = graph.add("Add", own, inputs)
-        inputs = own
-        outputs.append(graph.add("Transpose", own, perm=[1, 0, 2]))
+        hidden, cell = (tensor[direction, index] for tensor in state)
+        output = _lstm(graph, config, weights, inputs, mask, hidden, cell, config.read_backward[direction])
+        inputs = graph.add("Add", output, inputs) if config.skip_connections and index > 0 else output
+        outputs.append(graph.add("Transpose", inputs, perm=[1, 0, 2]))
     return outputs
 
 
@@ -214,8 +205,8 @@ def _lstm(
     from_input = graph.linear(inputs, weights["weight"][:, : config.projection_dim], bias)
     n_rows = _sizes(graph, inputs, 1, 2)
     starts = [
-        graph.add("Expand", graph.constant(part), graph.add("Concat", n_rows, *_ints(graph, [part.shape[-1]]), axis=0))
-        for part in (hidden, cell)
+        graph.add("Expand", graph.constant(row), graph.add("Concat", n_rows, *_ints(graph, [row.shape[-1]]), axis=0))
+        for row in (hidden, cell)
     ]
     output = f"scan_{len(graph.nodes)}"
     graph.nodes.append(
@@ -236,9 +227,9 @@ def _step(config: BiLMConfig, weights: Mapping[str, Floats], name: str) -> Any:
     """Return the graph of one step of an LSTM config."""
     step = _Graph()
     gates = step.add("Add", "from_input", step.linear("hidden", weights["weight"][:, config.projection_dim :]))
-    parts = [f"gate_{index}" for index in range(4)]
-    step.nodes.append(helper.make_node("Split", [gates], parts, axis=1))
-    i, g, f, o = (step.add("Tanh" if part == "gate_1" else "Sigmoid", part) for part in parts)
+    blocks = [f"gate_{index}" for index in range(4)]
+    step.nodes.append(helper.make_node("Split", [gates], blocks, axis=1))
+    i, g, f, o = (step.add("Tanh" if block == "gate_1" else "Sigmoid", block) for block in blocks)
     new_cell = step.add("Add", step.add("Mul", f, "cell"), step.add("Mul", i, g))
     new_cell = _clip(step, new_cell, config.cell_clip)
     new_hidden = step.add("Mul", o, step.add("Tanh", new_cell))

@@ -19,7 +19,7 @@ from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.embedding.sentence_vectors import SentenceEmbedder, word_probability
 from elmokit.embedding.start_state import StartName, check_start_name
 from elmokit.engine.layer_selection import select_layers
-from elmokit.errors import MissingExtraError, ModelNotFoundError, TextError
+from elmokit.errors import ModelNotFoundError, TextError, needs_extra
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
 from elmokit.formats.save import save_model
@@ -28,10 +28,8 @@ from elmokit.network.scalar_mix import MixedLayers, selected_layers
 from elmokit.network.tensors import save_tensors
 from elmokit.text.tokenize import Tokenization, get_tokenizer
 
-try:
+with needs_extra("elmokit.integrations.sentence_transformers", "sentence-transformers"):
     from sentence_transformers.base.modules import InputModule, Module
-except ImportError:
-    raise MissingExtraError("elmokit.integrations.sentence_transformers", "sentence-transformers") from None
 
 MODEL = "model"
 """The subfolder with the biLM, an elmokit model directory."""
@@ -91,8 +89,7 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
         super().__init__()
         # Batches are sorted by length here, so that a row of the next batch continues no row of this one.
         check_start_name(start)
-        opened = as_model(model)
-        self.elmo = ElmoModule(opened, start=start, dropout=dropout, layers=layers, trainable=trainable)
+        self.elmo = ElmoModule(as_model(model), start=start, dropout=dropout, layers=layers, trainable=trainable)
         self.layers, self.start, self.dropout, self.trainable = layers, start, dropout, trainable
         self.tokenization, self.max_seq_length = tokenization, max_seq_length
         get_tokenizer(tokenization)  # raises if it is unknown or NLTK is missing

@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.sentence_vectors import PoolingName, SentenceEmbedder
 from elmokit.engine.precision import Precision
-from elmokit.errors import MissingExtraError, TextError
+from elmokit.errors import TextError, needs_extra
 from elmokit.storage.text_files import expand_user
 from elmokit.text.batching import tokens_of
 from elmokit.text.tokenize import treebank_tokenizer
 
-try:
+with needs_extra("elmokit.integrations.sklearn", "sklearn"):
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-except ImportError:
-    raise MissingExtraError("elmokit.integrations.sklearn", "sklearn") from None
 
 
 class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -129,14 +127,9 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
 
 def _check_is_one_column(X: Any) -> None:
-    """Check that texts are a list or one column, as far as their type shows without reading them.
-
-    Data frames of several columns would otherwise be read as their column names, because these are what iterating over
-    a data frame yields.
-
-    Raises:
-        TextError: They are a string or a table.
-    """
+    """Check that texts are a list or one column, as far as their type shows without reading them."""
+    # Data frames of several columns would otherwise be read as their column names, because these are what iterating
+    # over a data frame yields.
     if isinstance(X, str):
         raise TextError(f"Expected a list of texts, but got the string {X[:30]!r}. Wrap it in a list.")
     shape: tuple[int, ...] = getattr(X, "shape", ())
@@ -158,10 +151,8 @@ def _only_column(X: Any) -> Iterable[Any]:
 
 
 def _version_on_disk(model: str | None) -> tuple[int, int] | None:
-    """Return what changes when the model at a path is replaced; None for a name or an address.
-
-    Models are written under a temporary name and renamed, which also changes the time of the directory they are in.
-    """
+    """Return numbers that change when the model at a path is replaced; None for a name or an address."""
+    # Models are written under a temporary name and renamed, which also changes the time of the directory they are in.
     if model is None:
         return None
     try:

@@ -20,13 +20,13 @@ from elmokit.config import from_dict, to_dict
 from elmokit.embedding.elmo import Elmo, Vectors
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.embedding.start_state import check_start_name
-from elmokit.errors import ConfigError, MissingExtraError
+from elmokit.errors import ConfigError, needs_extra
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.formats.structure import ModelStructure
 
-try:
+with needs_extra("elmokit.integrations.spacy", "spacy"):
     import srsly
     from spacy.language import Language
     from spacy.tokens import Doc, Span, Token
@@ -34,8 +34,6 @@ try:
     from thinc.api import ArgsKwargs, Model, PyTorchWrapper_v3, torch2xp, xp2torch
     from thinc.types import Floats2d
     from thinc.util import get_torch_default_device
-except ImportError:
-    raise MissingExtraError("elmokit.integrations.spacy", "spacy") from None
 
 EXTENSION = "elmo_layers"
 """The name of the extension attribute."""
@@ -86,11 +84,10 @@ def elmo_tok2vec(
 
 
 class _Network(nn.Module):
-    """The PyTorch module inside the architecture: tokenized sentences to the mixed vectors of all their tokens.
+    """The PyTorch module inside the architecture: tokenized sentences to the mixed vectors of all their tokens."""
 
-    It is created without weights, and gets them from :func:`_initialize` or from a saved pipeline. So a saved pipeline
-    does not need the model that it was trained with.
-    """
+    # It is created without weights, and gets them from `_initialize` or from a saved pipeline. So a saved pipeline does
+    # not need the model that it was trained with.
 
     def __init__(self, model: str | None, layers: Any, start: Any, trainable: bool) -> None:
         super().__init__()
@@ -152,7 +149,7 @@ def _convert_vectors(
 
 
 def _is_embedded(doc: Doc) -> NDArray[np.bool_]:
-    """Return which tokens ELMo reads: spaCy keeps extra whitespace as tokens, which no ELMo was trained on."""
+    """Mark the tokens that ELMo reads: spaCy keeps extra whitespace as tokens, which no ELMo was trained on."""
     return np.array([not token.is_space for token in doc], np.bool_)
 
 
@@ -192,27 +189,13 @@ def _network_from_bytes(network: _Network, content: bytes, device: torch.device)
 
 
 class ElmoLayers:
-    """The component ``elmo_layers``: all layers of ELMo as extension attributes.
-
-    ``doc._.elmo_layers`` is an array ``(layers, tokens, dim)``, layer 0 first; those of a token and a span are its
-    columns. Sentences and whitespace are treated as in :func:`elmo_tok2vec`.
-
-    A saved pipeline contains the model.
-
-    Args:
-        model: A path, address or name, as in :meth:`elmokit.Elmo.from_pretrained`. None: the small English model in the
-            package. It is opened when it is first needed.
-        start: The LSTM state that each sentence starts from, "warm" or "zero", as in :class:`elmokit.Elmo`.
-
-    Raises:
-        ConfigError: ``start`` is not valid.
-    """
+    """The component ``elmo_layers``, which :func:`make_elmo_layers` creates."""
 
     def __init__(self, model: str | None = None, start: Any = "warm") -> None:
         check_start_name(start)
         self.model, self.start = model, start
         self._elmo: Elmo | None = None
-        for kind, attribute in ((Doc, {"default": None}), (Token, {"getter": _of_token}), (Span, {"getter": _of_span})):
+        for kind, attribute in ((Doc, {"default": None}), (Token, {"getter": _columns}), (Span, {"getter": _columns})):
             kind.set_extension(EXTENSION, force=True, **attribute)
 
     @property
@@ -266,15 +249,27 @@ class ElmoLayers:
 
 @Language.factory("elmo_layers", assigns=["doc._.elmo_layers"], default_config={"model": None, "start": "warm"})  # type: ignore[untyped-decorator]
 def make_elmo_layers(nlp: Language, name: str, model: str | None, start: str) -> ElmoLayers:
-    """Create the component ``elmo_layers``."""
+    """Create the component ``elmo_layers``: all layers of ELMo as extension attributes.
+
+    ``doc._.elmo_layers`` is an array ``(layers, tokens, dim)``, layer 0 first; those of a token and a span are its
+    columns. Sentences and whitespace are treated as in :func:`elmo_tok2vec`.
+
+    A saved pipeline contains the model.
+
+    Args:
+        nlp, name: Passed by spaCy, and not used.
+        model: A path, address or name, as in :meth:`elmokit.Elmo.from_pretrained`. None: the small English model in the
+            package. It is opened when it is first needed.
+        start: The LSTM state that each sentence starts from, "warm" or "zero", as in :class:`elmokit.Elmo`.
+
+    Raises:
+        ConfigError: ``start`` is not valid.
+    """
     return ElmoLayers(model, start)
 
 
-def _of_token(token: Token) -> Vectors | None:
-    layers: Vectors | None = token.doc._.get(EXTENSION)
-    return None if layers is None else layers[:, token.i]
-
-
-def _of_span(span: Span) -> Vectors | None:
-    layers: Vectors | None = span.doc._.get(EXTENSION)
-    return None if layers is None else layers[:, span.start : span.end]
+def _columns(tokens: Token | Span) -> Vectors | None:
+    """Return the layers of a token ``(layers, dim)`` or of a span ``(layers, tokens, dim)``."""
+    layers: Vectors | None = tokens.doc._.get(EXTENSION)
+    columns = tokens.i if isinstance(tokens, Token) else slice(tokens.start, tokens.end)
+    return None if layers is None else layers[:, columns]

@@ -26,7 +26,7 @@ from elmokit.embedding.start_state import start_state
 from elmokit.engine.config import BiLMConfig
 from elmokit.engine.layer_selection import select_layers
 from elmokit.engine.softmax import SoftmaxConfig
-from elmokit.errors import ConfigError, MissingExtraError, ModelNotFoundError
+from elmokit.errors import ConfigError, ModelNotFoundError, needs_extra
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
 from elmokit.network.bilm import BiLM, BiLMState
@@ -37,7 +37,7 @@ from elmokit.text.lexicon import Lexicon
 from elmokit.text.tokenize import Tokenization, get_tokenizer
 from elmokit.text.vocabulary import MAX_BYTES, SPECIALS, Vocabulary, read_words
 
-try:
+with needs_extra("elmokit.integrations.transformers", "transformers"):
     from transformers import (
         AutoConfig,
         AutoModel,
@@ -51,8 +51,6 @@ try:
     from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
     from transformers.tokenization_utils_base import PaddingStrategy, TruncationStrategy
     from transformers.utils import can_return_tuple
-except ImportError:
-    raise MissingExtraError("elmokit.integrations.transformers", "transformers") from None
 
 Direction = Literal["forward", "backward"]
 Source = str | Path | PretrainedBiLM | None

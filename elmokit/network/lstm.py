@@ -267,6 +267,11 @@ class LSTMStack(nn.Module):
             backend = select_backend(weights[0].device, requested_backend(self.precision))
         return [_layer_kernel(backend, weight.numel()) for weight in weights]
 
+    @property
+    def drops_units(self) -> bool:
+        """Whether a forward pass draws dropout masks, which only the reference does."""
+        return self.training and self.dropout.p > 0
+
     def _fits_windows(self, inputs: Tensor, states: list[LSTMState], mask: Tensor) -> bool:
         """Check whether the hand-written gradient can read this padded batch; the reference computes the others."""
         needs_gradient = torch.is_grad_enabled() and (
@@ -275,7 +280,7 @@ class LSTMStack(nn.Module):
         return (
             needs_gradient
             and requested_backend(self.precision) != "reference"
-            and not (self.training and self.dropout.p > 0)
+            and not self.drops_units
             and not any(part.requires_grad for state in states for part in state)
             and inputs.shape[1] > 0
             and self._sizes_match(inputs, states, mask)
@@ -318,7 +323,7 @@ class LSTMStack(nn.Module):
         tensors = [inputs, *self.parameters(), *(part for state in states for part in state)]
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             return "reference"
-        if (self.training and self.dropout.p > 0) or any(tensor.dtype != torch.float32 for tensor in tensors):
+        if self.drops_units or any(tensor.dtype != torch.float32 for tensor in tensors):
             return "reference"
         if any(tensor.device != inputs.device for tensor in tensors) or not self._sizes_match(inputs, states, mask):
             return "reference"

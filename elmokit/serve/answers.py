@@ -61,11 +61,7 @@ def tokens_data(sentences: Sentences, vectors: Sequence[Vectors], as_base64: boo
 
 
 def arrow_stream(sentences: Sentences, vectors: Sequence[Vectors]) -> bytes:
-    """Write a row per text: its tokens, the numbers of its vectors row by row, and their shape.
-
-    Raises:
-        Problem: pyarrow is not installed.
-    """
+    """Write a row per text: its tokens, the numbers of its vectors row by row, and their shape."""
     try:
         import pyarrow as pa
     except ImportError:
@@ -84,17 +80,17 @@ def arrow_stream(sentences: Sentences, vectors: Sequence[Vectors]) -> bytes:
 
 
 def surprisal_data(
-    found: Sequence[Surprisal], expected: Sequence[Sequence[Expected] | None], directions: Sequence[Direction]
+    scored: Sequence[Surprisal], expected: Sequence[Sequence[Expected] | None], directions: Sequence[Direction]
 ) -> list[dict[str, Any]]:
     """Return one result per text: nats per token and direction, their mean, and the expected words if there are any."""
     data = []
-    for index, (one, positions) in enumerate(zip(found, expected, strict=True)):
-        inner = one.nats[:, 1:-1]  # without the boundaries
-        result = {"index": index, "tokens": one.tokens[1:-1], "is_unknown": one.is_unknown[1:-1].tolist()}
+    for index, (sentence, positions) in enumerate(zip(scored, expected, strict=True)):
+        inner = sentence.nats[:, 1:-1]  # without the boundaries
+        result = {"index": index, "tokens": sentence.tokens[1:-1], "is_unknown": sentence.is_unknown[1:-1].tolist()}
         result |= dict(zip(directions, inner.tolist(), strict=True))
         if len(directions) > 1:
             result["both"] = inner.mean(axis=0).tolist()
-        result["total"] = dict(zip(directions, one.total_nats, strict=True))
+        result["total"] = dict(zip(directions, sentence.total_nats, strict=True))
         if positions is not None:
             by_position = [words_by_direction(words) for words in positions]
             result["expected"] = {name: [words[name] for words in by_position] for name in by_position[0]}
@@ -105,14 +101,14 @@ def surprisal_data(
 def words_by_direction(expected: Expected) -> dict[str, list[dict[str, Any]]]:
     """Return expected words and their probabilities as plain values."""
     return {
-        direction: [{"word": one.word, "probability": one.probability} for one in words]
+        direction: [{"word": word.word, "probability": word.probability} for word in words]
         for direction, words in expected.items()
     }
 
 
-def neighbors_json(model: str, index: str, found: Neighbors) -> bytes:
+def neighbors_json(model: str, index: str, neighbors: Neighbors) -> bytes:
     """Write the neighbors of a token."""
-    answer = found.to_dict()
+    answer = neighbors.to_dict()
     tokens, position = answer.pop("words"), answer.pop("token")
     head = {"object": "neighbors", "model": model, "index": index, "tokens": tokens, "position": position}
     return msgspec.json.encode({**head, **answer})

@@ -32,7 +32,7 @@ PAGE_FILES = {
 ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"description": "The body is not JSON in UTF-8."},
     401: {"description": "The token is missing or wrong."},
-    404: {"description": "There is no such model."},
+    404: {"description": "Unknown model."},
     408: {"description": "The body arrived too slowly."},
     413: {"description": "The body is too large."},
     421: {"description": "The Host header names a host that the server does not answer for."},
@@ -46,14 +46,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 def create_app(
     model: ServedModel, config: ServeConfig, token: str | None = None, lifecycle: Lifecycle | None = None
 ) -> App:
-    """Create the ASGI app of the server.
-
-    Args:
-        model: The model.
-        config: The settings.
-        token: The bearer token that requests must have; None if they need none.
-        lifecycle: Through which the server says that it is about to stop.
-    """
+    """Create the ASGI app of the server. Requests need the bearer token if there is one."""
     metrics, lifecycle = Metrics(), lifecycle or Lifecycle()
     endpoints = Endpoints(model, config, metrics, lifecycle)
 
@@ -89,7 +82,11 @@ def create_app(
     for method, path, function, summary in routes:
         errors = ERRORS if method == "POST" else None
         app.add_api_route(path, function, methods=[method], summary=summary, responses=errors)
-    app.add_api_route("/docs", _openapi_page(app), methods=["GET"], include_in_schema=False)
+
+    async def docs() -> Response:
+        return Response(openapi_page(app.openapi()), media_type="text/html")
+
+    app.add_api_route("/docs", docs, methods=["GET"], include_in_schema=False)
     for path, (name, media_type) in PAGE_FILES.items():
         app.add_api_route(path, _file(PAGE / name, media_type), methods=["GET"], include_in_schema=False)
     add_handlers(app)
@@ -113,13 +110,6 @@ def create_app(
         allow_headers=["Authorization", "Content-Type"],
     )
     return allowed
-
-
-def _openapi_page(app: FastAPI) -> Any:
-    async def read() -> Response:
-        return Response(openapi_page(app.openapi()), media_type="text/html")
-
-    return read
 
 
 def _file(path: Path, media_type: str) -> Any:

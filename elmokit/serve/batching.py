@@ -28,11 +28,7 @@ Compute = Callable[[list[Any]], Iterable[Any]]
 
 
 class QueueFull(Exception):
-    """The queue is full.
-
-    Attributes:
-        retry_after: Seconds after which there will probably be room.
-    """
+    """The queue is full. There will probably be room after ``retry_after`` seconds."""
 
     def __init__(self, retry_after: float) -> None:
         super().__init__("the queue is full")
@@ -78,26 +74,13 @@ class _Waiting:
 
 
 class Batcher:
-    """A bounded queue of requests, and the thread that computes them.
-
-    Args:
-        batch_tokens: Tokens, with sentence boundaries, that are computed together.
-        wait_seconds: How long the first request of a batch waits for others.
-        max_requests, max_tokens: Limits of the queue.
-        observer: Informed about each batch.
-
-    Example:
-        >>> batcher = Batcher(batch_tokens=8192, wait_seconds=0.002, max_requests=100, max_tokens=10**6)
-        >>> batcher.start()
-        >>> vectors = await batcher.submit("vectors", elmo.embed, [["The", "bank"]], [2])
-        >>> batcher.stop()
-    """
+    """A bounded queue of requests, and the thread that computes those of one kind together."""
 
     def __init__(
         self,
         *,
-        batch_tokens: int,
-        wait_seconds: float,
+        batch_tokens: int,  # that are computed together, with sentence boundaries
+        wait_seconds: float,  # how long the first request of a batch waits for others
         max_requests: int,
         max_tokens: int,
         observer: BatchObserver | None = None,
@@ -149,20 +132,9 @@ class Batcher:
     def submit(
         self, key: Hashable, compute: Compute, items: Sequence[Any], lengths: Sequence[int]
     ) -> asyncio.Future[list[Any]]:
-        """Queue a request. Call it in the event loop.
-
-        Args:
-            key: Names the computation: items of requests with equal keys are computed by one call.
-            compute: The computation. It runs in the thread.
-            items: What to compute; at least one.
-            lengths: The number of tokens of each item.
-
-        Returns:
-            A future of one result per item. If it is cancelled, the items that are still waiting are dropped.
-
-        Raises:
-            QueueFull: There is no room for the request.
-        """
+        """Queue a request of at least one item; call it in the event loop. The future has one result per item."""
+        # Items of requests with equal keys are computed by one call, in the thread. If the future is cancelled, the
+        # items that are still waiting are dropped.
         sizes = [length + N_BOUNDARIES for length in lengths]
         loop = asyncio.get_running_loop()
         waiting = _Waiting(key, compute, items, sizes, loop, loop.create_future(), time.monotonic(), sum(sizes))
@@ -212,7 +184,7 @@ class Batcher:
         while self._queues and not self._is_stopping:
             queue = next(iter(self._queues.values()))
             remaining = queue[0].arrived + self.wait_seconds - time.monotonic()
-            if remaining <= 0 or sum(one.n_tokens for one in queue) >= self.batch_tokens:
+            if remaining <= 0 or sum(waiting.n_tokens for waiting in queue) >= self.batch_tokens:
                 return
             self._changed.wait(remaining)
 
@@ -253,7 +225,7 @@ class Batcher:
                 if waiting.future.done():  # its client has left, or its time is over
                     continue
                 try:
-                    self._store([one for one in taken if one[0] is waiting], waiting.compute)
+                    self._store([(request, number) for request, number in taken if request is waiting], waiting.compute)
                 except Exception as error:
                     with self._changed:
                         self._drop(waiting)

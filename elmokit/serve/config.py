@@ -18,11 +18,7 @@ HOST = re.compile(r"\*|\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]*]+")
 
 @dataclass(frozen=True)
 class ServeConfig:
-    """Address, limits and batching of the server.
-
-    Raises:
-        ConfigError: A value is not valid.
-    """
+    """Address, limits and batching of the server."""
 
     host: str = setting("127.0.0.1", "Address to listen on. 0.0.0.0 accepts requests from other machines.", "Server")
     port: int = setting(8000, "Port to listen on. 0 takes a free one, which is printed.", "Server")
@@ -108,11 +104,9 @@ class ServeConfig:
 
     @property
     def accepted_hosts(self) -> frozenset[str] | None:
-        """The hosts that requests may name, in lower case; None for all.
-
-        A page of another site can let its own name lead to 127.0.0.1 (DNS rebinding). Its browser then takes the server
-        for a part of that site, and only the name in the requests is different.
-        """
+        """The hosts that requests may name, in lower case; None for all."""
+        # A page of another site can let its own name lead to 127.0.0.1 (DNS rebinding). Its browser then takes the
+        # server for a part of that site, and only the name in the requests is different.
         if "*" in self.allowed_hosts or not (self.allowed_hosts or _is_loopback(self.host)):
             return None
         own = f"[{self.host}]" if ":" in self.host else self.host

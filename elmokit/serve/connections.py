@@ -20,19 +20,9 @@ OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Connection(H11Protocol):
-    """A connection that waits only for a limited time for the headers of a request.
+    """A connection that waits only for a limited time for the headers of a request."""
 
-    If there are too many connections, a new one takes the place of the one that has waited longest for a request. So
-    clients that send half of a request, or none, cannot keep others out.
-
-    Always uvicorn's protocol with h11, which limits the size of headers; that with httptools does not.
-
-    Args:
-        header_seconds: Longest time from the first byte of a request, or from the start of the connection, to the end
-            of the headers.
-        max_connections: Most connections.
-        arguments: Those of uvicorn's protocol.
-    """
+    # Always uvicorn's protocol with h11, which limits the size of headers; that with httptools does not.
 
     def __init__(self, *, header_seconds: float, max_connections: int, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -51,11 +41,14 @@ class Connection(H11Protocol):
         self._update_timer()
         if len(self.connections) <= self.max_connections:
             return
-        others: list[Any] = [one for one in self.connections if one is not self and not one.transport.is_closing()]
+        others: list[Any] = [other for other in self.connections if other is not self]
+        others = [other for other in others if not other.transport.is_closing()]
         if len(others) >= self.max_connections:
-            waiting = [one for one in others if one.is_waiting]
+            # The one that has waited longest for a request makes room, so that clients that send half of a request, or
+            # none, cannot keep others out.
+            waiting = [other for other in others if other.is_waiting]
             if waiting:
-                min(waiting, key=lambda one: one.last_used).transport.abort()
+                min(waiting, key=lambda other: other.last_used).transport.abort()
             else:
                 self.app = _refuse
 
@@ -123,10 +116,9 @@ async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class QuietAccept:
-    """Handles errors of an event loop; the lack of open files with one line a minute, and the rest as usual.
+    """Handles errors of an event loop; the lack of open files with one line a minute, and the rest as usual."""
 
-    asyncio stops accepting connections for a second then, which is right, but logs a stack trace for each attempt.
-    """
+    # asyncio stops accepting connections for a second then, which is right, but logs a stack trace for each attempt.
 
     def __init__(self) -> None:
         self.next_line = 0.0

@@ -59,11 +59,9 @@ Endpoint = Callable[["Endpoints", Any, Request], Awaitable[Response]]
 
 
 def _limited(endpoint: Endpoint) -> Endpoint:
-    """Stop an endpoint when its time is over or its client has left, whatever it is waiting for.
-
-    What it has queued is dropped. What a thread is computing at this moment is finished first, so endpoints divide
-    their work into short parts.
-    """
+    """Stop an endpoint when its time is over or its client has left, whatever it is waiting for."""
+    # What it has queued is dropped. What a thread is computing at this moment is finished first, so endpoints divide
+    # their work into short parts.
 
     @functools.wraps(endpoint)
     async def limited(self: Endpoints, body: Any, request: Request) -> Response:
@@ -174,7 +172,8 @@ class Endpoints:
                 param="input",
             )
         vectors = await self._compute(("tokens", str(body.layers)), compute, sentences)
-        if _accepts_arrow(request):
+        accepted = request.headers.get("accept", "").split(",")
+        if any(media_type.partition(";")[0].strip() == ARROW for media_type in accepted):
             write = partial(arrow_stream, sentences, vectors)
             return await self._answer(request, write, sentences, n_numbers, media_type=ARROW)
 
@@ -198,14 +197,14 @@ class Endpoints:
                 "requests, or leave n_expected out.",
                 param="input",
             )
-        found = await self._compute("surprisal", self.model.surprisals, sentences)
+        scored = await self._compute("surprisal", self.model.surprisals, sentences)
         expected: list[Any] = [None] * len(sentences)
         if n:
             queries = [(sentence, range(len(sentence))) for sentence in sentences]
             expected = await self._expected(queries, n)
 
         def content() -> bytes:
-            return data_json(self.model.name, surprisal_data(found, expected, self.model.directions), sentences)
+            return data_json(self.model.name, surprisal_data(scored, expected, self.model.directions), sentences)
 
         return await self._answer(request, content, sentences, n_tokens * (1 + n) * len(self.model.expectations))
 
@@ -216,12 +215,12 @@ class Endpoints:
         self._check_predicts()
         (sentence,) = sentences = await self._sentences([body.sentence], "sentence")
         _check_position(body.position, sentence)
-        ((found,),) = await self._expected([(sentence, [body.position])], body.n)
+        ((words,),) = await self._expected([(sentence, [body.position])], body.n)
 
         def content() -> bytes:
             head = {"object": "substitutes", "model": self.model.name, "tokens": sentence}
-            place = {"position": body.position, "token": sentence[body.position]}
-            return msgspec.json.encode({**head, **place, **words_by_direction(found)})
+            token = {"position": body.position, "token": sentence[body.position]}
+            return msgspec.json.encode({**head, **token, **words_by_direction(words)})
 
         return await self._answer(request, content, sentences, body.n)
 
@@ -236,8 +235,10 @@ class Endpoints:
         searches = self.model.index.searches(
             vectors, sentence, body.position, body.layers, body.n, body.among, body.min_count
         )
-        found = await self._queued(self.searcher, "search", _call_each, list(searches.values()), [1] * len(searches))
-        neighbors = Neighbors.from_layers(sentence, body.position, dict(zip(searches, found, strict=True)))
+        of_layers = await self._queued(
+            self.searcher, "search", _call_each, list(searches.values()), [1] * len(searches)
+        )
+        neighbors = Neighbors.from_layers(sentence, body.position, dict(zip(searches, of_layers, strict=True)))
         content = partial(neighbors_json, self.model.name, self.model.index_name, neighbors)
         return await self._answer(request, content, sentences, SHORT_ANSWER + 1)
 
@@ -410,8 +411,3 @@ def _check_position(position: int, sentence: Sequence[str]) -> None:
             f"position is {position}, but the sentence has {len(sentence)} tokens: choose 0 to {len(sentence) - 1}.",
             param="position",
         )
-
-
-def _accepts_arrow(request: Request) -> bool:
-    accepted = request.headers.get("accept", "")
-    return any(part.partition(";")[0].strip() == ARROW for part in accepted.split(","))

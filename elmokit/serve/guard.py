@@ -42,17 +42,7 @@ HEALTH_PATHS = ("/healthz", "/readyz")
 
 
 class Guard:
-    """An ASGI middleware that refuses other hosts, requests without the token, and too large or too slow bodies.
-
-    Args:
-        app: The app behind it.
-        config: The limits.
-        metrics: Where requests are counted.
-        lifecycle: Whether the server is about to stop.
-        token: The bearer token; None if there is none.
-        paths: The paths of the app. Others are counted together, so that a scan does not fill memory with names.
-        open_paths: The paths that need no token.
-    """
+    """An ASGI middleware that refuses other hosts, requests without the token, and too large or too slow bodies."""
 
     def __init__(
         self,
@@ -62,8 +52,8 @@ class Guard:
         metrics: Metrics,
         lifecycle: Lifecycle,
         token: str | None,
-        paths: Collection[str],
-        open_paths: Collection[str],
+        paths: Collection[str],  # others are counted together, so that a scan does not fill memory with names
+        open_paths: Collection[str],  # need no token
     ) -> None:
         self.app, self.config, self.metrics, self.lifecycle = app, config, metrics, lifecycle
         self.expected = None if token is None else f"Bearer {token}".encode()
@@ -94,8 +84,8 @@ class Guard:
             self._check_token(scope)
             await self._check_length(scope, receive)
             await self.app(scope, self._bounded(receive), send_with_headers)
-        except Problem as found:
-            problem = found
+        except Problem as raised:
+            problem = raised
         except asyncio.CancelledError:
             if not self.lifecycle.is_stopping:
                 raise
@@ -115,8 +105,8 @@ class Guard:
         if self.hosts is None or scope["path"] in HEALTH_PATHS:
             return
         given = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-        found = HOST_HEADER.fullmatch(given.lower())
-        if found is None or found[1] not in self.hosts:
+        match = HOST_HEADER.fullmatch(given.lower())
+        if match is None or match[1] not in self.hosts:
             raise Problem(
                 421,
                 f"This server does not answer for the host {given[:100]!r}. Use the address that it printed, or start "
@@ -147,10 +137,8 @@ class Guard:
             raise self._too_large()
 
     async def _discard(self, receive: Receive) -> None:
-        """Read a body that is too large, within limits.
-
-        A client that is still sending when the connection closes often sees a broken connection and not the answer.
-        """
+        """Read a body that is too large, within limits."""
+        # A client that is still sending when the connection closes often sees a broken connection and not the answer.
         n_bytes = 0
         try:
             async with asyncio.timeout(self.config.body_timeout_seconds):

@@ -26,26 +26,26 @@ _HEAD = """<!DOCTYPE html>
 def openapi_page(openapi: Mapping[str, Any]) -> str:
     """Return the HTML page of an OpenAPI description."""
     info = openapi["info"]
-    parts = [
+    blocks = [
         _HEAD,
         f"<h1>{escape(info['title'])} {escape(info['version'])}</h1>",
         f"<p>{escape(info['description'])} For programs: <a href='openapi.json'>openapi.json</a>.</p>",
     ]
     for path, methods in openapi["paths"].items():
         for method, operation in methods.items():
-            parts.append(f"<h2><code>{method.upper()} {escape(path)}</code></h2>")
-            parts.append(f"<p>{escape(operation.get('description') or operation['summary'])}</p>")
+            blocks.append(f"<h2><code>{method.upper()} {escape(path)}</code></h2>")
+            blocks.append(f"<p>{escape(operation.get('description') or operation['summary'])}</p>")
             body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
             if body is not None:
-                parts.append(_fields(openapi["components"]["schemas"][body["$ref"].rpartition("/")[2]]))
+                blocks.append(_fields(openapi["components"]["schemas"][body["$ref"].rpartition("/")[2]]))
             answers = [
                 f"<li>{escape(status)}: {escape(answer['description'])}</li>"
                 for status, answer in operation["responses"].items()
                 if status != "200"
             ]
             if body is not None:
-                parts += ["<p>Answers other than 200:</p>", "<ul>", *answers, "</ul>"]
-    return "\n".join([*parts, "</main>", "</body>", "</html>", ""])
+                blocks += ["<p>Answers other than 200:</p>", "<ul>", *answers, "</ul>"]
+    return "\n".join([*blocks, "</main>", "</body>", "</html>", ""])
 
 
 def _fields(schema: Mapping[str, Any]) -> str:
@@ -62,7 +62,7 @@ def _fields(schema: Mapping[str, Any]) -> str:
 
 def _kind(field: Mapping[str, Any]) -> str:
     if "anyOf" in field:
-        return " or ".join(_kind(one) for one in field["anyOf"])
+        return " or ".join(_kind(choice) for choice in field["anyOf"])
     if "enum" in field:
         return ", ".join(json.dumps(value) for value in field["enum"])
     if "const" in field:

@@ -19,23 +19,15 @@ JSON = "application/json"
 
 
 class Problem(Exception):
-    """A request that is not answered with a result.
-
-    Args:
-        status: The HTTP status.
-        message: What was given, what was expected, and how to fix it.
-        param: The field of the request that it is about.
-        code: A short name of the problem for programs.
-        headers: Further headers of the answer.
-    """
+    """A request that is not answered with a result: an HTTP status and a message that says how to fix it."""
 
     def __init__(
         self,
         status: int,
         message: str,
         *,
-        param: str | None = None,
-        code: str | None = None,
+        param: str | None = None,  # the field of the request that it is about
+        code: str | None = None,  # a short name of the problem for programs
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
@@ -80,17 +72,17 @@ async def _invalid(request: Request, error: RequestValidationError) -> Response:
     """Answer a body that is not JSON with 400, and one that has other fields or types with 422."""
     first: dict[str, Any] = error.errors()[0]
     kind, message = first["type"], str(first["msg"]).removeprefix("Value error, ")
-    place = [str(part) for part in first["loc"][1:]]
+    path = [str(key) for key in first["loc"][1:]]
     if kind == "json_invalid":
         reason = first.get("ctx", {}).get("error", "")
         return Problem(400, f"The body is not valid JSON: {reason}.", code="invalid_json").response()
-    if not place and kind != "value_error":
+    if not path and kind != "value_error":
         return Problem(
             422, "Expected a JSON object in the body, with the header Content-Type: application/json."
         ).response()
-    param = ".".join(place) or None
+    param = ".".join(path) or None
     if kind == "extra_forbidden":
-        message = "There is no such field. /docs lists the fields of each request."
+        message = "Unknown field. /docs lists the fields of each request."
     elif kind == "missing":
         message = "The field is missing."
     return Problem(422, f"{param}: {message}" if param else message, param=param).response()

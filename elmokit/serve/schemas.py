@@ -26,11 +26,7 @@ _TEXTS_SCHEMA = {
 
 
 def check_text(value: Any, what: str = "the text") -> Any:
-    """Check that a JSON value is a text or a list of tokens, which UTF-8 can represent.
-
-    Raises:
-        ValueError: It is something else.
-    """
+    """Check that a JSON value is a text or a list of tokens, which UTF-8 can represent."""
     if isinstance(value, list):
         for token in value:
             if isinstance(token, int):
@@ -39,9 +35,9 @@ def check_text(value: Any, what: str = "the text") -> Any:
                 raise ValueError(f"{what} must be a string or a list of strings.")
     elif not isinstance(value, str):
         raise ValueError(f"{what} must be a string or a list of strings.")
-    for part in [value] if isinstance(value, str) else value:
+    for string in [value] if isinstance(value, str) else value:
         try:
-            part.encode("utf-8")
+            string.encode("utf-8")
         except UnicodeEncodeError:
             raise ValueError(f"{what} has half of a surrogate pair, which is not a character.") from None
     return value
@@ -54,14 +50,12 @@ def _check_texts(value: Any) -> list[Text]:
         raise ValueError("expected a string, a list of strings, or a list of lists of tokens.")
     if value and isinstance(value[0], int):
         raise ValueError("expected strings, but got numbers. The tokens of this server are words, not ids.")
-    return [check_text(one, f"text {number}") for number, one in enumerate(value)]
+    return [check_text(text, f"text {number}") for number, text in enumerate(value)]
 
 
 def _check_layers(value: Any) -> list[int]:
-    """Check a list of layers, and return each of them once.
-
-    Its length is checked first: pydantic would list the errors of millions of items one by one.
-    """
+    """Check a list of layers, and return each of them once."""
+    # The length first: pydantic would list the errors of millions of items one by one.
     if isinstance(value, list) and len(value) > MAX_LAYERS:
         raise ValueError(f"the list has {len(value):,} layers, and {MAX_LAYERS:,} are allowed.")
     if not isinstance(value, list) or not all(_is_integer(layer) for layer in value):

@@ -29,20 +29,9 @@ EXAMPLES = "example sentences"
 
 
 class ServedModel:
-    """A model with what its endpoints need: sentence embedder, language model, tokenizer and index.
+    """A model with what its endpoints need: sentence embedder, language model, tokenizer and index."""
 
-    The methods that compute map a list of sentences to one result each, and are called by one thread at a time.
-
-    Args:
-        elmo: The model.
-        config: The settings of the server.
-        folder: Where an index over the example sentences is written, if there is no other.
-
-    Raises:
-        ConfigError: The model cannot be used as the settings say.
-        OutputError: There is no index at its path, or it is damaged.
-        MissingExtraError: The tokenizer is not installed.
-    """
+    # The methods that compute map a list of sentences to one result each, and are called by one thread at a time.
 
     def __init__(self, elmo: Elmo, config: ServeConfig, folder: Path) -> None:
         self.elmo = elmo
@@ -51,10 +40,10 @@ class ServedModel:
         self.tokenize = get_tokenizer("treebank" if config.tokenize else "spaces")
         self.embedder, self.pooling = _sentence_embedder(elmo, config.pooling)
         if self.mix is not None:
-            stored = elmo.model.card[MIX]
-            elmo.mix = FixedMix(stored["weights"], stored["gamma"])
+            mix = elmo.model.card[MIX]
+            elmo.mix = FixedMix(mix["weights"], mix["gamma"])
         if config.index is None:
-            self.index = build_index(elmo, _example_sentences, folder / "index")
+            self.index = build_index(elmo, lambda: (sentence.split() for sentence in SENTENCES), folder / "index")
             self.index_name = EXAMPLES
         else:
             self.index = OccurrenceIndex(config.index)
@@ -84,15 +73,15 @@ class ServedModel:
     @property
     def mix(self) -> dict[str, Any] | None:
         """The weights and gamma of the scalar mix that came with the model, or None."""
-        stored = self.elmo.model.card.get(MIX)
-        if not isinstance(stored, dict):
+        mix = self.elmo.model.card.get(MIX)
+        if not isinstance(mix, dict):
             return None
-        raw = np.asarray(stored["weights"], np.float64)
+        raw = np.asarray(mix["weights"], np.float64)
         weights = np.exp(raw - raw.max())
-        return {"weights": (weights / weights.sum()).tolist(), "gamma": float(stored["gamma"])}
+        return {"weights": (weights / weights.sum()).tolist(), "gamma": float(mix["gamma"])}
 
     def facts(self) -> dict[str, Any]:
-        """Return what ``GET /v1/models`` says about the model."""
+        """Describe the model for ``GET /v1/models``."""
         return {
             "id": self.name,
             "object": "model",
@@ -117,18 +106,14 @@ class ServedModel:
         return list(self.embedder.embed(sentences))
 
     def token_vectors(self, layers: Any) -> Callable[[Sequence[Sequence[str]]], list[NDArray[np.float32]]]:
-        """Return the function that computes token vectors of the given layers, as ``Elmo.embed``.
-
-        Raises:
-            ConfigError: A layer does not exist, or there is no mix.
-        """
+        """Return the function that computes token vectors of the given layers, as ``Elmo.embed``."""
         if layers == "mix" and self.mix is None:
             raise ConfigError("layers is 'mix', but this model has no scalar mix of its own. Choose 'average'.")
         self.elmo.embed([], layers=layers)  # checks the layers
         return partial(self.elmo.embed, layers=layers)
 
     def n_selected(self, layers: Any) -> int:
-        """Return how many layers a request for token vectors gets."""
+        """Count the layers that a request for token vectors gets."""
         return self.elmo.n_layers if layers == "all" else len(layers) if isinstance(layers, list) else 1
 
     def surprisals(self, sentences: Sequence[Sequence[str]]) -> list[Surprisal]:
@@ -138,10 +123,6 @@ class ServedModel:
     def expected(self, queries: Sequence[Query], n: int) -> list[list[dict[Direction, list[Substitute]]]]:
         """Find the words that each direction, and both together, expect at positions of sentences."""
         return list(expected_words(self.elmo.model, queries, self.expectations, n))
-
-
-def _example_sentences() -> Any:
-    return (sentence.split() for sentence in SENTENCES)
 
 
 def _sentence_embedder(elmo: Elmo, pooling: Pooling) -> tuple[SentenceEmbedder, str]:

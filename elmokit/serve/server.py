@@ -42,19 +42,12 @@ KEEP_ALIVE_SECONDS = 75  # longer than a reverse proxy's, which might otherwise 
 
 
 def serve(
-    open_elmo: Callable[[], Elmo], config: ServeConfig, report: Callable[[str], None], threads: int | None = None
+    open_elmo: Callable[[], Elmo],  # called once the settings are checked
+    config: ServeConfig,
+    report: Callable[[str], None],  # called with the address once the model is open
+    threads: int | None = None,  # of each process; None divides the cores among the processes
 ) -> None:
-    """Serve a model until SIGTERM or Ctrl-C, then answer the accepted requests.
-
-    Args:
-        open_elmo: Opens the model. It is called once the settings are checked.
-        config: The settings.
-        report: Called with the address once the model is open.
-        threads: Threads of each process for computing. None divides the cores among the processes.
-
-    Raises:
-        ConfigError: The address cannot be used, or another setting is not valid.
-    """
+    """Serve a model until SIGTERM or Ctrl-C, then answer the accepted requests."""
     token = _read_token(config)
     with _listen(config) as listener, tempfile.TemporaryDirectory(prefix="elmokit-serve-") as folder:
         if threads is None:
@@ -163,7 +156,7 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        """Return whether to stop; called ten times a second."""
+        """Check, ten times a second, whether to stop."""
         if self.stop_at is not None and time.monotonic() > self.stop_at:
             self.should_exit = True
         return bool(await super().on_tick(counter))
@@ -202,7 +195,7 @@ def _allow_connections(n: int, report: Callable[[str], None]) -> int:
     """Raise the limit of open files as far as connections need it, and return how many connections it allows."""
     try:
         import resource
-    except ImportError:  # Windows has no such limit
+    except ImportError:  # Windows has no limit
         return n
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= n + RESERVED_FILES:

@@ -18,24 +18,20 @@ from types import FrameType
 MIN_UPTIME_SECONDS = 5.0
 """A process that ends sooner is started again only after this time, so that a broken one does not use up the CPU."""
 POLL_SECONDS = 0.1
-"""How often a process looks at the others, and for signals."""
+"""How often a process checks the others, and for signals."""
 
 
 def run_workers(
-    n_workers: int, work: Callable[[], None], close: Callable[[], None], stop_timeout_seconds: float
+    n_workers: int,
+    work: Callable[[], None],  # what each of them does; it returns after SIGTERM
+    # Closes the listening socket of this process when it is to stop. Otherwise clients could still connect, and nobody
+    # would answer.
+    close: Callable[[], None],
+    stop_timeout_seconds: float,
 ) -> None:
-    """Run a function in several processes until SIGTERM or SIGINT, and replace those that end before.
-
-    The signal is passed on to the processes. Those that still run after the time limit are killed. If this process is
-    killed itself, the others stop too.
-
-    Args:
-        n_workers: Number of processes.
-        work: What each of them does. It returns after SIGTERM.
-        close: Closes the listening socket of this process when it is to stop. Otherwise clients could still connect,
-            and nobody would answer.
-        stop_timeout_seconds: The time limit.
-    """
+    """Run a function in several processes until SIGTERM or SIGINT, and replace those that end before."""
+    # The signal is passed on to the processes. Those that still run after the time limit are killed. If this process is
+    # killed itself, the others stop too.
     gc.freeze()  # a collection in a process would write to the objects that it shares, and so copy their memory
     started: dict[int, float] = {}
     not_before = 0.0

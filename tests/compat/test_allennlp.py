@@ -274,7 +274,7 @@ def test_a_cache_that_begins_with_a_word_is_refused(files: Files) -> None:
         _ElmoBiLm(files.options, files.weights, vocab_to_cache=[padding, "The"])
 
 
-def test_only_the_cached_vectors_train_and_that_is_said(files: Files) -> None:
+def test_training_changes_only_the_cached_vectors_with_a_warning(files: Files) -> None:
     with pytest.warns(UserWarning, match="cached vectors are trained"):
         model = _ElmoBiLm(files.options, files.weights, requires_grad=True, vocab_to_cache=VOCABULARY)
     for _ in range(2):
@@ -462,7 +462,7 @@ def test_files_that_leave_out_a_projection_open_too(tmp_path: Path, projection_d
         model.to_model()
 
 
-def test_a_model_that_allennlp_has_no_place_for_says_so(tmp_path: Path) -> None:
+def test_a_model_that_allennlp_cannot_represent_is_refused(tmp_path: Path) -> None:
     words = write_files(tmp_path / "w", dataclasses.replace(CONFIG, char_cnn=None, n_words=5))
     one_way = write_files(tmp_path / "o", dataclasses.replace(CONFIG, bidirectional=False))
     with pytest.raises(ConfigError, match="reads words"):
@@ -473,7 +473,7 @@ def test_a_model_that_allennlp_has_no_place_for_says_so(tmp_path: Path) -> None:
         Elmo(str(tmp_path / "none.json"), str(tmp_path / "none.hdf5"), 1)
 
 
-def test_a_folder_of_ours_serves_too(files: Files, tmp_path: Path) -> None:
+def test_an_elmokit_directory_opens_too(files: Files, tmp_path: Path) -> None:
     save_model(open_model(files.weights), tmp_path / "ours")
     output = Elmo(None, str(tmp_path / "ours"), 1, dropout=0)(batch_to_ids(SENTENCES))
     expected = Elmo(files.options, files.weights, 1, dropout=0)(batch_to_ids(SENTENCES))

@@ -36,7 +36,7 @@ def random_lstm(**switches: bool) -> ElmoLstm:
     return lstm
 
 
-def test_boundaries_go_around_rows_of_ids_and_come_off_again() -> None:
+def test_boundaries_are_added_to_rows_of_ids_and_removed_again() -> None:
     ids = torch.tensor([[4, 5, 6], [7, 0, 0], [0, 0, 0]])
     bounded, mask = add_sentence_boundary_token_ids(ids, ids > 0, 1, 2)
     assert bounded.tolist() == [[1, 4, 5, 6, 2], [1, 7, 2, 0, 0], [1, 2, 0, 0, 0]]
@@ -46,7 +46,7 @@ def test_boundaries_go_around_rows_of_ids_and_come_off_again() -> None:
     assert inside.tolist() == (ids > 0).tolist()
 
 
-def test_boundaries_go_around_rows_of_vectors_that_have_no_positive_number() -> None:
+def test_boundaries_are_added_to_rows_of_vectors_without_positive_numbers() -> None:
     vectors = -torch.rand(2, 3, 4) * mask_of([3, 1], 3)[..., None]
     begin, end = torch.full((4,), -1.0), torch.full((4,), -2.0)
     bounded, mask = add_sentence_boundary_token_ids(vectors, mask_of([3, 1], 3).long(), begin, end)
@@ -133,7 +133,7 @@ def test_cell_reads_long_rows_in_pieces_as_in_one() -> None:
     torch.testing.assert_close(whole, torch.cat([first, second], dim=1))
 
 
-def test_cell_starts_orthogonal_with_an_open_forget_gate_and_wants_sorted_rows() -> None:
+def test_new_cell_is_orthogonal_with_an_open_forget_gate_and_requires_sorted_rows() -> None:
     cell = LstmCellWithProjection(7, 7, 7)
     block = cell.input_linearity.weight[7:14]
     torch.testing.assert_close(block @ block.t(), torch.eye(7), atol=1e-5, rtol=0)
@@ -228,7 +228,7 @@ def test_a_row_that_became_nan_is_not_carried() -> None:
     torch.testing.assert_close(after[:, 1], expected[:, 1])
 
 
-def test_state_follows_to_another_number_type_and_out_of_inference_mode() -> None:
+def test_state_follows_to_another_dtype_and_out_of_inference_mode() -> None:
     lstm = random_lstm()
     inputs, mask = torch.rand(2, 3, 3), mask_of([3, 2], 3)
     with torch.inference_mode():

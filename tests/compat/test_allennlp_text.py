@@ -48,7 +48,7 @@ def test_added_tokens_have_an_id_of_their_own_and_mappers_compare_by_them() -> N
     assert (mapper.max_word_length, mapper.padding_character) == (50, 260)
 
 
-def test_indexer_speaks_as_in_2_10_and_as_in_0_9() -> None:
+def test_indexer_has_the_methods_of_2_10_and_0_9() -> None:
     indexer = ELMoTokenCharactersIndexer()
     tokens = [SimpleNamespace(text="Second"), SimpleNamespace(text=".")]
     expected = [padded(259, 84, 102, 100, 112, 111, 101, 260), padded(259, 47, 260)]
@@ -82,7 +82,7 @@ def test_batch_to_ids_pads_with_zero_rows() -> None:
     assert batch_to_ids([["a", "b"]], max_word_length=20).shape == (1, 2, 20)
 
 
-def test_batch_to_ids_of_nothing_has_the_expected_shape_and_strings_are_refused() -> None:
+def test_batch_to_ids_accepts_an_empty_batch_and_refuses_strings() -> None:
     assert batch_to_ids([[]]).shape == (1, 0, 50)
     assert batch_to_ids([]).shape == (0, 0, 50)
     with pytest.raises(TextError, match="list of tokens"):
@@ -104,7 +104,7 @@ def test_vocabulary_script_writes_vectors_and_the_longer_vocabulary(tmp_path: Pa
     np.testing.assert_allclose(np.array([row[1:] for row in rows], dtype=np.float32), expected, atol=1e-6)
 
 
-def test_vocabulary_script_wants_the_word_for_unknown_words_first(tmp_path: Path) -> None:
+def test_vocabulary_script_requires_the_unknown_word_first(tmp_path: Path) -> None:
     files = write_files(tmp_path / "model")
     vocabulary = tmp_path / "words.txt"
     vocabulary.write_text("the\ncat\n", encoding="utf-8")

@@ -143,7 +143,7 @@ def test_words_of_two_characters_are_refused(tmp_path: Path) -> None:
 # The batchers
 
 
-def test_character_batches_are_one_up_and_zero_where_there_is_no_token(vocab_file: Path) -> None:
+def test_character_ids_are_shifted_by_one_and_zero_on_padding(vocab_file: Path) -> None:
     ids = Batcher(vocab_file, 50).batch_sentences([["The", "first", "sentence"], ["Second", "."]])
     assert ids.shape == (2, 5, 50)
     assert ids.dtype == np.int64
@@ -154,7 +154,7 @@ def test_character_batches_are_one_up_and_zero_where_there_is_no_token(vocab_fil
     assert not ids[1, 4].any()
 
 
-def test_token_batches_are_one_up_and_zero_where_there_is_no_token(tmp_path: Path) -> None:
+def test_token_ids_are_shifted_by_one_and_zero_on_padding(tmp_path: Path) -> None:
     lines = [f"word{number}" for number in range(100)]
     places = {"</S>": 0, "<S>": 1, "<UNK>": 2, "sentence": 5, "The": 17, ".": 20, "Second": 66, "first": 74}
     for word, place in places.items():
@@ -211,7 +211,7 @@ def test_layer_0_is_the_token_vector_twice_and_padding_is_zero_above_it(
     torch.testing.assert_close(padding, padding[:1].expand_as(padding), rtol=0, atol=0)
 
 
-def test_state_is_carried_row_by_row_and_other_rows_stand_still(files: tuple[Path, Path], vocab_file: Path) -> None:
+def test_state_is_carried_row_by_row_and_other_rows_keep_theirs(files: tuple[Path, Path], vocab_file: Path) -> None:
     batcher = Batcher(vocab_file, 50)
     model = BidirectionalLanguageModel(*files, max_batch_size=4)
     first = model(batcher.batch_sentences(SENTENCES))["lm_embeddings"]
@@ -236,14 +236,14 @@ def test_each_stream_has_its_own_state(files: tuple[Path, Path], vocab_file: Pat
     assert (model(ids, "context")["lm_embeddings"] - context).abs().max() > 1e-3
 
 
-def test_without_state_a_call_does_not_hear_of_the_one_before(files: tuple[Path, Path], vocab_file: Path) -> None:
+def test_without_state_a_call_does_not_depend_on_earlier_calls(files: tuple[Path, Path], vocab_file: Path) -> None:
     ids = Batcher(vocab_file, 50).batch_sentences(SENTENCES)
     model = BidirectionalLanguageModel(*files, max_batch_size=1, stateful=False)
     torch.testing.assert_close(model(ids)["lm_embeddings"], model(ids)["lm_embeddings"], rtol=0, atol=0)
     assert not model.states
 
 
-def test_what_a_model_cannot_read_is_refused(files: tuple[Path, Path], vocab_file: Path) -> None:
+def test_ids_that_a_model_cannot_read_are_refused(files: tuple[Path, Path], vocab_file: Path) -> None:
     model = BidirectionalLanguageModel(*files, max_batch_size=2)
     batcher = Batcher(vocab_file, 50)
     with pytest.raises(ConfigError, match="max_batch_size is 2"):
@@ -318,7 +318,7 @@ def test_dumped_token_embeddings_are_a_table_in_the_order_of_the_file(
     np.testing.assert_allclose(table[[0, 7, 1]], ops["token_embeddings"][0].numpy(), atol=1e-6)
 
 
-def test_more_words_than_go_at_once_are_all_dumped(
+def test_words_of_several_batches_are_all_dumped(
     files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vocab_file = file_of(tmp_path / "v", *WORDS)
@@ -492,7 +492,7 @@ def test_the_top_layer_alone_is_scaled_by_gamma(ops: Any) -> None:
     assert len([parameter for parameter in ops.mixes.parameters() if parameter.requires_grad]) == 2
 
 
-def test_no_l2_coefficient_is_no_penalty(ops: Any) -> None:
+def test_without_an_l2_coefficient_there_is_no_penalty(ops: Any) -> None:
     ops.mixes["input_ELMo"] = WeightLayers(3)
     nn.init.ones_(ops.mixes["input_ELMo"].W)
     assert weight_layers("input", ops)["regularization_op"][0].item() == 0.0
@@ -523,7 +523,7 @@ def test_one_name_is_one_set_of_variables_that_learns(files: tuple[Path, Path], 
     assert all(parameter.grad is None for parameter in model.bilm.parameters())
 
 
-def test_what_weight_layers_cannot_name_is_refused(ops: Any) -> None:
+def test_weight_layers_refuses_invalid_names(ops: Any) -> None:
     weight_layers("input", ops)
     with pytest.raises(ConfigError, match="other switches"):
         weight_layers("input", ops, use_top_only=True)
@@ -533,7 +533,7 @@ def test_what_weight_layers_cannot_name_is_refused(ops: Any) -> None:
         weight_layers("input", dict(ops))
 
 
-def test_cached_vectors_are_mixed_in_a_store_of_ones_own(ops: Any) -> None:
+def test_cached_vectors_can_be_mixed_with_variables_of_your_own(ops: Any) -> None:
     mixes = nn.ModuleDict()
     plain = {"lm_embeddings": ops["lm_embeddings"], "mask": ops["mask"]}
     mixed = weight_layers("input", plain, mixes=mixes)["weighted_op"]

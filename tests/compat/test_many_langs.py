@@ -12,7 +12,7 @@ from elmokit.errors import ConfigError, TextError
 from tests.helpers.many_langs_files import SENTENCES, toy_model
 
 
-def test_each_output_layer_is_what_it_was(tmp_path: Path) -> None:
+def test_each_output_layer_is_that_of_the_old_class(tmp_path: Path) -> None:
     toy = toy_model()
     embedder = Embedder(str(toy.write(tmp_path / "toy")), batch_size=2)
     expected = [toy.layers(sentence) for sentence in SENTENCES]
@@ -45,7 +45,7 @@ def test_state_can_be_carried(tmp_path: Path) -> None:
     assert np.abs(first - second).max() > 1e-3
 
 
-def test_nothing_and_empty_sentences_are_welcome(tmp_path: Path) -> None:
+def test_empty_lists_and_empty_sentences_work(tmp_path: Path) -> None:
     embedder = Embedder(toy_model().write(tmp_path / "toy"))
     assert embedder.sents2elmo([]) == []
     empty, full = embedder.sents2elmo([[], ["das"]], -2)

@@ -85,7 +85,7 @@ def test_a_sentence_average_is_the_plain_mean_of_its_real_tokens(elmo: ElmoModel
 
 
 @pytest.mark.parametrize("warmup", [True, False])
-def test_a_sentence_has_the_same_vectors_in_any_company(elmo: ElmoModel, warmup: bool) -> None:
+def test_vectors_of_a_sentence_do_not_depend_on_other_sentences(elmo: ElmoModel, warmup: bool) -> None:
     alone = elmo.get_elmo_vectors([TEXTS[0]], warmup=warmup, layers="all")
     for texts in (TEXTS, TEXTS[::-1], [TEXTS[3]] * 70 + [TEXTS[0]]):
         place = texts.index(TEXTS[0])
@@ -101,7 +101,7 @@ def test_warmup_is_the_warm_start_and_without_it_state_is_zero(tmp_path: Path, e
     assert np.abs(difference).max() > 1e-3
 
 
-def test_no_sentence_is_an_empty_array(elmo: ElmoModel) -> None:
+def test_an_empty_list_gives_an_empty_array(elmo: ElmoModel) -> None:
     assert elmo.get_elmo_vectors([]).shape == (0, 0, 64)
     assert elmo.get_elmo_vector_average([], layers="all").shape == (0, 3, 64)
 
@@ -165,7 +165,7 @@ def test_substitutes_come_for_any_number_of_sentences_in_their_order(tmp_path: P
         np.testing.assert_allclose(entry["forward"]["logp"], other["forward"]["logp"], atol=1e-5)
 
 
-def test_the_boundaries_are_no_substitutes_unless_asked_for(tmp_path: Path) -> None:
+def test_boundaries_are_substitutes_only_on_request(tmp_path: Path) -> None:
     elmo = full_model(tmp_path)
     every, words = (
         elmo.get_elmo_substitutes(["the cat sat"], topn=len(WORDS), nodelimiters=nodelimiters)[0]

@@ -42,6 +42,9 @@ def _apply(change: str, folder: Path) -> str:
     name, lines = head.removeprefix("--- "), body.splitlines()
     old, new = ("\n".join(line[1:] for line in lines if line[0] in signs) for signs in (" -", " +"))
     file = folder / name
+    if not file.exists():  # outside the package
+        file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, file)
     content = file.read_text(encoding="utf-8")
     assert content.count(old) == 1, f"{name} does not have this once: {old}"
     file.write_text(content.replace(old, new), encoding="utf-8")

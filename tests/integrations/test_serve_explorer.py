@@ -121,7 +121,7 @@ def test_the_heat_map_shows_the_surprisal_of_each_direction(page: Any) -> None:
 SHARE = "button => getComputedStyle(button).getPropertyValue('--share')"
 
 
-def test_pointing_at_a_token_tells_what_was_expected(page: Any) -> None:
+def test_pointing_at_a_token_shows_the_expected_words(page: Any) -> None:
     show(page, TEXT)
     page.get_by_role("button", name="its, ").hover()
     expected = LanguageModel.from_pretrained().substitutes(TOKENS, 3, n=8)

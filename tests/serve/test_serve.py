@@ -207,7 +207,7 @@ BAD = {
     "null": ("embeddings", {"input": [None]}, 422, "text 0 must be a string or a list of strings"),
     "token ids": ("embeddings", {"input": [1, 2]}, 422, "words, not ids"),
     "lists of token ids": ("embeddings", {"input": [[1, 2]]}, 422, "tokens are strings here"),
-    "unknown field": ("tokens", {"input": "a", "layer": 1}, 422, "layer: There is no such field"),
+    "unknown field": ("tokens", {"input": "a", "layer": 1}, 422, "layer: Unknown field"),
     "unknown model": ("embeddings", {"input": "a", "model": "gpt"}, 404, "This server has 'tiny'"),
     "unknown layer": ("tokens", {"input": "a", "layers": 9}, 422, "Layer 9 does not exist"),
     "no layers": ("tokens", {"input": "a", "layers": []}, 422, "layers is []"),

@@ -1,0 +1,105 @@
+"""What AllenNLP keeps in ``allennlp.common``: its error, objects from configs (``from_params``), and files."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
+
+import torch
+from torch import nn
+
+from elmokit.errors import ConfigError, ModelNotFoundError
+from elmokit.formats.fetch import local_path, normalize_url
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+
+ConfigurationError = ConfigError  # AllenNLP's name
+
+Source = str | Path | None
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def open_files(options_file: Source, weight_file: Source) -> PretrainedBiLM:
+    """Open a model given as AllenNLP's two arguments; the weights may be any model that elmokit opens."""
+    if weight_file is None:
+        raise ConfigurationError(f"No model given: weight_file is None (options_file is {options_file!r}).")
+    return open_model(weight_file, options=options_file)
+
+
+def on_cuda_device(module: Module, number: int) -> Module:
+    """Move a module to the CUDA device with this number; -1 leaves it on the CPU."""
+    try:
+        return module if number < 0 else module.to(torch.device("cuda", number))
+    except (RuntimeError, AssertionError) as error:  # PyTorch asserts that it was compiled with CUDA
+        reason = str(error).splitlines()[0]
+        raise ConfigurationError(f"CUDA device {number} cannot be used: {reason}. Pass -1 to use the CPU.") from None
+
+
+class Params(dict[str, Any]):
+    """A table of a config, in place of AllenNLP's ``Params``: a dict whose argument has the old name."""
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        super().__init__(params)
+
+
+class FromParams:
+    """Gives a class the method ``from_params``."""
+
+    registered_name: ClassVar[str] = ""
+    """The ``type`` that selects the class in AllenNLP's configs."""
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Any], vocab: Any = None) -> Self:
+        """Create an object from a table of a config.
+
+        Args:
+            params: The constructor's arguments by their names: a dict or AllenNLP's ``Params``, which is not changed.
+                A ``type`` must be the registered name.
+            vocab: AllenNLP's ``Vocabulary``. Only needed for ``namespace_to_cache`` of 0.9, whose words become
+                ``vocab_to_cache``.
+
+        Raises:
+            ConfigurationError: The constructor has no argument of a name, ``type`` is another class, or ``vocab`` is
+                missing.
+        """
+        arguments = {name: dict(value) if isinstance(value, Mapping) else value for name, value in params.items()}
+        if (kind := arguments.pop("type", cls.registered_name)) != cls.registered_name:
+            raise ConfigurationError(f"type is {kind!r}; {cls.__name__} is registered as {cls.registered_name!r}.")
+        if (namespace := arguments.pop("namespace_to_cache", None)) is not None:
+            if vocab is None:
+                raise ConfigurationError("namespace_to_cache needs the words of a vocabulary. Pass vocab too.")
+            arguments["vocab_to_cache"] = list(vocab.get_token_to_index_vocabulary(namespace))
+        if unknown := arguments.keys() - inspect.signature(cls).parameters:
+            raise ConfigurationError(f"{cls.__name__} has no parameters named {', '.join(sorted(unknown))}.")
+        return cls(**arguments)
+
+
+def cached_path(
+    url_or_filename: str | Path,
+    cache_dir: str | Path | None = None,
+    extract_archive: bool = False,
+    force_extract: bool = False,
+) -> str:
+    """Return the path of a file on this machine, which is downloaded first if it is given as a URL.
+
+    Args:
+        url_or_filename: A path, or an http, https or file URL.
+        cache_dir: Ignored; downloads are in elmokit's cache, which ``ELMOKIT_CACHE`` names.
+        extract_archive, force_extract: Must be False; elmokit opens the archives of models without unpacking them
+            first.
+
+    Raises:
+        ModelNotFoundError: The file does not exist or cannot be downloaded.
+        ConfigurationError: An archive is to be unpacked.
+    """
+    if extract_archive or force_extract:
+        raise ConfigurationError(
+            f"cached_path cannot unpack {url_or_filename}. Pass an archive of a model as it is to the class that opens "
+            "it, and unpack any other archive yourself."
+        )
+    path = local_path(normalize_url(url_or_filename))
+    if not path.exists():
+        raise ModelNotFoundError(f"There is no file {path}.")
+    return str(path)
