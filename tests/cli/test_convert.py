@@ -67,6 +67,7 @@ def test_a_run_converts_to_a_folder_with_all_that_was_trained(shell, kind: str) 
     assert open_model("more").card["initial"]["card"] == after.card
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_converts_to_hdf5_and_reports_what_is_left_out(shell, kind: str) -> None:  # type: ignore[no-untyped-def]
     Path("text.txt").write_text(TEXT)

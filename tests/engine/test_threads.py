@@ -97,6 +97,7 @@ def run_script(script: str, size: str) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["small", "large"])
 @pytest.mark.usefixtures("library")
 def test_a_forked_process_can_compute(size: str) -> None:
@@ -124,6 +125,7 @@ busy.join()
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["small", "large"])
 @pytest.mark.usefixtures("library")
 def test_without_threads_of_the_system_the_caller_computes_alone(size: str) -> None:

@@ -113,6 +113,7 @@ def test_accepted_requests_are_answered_after_sigterm(model: Path, options: tupl
     assert set(clients.outcomes) == {200}
 
 
+@pytest.mark.slow
 def test_a_stopping_server_is_not_ready_and_closes_connections(model: Path) -> None:
     with serving(model, "--drain-seconds", "30") as server:
         assert server.get("/readyz").status == 200
@@ -127,6 +128,7 @@ def test_a_stopping_server_is_not_ready_and_closes_connections(model: Path) -> N
     assert code == 0
 
 
+@pytest.mark.slow
 def test_workers_share_the_weights_and_are_replaced(model: Path) -> None:
     with serving(model, "--workers", "2") as server:
         while len(first := server.children()) < 2:
@@ -145,6 +147,7 @@ def test_workers_share_the_weights_and_are_replaced(model: Path) -> None:
     assert code == 0
 
 
+@pytest.mark.slow
 def test_weights_are_in_memory_once(tmp_path: Path) -> None:
     if not Path("/proc/self/smaps_rollup").exists():
         pytest.skip("needs Linux")
@@ -165,6 +168,7 @@ def test_weights_are_in_memory_once(tmp_path: Path) -> None:
     assert max(private) < n_bytes
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_reported_in_one_line(model: Path, shell: Shell) -> None:
     with serving(model) as server:
         result = shell("serve", "--model", str(model), "--port", str(server.port))
@@ -191,6 +195,7 @@ def test_a_wrong_setting_is_reported_in_one_line(shell: Shell, options: list[str
     assert message in result.err
 
 
+@pytest.mark.slow
 def test_answers_are_not_delayed_by_nagles_algorithm(model: Path) -> None:
     with serving(model) as server:
         seconds = []

@@ -70,6 +70,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_an_integration_is_added_in_one_file_and_three_lists_as_the_page_says(tmp_path: Path) -> None:
     pytest.importorskip("nltk")
     assert len(follow(PAGE, tmp_path)) == 4

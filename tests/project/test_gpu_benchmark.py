@@ -55,6 +55,7 @@ def test_what_no_longer_fits_into_the_time_of_its_part_is_left_out(folder: Path)
     assert {row["note"] for part in ("parity", "training") for row in results[part]} == {"left out: no time"}
 
 
+@pytest.mark.slow
 def test_mistakes_are_reported_in_a_line(folder: Path) -> None:
     ran = run(folder, "--device", "cpu", "--parts", "speed")
     assert ran.returncode == 2

@@ -59,6 +59,7 @@ def test_the_lstm_state() -> None:
     check_walk("The LSTM state", lambda: Elmo.from_pretrained("en-mini", start="zero"))
 
 
+@pytest.mark.slow
 def test_a_training_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("the cat sat .\na dog ran .\n" * 20)

@@ -303,6 +303,7 @@ def start(kind: str, out: str, **settings: Any) -> TrainingResult:
     return train("corpus.txt", held_out="corpus.txt", out=out, **given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["train", "words", "finetune", "distill"])
 def test_the_same_call_continues_an_interrupted_run(kind: str, corpus: Path) -> None:
     more: dict[str, Any] = {"input": "words", "softmax": "tied"} if kind == "words" else {}

@@ -156,6 +156,7 @@ def test_any_text_gives_pairs_or_one_clear_error(tmp_path_factory: pytest.TempPa
         assert "line" in str(error) or "is in UTF-" in str(error)  # noqa: PT017
 
 
+@pytest.mark.slow
 def test_the_shared_files_are_read_completely(shared: Path) -> None:
     data = shared / "data"
     trees_ = list(read_trees(str(data / "sst5/dev.txt")))
