@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, replace
 from typing import Literal
 
 from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_at_most, setting
@@ -58,7 +58,11 @@ class CharCNNConfig:
 
 @dataclass(frozen=True)
 class WordFeaturesConfig:
-    """Sizes of a word table whose vectors are concatenated with the char CNN's features, as in ELMoForManyLangs."""
+    """Sizes of a word table whose vectors are concatenated with the char CNN's features, as in ELMoForManyLangs.
+
+    With ``word_dim`` equal to ``projection_dim``, a tied softmax can share the table: layer 0 is then a word's spelling
+    plus its row in the softmax. Words outside the vocabulary have a row of zeros.
+    """
 
     n_words: int = setting(MISSING, "Number of words.")
     word_dim: int = setting(100, "Size of a word's vector.")
@@ -141,6 +145,27 @@ class BiLMConfig:
     def direction_names(self) -> list[Literal["forward", "backward"]]:
         """The names of the directions, in the order of every result that has a value for each."""
         return ["backward" if backward else "forward" for backward in self.read_backward]
+
+    @property
+    def word_table(self) -> str | None:
+        """The name of the table of words whose rows have the size of the outputs, so that a softmax can share them."""
+        if self.n_words is not None:
+            return "token_layer.embedding.weight"
+        words = self.word_features
+        return "token_layer.word_embedding.weight" if words and words.word_dim == self.projection_dim else None
+
+    @property
+    def n_table_words(self) -> int | None:
+        """The number of words in the :attr:`word_table`; None if there is none."""
+        if self.word_table is None:
+            return None
+        return self.n_words if self.word_features is None else self.word_features.n_words
+
+    def with_table_words(self, n_words: int) -> BiLMConfig:
+        """Return the architecture with another number of words in its :attr:`word_table`."""
+        if self.word_features is None:
+            return replace(self, n_words=n_words)
+        return replace(self, word_features=replace(self.word_features, n_words=n_words))
 
     @property
     def output_dim(self) -> int:

@@ -27,7 +27,7 @@ that. Small blocks also stay in the processor's cache."""
 
 @dataclass(frozen=True)
 class SoftmaxConfig:
-    """The softmax: ``full`` as in bilm-tf, ``tied`` to the embedding of a word-input model, or ``adaptive``."""
+    """The softmax: ``full`` as in bilm-tf, ``tied`` to the word table of the token layer, or ``adaptive``."""
 
     kind: Literal["full", "tied", "adaptive"] = setting("full", "The kind of softmax.")
     cutoffs: tuple[int, ...] = setting((), "The first word of each tail of an adaptive softmax, such as 2000,10000.")
@@ -49,13 +49,13 @@ class SoftmaxConfig:
         self,
         n_words: int,
         input_dim: int,  # of the LSTM's outputs (`projection_dim`)
-        table_words: int | None,  # of the table of a word-input model
+        table_words: int | None,  # of the token layer's table (`BiLMConfig.n_table_words`)
     ) -> None:
         """Check that the softmax fits a vocabulary and a biLM."""
         if self.kind == "tied" and table_words != n_words:
             raise ConfigError(
-                "A tied softmax shares the embedding of a word-input model with the same words. Read words instead "
-                f"of characters (n_words {n_words}, no char_cnn), or choose a full softmax."
+                "A tied softmax shares the word table of the token layer, which needs the same words. Read words, with "
+                f"or without characters (input 'both' or 'words', {n_words} words), or choose a full softmax."
             )
         if self.kind == "adaptive" and self.cutoffs[-1] >= n_words:
             raise ConfigError(
@@ -139,7 +139,7 @@ class WordSoftmax:
         config: SoftmaxConfig,
         arrays: Mapping[str, Floats],  # may be read when they are first needed
         n_words: int,
-        table: Mapping[str, Floats] | None = None,  # the token layer's, with row 0, for a tied softmax
+        table: tuple[Mapping[str, Floats], str] | None = None,  # of a tied one: arrays, and its name; with row 0
     ) -> None:
         self.config, self.arrays, self.n_words = config, arrays, n_words
         self._table = table
@@ -155,7 +155,8 @@ class WordSoftmax:
         if self._table is None:
             return self._array("weight")
         if "table" not in self._read:
-            self._read["table"] = self._table["token_layer.embedding.weight"]
+            arrays, name = self._table
+            self._read["table"] = arrays[name]
         return self._read["table"][1:]
 
     def scores(self, hidden: Floats) -> Floats:

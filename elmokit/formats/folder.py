@@ -169,10 +169,11 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         if vocabulary is None:
             raise ModelNotFoundError(f"{folder} has a softmax but no vocab.txt that names its words.")
         kind = from_dict(SoftmaxConfig, content.get("softmax"), f"{folder / 'config.json'}, softmax")
-        kind.check_sizes(len(vocabulary), config.projection_dim, config.n_words)
+        kind.check_sizes(len(vocabulary), config.projection_dim, config.n_table_words)
         shapes = kind.tensor_shapes(len(vocabulary), config.projection_dim)
         own_arrays = _read_stored(folder / "softmax.safetensors", shapes)
-        softmax = WordSoftmax(kind, own_arrays, len(vocabulary), arrays if kind.kind == "tied" else None)
+        table = (arrays, config.word_table) if kind.kind == "tied" and config.word_table is not None else None
+        softmax = WordSoftmax(kind, own_arrays, len(vocabulary), table)
     return PretrainedBiLM(
         Weights(config, arrays),
         family=NAME,

@@ -355,7 +355,8 @@ def _softmax(variables: _Variables, model: PretrainedBiLM, vocabulary: Vocabular
     config = SoftmaxConfig("full" if table_words is None else "tied")
     wanted = config.tensor_shapes(table_words or len(vocabulary), model.config.projection_dim)
     arrays = read_through(rows, wanted, shapes, variables.read, where)
-    return WordSoftmax(config, arrays, len(vocabulary), None if table_words is None else model.arrays)
+    table = model.config.word_table if config.kind == "tied" else None
+    return WordSoftmax(config, arrays, len(vocabulary), None if table is None else (model.arrays, table))
 
 
 def _all_adagrad(variables: _Variables, model: PretrainedBiLM) -> dict[str, Floats]:

@@ -315,7 +315,7 @@ class WordCharLayer(nn.Module):
         super().__init__()
         self.word_embedding = zero_padded_embedding(n_words + 1, word_dim)
         self.chars = chars
-        self.projection = nn.Linear(word_dim + (0 if chars is None else chars.output_dim), output_dim)
+        self.projection = TileLinear(word_dim + (0 if chars is None else chars.output_dim), output_dim)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights: word vectors of length about 1, as ELMoForManyLangs does; the rest as in the char CNN."""
@@ -324,6 +324,9 @@ class WordCharLayer(nn.Module):
         nn.init.zeros_(self.projection.bias)
         with torch.no_grad():
             self.word_embedding.weight[0] = 0.0
+            if (dim := self.word_embedding.embedding_dim) == len(self.projection.weight):
+                # A row that a tied softmax shares is added to the features' projection as it is, to begin with.
+                self.projection.weight[:, :dim] = torch.eye(dim)
         if self.chars is not None:
             self.chars.reset_parameters(generator)
 

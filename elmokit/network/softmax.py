@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.softmax import ROWS_AT_ONCE, SoftmaxConfig, softmax_nats
 from elmokit.network.backends import native_library_for, tile_library_for
-from elmokit.network.char_cnn import WordEmbedding
+from elmokit.network.char_cnn import WordCharLayer, WordEmbedding
 from elmokit.network.tile_layers import tile_cross_entropy
 
 
@@ -135,9 +135,18 @@ class AdaptiveSoftmax(nn.Module):
 SoftmaxModule = FullSoftmax | TiedSoftmax | AdaptiveSoftmax
 
 
+def word_table(token_layer: nn.Module, input_dim: int) -> nn.Embedding | None:
+    """Return the table of words whose rows have the size of a softmax's; None if the token layer has none."""
+    if isinstance(token_layer, WordEmbedding):
+        return token_layer.embedding
+    if isinstance(token_layer, WordCharLayer) and token_layer.word_embedding.embedding_dim == input_dim:
+        return token_layer.word_embedding
+    return None
+
+
 def build_softmax(config: SoftmaxConfig, n_words: int, input_dim: int, token_layer: nn.Module) -> SoftmaxModule:
     """Build a softmax with uninitialized parameters; a tied one shares the embedding of the token layer."""
-    table = token_layer.embedding if isinstance(token_layer, WordEmbedding) else None
+    table = word_table(token_layer, input_dim)
     config.check_sizes(n_words, input_dim, None if table is None else table.num_embeddings - 1)
     if table is not None and config.kind == "tied":
         return TiedSoftmax(table)

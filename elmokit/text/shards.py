@@ -5,7 +5,7 @@ A corpus can be larger than memory, so it cannot be shuffled as a whole. Instead
 * **group**: the files (shards) are shuffled, and ``OPEN_SHARDS`` of them are read at the same time;
 * **range**: about ``RANGE_LINES`` lines, an equal number from each file of the group, are held in memory and shuffled;
 * **block**: ``BLOCK_LINES`` of these lines are split into tokens at a time;
-* **sentence**: one line.
+* **passage**: lines that stay in the order of the text: one sentence, or about as many as were asked for.
 
 Shuffling over a wide range matters: neighboring lines come from the same document, and a language model that reads
 many of them in a row adapts to that document instead of the language. Lines are not split into tokens before their
@@ -30,6 +30,7 @@ from elmokit.storage.text_files import read_lines, split_tokens
 
 RANGE_LINES = 200_000
 BLOCK_LINES = 5_000
+_PASSAGES = 1  # seeds what is drawn within a range
 OPEN_SHARDS = 32  # files of one corpus often hold one kind of text each; reading many at a time mixes them
 
 
@@ -46,10 +47,10 @@ class BlockPosition(NamedTuple):
 
 
 class SentenceBlock(NamedTuple):
-    """Some tokenized sentences, in the order in which they are read."""
+    """Some passages of tokenized sentences, in the order in which they are read."""
 
     position: BlockPosition
-    sentences: list[list[str]]
+    passages: list[list[list[str]]]
 
 
 class SentenceBlocks:
@@ -65,6 +66,10 @@ class SentenceBlocks:
             ``n_ranks``-th file), so that all processes finish an epoch together however unequal the files are.
         one_by_one: Read one file after the other, and not ``OPEN_SHARDS`` at the same time.
         keep_blank: Take blank lines as sentences without tokens instead of skipping them.
+        passage_length: The mean number of sentences of a passage, which ends at a blank line. Half of the passages are
+            divided into their sentences again, so that a model learns to read with and without what comes before. 1
+            shuffles all sentences.
+        lower_case: The fraction of the sentences to read in lower case: a half of them all words, the others the first.
     """
 
     def __init__(
@@ -78,7 +83,10 @@ class SentenceBlocks:
         n_epochs: int | None = None,
         one_by_one: bool = False,
         keep_blank: bool = False,
+        passage_length: int = 1,
+        lower_case: float = 0.0,
     ) -> None:
+        self._passage_length, self._lower_case = passage_length, lower_case
         self._shards = list(shards)
         self._seed = list(seed)
         self._shuffle = shuffle
@@ -108,8 +116,8 @@ class SentenceBlocks:
         epoch, group, range_, block = start
         is_empty = not any(start)  # no block so far: this would loop forever
         while epoch != self._n_epochs:
-            order = self._order(len(self._shards), epoch)
-            while shards := order[group * self._n_open :][: self._n_open]:
+            shard_order = self._order(len(self._shards), epoch)
+            while shards := shard_order[group * self._n_open :][: self._n_open]:
                 n_lines = -(-RANGE_LINES // len(shards))  # of each file
                 readers = [read_lines(self._shards[shard]) for shard in shards]
                 for reader in readers:
@@ -117,24 +125,62 @@ class SentenceBlocks:
                     # lines are read and dropped.
                     for _ in islice(reader, range_ * n_lines):  # skip the ranges before the start
                         pass
-                while (lines := self._own_lines(readers, n_lines)) is not None:
-                    line_order = self._order(len(lines), epoch, group, range_)
-                    for first in range(block * BLOCK_LINES, len(lines), BLOCK_LINES):
+                while (passages := self._own_passages(readers, n_lines, (epoch, group, range_))) is not None:
+                    order = self._order(len(passages), epoch, group, range_)
+                    for first in range(block * BLOCK_LINES, len(passages), BLOCK_LINES):
                         is_empty = False
-                        sentences = [split_tokens(lines[line]) for line in line_order[first : first + BLOCK_LINES]]
-                        yield SentenceBlock(BlockPosition(epoch, group, range_, first // BLOCK_LINES), sentences)
+                        position = BlockPosition(epoch, group, range_, first // BLOCK_LINES)
+                        here = [passages[number] for number in order[first : first + BLOCK_LINES]]
+                        yield SentenceBlock(position, [[split_tokens(line) for line in lines] for lines in here])
                     range_, block = range_ + 1, 0
                 group, range_ = group + 1, 0
             if is_empty:
                 raise TextError(f"No sentence in {', '.join(map(str, self._shards))}: nothing to train on.")
             epoch, group = epoch + 1, 0
 
-    def _own_lines(self, readers: Sequence[Iterator[str]], n_lines: int) -> list[str] | None:
-        """Read the next range and keep this process's lines; None at the end of all files."""
-        lines = [line for reader in readers for line in islice(reader, n_lines)]
-        if not lines:
+    def _own_passages(
+        self, readers: Sequence[Iterator[str]], n_lines: int, position: tuple[int, ...]
+    ) -> list[list[str]] | None:
+        """Read the next range and keep this process's passages; None at the end of all files."""
+        by_file = [list(islice(reader, n_lines)) for reader in readers]
+        if not any(by_file):
             return None
-        return [line for line in lines if self._keep_blank or line.strip(" \t")][self._rank :: self._n_ranks]
+        # A stream of its own: the order of lines that stay alone is that of earlier versions.
+        generator = np.random.default_rng([*self._seed, *position, _PASSAGES])
+        passages = [passage for lines in by_file for passage in self._passages(lines, generator)]
+        return [self._cased(lines, generator) for lines in passages][self._rank :: self._n_ranks]
+
+    def _passages(self, lines: list[str], generator: np.random.Generator) -> Iterator[list[str]]:
+        if self._passage_length == 1:
+            yield from ([line] for line in lines if self._keep_blank or line.strip(" \t"))
+            return
+        passage: list[str] = []
+        length = self._passage_length  # of the present passage
+        for line in [*lines, ""]:
+            is_blank = not line.strip(" \t")
+            if passage and (is_blank or len(passage) == length):
+                if generator.random() < 0.5:
+                    yield passage
+                else:
+                    yield from ([alone] for alone in passage)
+                passage = []
+            if not is_blank:
+                if not passage:
+                    length = int(generator.integers(self._passage_length // 2, 3 * self._passage_length // 2 + 1))
+                passage.append(line)
+
+    def _cased(self, lines: list[str], generator: np.random.Generator) -> list[str]:
+        if not self._lower_case:
+            return lines
+        cased = []
+        for line, number in zip(lines, generator.random(len(lines)) / self._lower_case, strict=True):
+            if number < 0.5:
+                line = line.lower()
+            elif number < 1:
+                first, blank, others = line.partition(" ")
+                line = first.lower() + blank + others
+            cased.append(line)
+        return cased
 
     def _order(self, n_items: int, *position: int) -> list[int]:
         # Of the files of an epoch, or of the lines of a range.

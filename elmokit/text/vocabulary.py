@@ -81,6 +81,12 @@ class Vocabulary:
             )
         return ids
 
+    def known_ids(self, tokens: Iterable[str]) -> NDArray[np.int64]:
+        """Return the ids of tokens, ``(tokens,)``; -1 for those that are not in the list, and for ``<UNK>``."""
+        ids = np.array([self.ids.get(token, -1) for token in tokens], np.int64)
+        ids[ids == self.unknown_id] = -1
+        return ids
+
     def count_unknown(self, tokens: Iterable[str]) -> int:
         """Return how many of the tokens are not in the list, or are ``<UNK>``."""
         return sum(self.ids.get(token, self.unknown_id) == self.unknown_id for token in tokens)

@@ -101,11 +101,14 @@ class _TokenTable:
 
 @dataclass
 class _Row:
-    """The sentence that a row is in, with its boundaries, and how many of its tokens the row has read."""
+    """The sentence that a row is in, with its boundaries, how many of its tokens the row has read, and what follows."""
 
     tokens: list[str] = field(default_factory=list)
     numbers: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     n_read: int = 0
+    following: list[list[str]] = field(default_factory=list)
+    """The other sentences of its passage."""
+    following_numbers: list[NDArray[np.int32]] = field(default_factory=list)
 
     @property
     def n_left(self) -> int:
@@ -123,6 +126,7 @@ class _RowReader:
         self.block_position = BlockPosition()
         self.n_taken = 0  # sentences of the current block that rows have taken
         self._sentences: list[list[str]] = []  # of the current block
+        self._passages: list[slice] = []
         self._numbers: list[NDArray[np.int32]] = []
 
     def fill(self, read_backward: Sequence[bool], window_length: int) -> NDArray[np.int32]:
@@ -137,7 +141,7 @@ class _RowReader:
                 if not row.n_left:
                     # Rows take sentences on demand. If each row had a fixed part of the corpus, as is common, it would
                     # read that part in order for a whole epoch, and the shuffling would be lost.
-                    row = self.rows[index] = self._next_row()
+                    row = self.rows[index] = self._row_after(row)
                 n_read = row.n_read
                 n_taken = min(row.n_left, window_length - start)
                 positions = slice(start, start + n_taken)
@@ -150,15 +154,22 @@ class _RowReader:
                 start += n_taken
         return filled
 
-    def _next_row(self) -> _Row:
-        if self.n_taken == len(self._sentences):
-            self._start_block(next(self.blocks))
-        index, self.n_taken = self.n_taken, self.n_taken + 1
-        return _Row(self._sentences[index], self._numbers[index])
+    def _row_after(self, row: _Row) -> _Row:
+        """Take the next sentence of the row's passage, or else the next passage of the order."""
+        if row.following:
+            sentences, numbers = row.following, row.following_numbers
+        else:
+            if self.n_taken == len(self._passages):
+                self._start_block(next(self.blocks))
+            here, self.n_taken = self._passages[self.n_taken], self.n_taken + 1
+            sentences, numbers = self._sentences[here], self._numbers[here]
+        return _Row(sentences[0], numbers[0], 0, sentences[1:], numbers[1:])
 
     def _start_block(self, block: SentenceBlock) -> None:
         self.block_position, self.n_taken = block.position, 0
-        self._sentences = [[BEGIN_SENTENCE, *tokens, END_SENTENCE] for tokens in block.sentences]
+        self._sentences = [[BEGIN_SENTENCE, *tokens, END_SENTENCE] for tokens in chain.from_iterable(block.passages)]
+        ends = np.cumsum([len(passage) for passage in block.passages]).tolist()
+        self._passages = [slice(end - len(passage), end) for passage, end in zip(block.passages, ends, strict=True)]
         self._number_block()
 
     def _number_block(self) -> None:
@@ -171,32 +182,36 @@ class _RowReader:
 
     def tokens_in_use(self) -> list[str]:
         """Return all tokens that must stay in the table."""
-        return list(chain.from_iterable([*(row.tokens for row in self.rows), *self._sentences]))
+        of_rows = chain.from_iterable([row.tokens, *row.following] for row in self.rows)
+        return list(chain.from_iterable([*of_rows, *self._sentences]))
 
     def renumber(self) -> None:
         """Look up all numbers again, after the table dropped words."""
         self._number_block()
         for row in self.rows:
-            row.numbers = self.table.numbers(row.tokens)
+            self._number_row(row)
+
+    def _number_row(self, row: _Row) -> None:
+        row.numbers, *row.following_numbers = map(self.table.numbers, [row.tokens, *row.following])
 
     def position(self) -> dict[str, Any]:
         """Return the position as plain JSON."""
-        rows = [[row.tokens, row.n_read] for row in self.rows]
+        rows = [[row.tokens, row.n_read, row.following] for row in self.rows]
         return {"block": list(self.block_position), "n_taken": self.n_taken, "rows": rows}
 
     def restore(self, blocks: SentenceBlocks, position: dict[str, Any]) -> None:
         """Continue from a position, with blocks that start there."""
         self.blocks.close()
         self.blocks = blocks
-        self._sentences = []
+        self._sentences, self._passages = [], []
         if position["n_taken"]:  # otherwise the block was only just to be read
             self._start_block(next(blocks))
         self.block_position, self.n_taken = BlockPosition(*position["block"]), int(position["n_taken"])
         # A row can be in a sentence of an earlier block, so the sentences of all rows are part of the position.
-        self.rows = [_Row(list(tokens), n_read=n_read) for tokens, n_read in position["rows"]]
+        self.rows = [_Row(tokens, n_read=n_read, following=following) for tokens, n_read, following in position["rows"]]
         for row in self.rows:
-            self.table.add(row.tokens)
-            row.numbers = self.table.numbers(row.tokens)
+            self.table.add([*row.tokens, *chain.from_iterable(row.following)])
+            self._number_row(row)
 
 
 class WindowStream:
@@ -211,7 +226,8 @@ class WindowStream:
         read_backward: For each direction of the model, whether it reads sentences from their end.
         same_order: Both directions read the same sentences; otherwise each reads the corpus in an order of its own.
         n_epochs: End after this many epochs, before the first window that cannot be filled; None never ends.
-        shuffle, rank, n_ranks, one_by_one, keep_blank: See :class:`~elmokit.text.shards.SentenceBlocks`.
+        shuffle, rank, n_ranks, one_by_one, keep_blank, passage_length, lower_case: See
+            :class:`~elmokit.text.shards.SentenceBlocks`.
 
     Example:
         >>> stream = WindowStream([Path("corpus.txt")], vocabulary, model.encode, batch_size=48, window_length=20)
@@ -236,6 +252,8 @@ class WindowStream:
         n_epochs: int | None = None,
         one_by_one: bool = False,
         keep_blank: bool = False,
+        passage_length: int = 1,
+        lower_case: float = 0.0,
     ) -> None:
         self.shards = list(shards)
         self.window_length = window_length
@@ -244,7 +262,14 @@ class WindowStream:
         self.shuffle = shuffle
         self.rank, self.n_ranks = rank, n_ranks
         self._table = _TokenTable(vocabulary, encode)
-        self._open_blocks = partial(SentenceBlocks, n_epochs=n_epochs, one_by_one=one_by_one, keep_blank=keep_blank)
+        self._open_blocks = partial(
+            SentenceBlocks,
+            n_epochs=n_epochs,
+            one_by_one=one_by_one,
+            keep_blank=keep_blank,
+            passage_length=passage_length,
+            lower_case=lower_case,
+        )
         n_readers = 1 if same_order else len(self.read_backward)
         self._readers = [_RowReader(self._table, self._blocks(index), batch_size) for index in range(n_readers)]
 
@@ -298,7 +323,7 @@ class WindowStream:
 
     def start_epoch(self, epoch: int) -> None:
         """Continue from the start of an epoch, with a new sentence in every row."""
-        rows: list[Any] = [[[], 0]] * len(self._readers[0].rows)
+        rows: list[Any] = [[[], 0, []]] * len(self._readers[0].rows)
         self.restore([{"block": BlockPosition(epoch), "n_taken": 0, "rows": rows}] * len(self._readers))
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from elmokit.config import check_at_least, check_choice, check_not_negative, check_positive, setting
+from elmokit.config import check_at_least, check_choice, check_fraction, check_not_negative, check_positive, setting
 from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError
@@ -96,6 +96,23 @@ class TrainingConfig:
         "Batches",
     )
     shuffle: bool = setting(True, "Shuffle files and sentences.", "Batches")
+    passage_length: int = setting(
+        1,
+        "Mean number of sentences that are read in the order of the text; a blank line ends such a passage. In half of "
+        "the text, and with 1 in all of it, sentences are shuffled one by one.",
+        "Batches",
+    )
+    lower_case: float = setting(
+        0.0,
+        "Fraction of the sentences to read in lower case: half of them whole, half of them the first word.",
+        "Batches",
+    )
+    word_dropout: float = setting(
+        0.1,
+        "For a model that reads characters and words: the fraction of the distinct words of a window that it reads as "
+        "characters alone.",
+        "Optimization",
+    )
     same_order: bool = setting(
         True,
         "Both directions read the text in the same order. If false, each direction shuffles it independently, as in "
@@ -168,6 +185,9 @@ class TrainingConfig:
             *("log_every", "eval_every", "save_every"),
         ):
             check_at_least(name, getattr(self, name), 1)
+        check_at_least("passage_length", self.passage_length, 1)
+        for name in ("lower_case", "word_dropout"):
+            check_fraction(name, getattr(self, name))
         for name in ("n_samples", "patience", "seed"):
             check_at_least(name, getattr(self, name), 0)
         check_not_negative("weight_decay", self.weight_decay)
@@ -251,7 +271,11 @@ class BaseConfig:
     preset: str | None = setting(
         None, f"Size of the model: {', '.join(PRESETS)}. By default that of the recipe.", "Model"
     )
-    input: Literal["characters", "words"] = setting("characters", "What the model reads.", "Model")
+    input: Literal["characters", "words", "both"] = setting(
+        "characters",
+        "What the model reads. With both, layer 0 is a word's spelling plus its row in the softmax, which is tied.",
+        "Model",
+    )
     keep_optimizer: bool | None = setting(
         None,
         "Continue with the optimizer's state of the checkpoint that the model is from. By default, the recipe bilm-tf "

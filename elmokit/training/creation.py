@@ -118,8 +118,8 @@ class TrainingRequest:
             check_directions(teacher.config, config.model)
         corpus, counts, word_counts = self._count(self.vocabulary, report)
         n_words = len(corpus.vocabulary)
-        if config.model.n_words is not None:
-            config = dataclasses.replace(config, model=dataclasses.replace(config.model, n_words=n_words))
+        if config.model.n_table_words is not None:
+            config = dataclasses.replace(config, model=config.model.with_table_words(n_words))
         if teacher is not None:
             config, change = resolve_predictions(config, teacher, corpus.vocabulary)
             report(TrainingNotice(change))

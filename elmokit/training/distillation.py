@@ -93,9 +93,15 @@ class DistillationLosses(WindowLosses):
     """The student, its softmax and the projections as one module, which computes the loss of a window."""
 
     def __init__(
-        self, bilm: BiLM, softmax: SoftmaxModule, n_samples: int, teacher: Teacher, config: DistillationConfig
+        self,
+        bilm: BiLM,
+        softmax: SoftmaxModule,
+        n_samples: int,
+        teacher: Teacher,
+        config: DistillationConfig,
+        word_dropout: float = 0.0,
     ) -> None:
-        super().__init__(bilm, softmax, n_samples)
+        super().__init__(bilm, softmax, n_samples, word_dropout)
         self.teacher, self.config = teacher, config
         sizes = bilm.config
         # Layer 0 is the same for both directions; then those of the forward direction, then those of the backward one.
@@ -113,7 +119,7 @@ class DistillationLosses(WindowLosses):
         """Compute the losses of a window, as :class:`WindowLosses` does; the states of both models come back."""
         own_tokens, teacher_tokens = self.teacher.split(tokens, self.bilm)
         wanted_vectors, wanted, teacher_end = self.teacher.read(teacher_tokens, inputs, BiLMState(*teacher_state))
-        vectors, state = self.bilm.token_layer(own_tokens), BiLMState(hidden, cell)
+        vectors, state = self._token_vectors(own_tokens), BiLMState(hidden, cell)
         # Each distinct token is projected once.
         projected = self.projections[0](vectors) if self.projections else vectors
         losses, states = [], []
@@ -221,7 +227,9 @@ def _encode(model: PretrainedBiLM, tokens: Sequence[str]) -> NDArray[np.int64]:
 def _same_encoding(first: PretrainedBiLM, second: PretrainedBiLM) -> bool:
     """Check whether both models read a token as the same UTF-8 bytes, as published models do."""
     sizes = [
-        None if model.lexicon is not None or model.config.char_cnn is None else model.config.char_cnn.max_chars
+        model.config.char_cnn.max_chars
+        if model.config.char_cnn is not None and model.config.word_features is None and model.lexicon is None
+        else None
         for model in (first, second)
     ]
     return sizes[0] is not None and sizes[0] == sizes[1]

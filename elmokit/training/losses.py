@@ -18,11 +18,13 @@ class WindowLosses(nn.Module):
     Each direction's loss is that of ``n_samples`` sampled words; with 0, that of the full softmax.
     """
 
-    def __init__(self, bilm: BiLM, softmax: SoftmaxModule, n_samples: int) -> None:
+    def __init__(self, bilm: BiLM, softmax: SoftmaxModule, n_samples: int, word_dropout: float = 0.0) -> None:
         super().__init__()
         self.bilm = bilm
         self.softmax = softmax
         self.n_samples = n_samples
+        reads_both = bilm.config.word_features is not None and bilm.config.char_cnn is not None
+        self._word_dropout = word_dropout if reads_both else 0.0
 
     def own_parameters(self) -> dict[str, nn.Parameter]:
         """Return the parameters that belong to the loss and not to the model, by name. Checkpoints hold them."""
@@ -47,7 +49,7 @@ class WindowLosses(nn.Module):
         Returns:
             The mean loss of each direction in nats ``(directions,)``, and the state at the end, without gradient.
         """
-        vectors = self.bilm.token_layer(tokens)
+        vectors = self._token_vectors(tokens)
         state = BiLMState(hidden, cell)
         losses, states = [], []
         for direction, rows in enumerate(inputs):
@@ -56,6 +58,15 @@ class WindowLosses(nn.Module):
             states.append(new_state)
         end = stack_states(states).detach()
         return torch.stack(losses), end.hidden, end.cell
+
+    def _token_vectors(self, tokens: Tensor) -> Tensor:
+        """Return the vectors of distinct tokens, ``(distinct, dim)``; without the word table for some of them."""
+        if self._word_dropout and self.training:
+            dropped = torch.rand(len(tokens), device=tokens.device) < self._word_dropout
+            # Column 0 is the row in the table, and row 0 is zero.
+            tokens = torch.cat([tokens[:, :1].masked_fill(dropped[:, None], 0), tokens[:, 1:]], dim=1)
+        vectors: Tensor = self.bilm.token_layer(tokens)
+        return vectors
 
     def _run_direction(
         self, direction: int, vectors: Tensor, state: BiLMState

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from elmokit.network.char_cnn import CharCNN, Highway
+from elmokit.network.char_cnn import CharCNN, Highway, WordCharLayer
 from elmokit.network.lstm import ProjectedLSTM
 from elmokit.training.distributed import World
 
@@ -43,7 +43,7 @@ def matrix_blocks(module: nn.Module) -> dict[Tensor, Blocks]:
                 blocks[layer.projection] = (1, 1)
         elif isinstance(layer, Highway):
             blocks |= {linear.weight: (1, 1) for linear in (layer.transform, layer.gate)}
-        elif isinstance(layer, CharCNN) and layer.projection is not None:
+        elif isinstance(layer, CharCNN | WordCharLayer) and layer.projection is not None:
             blocks[layer.projection.weight] = (1, 1)
     return blocks
 

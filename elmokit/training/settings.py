@@ -48,7 +48,7 @@ def training_settings(
 ) -> tuple[TrainingConfig, DataConfig]:
     """Merge the settings of a new training: how to train, and the table ``[data]`` of the config file.
 
-    A word-input model gets a table of few words: their number is known only when the text has been counted.
+    A model that reads words gets a table of few words: their number is known only when the text has been counted.
     """
     own = nested_settings(settings)
     table, source = read_config(config)
@@ -62,8 +62,12 @@ def training_settings(
     data = from_dict(DataConfig, table.pop("data", {}), f"{source}, data" if source else "")
     merged = _merged_layers(base, table, own)
     inputs = get_args(get_type_hints(BaseConfig)["input"])
-    if check_choice("input", merged.pop("input", BaseConfig.input), inputs) == "words":
+    reads = check_choice("input", merged.pop("input", BaseConfig.input), inputs)
+    if reads == "words":
         merged = deep_merge(merged, {"model": {"char_cnn": None, "n_words": len(SPECIALS)}})
+    elif reads == "both":
+        words = {"n_words": len(SPECIALS), "word_dim": merged["model"]["projection_dim"]}
+        merged = deep_merge(merged, {"model": {"word_features": words}, "softmax": {"kind": "tied"}})
     return from_dict(TrainingConfig, merged, source), data
 
 

@@ -24,7 +24,6 @@ from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import FormatError, ModelNotFoundError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
-from elmokit.network.char_cnn import WordEmbedding
 from elmokit.network.softmax import (
     AdaptiveSoftmax,
     FullSoftmax,
@@ -52,7 +51,7 @@ def with_softmax_over(
     same. A word-input model gets a word table by the same rules as a softmax. The biLM is used as it is, not copied.
     """
     old, bilm = model.softmax_module, model.bilm
-    if isinstance(bilm.token_layer, WordEmbedding) and model.vocabulary is None:
+    if model.config.word_table is not None and model.vocabulary is None:
         raise ModelNotFoundError(
             f"{model.source} reads words and has no vocabulary. Put its vocab.txt next to the weights."
         )
@@ -63,7 +62,7 @@ def with_softmax_over(
         return model
     # A generator of its own, so that drawing here does not move the random numbers of the training.
     generator = torch.Generator().manual_seed(seed)
-    if model.vocabulary is not None and not same_words and isinstance(bilm.token_layer, WordEmbedding):
+    if model.vocabulary is not None and not same_words and model.config.word_table is not None:
         # The words are also the model's input here: its table must have the rows of the new words before a tied softmax
         # uses it.
         bilm = _with_words(bilm, model.vocabulary, vocabulary, generator)
@@ -101,7 +100,7 @@ def describe_transfer(old: PretrainedBiLM, new: PretrainedBiLM) -> tuple[bool, s
 
 def softmax_words(model: PretrainedBiLM) -> Vocabulary | None:
     """Return the words of a model's softmax or word table; None if it has neither."""
-    if model.vocabulary is None or (model.softmax is None and model.config.n_words is None):
+    if model.vocabulary is None or (model.softmax is None and model.config.word_table is None):
         return None
     try:
         return Vocabulary(model.vocabulary.words)
@@ -167,15 +166,17 @@ def _transferred_rows(table: Tensor, old_ids: Tensor, unknown: int, generator: t
 
 
 def _with_words(bilm: BiLM, old_words: Vocabulary, new_words: Vocabulary, generator: torch.Generator) -> BiLM:
-    """Return a word-input model over another list of words."""
-    table = bilm.token_layer.get_submodule("embedding").get_parameter("weight").detach()
+    """Return a model that reads words over another list of words."""
+    name = bilm.config.word_table
+    assert name is not None
+    table = bilm.state_dict()[name]
     old_ids = torch.tensor([old_words.ids.get(word, -1) for word in new_words.words])
     rows = _transferred_rows(table[1:], old_ids, old_words.unknown_id, generator)  # row 0 means "no token"
     with torch.device("meta"):
-        new = BiLM(dataclasses.replace(bilm.config, n_words=len(new_words)))
+        new = BiLM(bilm.config.with_table_words(len(new_words)))
     # Row 0 of the table is "no token" and belongs to no word.
     no_token = torch.zeros_like(table[:1])
-    tensors = {**bilm.state_dict(), "token_layer.embedding.weight": torch.cat([no_token, rows])}
+    tensors = {**bilm.state_dict(), name: torch.cat([no_token, rows])}
     new.load_state_dict(tensors, assign=True)
     return new.requires_grad_()
 

@@ -198,11 +198,13 @@ def _build_state(setup: TrainingSetup, model: PretrainedBiLM, world: World, devi
     softmax.to(device)
     n_samples, teacher_state = min(config.n_samples, len(vocabulary)), None
     if config.distillation is None or teacher is None:
-        losses = WindowLosses(model.bilm, softmax, n_samples)
+        losses = WindowLosses(model.bilm, softmax, n_samples, config.word_dropout)
     else:
         check_predictions(config, teacher, corpus.vocabulary)
         reader = Teacher(teacher, model, device)
-        losses = DistillationLosses(model.bilm, softmax, n_samples, reader, config.distillation).to(device)
+        losses = DistillationLosses(
+            model.bilm, softmax, n_samples, reader, config.distillation, config.word_dropout
+        ).to(device)
         teacher_state = _lstm_state(teacher, config, device)
     # First everything: the initial model may come with its gradients switched off.
     losses.requires_grad_(True)
@@ -233,6 +235,8 @@ def window_stream(setup: TrainingSetup, model: PretrainedBiLM, world: World) -> 
         same_order=config.same_order,
         rank=world.rank,
         n_ranks=world.size,
+        passage_length=config.passage_length,
+        lower_case=config.lower_case,
     )
 
 

@@ -79,7 +79,9 @@ def write_model(kind: str, folder: Path, seed: int = 0) -> Path:
 def _tied(model: PretrainedBiLM) -> PretrainedBiLM:
     assert model.softmax is not None
     bias = {"bias": model.softmax.arrays["bias"]}
-    return model.replace(softmax=WordSoftmax(SoftmaxConfig("tied"), bias, len(WORDS), model.arrays))
+    return model.replace(
+        softmax=WordSoftmax(SoftmaxConfig("tied"), bias, len(WORDS), (model.arrays, "token_layer.embedding.weight"))
+    )
 
 
 def _write_checkpoint(model: PretrainedBiLM, folder: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,10 +68,19 @@ def test_an_epoch_reads_every_sentence_once(tmp_path: Path) -> None:
 
 @settings(max_examples=25)
 @given(
-    n_before=st.integers(0, 30), batch_size=st.integers(1, 4), window_length=st.integers(1, 5), seed=st.integers(0, 5)
+    n_before=st.integers(0, 30),
+    batch_size=st.integers(1, 4),
+    window_length=st.integers(1, 5),
+    seed=st.integers(0, 5),
+    passage_length=st.integers(1, 3),
 )
 def test_a_restored_stream_continues_where_it_stopped(
-    tmp_path_factory: pytest.TempPathFactory, n_before: int, batch_size: int, window_length: int, seed: int
+    tmp_path_factory: pytest.TempPathFactory,
+    n_before: int,
+    batch_size: int,
+    window_length: int,
+    seed: int,
+    passage_length: int,
 ) -> None:
     folder = tmp_path_factory.mktemp("stream")
     paths = written(folder, "the .\nthe unknown words .\n.\nthe the the\n", ". .\nthe\n", "Āt\n")
@@ -77,11 +88,15 @@ def test_a_restored_stream_continues_where_it_stopped(
         patch.setattr(shards_module, "RANGE_LINES", 5)
         patch.setattr(shards_module, "BLOCK_LINES", 2)
         patch.setattr(shards_module, "OPEN_SHARDS", 2)
-        straight = make_stream(paths, batch_size, window_length, seed=seed)
+        straight = make_stream(
+            paths, batch_size, window_length, seed=seed, passage_length=passage_length, lower_case=0.5
+        )
         for _ in islice(straight, n_before):
             pass
         position = json.loads(json.dumps(straight.position()))
-        restored = make_stream(paths, batch_size, window_length, seed=seed)
+        restored = make_stream(
+            paths, batch_size, window_length, seed=seed, passage_length=passage_length, lower_case=0.5
+        )
         restored.restore(position)
         for expected, window in zip(islice(straight, 12), restored, strict=False):
             np.testing.assert_array_equal(window.targets, expected.targets)
@@ -128,7 +143,7 @@ def test_processes_share_the_corpus_without_overlap(n_shards: int, tmp_path: Pat
         for block in blocks:
             if block.position.epoch:
                 break
-            read += [len(sentence) - 1 for sentence in block.sentences]
+            read += [len(sentence) - 1 for passage in block.passages for sentence in passage]
         blocks.close()
     assert sorted(read) == lengths
 
@@ -139,7 +154,7 @@ def test_processes_finish_an_epoch_together_with_unequal_shards_and_blank_lines(
     for number in range(2):
         blocks = SentenceBlocks(paths, [0], rank=number, n_ranks=2)
         passes = takewhile(lambda block: block.position.epoch == 0, blocks)
-        n_read.append(sum(len(block.sentences) for block in passes))
+        n_read.append(sum(len(passage) for block in passes for passage in block.passages))
         blocks.close()
     assert sum(n_read) == 97
     assert max(n_read) - min(n_read) == 1
@@ -186,3 +201,35 @@ def test_a_stream_can_start_at_a_later_epoch(tmp_path: Path) -> None:
     stream.start_epoch(1)
     assert next(stream).targets.shape == expected.targets.shape
     assert stream.epoch == 1
+
+
+def passages_of(paths: list[Path], **settings: Any) -> list[list[str]]:
+    """Return the passages of one epoch, each sentence as a line."""
+    blocks = SentenceBlocks(paths, [0], n_epochs=1, **settings)
+    passages = [[" ".join(tokens) for tokens in passage] for block in blocks for passage in block.passages]
+    blocks.close()
+    return passages
+
+
+def test_half_of_the_text_is_read_in_passages_that_end_with_the_document(tmp_path: Path) -> None:
+    documents = [[f"{document} {line} ." for line in range(60)] for document in range(40)]
+    (path,) = written(tmp_path, "".join("\n".join(lines) + "\n\n" for lines in documents))
+    passages = passages_of([path], passage_length=10)
+    assert sorted(line for passage in passages for line in passage) == sorted(chain.from_iterable(documents))
+    for passage in passages:
+        document, first, _ = passage[0].split()
+        assert passage == documents[int(document)][int(first) : int(first) + len(passage)]
+    longer = [len(passage) for passage in passages if len(passage) > 1]
+    assert max(longer) == 15
+    # Each passage stays whole with a probability of a half: 240 of them, so five standard deviations are 0.16.
+    assert abs(sum(longer) / 2400 - 0.5) < 0.17
+    assert passages != sorted(passages)
+
+
+def test_some_sentences_are_read_in_lower_case(tmp_path: Path) -> None:
+    (path,) = written(tmp_path, "The Thames FLOWS .\n" * 4000)
+    lines = [line for passage in passages_of([path], lower_case=0.2) for line in passage]
+    counts = Counter(lines)
+    assert set(counts) == {"The Thames FLOWS .", "the thames flows .", "the Thames FLOWS ."}
+    # 10 % of 4,000 with a standard deviation of 19.
+    assert all(abs(counts[line] - 400) < 95 for line in ("the thames flows .", "the Thames FLOWS ."))

@@ -1,0 +1,122 @@
+"""Models that read characters and words: layer 0 is a word's spelling plus its row in the softmax."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from elmokit import Elmo, LanguageModel, finetune, open_model, resume, save_model, train
+from elmokit.errors import ConfigError, OutputError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.network.softmax import TiedSoftmax
+from elmokit.training.losses import WindowLosses
+from elmokit.training.reports import TrainingProgress
+from elmokit.training.results import TrainingResult
+
+TEXT = "the cat sat on the mat .\nthe dog ran .\na cat and a dog ran on .\nthe mat sat .\n" * 30
+SIZES = {"preset": "tiny", "max_words": 9, "batch_size": 4, "window_length": 5, "input": "both", "n_samples": 4}
+
+
+@pytest.fixture
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingResult:
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text(TEXT)
+    return train("text.txt", held_out="text.txt", out="run", tokens=200, report=lambda _: None, **SIZES)
+
+
+def model_of(result: TrainingResult) -> PretrainedBiLM:
+    assert result.model is not None
+    return result.model
+
+
+def test_the_softmax_shares_the_rows_of_the_table(trained: TrainingResult) -> None:
+    model = model_of(trained)
+    table = model.arrays["token_layer.word_embedding.weight"]
+    assert model.softmax is not None
+    assert model.softmax.config.kind == "tied"
+    assert np.array_equal(model.softmax.weight, table[1:])
+    assert isinstance(model.softmax_module, TiedSoftmax)
+    assert not table[0].any()
+
+
+def test_a_word_outside_the_vocabulary_is_its_spelling_alone(trained: TrainingResult) -> None:
+    model = model_of(trained)
+    assert model.vocabulary is not None
+    known, unknown = model.encode(["cat", "zebra"])
+    assert (known[0], unknown[0]) == (model.vocabulary.ids["cat"] + 1, 0)
+    vectors = model.word_vectors(["cat", "zebra"])
+    spelled = model.network.token_vectors(np.stack([np.concatenate([[0], known[1:]]), unknown]))
+    row = model.arrays["token_layer.word_embedding.weight"][known[0]]
+    dim = model.config.projection_dim
+    expected = spelled[0] + model.arrays["token_layer.projection.weight"][:, :dim] @ row
+    np.testing.assert_allclose(vectors[0], expected, atol=1e-5)
+    assert np.array_equal(vectors[1], spelled[1])
+
+
+@pytest.mark.parametrize("storage", ["float32", "int8"])
+def test_a_saved_model_computes_the_same_and_stores_the_table_once(trained: TrainingResult, storage: str) -> None:
+    model = model_of(trained)
+    save_model(model, "model", storage=storage)  # type: ignore[arg-type]
+    opened = open_model("model")
+    assert "weight" not in opened.softmax.arrays  # type: ignore[union-attr]
+    sentence = ["the", "cat", "sat", "on", "a", "zebra", "."]
+    given, again = (Elmo(one).embed([sentence])[0] for one in (model, opened))
+    np.testing.assert_allclose(again, given, atol=1e-6 if storage == "float32" else 0.05)
+    given, again = (LanguageModel(one).surprisal([sentence])[0].nats for one in (model, opened))
+    np.testing.assert_allclose(again, given, atol=1e-5 if storage == "float32" else 0.05)
+
+
+def test_pytorch_computes_the_same_as_the_engine(trained: TrainingResult) -> None:
+    sentence = ["the", "cat", "sat", "on", "a", "zebra", "."]
+    expected = Elmo(model_of(trained)).embed([sentence])[0]
+    model = open_model("run")
+    assert model.bilm is not None  # from here on, PyTorch holds the weights
+    np.testing.assert_allclose(Elmo(model).embed([sentence])[0], expected, atol=1e-5)
+
+
+def test_an_interrupted_training_resumes_with_the_same_result(trained: TrainingResult) -> None:
+    def stop(report: object) -> None:
+        if isinstance(report, TrainingProgress) and report.n_steps == 6:
+            raise KeyboardInterrupt
+
+    settings = {**SIZES, "tokens": 200, "save_every": 2, "log_every": 2}
+    with pytest.raises(KeyboardInterrupt):
+        train("text.txt", held_out="text.txt", out="stopped", report=stop, **settings)
+    resumed = resume("stopped", report=lambda _: None)
+    for name, array in model_of(trained).arrays.items():
+        assert np.array_equal(model_of(resumed).arrays[name], array), name
+
+
+def test_dropped_words_are_read_by_their_characters(trained: TrainingResult) -> None:
+    model = model_of(trained)
+    softmax = model.softmax_module
+    assert softmax is not None
+    tokens = torch.from_numpy(model.encode(["the", "cat", "zebra"]))
+    spelled = tokens.clone()
+    spelled[:, 0] = 0
+    losses = WindowLosses(model.bilm, softmax, 0, word_dropout=0.999999)
+    with torch.no_grad():
+        assert torch.equal(losses.train()._token_vectors(tokens), model.bilm.token_layer(spelled))
+        assert torch.equal(losses.eval()._token_vectors(tokens), model.bilm.token_layer(tokens))
+
+
+def test_fine_tuning_on_other_words_keeps_the_rows_of_known_ones(trained: TrainingResult) -> None:
+    old = model_of(trained)
+    Path("new.txt").write_text("a new cat sat on a new mat .\n" * 20)
+    harmless = {"batch_size": 2, "window_length": 5, "tokens": 10, "learning_rate": 1e-9, "eval_every": 100}
+    tuned = finetune(old, "new.txt", held_out="new.txt", out="tuned", max_words=9, report=lambda _: None, **harmless)
+    new = model_of(tuned)
+    assert old.vocabulary is not None
+    assert new.vocabulary is not None
+    name = "token_layer.word_embedding.weight"
+    rows = [model.arrays[name][model.vocabulary.ids["cat"] + 1] for model in (old, new)]  # type: ignore[union-attr]
+    np.testing.assert_allclose(rows[1], rows[0], atol=1e-6)
+    assert len(new.arrays[name]) == len(new.vocabulary) + 1
+
+
+def test_bilm_tfs_format_cannot_hold_the_table(trained: TrainingResult) -> None:
+    with pytest.raises((OutputError, ConfigError), match="word"):
+        save_model(model_of(trained), "weights.hdf5")
