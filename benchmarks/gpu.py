@@ -188,7 +188,15 @@ def measure_tests(bench: Bench, sentences: list[list[str]]) -> None:
 
     def run() -> Row:
         started = time.monotonic()
-        call = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests/network/test_cuda.py")]
+        call = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            str(ROOT / "tests/network/test_cuda.py"),
+        ]
         if bench.args.quick:
             call += ["-k", "vectors_equal or bfloat16_is"]
         seconds = max(10.0, bench.deadline - started)
