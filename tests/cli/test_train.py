@@ -199,7 +199,7 @@ BAD_CALLS = {
     "frozen_layers contains 9": (*START, "--frozen-layers", "9"),
     "An adaptive softmax cannot be sampled": (*START, "--softmax", "adaptive", "--cutoffs", "3", "--n-samples", "2"),
     "The last cutoff is 99": (*START, "--softmax", "adaptive", "--cutoffs", "99"),
-    "A tied softmax shares the embedding": (*START, "--softmax", "tied"),
+    "A tied softmax shares the word table": (*START, "--softmax", "tied"),
     "There is no device 'abacus'": (*START, "--device", "abacus"),
     "Training runs on cpu and cuda, not on 'meta'": (*START, "--device", "meta"),
     "seed is 99999999999; it must be at most": (*START, "--seed", "99999999999"),

@@ -155,7 +155,7 @@ def test_another_kind_of_softmax_can_be_chosen() -> None:
     torch.testing.assert_close(probabilities(full)[:, 3:], probabilities(tied)[:, 3:])
     adaptive = with_softmax_over(tied, words, COUNTS, 3, SoftmaxConfig("adaptive", (4,)))
     assert isinstance(adaptive.softmax_module, AdaptiveSoftmax)
-    with pytest.raises(ConfigError, match="A tied softmax shares the embedding of a word-input model"):
+    with pytest.raises(ConfigError, match="A tied softmax shares the word table"):
         with_softmax_over(random_model(), NEW, COUNTS, 3, SoftmaxConfig("tied"))
 
 
