@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from elmokit import Elmo, resume, train
+from elmokit.cli.main import elmokit
 from tests.helpers.paths import ROOT
 
 PACKAGE = ROOT / "elmokit"
@@ -53,6 +54,13 @@ def check_walk(heading: str, run: Callable[[], object]) -> None:
 def test_a_sentence_becomes_vectors() -> None:
     elmo = Elmo.from_pretrained("en-mini")
     check_walk("A sentence becomes vectors", lambda: elmo.embed(SENTENCES))
+
+
+def test_a_flag_reaches_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("the cat sat .\n")
+    arguments = ["embed", "text.txt", "vectors.npz", "--layers", "0,1"]
+    check_walk("A flag reaches the code", lambda: elmokit.main(arguments, prog_name="elmokit", standalone_mode=False))
 
 
 def test_the_lstm_state() -> None:
