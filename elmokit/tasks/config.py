@@ -272,22 +272,14 @@ class TaskTrainingConfig:
 
 
 def expand_paths(paths: Paths) -> list[str]:
-    """List the files of a config's ``Paths``. A file named twice is listed twice: word vectors may be repeated.
-
-    Raises:
-        TextError: A file does not exist, or a directory holds no ``*gold_conll`` file.
-    """
+    """List the files of a config's ``Paths``. A file named twice is listed twice: word vectors may be repeated."""
     # "train/**" means the directory train: glob would also list the files in it that are not gold_conll files.
     names = [name.removesuffix("/**") for name in ([paths] if isinstance(paths, str) else paths)]
     return [str(path) for name in names for path in find_text_files(name, pattern=GOLD_CONLL)]
 
 
 def apply_override(content: dict[str, Any], override: str) -> dict[str, Any]:
-    """Return a config's tables with one ``table.key=value`` set. The value is TOML, or a bare word for a string.
-
-    Raises:
-        ConfigError: It does not have that form.
-    """
+    """Return a config's tables with one ``table.key=value`` set. The value is TOML, or a bare word for a string."""
     name, sign, value = override.partition("=")
     keys = name.strip().split(".")
     if not sign or not all(keys):

@@ -134,10 +134,6 @@ class Inputs:
     def batch(self, sentences: Sequence[Sequence[str]], layers: Sequence[NDArray[Any]] | None = None) -> TokenBatch:
         """Make a batch of sentences: padded ids; and, with ELMo, the biLM's layers or the sentences for a biLM inside
         the model.
-
-        Args:
-            sentences: Lists of tokens.
-            layers: The layers of the sentences, if they are known already.
         """
         if layers is None and self.layers_of_texts is not None:
             (layers,) = self.layers_of_texts([sentences])

@@ -30,13 +30,7 @@ class MixWeights:
 
 
 def weights_of_runs(runs: Sequence[str | Path]) -> list[MixWeights]:
-    """Return the mixes of finished runs, those at the input first.
-
-    Raises:
-        ModelNotFoundError: A directory is not a finished run.
-        ConfigError: No run has a mix.
-        FormatError: A run's results are damaged.
-    """
+    """Return the mixes of finished runs, those at the input first."""
     found = [mix for run in runs for mix in _weights_of(Path(run))]
     if not found:
         names = ", ".join(map(str, runs))

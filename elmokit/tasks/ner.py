@@ -220,11 +220,7 @@ class NerTask(Task[NerConfig, NerExample, NerBatch, list[Chunk]]):
     elmo = ElmoConfig(input=MixConfig(penalty=0.1))
 
     def read(self, path: str, config: NerConfig) -> Iterator[NerExample]:
-        """Read sentences from columns.
-
-        Raises:
-            TextError: A configured column does not exist, or the tags are invalid in the configured scheme.
-        """
+        """Read sentences from columns."""
         data = config.data
         for sentence in read_column_sentences(path, enumerate(read_lines(path), start=1)):
             try:

@@ -197,12 +197,7 @@ class NliTask(ClassificationTask[NliConfig, SentencePair]):
     elmo = ElmoConfig(input=_MIX, output=_MIX)
 
     def read(self, path: str, config: NliConfig) -> Iterator[SentencePair]:
-        """Read the pairs of a file, without those that have no majority label.
-
-        Raises:
-            TextError: As for ``read_pairs``; or the config asks for parses and the file has none.
-            MissingExtraError: NLTK is needed to tokenize and not installed.
-        """
+        """Read the pairs of a file, without those that have no majority label."""
         yield from map(_pair_tokenizer(config), read_pairs(path))
 
     def read_text(
@@ -212,9 +207,6 @@ class NliTask(ClassificationTask[NliConfig, SentencePair]):
 
         Blank lines are skipped. Sentences are tokenized like the training data of the run; ``tokenize`` is used only if
         that consisted of parses.
-
-        Raises:
-            TextError: A line has neither format.
         """
         tokenized = _pair_tokenizer(config, for_parses=tokenize)
         for number, line in enumerate(lines, start=1):

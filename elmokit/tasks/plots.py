@@ -32,9 +32,6 @@ def plot_ratios(rows: Sequence[SweepRow], metric: str, path: str | Path, overwri
 
     Returns:
         The two files.
-
-    Raises:
-        ConfigError: No training is finished.
     """
     done = [row for row in rows if row.scores]
     if not done:
@@ -72,9 +69,6 @@ def plot_mixes(mixes: Sequence[MixWeights], path: str | Path, overwrite: bool = 
 
     Returns:
         The two files.
-
-    Raises:
-        ConfigError: There is no mix.
     """
     if not mixes:
         raise ConfigError("The runs have no mix of layers, so there is nothing to plot.")

@@ -139,12 +139,7 @@ class QaBatch:
 
 
 class QaModel(TaskModel[QaBatch, Answer]):
-    """A network that points to the first and the last word of the answer. Its loss is the mean over questions.
-
-    Args:
-        inputs: The input layer.
-        max_answer: Longest predicted answer, in words; None for no limit.
-    """
+    """A network that points to the first and the last word of the answer. Its loss is the mean over questions."""
 
     null_scores: nn.Parameter | None
     """The scores of "no answer" as the first and as the last token; None if every question has an answer."""

@@ -193,20 +193,12 @@ class SstTask(ClassificationTask[SstConfig, Phrase]):
     elmo = ElmoConfig(input=MixConfig(penalty=0.001), output=MixConfig(penalty=0.001, dropout=0.5))
 
     def read(self, path: str, config: SstConfig) -> Iterator[Phrase]:
-        """Read the whole sentences of a file of trees.
-
-        Raises:
-            TextError: A line is not a tree, or a label is not one of 0 to 4.
-        """
+        """Read the whole sentences of a file of trees."""
         for tree in read_trees(path):
             yield from _phrases(tree, config.data.classes, 1, len(tree.tokens))
 
     def read_training(self, path: str, config: SstConfig) -> Iterator[Phrase]:
-        """Read what training uses: every phrase that is long enough, or the whole sentences.
-
-        Raises:
-            TextError: As for ``read``.
-        """
+        """Read what training uses: every phrase that is long enough, or the whole sentences."""
         for tree in read_trees(path):
             n_nodes = len(tree.nodes) if config.data.phrases == "all" else 1
             yield from _phrases(tree, config.data.classes, n_nodes, config.data.min_tokens)

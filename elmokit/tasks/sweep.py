@@ -160,11 +160,6 @@ def run_sweep(
 
     Returns:
         One row per variant. Trainings that another process is running are left to it, and are not in the rows.
-
-    Raises:
-        ConfigError: A variant's model would have no input.
-        TrainingError: The directory is a sweep of another task or with other settings, or a training failed.
-        OutputError: The directory is something else, or cannot be written.
     """
     folder = Path(folder)
     for variant in variants:

@@ -35,9 +35,6 @@ def chunks_in(tags: Sequence[str], scheme: Scheme) -> list[Chunk]:
 
     IOB1 is read like conlleval does, where a chunk starts at B, at I after O, and at any change of type. That reading
     is correct for valid IOB2 as well.
-
-    Raises:
-        TagError: A tag does not belong to the scheme, or (IOB2, BIOUL) is not allowed at its position.
     """
     chunks: list[Chunk] = []
     start, label = -1, ""  # of the open chunk

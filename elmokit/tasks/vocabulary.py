@@ -75,11 +75,7 @@ class _Content:
 
 
 def inputs_from(content: Mapping[str, Any]) -> tuple[Inputs, dict[str, Any]]:
-    """Build a run's inputs, without a biLM, and its labels from the content of its ``vocabulary.json``.
-
-    Raises:
-        ValueError: The content is damaged.
-    """
+    """Build a run's inputs, without a biLM, and its labels from the content of its ``vocabulary.json``."""
     try:
         read = msgspec.convert(content, _Content)
     except msgspec.ValidationError as error:
@@ -112,18 +108,7 @@ def make_vocabulary(task: AnyTask, config: Any, train: Sequence[Any], others: Se
 
 
 def make_table(name: str, config: WordsConfig, training: Counter[str], others: Counter[str]) -> InitialTable:
-    """Make a word table of the words of the training text, and of those other words that have a pretrained vector.
-
-    Args:
-        name: The config's name for the table, for errors.
-        config: The table's settings.
-        training: The words of the training text.
-        others: The words of the dev and test text.
-
-    Raises:
-        ConfigError: Neither files nor a size are given, or the size differs from that of the files.
-        TextError: A file cannot be read.
-    """
+    """Make a word table of the words of the training text, and of those other words that have a pretrained vector."""
     if config.lowercase:
         training, others = _lowercased(training), _lowercased(others)
     seen = [word for word, count in training.most_common() if count >= config.min_count]

@@ -34,13 +34,6 @@ def read_word_vectors(path: str, wanted: Collection[str]) -> WordVectors:
     The format is detected: a first line of two numbers is the header of word2vec (number of words, size), and the line
     after it shows whether the file is text or binary; without a header the file is GloVe text. A word of a GloVe file
     can contain spaces, so the numbers are counted from the right.
-
-    Args:
-        path: The file; ``.gz``, ``.xz`` and ``.zst`` are decompressed.
-        wanted: The words to keep.
-
-    Raises:
-        TextError: The file cannot be read or is cut short, or the line of a wanted word is malformed.
     """
     wanted = set(wanted)
     with open_binary(path) as file:

@@ -37,16 +37,7 @@ def describe_archive(opened: OpenedArchive) -> dict[str, Any]:
 
 
 def save_as_run(opened: OpenedArchive, folder: str | Path, facts: Mapping[str, Any] | None = None) -> None:
-    """Write the model of an archive as a run directory, atomically.
-
-    Args:
-        opened: The opened archive.
-        folder: The directory. It must not exist.
-        facts: Added to ``run.json``, such as the command.
-
-    Raises:
-        OutputError: The directory exists, or cannot be written.
-    """
+    """Write the model of an archive as a run directory, atomically."""
     folder = Path(folder)
     if folder.exists():
         raise OutputError(f"{folder} already exists. Choose another directory, or delete it.")

@@ -68,12 +68,7 @@ def is_task_archive(path: Path) -> bool:
 
 
 def read_archive(source: str | Path) -> TaskArchive:
-    """Read an archive, or the directory of an unpacked one.
-
-    Raises:
-        ModelNotFoundError: The path does not exist, or a file is missing.
-        FormatError: A file is damaged or unsafe.
-    """
+    """Read an archive, or the directory of an unpacked one."""
     path = expand_user(source, ModelNotFoundError)
     if path.is_dir():
         return _read_folder(path, path)
@@ -138,11 +133,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def known_entries(namespaces: Mapping[str, list[str]], name: str, unknown: str) -> tuple[list[str], int]:
-    """Return the entries of a padded namespace without padding and "unknown", and the row of "unknown".
-
-    Raises:
-        FormatError: The namespace is missing, or has no entry for unknown words.
-    """
+    """Return the entries of a padded namespace without padding and "unknown", and the row of "unknown"."""
     entries = namespaces.get(name)
     if entries is None:
         raise FormatError(f"The vocabulary has no namespace {name!r}. It has: {', '.join(namespaces) or 'none'}.")

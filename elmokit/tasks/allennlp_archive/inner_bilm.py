@@ -29,16 +29,7 @@ CACHE = "_word_embedding.weight"  # context-free vectors of the vocabulary, comp
 
 
 def config_of_tensors(tensors: Mapping[str, Tensor], options: dict[str, Any] | None, where: str) -> BiLMConfig:
-    """Return the architecture of an ELMo.
-
-    Args:
-        tensors: Its tensors, by their names inside ``_ElmoBiLm``.
-        options: The content of its options file, if it is known.
-        where: The archive, for errors.
-
-    Raises:
-        TensorMismatchError: The sizes do not follow from the tensors, because some are missing or have a wrong shape.
-    """
+    """Return the architecture of an ELMo."""
     if options is not None:
         # AllenNLP's ELMo has two directions, and the options of the published models do not say so.
         return config_from_options({**options, "bidirectional": True}, {}, where)
@@ -85,11 +76,7 @@ def tensors_of(config: BiLMConfig) -> dict[str, Tensor]:
 
 
 def bilm_of(tensors: Mapping[str, Tensor], config: BiLMConfig, source: Path) -> PretrainedBiLM:
-    """Build the biLM of an ELMo from its tensors.
-
-    Raises:
-        ConfigError, TensorMismatchError: Our network cannot represent it.
-    """
+    """Build the biLM of an ELMo from its tensors."""
     bilm = from_allennlp(tensors, config).eval()
     return PretrainedBiLM(bilm, "allennlp", source, card={"from": f"the ELMo inside {source.name}"})
 
@@ -102,12 +89,7 @@ def has_published_options(elmo: Mapping[str, Any]) -> bool:
 
 
 def assumed_options(config: BiLMConfig, elmo: Mapping[str, Any]) -> str:
-    """Return a sentence that says what was assumed about an ELMo whose options are unknown.
-
-    Args:
-        config: The architecture with what was assumed.
-        elmo: The config's table that names the file.
-    """
+    """Return a sentence that says what was assumed about an ELMo whose options are unknown."""
     assert config.char_cnn is not None
     named = f", and {elmo['options_file']!r} does not exist here" if elmo.get("options_file") else ""
     return (

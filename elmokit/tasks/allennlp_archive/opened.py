@@ -81,13 +81,6 @@ def open_task_archive(
             "warm" as in ``Elmo``.
         options: The options file of its ELMo, for archives that do not hold it: AllenNLP stopped adding it at 1.0.
             Without it, the clips and the activation are those of the published models.
-
-    Raises:
-        ModelNotFoundError, FormatError: The archive or the options file does not exist, is damaged or unsafe, or lacks
-            a file.
-        ConfigError: It is not a model of one of the six tasks, or has settings without a counterpart; or it has no
-            ELMo for which there could be options.
-        TensorMismatchError: Tensors are missing, unexpected, or have a wrong shape.
     """
     archive = read_archive(source)
     tensors = split_joint(join_mixes(archive.tensors))
@@ -134,11 +127,7 @@ def open_task_archive(
 
 
 def _fill(parts: Mapping[str, tuple[nn.Module, Sequence[TensorRow]]], tensors: Mapping[str, Tensor], what: str) -> None:
-    """Load the tensors of a file into several modules, each with the rows of its tensors.
-
-    Raises:
-        TensorMismatchError: Tensors are missing, unexpected or have a wrong shape, in any of the modules.
-    """
+    """Load the tensors of a file into several modules, each with the rows of its tensors."""
     whole = nn.Module()
     for name, (module, _) in parts.items():
         whole.add_module(name, module)
@@ -151,11 +140,7 @@ def _fill(parts: Mapping[str, tuple[nn.Module, Sequence[TensorRow]]], tensors: M
 
 
 def convert_archive(archive: TaskArchive) -> tuple[Tables, list[str]]:
-    """Convert the config to our tables, without data and training. Returns them and what differs in reading text.
-
-    Raises:
-        ConfigError: The model has no counterpart here, or a setting that changes its results has none.
-    """
+    """Convert the config to our tables, without data and training. Returns them and what differs in reading text."""
     content = {name: archive.config[name] for name in READ_FROM_CONFIG if name in archive.config}
     if not isinstance(content.get("model"), dict):
         raise ConfigError(f"{archive.source}: its config has no table 'model'.")
@@ -342,11 +327,7 @@ def _labels(task: str, archive: TaskArchive) -> Labels:
 
 
 def _check_constraints(model: TaskModel[Any, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Check that the order of tags that AllenNLP's CRF allowed is the one that is allowed here.
-
-    Raises:
-        ConfigError: It is not.
-    """
+    """Check that the order of tags that AllenNLP's CRF allowed is the one that is allowed here."""
     theirs = tensors.get("crf._constraint_mask")
     if not isinstance(model, NerModel) or theirs is None:
         return

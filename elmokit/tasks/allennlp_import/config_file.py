@@ -30,12 +30,6 @@ def read_config_file(path: str | Path, variables: Mapping[str, str] | None = Non
     Args:
         path: A JSON or Jsonnet file, at most ``MAX_BYTES`` large. Its outer braces may be missing.
         variables: Values of the external variables that the file uses. A missing one becomes ``UNSET`` with its name.
-
-    Raises:
-        ConfigError: The file is neither JSON nor Jsonnet, or its content is not a table; or a variable is not UTF-8
-            text.
-        MissingExtraError: The file computes values, and the package that evaluates Jsonnet is not installed.
-        TextError: The file cannot be read, is not UTF-8, or is too large.
     """
     variables = variables or {}
     for name, value in variables.items():

@@ -28,14 +28,7 @@ class ImportReport:
 
 
 class ConfigTable:
-    """One table of the config.
-
-    Args:
-        content: Its keys and values.
-        path: Where it is in the config, such as ``model.encoder``.
-        report: Collects what is not imported.
-        exists: False for a table that the config does not contain.
-    """
+    """One table of the config."""
 
     def __init__(self, content: Any, path: str, report: ImportReport, exists: bool = True) -> None:
         if not isinstance(content, dict):
@@ -57,9 +50,6 @@ class ConfigTable:
         """Remove and return a value, or return the default if the key is absent.
 
         AllenNLP converts strings to numbers and truth values, because external variables are always strings.
-
-        Raises:
-            ConfigError: The value has another type, or contains an external variable that was not given.
         """
         if key not in self.content:
             return default

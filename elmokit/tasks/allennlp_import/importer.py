@@ -39,11 +39,6 @@ def import_config(path: str | Path, variables: Mapping[str, str] | None = None) 
 
     Returns:
         The text for a TOML file that ``elmokit task train`` reads, and the report that is at its head.
-
-    Raises:
-        ConfigError: The file is neither JSON nor Jsonnet, is not a config of AllenNLP, or its model has no counterpart.
-        MissingExtraError: The file computes values, and the package that evaluates Jsonnet is not installed.
-        TextError: The file cannot be read.
     """
     report = ImportReport()
     top = ConfigTable(read_config_file(path, variables), "", report)
@@ -66,11 +61,7 @@ def _is_fragment(content: Mapping[str, Any]) -> bool:
 
 
 def convert_config(top: ConfigTable) -> Tables:
-    """Convert the tables of a config.
-
-    Raises:
-        ConfigError: A value has a wrong type, or the model has no counterpart.
-    """
+    """Convert the tables of a config."""
     model, reader = top.table("model"), top.table("dataset_reader")
     if not model.exists:
         raise ConfigError("model: expected a table, found null.")

@@ -72,11 +72,7 @@ def convert_ner(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None
 
 
 def _convert_tags(model: ConfigTable, reader: ConfigTable, data: Tables) -> tuple[str, bool]:
-    """Return our name of the model's tagging scheme, and whether the config of the model names it.
-
-    Raises:
-        ConfigError: elmokit does not have the scheme.
-    """
+    """Return our name of the model's tagging scheme, and whether the config of the model names it."""
     # The scheme that the reader makes of IOB1 or BIO: the second key is that of older versions.
     converted = ""
     for key in ("convert_to_coding_scheme", "coding_scheme"):
@@ -110,11 +106,7 @@ def _drop_null(table: ConfigTable, key: str) -> None:
 
 
 def _convert_ner_encoder(encoder: ConfigTable, ours: Tables) -> None:
-    """Convert the encoder of ``crf_tagger``.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """Convert the encoder of ``crf_tagger``."""
     if not encoder.exists:
         raise ConfigError("model.encoder: expected a table, found none.")
     kind = encoder.take("type", str, "")

@@ -35,11 +35,7 @@ ADAM = {"learning_rate": 1e-3, "betas": [0.9, 0.999], "epsilon": 1e-8}
 
 
 def convert_embedders(model: ConfigTable, reader: ConfigTable) -> Tables:
-    """Convert a text field embedder and the indexers with the same names to ``words``, ``chars`` and ``elmo``.
-
-    Raises:
-        ConfigError: A value has a wrong type, or the characters have no encoder.
-    """
+    """Convert a text field embedder and the indexers with the same names to ``words``, ``chars`` and ``elmo``."""
     field = model.table("text_field_embedder")
     lowercase, spelling = _read_indexers(reader.table("token_indexers"))
     tables: Tables = {"words": False, "chars": False}
@@ -103,11 +99,7 @@ def _convert_words(embedder: ConfigTable, lowercase: bool) -> Tables:
 
 
 def _convert_chars(embedder: ConfigTable) -> Tables:
-    """Convert a ``character_encoding`` to ``chars``.
-
-    Raises:
-        ConfigError: There is no encoder.
-    """
+    """Convert a ``character_encoding`` to ``chars``."""
     chars: Tables = {"dropout": embedder.take("dropout", float, 0.0), "min_count": 1, "max_chars": False}
     embedding = embedder.table("embedding")
     if embedding.exists:
@@ -213,13 +205,7 @@ def mix_penalty(model: ConfigTable) -> float:
 
 
 def explain_initializers(model: ConfigTable, ours: Collection[tuple[str, str]], initial_weights: str) -> None:
-    """Remove an ``initializer`` and report each entry that does not match how weights are initialized here.
-
-    Args:
-        model: The model's table.
-        ours: Patterns and types of the entries that match.
-        initial_weights: How weights are initialized here, for the report.
-    """
+    """Remove an ``initializer`` and report each entry that does not match how weights are initialized here."""
     path = model.path_of("initializer")
     given = model.content.pop("initializer", None)
     table = model.add_table(given if isinstance(given, dict) else {"regexes": given}, path)
@@ -300,12 +286,6 @@ def convert_training(top: ConfigTable, elmo: Tables, metric: str, their_metrics:
     """Convert ``iterator`` or ``data_loader``, ``trainer`` and the seeds to ``train``.
 
     The learning rate of a trainable biLM is added to ``elmo``.
-
-    Args:
-        top: The whole config.
-        elmo: Our ``elmo`` table; empty without ELMo.
-        metric: The metric that selects the best epoch here.
-        their_metrics: AllenNLP's names for it.
     """
     off = ("patience", "max_grad_norm", "clip_value", "plateau", "average", "step_decay", "eval_every")
     train: Tables = {**dict.fromkeys(off, False), "l2": 0.0, **_convert_batches(top)}

@@ -77,9 +77,6 @@ def parse_simple(text: str, variables: Mapping[str, str]) -> Any:
     Args:
         text: The content of the file.
         variables: Values of the external variables. A missing one becomes ``UNSET`` with its name.
-
-    Raises:
-        NotSimpleError: The text contains something else than the part of Jsonnet that is read here.
     """
     tokens = _tokens(text)
     try:
@@ -286,11 +283,7 @@ def _double(number: float) -> int | float:
 
 
 def _unquoted(quoted: str) -> str:
-    """Return the content of a string in quotes.
-
-    Raises:
-        ValueError: It has an unknown escape, half of a surrogate pair, or a null character, which Jsonnet rejects.
-    """
+    """Return the content of a string in quotes."""
 
     def unescaped(found: re.Match[str]) -> str:
         sign = found[0][1]

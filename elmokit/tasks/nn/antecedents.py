@@ -70,10 +70,7 @@ class CoarseScorer(nn.Module):
     def forward(self, spans: Tensor, mention_scores: Tensor, n_candidates: int) -> Candidates:
         """Choose the candidates with the highest coarse score plus both mention scores, which is their score so far.
 
-        Args:
-            spans: ``(spans, span_dim)``.
-            mention_scores: ``(spans,)``.
-            n_candidates: Number of candidates per span.
+        Shapes: spans (spans, span_dim), mention_scores (spans,).
         """
         n_spans = len(spans)
         n_candidates = min(n_candidates, n_spans)
@@ -149,12 +146,7 @@ class PairScorer(nn.Module):
     def features(self, start: int, stop: int, indices: Tensor, speakers: Tensor, genre: Tensor) -> Tensor:
         """Return the features of the pairs of spans ``start`` to ``stop - 1``, with dropout applied.
 
-        Args:
-            indices: Candidates of these spans, ``(block, candidates)``.
-            speakers, genre: As in ``forward``.
-
-        Returns:
-            ``(block, candidates, n_features * feature_dim)``
+        Shapes: indices (block, candidates); the result is (block, candidates, n_features * feature_dim).
         """
         spans = torch.arange(start, stop, device=indices.device)[:, None]
         distance = self.distance(distance_buckets((spans - indices).clamp(min=0)))
@@ -171,9 +163,6 @@ class SpanRefinement(nn.Module):
 
     A gate interpolates between a span and the expected vector of its antecedent. For the antecedent "none"
     that vector is the span itself.
-
-    Args:
-        span_dim: Size of the spans' vectors.
     """
 
     def __init__(self, span_dim: int) -> None:
@@ -185,13 +174,7 @@ class SpanRefinement(nn.Module):
     def forward(self, spans: Tensor, candidates: Candidates, scores: Tensor) -> Tensor:
         """Refine spans by one step.
 
-        Args:
-            spans: ``(spans, span_dim)``.
-            candidates: The candidates that were scored.
-            scores: ``(spans, 1 + candidates)``, "none" first.
-
-        Returns:
-            ``(spans, span_dim)``
+        Shapes: spans (spans, span_dim), scores (spans, 1 + candidates); the result is (spans, span_dim).
         """
         # (spans, 1 + candidates). Missing candidates have a score of -inf and get no weight.
         weights = scores.softmax(dim=1)

@@ -10,13 +10,7 @@ from torch import Tensor
 
 
 def masked_softmax(scores: Tensor, mask: Tensor, dim: int = -1) -> Tensor:
-    """Compute the softmax over the positions where ``mask`` is True, with 0 elsewhere.
-
-    Args:
-        scores: Scores of any shape.
-        mask: Bool, broadcast to the shape of the scores.
-        dim: Dimension over which the result sums to 1.
-    """
+    """Compute the softmax over the positions where ``mask`` is True, with 0 elsewhere."""
     mask = mask.expand_as(scores)
     shifted = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     return shifted.softmax(dim=dim).masked_fill(~mask, 0.0)
@@ -25,13 +19,8 @@ def masked_softmax(scores: Tensor, mask: Tensor, dim: int = -1) -> Tensor:
 def attend(scores: Tensor, values: Tensor, mask: Tensor) -> Tensor:
     """Return sums of the values, weighted by the softmax of the scores.
 
-    Args:
-        scores: ``(batch, queries, keys)``.
-        values: ``(batch, keys, dim)``.
-        mask: ``(batch, keys)`` bool, True on a real key.
-
-    Returns:
-        ``(batch, queries, dim)``
+    Shapes: scores (batch, queries, keys), values (batch, keys, dim), mask (batch, keys); the result is (batch, queries,
+    dim).
     """
     return masked_softmax(scores, mask[:, None, :]) @ values
 

@@ -16,9 +16,6 @@ class Trilinear(nn.Module):
 
     There is no bias: a softmax is not changed by a constant, and with a null score beside the scores, the null score
     learns the constant.
-
-    Args:
-        dim: Size of both vectors.
     """
 
     def __init__(self, dim: int) -> None:
@@ -47,9 +44,6 @@ class BiAttention(nn.Module):
         output_i = [x_i; u_i; x_i * u_i; x_i * v]
 
     This is section 2 of Seo et al. 2017; the last part multiplies by the passage word ``x_i``, as in Clark and Gardner.
-
-    Args:
-        dim: Size of the vectors of both.
     """
 
     def __init__(self, dim: int) -> None:
@@ -86,9 +80,6 @@ class SelfAttention(nn.Module):
         output_i = [r_i; x_i; r_i * x_i]
 
     Clark and Gardner 2018, section 3.1.
-
-    Args:
-        dim: Size of the vectors.
     """
 
     def __init__(self, dim: int) -> None:
@@ -100,12 +91,7 @@ class SelfAttention(nn.Module):
     def forward(self, words: Tensor, mask: Tensor) -> Tensor:
         """Attend within each sequence.
 
-        Args:
-            words: ``(batch, time, dim)``.
-            mask: ``(batch, time)`` bool, True on a real token.
-
-        Returns:
-            ``(batch, time, 3 * dim)``
+        Shapes: words (batch, time, dim), mask (batch, time); the result is (batch, time, 3 * dim).
         """
         n_words = words.shape[1]
         itself = torch.eye(n_words, dtype=torch.bool, device=words.device)

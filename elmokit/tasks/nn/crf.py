@@ -28,10 +28,6 @@ class RulePenalties(nn.Module):
 
     They are buffers, so that they move to a device with the model, but are not part of its state: they follow from the
     names of the tags.
-
-    Args:
-        n_tags: Number of tags.
-        rules: The rules; None allows everything.
     """
 
     follow: Tensor

@@ -7,11 +7,7 @@ from torch import Tensor, nn
 
 
 class VariationalDropout(nn.Module):
-    """Variational dropout: drop a feature at every step of a sequence or at none (Gal and Ghahramani 2016).
-
-    Args:
-        p: Probability that a feature is dropped, from 0 to below 1.
-    """
+    """Variational dropout: drop a feature at every step of a sequence or at none (Gal and Ghahramani 2016)."""
 
     def __init__(self, p: float) -> None:
         super().__init__()

@@ -6,13 +6,7 @@ from torch import Tensor, nn
 
 
 class Maxout(nn.Module):
-    """A layer whose units are the maximum of several linear maps (Goodfellow et al. 2013).
-
-    Args:
-        input_dim: Size of the inputs.
-        output_dim: Number of units.
-        pool: Number of linear maps per unit.
-    """
+    """A layer whose units are the maximum of several linear maps (Goodfellow et al. 2013)."""
 
     def __init__(self, input_dim: int, output_dim: int, pool: int) -> None:
         super().__init__()

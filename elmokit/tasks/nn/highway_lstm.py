@@ -132,13 +132,7 @@ HIGHWAY_STEP = StepFunctions(N_INPUT_BLOCKS, _step, _step_backward)
 
 
 class BidirectionalHighwayLSTM(nn.Module):
-    """One layer in each direction, whose outputs are concatenated; a layer of AllenNLP's stacked bidirectional LSTM.
-
-    Args:
-        input_dim: Size of the inputs.
-        hidden_dim: Size of the outputs of each direction.
-        dropout: Dropout probability on the recurrent states.
-    """
+    """One layer in each direction, whose outputs are concatenated; a layer of AllenNLP's stacked bidirectional LSTM."""
 
     def __init__(self, input_dim: int, hidden_dim: int, dropout: float) -> None:
         super().__init__()
@@ -156,13 +150,6 @@ class AlternatingLSTM(nn.Module):
 
     This is not a bidirectional LSTM: each layer reads the outputs of the layer below, and outputs have size
     ``hidden_dim``.
-
-    Args:
-        input_dim: Size of the inputs.
-        hidden_dim: Size of every layer.
-        n_layers: Number of layers.
-        dropout: Dropout probability on the recurrent state of each layer.
-        input_bias: Whether the inputs' matrices have their own biases.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, n_layers: int, dropout: float, input_bias: bool = True) -> None:

@@ -104,14 +104,7 @@ def windowed_means(scores: Tensor, values: Tensor, max_width: int) -> Tensor:
 
 
 class FeedForwardScorer(nn.Module):
-    """A feed-forward network of ReLU layers with dropout that returns one number.
-
-    Args:
-        input_dim: Size of the inputs.
-        hidden_dim: Units of each hidden layer.
-        n_layers: Number of hidden layers, at least 1.
-        dropout: Dropout on the hidden units.
-    """
+    """A feed-forward network of ReLU layers with dropout that returns one number."""
 
     def __init__(self, input_dim: int, hidden_dim: int, n_layers: int, dropout: float) -> None:
         super().__init__()
@@ -213,10 +206,6 @@ class MentionScorer(nn.Module):
     ``forward`` scores all spans without forming their vectors. The first layer is linear, so its product with a span
     vector is a sum of products with the parts of the vector. The products with tokens are computed once per token, and
     the product with the attended sum is the attended sum of products.
-
-    Args:
-        vectors: Gives the sizes of the parts; it is not kept.
-        hidden_dim, n_layers, dropout: As for ``FeedForwardScorer``.
     """
 
     def __init__(self, vectors: SpanVectors, hidden_dim: int, n_layers: int, dropout: float) -> None:

@@ -12,12 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 
 class CharTable(nn.Embedding):
-    """The vectors of characters.
-
-    Args:
-        n_chars: Rows of the table, including row 0 for padding.
-        char_dim: Size of a character's vector.
-    """
+    """The vectors of characters."""
 
     def __init__(self, n_chars: int, char_dim: int) -> None:
         super().__init__(n_chars, char_dim, padding_idx=0)
@@ -65,14 +60,7 @@ class TokenCharCNN(nn.Module):
         self.output_dim = sum(count for _, count in filters)
 
     def forward(self, char_ids: Tensor) -> Tensor:
-        """Compute the features of words.
-
-        Args:
-            char_ids: ``(words, chars)``, padded on the right with 0.
-
-        Returns:
-            ``(words, output_dim)``
-        """
+        """Compute the features of words. Shapes: char_ids (words, chars); the result is (words, output_dim)."""
         lengths = (char_ids > 0).sum(dim=1, keepdim=True)
         n_missing = max(self.least_chars - char_ids.shape[1], 0)
         embedded = self.dropout(self.embedding(F.pad(char_ids, (0, n_missing))))  # (words, chars, char_dim)

@@ -54,12 +54,7 @@ class Document:
 
 
 def read_coref(path: str) -> Iterator[Document]:
-    """Read the documents of a file. The format is detected from its first line.
-
-    Raises:
-        TextError: The file cannot be read, or a line does not match its format.
-        MissingExtraError: The file is GAP's, whose raw text needs NLTK, and NLTK is not installed.
-    """
+    """Read the documents of a file. The format is detected from its first line."""
     numbered = enumerate(read_lines(path), start=1)
     first = next(((number, line) for number, line in numbered if line.strip()), None)
     if first is None:
@@ -84,11 +79,7 @@ class _JsonDocument(msgspec.Struct):
 
 
 def parse_document(line: str, where: str) -> Document:
-    """Parse one line of e2e-coref's JSON: ``doc_key``, ``sentences``, optionally ``speakers`` and ``clusters``.
-
-    Raises:
-        TextError: The JSON is invalid, a key is missing or has a wrong type, or a mention is outside the document.
-    """
+    """Parse one line of e2e-coref's JSON: ``doc_key``, ``sentences``, optionally ``speakers`` and ``clusters``."""
     content = parse_json(
         line,
         where,
@@ -112,11 +103,7 @@ def parse_document(line: str, where: str) -> Document:
 
 
 def read_conll(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[Document]:
-    """Read the documents in numbered lines of CoNLL-2012.
-
-    Raises:
-        TextError: A line does not match the format.
-    """
+    """Read the documents in numbered lines of CoNLL-2012."""
     begin: tuple[int, str] | None = None  # of the open document
     body: list[tuple[int, str]] = []
     for number, line in lines:

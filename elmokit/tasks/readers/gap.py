@@ -43,10 +43,6 @@ def read_gap(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str,
 
     Returns:
         For each row: file and line, ID, tokenized sentences, and the pronoun.
-
-    Raises:
-        TextError: A row has a wrong number of columns, or its offsets do not match its text.
-        MissingExtraError: The tokenizer is not installed.
     """
     token_spans = treebank_span_tokenizer()
     for number, line in lines:

@@ -21,9 +21,6 @@ def parse_json(text: str, where: str, kind: type[Parsed], expected: str) -> Pars
         where: The file, and the line if ``text`` is one line of it, for error messages.
         kind: The type of the result, as ``msgspec.convert`` accepts it. Keys that it does not know are ignored.
         expected: What the text should be, for error messages; follows "Expected".
-
-    Raises:
-        TextError: The text is not valid JSON, or has a different structure than ``kind``.
     """
     # json.loads and not msgspec.json.decode, because it reports the line and column of a syntax error.
     try:

@@ -36,9 +36,6 @@ def read_pairs(path: str) -> Iterator[RawPair]:
     """Read the pairs of a file, which may be compressed; JSON lines if it starts with a brace, a table otherwise.
 
     Pairs without a majority label are skipped, as in all published work on SNLI.
-
-    Raises:
-        TextError: The file cannot be read, a line is not valid, or a sentence or label is missing.
     """
     header: list[str] | None = None
     is_json: bool | None = None
@@ -59,11 +56,7 @@ def read_pairs(path: str) -> Iterator[RawPair]:
 
 
 def parse_pair(line: str, where: str) -> RawPair:
-    """Parse a pair in JSON, with or without a label.
-
-    Raises:
-        TextError: The line is not a JSON object, a sentence is missing, or a value is not a string.
-    """
+    """Parse a pair in JSON, with or without a label."""
     return _pair_from_values(parse_json(line, where, dict[str, Any], "one JSON object per line"), where)
 
 

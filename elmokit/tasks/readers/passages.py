@@ -36,11 +36,7 @@ class OffsetToken(NamedTuple):
 
 
 def passage_tokenizer() -> Callable[[str], list[OffsetToken]]:
-    """Return a function that maps a raw passage to its tokens with their character offsets.
-
-    Raises:
-        MissingExtraError: NLTK is not installed.
-    """
+    """Return a function that maps a raw passage to its tokens with their character offsets."""
     words, sentences = treebank_span_tokenizer(), english_sentence_spans()
 
     def tokenize(text: str) -> list[OffsetToken]:
@@ -64,10 +60,6 @@ def _split_word(text: str, start: int, stop: int) -> list[OffsetToken]:
 
 
 def covering_tokens(offsets: Sequence[tuple[int, int]], start: int, stop: int) -> tuple[int, int] | None:
-    """Return the first and the last token that overlap with ``text[start:stop]``, or None if there is none.
-
-    Args:
-        offsets: Start and stop of each token.
-    """
+    """Return the first and the last token that overlap with ``text[start:stop]``, or None if there is none."""
     covered = [token for token, (first, last) in enumerate(offsets) if last > start and first < stop]
     return (covered[0], covered[-1]) if covered else None

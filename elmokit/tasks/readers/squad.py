@@ -95,10 +95,6 @@ def read_squad(path: str, unanswerable: Unanswerable = "error", skip_mismatched:
             with empty ``answers`` and without a ``span``.
         skip_mismatched: Do not train on answers whose text differs from the passage at the given offset, instead of
             raising an error. They still count as correct when predictions are scored, as in the official script.
-
-    Raises:
-        TextError: The file cannot be read or is not SQuAD's JSON, an answer differs from the passage, or a question
-            has no answer.
     """
     content = parse_json(read_text(path), path, _Squad, SQUAD_JSON)
     return _questions(content, path, passage_tokenizer(), unanswerable, skip_mismatched)
@@ -108,12 +104,6 @@ def read_questions(lines: Iterable[str], name: str) -> Iterator[QaExample]:
     """Read questions without answers, to predict on: SQuAD's JSON, or one question per line.
 
     A line is a question, a tab and a passage, or a JSON object with ``question``, ``context`` and optionally ``id``.
-
-    Args:
-        name: Name of the text in error messages.
-
-    Raises:
-        TextError: A line has neither format, or a question or passage contains no word.
     """
     lines = list(lines)
     tokenize = passage_tokenizer()

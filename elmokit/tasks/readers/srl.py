@@ -44,11 +44,7 @@ class Proposition:
 
 
 def read_srl(path: str) -> Iterator[Proposition]:
-    """Read the propositions of a file. A sentence without a predicate gives one proposition without roles.
-
-    Raises:
-        TextError: The file cannot be read, or a line does not match the file's format.
-    """
+    """Read the propositions of a file. A sentence without a predicate gives one proposition without roles."""
     numbered = enumerate(read_lines(path), start=1)
     first = next(((number, line) for number, line in numbered if line.strip()), None)
     if first is None:
@@ -69,11 +65,7 @@ def read_srl(path: str) -> Iterator[Proposition]:
 
 
 def parse_proposition(line: str, where: str) -> Proposition:
-    """Parse the one-line format. The tags after the divider are optional.
-
-    Raises:
-        TextError: An element of the line is missing or does not match the others.
-    """
+    """Parse the one-line format. The tags after the divider are optional."""
     left, divider, right = line.partition(DIVIDER)
     index, *tokens = split_tokens(left) or [""]
     tags = split_tokens(right)

@@ -32,11 +32,7 @@ class LabeledTree:
 
 
 def read_trees(path: str) -> Iterator[LabeledTree]:
-    """Read the trees of a file, which may be compressed. Blank lines are skipped.
-
-    Raises:
-        TextError: The file cannot be read, or a line is not a tree.
-    """
+    """Read the trees of a file, which may be compressed. Blank lines are skipped."""
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
             yield parse_tree(line, f"{path}, line {number}")
@@ -46,9 +42,6 @@ def parse_tree(line: str, where: str) -> LabeledTree:
     """Parse one tree such as ``(3 (2 Mira) (3 (2 rides) (4 superbly)))``.
 
     The parser keeps its own stack instead of recursing, so that the depth of a tree is not limited.
-
-    Raises:
-        TextError: Brackets do not match, or a node is neither ``(label word)`` nor ``(label node node ...)``.
     """
 
     def invalid(reason: str) -> TextError:

@@ -43,11 +43,7 @@ class ChunkScores:
 
 
 def conlleval(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> ChunkScores:
-    """Score the tags of sentences, such as ``B-PER``, ``I-PER``, ``E-PER`` and ``O``.
-
-    Raises:
-        ValueError: The lists, or two sentences in them, differ in length.
-    """
+    """Score the tags of sentences, such as ``B-PER``, ``I-PER``, ``E-PER`` and ``O``."""
     outside: tuple[Tag, Tag] = ((OUTSIDE, ""), (OUTSIDE, ""))
     rows: list[tuple[Tag, Tag]] = []  # of all sentences, with one outside tag between them to end open chunks
     n_tags = 0
@@ -99,11 +95,7 @@ def chunks_of(tags: Sequence[str]) -> list[Chunk]:
 
 
 def chunk_f1(gold: Sequence[Sequence[Chunk]], predicted: Sequence[Sequence[Chunk]]) -> Counts:
-    """Count the chunks of sentences over all labels. A chunk is correct if its bounds and its label are.
-
-    Raises:
-        ValueError: The lists differ in length.
-    """
+    """Count the chunks of sentences over all labels. A chunk is correct if its bounds and its label are."""
     by_label = chunk_f1_per_label(gold, predicted).values()
     return Counts(
         sum(counts.correct for counts in by_label),

@@ -69,16 +69,7 @@ class CorefScores:
 
 
 def coref_scores(key: Sequence[Clusters], response: Sequence[Clusters]) -> CorefScores:
-    """Score the clusters of documents.
-
-    Args:
-        key: For each document its gold clusters.
-        response: For each document its predicted clusters.
-
-    Raises:
-        MissingExtraError: SciPy is not installed.
-        ValueError: The lists differ in length.
-    """
+    """Score the clusters of documents."""
     best_matching = _best_matching()
     muc = b_cubed = ceaf_e = mentions = Ratio()
     for key_clusters, response_clusters in zip(key, response, strict=True):

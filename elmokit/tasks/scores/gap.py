@@ -29,11 +29,7 @@ class GapScores:
 
 
 def gap_scores(gold: Sequence[Answers], predicted: Sequence[Answers], is_feminine: Sequence[bool]) -> GapScores:
-    """Score the answers to questions, of which each name is one decision.
-
-    Raises:
-        ValueError: The lists differ in length.
-    """
+    """Score the answers to questions, of which each name is one decision."""
     counted = {gender: [0, 0, 0] for gender in (False, True)}
     for gold_answers, answers, gender in zip(gold, predicted, is_feminine, strict=True):
         correct_predicted_gold = counted[gender]

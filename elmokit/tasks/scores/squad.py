@@ -56,14 +56,7 @@ def token_f1(gold: str, predicted: str, empty_matches: bool) -> float:
 
 
 def squad_v1(gold: Sequence[Sequence[str]], predicted: Sequence[str | None]) -> SquadScores:
-    """Score like ``evaluate-v1.1.py``. A question that was not answered (None) scores 0.
-
-    Args:
-        gold: For each question its acceptable answers, at least one.
-
-    Raises:
-        ValueError: A question has no gold answer, or the lists differ in length.
-    """
+    """Score like ``evaluate-v1.1.py``. A question that was not answered (None) scores 0."""
     if not all(gold):
         raise ValueError("A question has no gold answer. SQuAD v1.1 does not allow that; use squad_v2.")
     scores = [
@@ -78,9 +71,6 @@ def squad_v2(gold: Sequence[Sequence[str]], predicted: Sequence[str | None]) -> 
 
     Args:
         gold: For each question its acceptable answers; empty if it has no answer.
-
-    Raises:
-        ValueError: The lists differ in length.
     """
     answerable: list[tuple[float, float]] = []
     unanswerable: list[tuple[float, float]] = []

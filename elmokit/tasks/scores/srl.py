@@ -42,9 +42,6 @@ def srl_eval(
     Args:
         gold, predicted: For each sentence the arguments of its predicates, by the index of the predicate's token.
             Arguments with the role V are ignored.
-
-    Raises:
-        ValueError: The lists differ in length.
     """
     correct: Counter[str] = Counter()
     found: Counter[str] = Counter()
