@@ -16,7 +16,6 @@ from elmokit.embedding.elmo import Elmo, Vectors
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sentence_pooling import SentencePooling, Whitening
-from elmokit.text.vocabulary import SPECIALS
 
 PoolingName = Literal["mean", "sif", "whitened"]
 """See :meth:`SentenceEmbedder.by_name`."""
@@ -243,9 +242,7 @@ def word_probability(model: PretrainedBiLM, word_counts: Mapping[str, int] | Non
         total = sum(word_counts.values())
         probabilities = {word: count / total for word, count in word_counts.items()}
     elif model.vocabulary is not None:
-        words = [word for word in model.vocabulary.words if word not in SPECIALS]
-        harmonic = sum(1 / rank for rank in range(1, len(words) + 1))
-        probabilities = {word: 1 / (rank * harmonic) for rank, word in enumerate(words, start=1)}
+        probabilities = model.vocabulary.zipf_probabilities
     else:
         raise ConfigError(
             "The weighting 'sif' needs word frequencies, and this model has no vocabulary. Give word_counts, or choose "

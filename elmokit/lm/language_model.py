@@ -220,7 +220,7 @@ class LanguageModel:
             position: Index of a token, from 0; negative indices count from the end. Without it, the result is a list
                 with the words for each token.
             direction: "forward", from the tokens before; "backward", from the tokens after; or "both", the product of
-                the two probabilities, normalized.
+                the two probabilities, divided by the word's frequency (by Zipf's law, to the power 0.75), normalized.
             n: How many words.
             special_words: Include ``<S>``, ``</S>`` and ``<UNK>``. Otherwise the probabilities are normalized over the
                 other words.

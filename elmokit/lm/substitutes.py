@@ -15,9 +15,12 @@ from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.surprisal import BATCH_TOKENS, softmax_and_vocabulary
 from elmokit.text.batching import check_sentence, check_sentences, map_in_batches, number_tokens
-from elmokit.text.vocabulary import SPECIALS
+from elmokit.text.vocabulary import SPECIALS, Vocabulary
 
 Direction = Literal["forward", "backward", "both"]
+UNIGRAM_POWER = 0.75
+"""Each direction expects frequent words by itself. So the product of both counts their frequency twice, and is divided
+by this power of it: 0.75 was best of 0.5, 0.75 and 1 (docs/about/log/training.md)."""
 Query = tuple[Sequence[str], Sequence[int]]
 """A sentence, and the indices of its tokens."""
 
@@ -139,8 +142,9 @@ def _best(
         rows: list[dict[Direction, list[Substitute]]] = [{} for _ in sides[0][first : first + ROWS_AT_ONCE]]
         for direction in directions:
             own = [scores[number] for number in needed[direction]]
-            total = own[0].copy() if len(own) == 1 else sum(score - _log_sum_exp(score) for score in own)
-            assert isinstance(total, np.ndarray)
+            total = own[0].copy()
+            if len(own) == 2:
+                total = sum(score - _log_sum_exp(score) for score in own) - UNIGRAM_POWER * _log_unigram(vocabulary)
             total[:, omitted] = -np.inf
             ids = _largest(total, min(n, len(vocabulary) - len(omitted)))
             best = np.take_along_axis(total, ids, axis=1)
@@ -150,6 +154,12 @@ def _best(
                 row[direction] = [Substitute(vocabulary.words[i], p, q, i) for i, p, q in zip(*cells, strict=True)]
         positions += rows
     return positions
+
+
+def _log_unigram(vocabulary: Vocabulary) -> Floats:
+    probabilities = vocabulary.zipf_probabilities
+    most = max(probabilities.values(), default=1.0)  # special words are as frequent as the most frequent word
+    return np.log([probabilities.get(word, most) for word in vocabulary.words]).astype(np.float32)
 
 
 def _log_sum_exp(scores: Floats) -> Floats:

@@ -8,6 +8,7 @@ import heapq
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,6 +87,13 @@ class Vocabulary:
         ids = np.array([self.ids.get(token, -1) for token in tokens], np.int64)
         ids[ids == self.unknown_id] = -1
         return ids
+
+    @cached_property
+    def zipf_probabilities(self) -> dict[str, float]:
+        """How probable each word is in running text, from its rank by Zipf's law; without the special words."""
+        words = [word for word in self.words if word not in SPECIALS]
+        harmonic = sum(1 / rank for rank in range(1, len(words) + 1))
+        return {word: 1 / (rank * harmonic) for rank, word in enumerate(words, start=1)}
 
     def count_unknown(self, tokens: Iterable[str]) -> int:
         """Return how many of the tokens are not in the list, or are ``<UNK>``."""
