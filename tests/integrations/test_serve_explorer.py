@@ -38,6 +38,7 @@ pytestmark = [
 TOKENS = ["The", "bank", "raised", "its", "rate", "."]
 TEXT = " ".join(TOKENS)
 VIEWS = ["sentence", "senses", "layers"]
+PATIENCE = 90_000  # milliseconds: the slowest wait takes 3 seconds on an idle machine
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def browser() -> Iterator[Any]:
 def new_page(browser: Any, client: Client, address: str = "", **options: Any) -> Iterator[Any]:
     """Open the explorer in a window of its own. Faults of the page's scripts fail the test."""
     context = browser.new_context(base_url=f"http://127.0.0.1:{client.port}", **options)
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(PATIENCE)
     page = context.new_page()
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))
@@ -322,12 +323,41 @@ def test_problems_are_explained_and_the_page_goes_on(page: Any) -> None:
     assert len(shown_nats(page)) == len(TOKENS)
 
 
+def use_token(page: Any, token: str) -> None:
+    page.get_by_label("This server needs a token").fill(token)
+    page.get_by_role("button", name="Use this token").click()
+
+
 def test_a_server_with_a_token_asks_for_it(browser: Any, served: ServedModel) -> None:
     with running(create_app(served, ServeConfig(), token="secret")) as client, new_page(browser, client) as page:
-        page.get_by_label("This server needs a token").fill("wrong")
-        page.get_by_role("button", name="Use this token").click()
-        page.wait_for_selector("#problem:has-text('token is missing or wrong')")
-        page.get_by_label("This server needs a token").fill("secret")
-        page.get_by_role("button", name="Use this token").click()
+        page.wait_for_selector("#token-form")
+        assert page.locator("#problem").is_hidden()  # nobody did anything wrong yet
+        use_token(page, "wrong")
+        page.wait_for_selector("#problem:has-text('does not accept this token')")
+        use_token(page, "secret")
         page.wait_for_selector(".token")
         assert page.locator("#token-form").is_hidden()
+        assert page.locator("#problem").is_hidden()
+
+
+def test_a_late_answer_to_a_wrong_token_changes_nothing(browser: Any, served: ServedModel) -> None:
+    held: list[Any] = []
+
+    def hold_the_wrong(route: Any) -> None:
+        if route.request.headers.get("authorization") == "Bearer wrong":
+            held.append(route)
+        else:
+            route.continue_()
+
+    with running(create_app(served, ServeConfig(), token="secret")) as client, new_page(browser, client) as page:
+        page.wait_for_selector("#token-form")
+        page.route("**/v1/models", hold_the_wrong)
+        with page.expect_request("**/v1/models"):
+            use_token(page, "wrong")
+        use_token(page, "secret")  # while the answer to the wrong one is still on its way
+        page.wait_for_selector(".token")
+        with page.expect_response("**/v1/models"):
+            held.pop().continue_()
+        page.evaluate("new Promise(requestAnimationFrame)")
+        assert page.locator("#token-form").is_hidden()
+        assert page.locator("#problem").is_hidden()

@@ -12,6 +12,7 @@ const DEFAULTS = { view: "sentence", text: "", direction: "both", token: null, w
 const state = { ...DEFAULTS };
 let examples = { sentences: [], senses: {} };
 let latest = 0; // the number of the last view that was asked for, so that slower answers are dropped
+let starts = 0; // the same for the facts that the page starts with
 
 /** Read the state from the address. */
 function readAddress() {
@@ -90,15 +91,17 @@ function focusedPlace(panel) {
 function report(error) {
   const problem = byId("problem");
   problem.textContent = error instanceof ServerError ? error.message : `The page has a fault: ${error}`;
-  problem.hidden = false;
+  problem.hidden = !problem.textContent;
   byId("token-form").hidden = error.status !== 401;
   if (!(error instanceof ServerError)) throw error;
 }
 
 /** Fill the lists of examples and say which model this is. */
 async function start() {
+  const number = ++starts;
   try {
     const [models, found] = await Promise.all([ask("v1/models"), ask("v1/examples")]);
+    if (number !== starts) return;
     examples = found;
     const [{ id, n_layers, dim, index }] = models.data;
     byId("model-facts").textContent =
@@ -107,7 +110,7 @@ async function start() {
     fill(byId("example"), Object.fromEntries(examples.sentences.map((text) => [text, text])));
     fill(byId("sense-example"), Object.fromEntries(Object.keys(examples.senses).map((word) => [word, word])));
   } catch (error) {
-    report(error);
+    if (number === starts) report(error);
     return;
   }
   readAddress();

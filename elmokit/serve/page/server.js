@@ -2,7 +2,7 @@
 
 const STORED = "elmokit-token";
 
-/** A problem that the server reported, or that there is no answer. */
+/** A problem that the server reported, or that there is no answer. Its message is empty if a token is still missing. */
 export class ServerError extends Error {
   constructor(status, message) {
     super(message);
@@ -10,11 +10,14 @@ export class ServerError extends Error {
   }
 }
 
-/** Keep the bearer token for requests until the tab is closed. */
-export const useToken = (token) => sessionStorage.setItem(STORED, token);
-
 const answers = new Map();
 const MAX_ANSWERS = 60;
+
+/** Keep the bearer token for requests until the tab is closed. */
+export function useToken(token) {
+  sessionStorage.setItem(STORED, token);
+  answers.clear(); // also those that are still on their way: they are answers to another token
+}
 
 /**
  * Return the answer of a path; a `body` is sent as JSON with POST. The last answers are kept.
@@ -25,7 +28,7 @@ export function ask(path, body) {
   if (!answers.has(key)) {
     const answer = request(path, body);
     answers.set(key, answer);
-    answer.catch(() => answers.delete(key));
+    answer.catch(() => answers.get(key) === answer && answers.delete(key));
     if (answers.size > MAX_ANSWERS) answers.delete(answers.keys().next().value);
   }
   return answers.get(key);
@@ -41,6 +44,7 @@ async function request(path, body) {
   } catch {
     throw new ServerError(0, "The server does not answer. Is it still running?");
   }
+  if (response.status === 401) throw new ServerError(401, token ? "The server does not accept this token." : "");
   const answer = await response.json().catch(() => ({}));
   if (!response.ok) throw new ServerError(response.status, answer.error?.message ?? `The server answered ${response.status}.`);
   return answer;
