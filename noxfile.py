@@ -15,6 +15,7 @@ HOSTS = {
     "flair": [],
     "huggingface-hub": [],
     "lm-eval": [],
+    "mcp": [],
     "onnx": ["onnxruntime"],
     "sentence-transformers": ["mteb"],
     "serve": ["openai", "pyarrow", "axe-playwright-python"],

@@ -14,6 +14,7 @@ MODULES = {
     "huggingface-hub": ["huggingface_hub"],
     "onnx": ["onnx", "onnxruntime"],
     "lm-eval": ["lm_eval", "datasets", "nltk"],
+    "mcp": ["mcp", "nltk"],
     "transformers": ["transformers", "minicons", "accelerate", "nltk"],
     "sentence-transformers": ["sentence_transformers", "accelerate", "datasets", "nltk"],
     "spacy": ["spacy"],
