@@ -43,6 +43,7 @@ check: $(VENV)/installed-dev
 
 docs: $(VENV)/installed-docs
 	$(BIN)/mkdocs build --strict
+	$(BIN)/python docs/check_search.py site
 
 docs-serve: $(VENV)/installed-docs
 	$(BIN)/mkdocs serve

@@ -1,17 +1,21 @@
-"""Hooks of MkDocs: pages of the site whose source is elsewhere in the repository.
+"""Hooks of MkDocs: pages of the site whose source is elsewhere in the repository, and what search finds.
 
 The documents link to files of the repository by relative paths, such as ``../../results/speed.md``, so that the links
 also work where a repository is browsed. MkDocs knows only the files below ``docs/``. So every linked file outside that
 directory becomes a page of the site (or a picture, for the pages among them), and links to it are rewritten. Notebooks
 are shown with their stored outputs, among the tutorials.
+
+Search finds pages and their sections, but neither source code nor the experiment log.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).parent))
-from make_cli import cli_page
+from make_cli import cli_pages
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
@@ -33,12 +37,30 @@ PICTURES = {".png", ".svg"}
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", "Dockerfile": "docker"}
 """The languages of source files, which are shown as one code block each."""
 NOTEBOOKS = "examples/notebooks"
+CLI = "reference/cli/"
+GENERATED = {"make_cli.py": f"{CLI}index.md"}
+"""Scripts whose pages are only in the site: a link to the script leads to what it makes."""
+SEARCH_WEIGHTS = {"source/": 0.0, "about/log": 0.0, "about/": 0.2, "results/": 0.5}
+"""How much a match on pages whose path starts so counts in a search, where not 1. What weighs 0 is not found at all."""
+FOLDED = "<details"
+"""What a reader unfolds, the source code of functions and the list of all files, is not searched either."""
+REPOSITORY = "<!-- repository -->"
+"""Where the home page links to the repository, if its address is known."""
 SHORT_CODE = re.compile(r"<code>([^<\n]{1,36})</code>")
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """List the page of each command in the navigation."""
+    reference = next(part["Reference"] for part in config.nav or () if "Reference" in part)
+    commands = next(part for part in reference if isinstance(part, dict) and "Command line" in part)
+    commands["Command line"] = [f"{CLI}{name}" for name in cli_pages()]
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the page of the command line, and the files outside ``docs/`` that pages link to."""
-    files.append(File.generated(config, "reference/cli.md", content=cli_page()))
+    """Add the pages of the command line, and the files outside ``docs/`` that pages link to."""
+    for name, page in cli_pages().items():
+        files.append(File.generated(config, f"{CLI}{name}", content=page))
     waiting = [(f"docs/{file.src_uri}", file.content_string) for file in files.documentation_pages()]
     for name in ALWAYS:
         if (ROOT / name).is_file():
@@ -57,23 +79,38 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links to files outside ``docs/`` to their pages."""
+    """Point links to files outside ``docs/`` to their pages, and say how much the page weighs in a search."""
+    weight = next((weight for path, weight in SEARCH_WEIGHTS.items() if page.file.src_uri.startswith(path)), 1.0)
+    page.meta["search"] = {"boost": weight} if weight else {"exclude": True}
     here = posixpath.dirname(page.file.src_uri)
     source = _source_of(page.file.src_uri)
 
     def rewrite(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[1]))
         uri = target.removeprefix("docs/") if target.startswith("docs/") else _uri_of(target)
+        uri = GENERATED.get(uri, uri)
         return posixpath.relpath(uri, here or ".") if files.get_file_from_path(uri) else match[1]
 
     parts = re.split(f"({CODE.pattern})", markdown, flags=CODE.flags)
     parts[::2] = [LINK.sub(rewrite, part) for part in parts[::2]]
-    return "".join(parts)
+    repository = _repository()
+    button = f"[Repository]({repository}){{ .md-button }}" if repository else ""
+    return "".join(parts).replace(REPOSITORY, button)
 
 
 def on_page_content(html: str, **kwargs: Any) -> str:
-    """Mark short code in running text, which the style sheet keeps on one line: ``--model`` has no break."""
+    """Mark what search skips, and short code, which the style sheet keeps on one line: ``--model`` has no break."""
+    html = html.replace(FOLDED, f'{FOLDED} data-search-exclude="true"')
     return SHORT_CODE.sub(r'<code class="short">\1</code>', html)
+
+
+def _repository() -> str:
+    """Return the address of the repository: what the package says, or where this site is built."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    if "Repository" in project.get("urls", ()):
+        return str(project["urls"]["Repository"])
+    name = os.environ.get("GITHUB_REPOSITORY")
+    return f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{name}" if name else ""
 
 
 def _links(source: str, text: str) -> list[str]:

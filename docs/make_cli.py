@@ -1,6 +1,6 @@
-"""Write the page of the command line from the commands themselves: ``python docs/make_cli.py`` prints it.
+"""Write the pages of the command line from the commands themselves: ``python docs/make_cli.py`` prints them.
 
-The documentation site makes the page each time that it is built (``hooks.py``), so it is not stored.
+The documentation site makes the pages each time that it is built (``hooks.py``), so they are not stored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEEP_LINES = "\b\n"
 INTRODUCTION = """\
 # Command line
 
-This page lists all commands and their options, as `elmokit COMMAND --help` prints them. Arguments are texts and
+Each command has a page with its options, as `elmokit COMMAND --help` prints them. Arguments are texts and
 outputs; the model is the option `--model`, and the included one is the default. Three commands take models as
 arguments: `convert` (a source), `distill` (a teacher) and `align` (two models). An output is written only to a
 directory that exists, and only under an extension of its format.
@@ -32,15 +32,36 @@ code is 130, and the command prints how to resume it.
 """
 
 
-def cli_page() -> str:
-    """Return the page as Markdown."""
+def cli_pages() -> dict[str, str]:
+    """Return the page of each command as Markdown, by the name of its file, after an index of them."""
     context = click.Context(elmokit, info_name="elmokit")
-    return "\n\n".join([INTRODUCTION.rstrip(), *_command_parts(elmokit, context)]) + "\n"
+    index = [INTRODUCTION.rstrip(), "| command | what it does |\n|---|---|"]
+    pages = {"index.md": ""}
+    for command, inner in _subcommands(elmokit, context):
+        summary = _cell(command.get_short_help_str(limit=200))
+        index[-1] += f"\n| [`{inner.command_path}`]({command.name}.md) | {summary} |"
+        pages[f"{command.name}.md"] = "\n\n".join(_command_parts(command, inner)) + "\n"
+    index += [f"## `{context.command_path}`", *_own_parts(elmokit, context)]
+    return {**pages, "index.md": "\n\n".join(index) + "\n"}
 
 
 def _command_parts(command: click.Command, context: click.Context) -> Iterator[str]:
     """Yield the paragraphs about a command, then those about its subcommands."""
-    yield f"{'#' * max(2, len(context.command_path.split()))} `{context.command_path}`"
+    yield f"{'#' * (len(context.command_path.split()) - 1)} `{context.command_path}`"
+    yield from _own_parts(command, context)
+    for subcommand, inner in _subcommands(command, context):
+        yield from _command_parts(subcommand, inner)
+
+
+def _subcommands(command: click.Command, context: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
+    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+        subcommand = command.get_command(context, name)
+        if subcommand is not None and not subcommand.hidden:
+            yield subcommand, click.Context(subcommand, info_name=name, parent=context)
+
+
+def _own_parts(command: click.Command, context: click.Context) -> Iterator[str]:
+    """Yield the help of a command, its usage, examples and options."""
     yield from _paragraphs(command.help or "")
     yield f"```text\n{' '.join([context.command_path, *command.collect_usage_pieces(context)])}\n```"
     assert isinstance(command, DocumentedCommand)
@@ -48,11 +69,6 @@ def _command_parts(command: click.Command, context: click.Context) -> Iterator[s
     for heading, records in command.options_by_heading(context).items():
         rows = [f"| {_flags(flags)} | {_cell(help)} |" for flags, help in records]
         yield "\n".join([f"| {heading} | |", "|---|---|", *rows])
-    if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            subcommand = command.get_command(context, name)
-            if subcommand is not None:
-                yield from _command_parts(subcommand, click.Context(subcommand, info_name=name, parent=context))
 
 
 def _paragraphs(text: str) -> list[str]:
@@ -62,7 +78,7 @@ def _paragraphs(text: str) -> list[str]:
 def _paragraph(text: str) -> str:
     if text.startswith(KEEP_LINES):
         return f"```text\n{text.removeprefix(KEEP_LINES).rstrip()}\n```"
-    return PAGE.sub(r"[\1](../\1)", " ".join(_escape(text).split()))
+    return PAGE.sub(r"[\1](../../\1)", " ".join(_escape(text).split()))
 
 
 def _flags(flags: str) -> str:
@@ -82,4 +98,4 @@ def _escape(text: str) -> str:
 
 
 if __name__ == "__main__":
-    print(cli_page(), end="")
+    print("\n".join(cli_pages().values()), end="")

@@ -1,6 +1,6 @@
-"""Write docs/reference/settings.md, the reference of all settings, from the dataclasses that declare them.
+"""Write the pages in docs/reference/settings/, the reference of all settings, from the dataclasses that declare them.
 
-python docs/make_settings.py > docs/reference/settings.md
+python docs/make_settings.py
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import dataclasses
 import json
 import typing
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 from elmokit.config import describe_type, to_toml
@@ -25,78 +26,102 @@ from elmokit.training.config import (
     TrainingConfig,
 )
 
-INTRODUCTION = """\
+PAGES = Path(__file__).parent / "reference" / "settings"
+SOURCE = "<!-- made by docs/make_settings.py -->"
+INDEX = """\
 # Settings
 
-This page lists all settings of config files. It is generated: do not edit it, run
-`python docs/make_settings.py > docs/reference/settings.md`.
+All settings of config files, with their types and defaults.
+
+| settings of | page |
+|---|---|
+| `elmokit train`, `elmokit distill` and `elmokit finetune` | [Train a biLM](bilm.md) |
+| `elmokit task train`, for every task | [Train a task model](task.md) |
+| `elmokit task train`, for one task | [Each task](tasks.md) |
 
 A config file is TOML. `elmokit train` and `elmokit finetune` also accept the `options.json` of bilm-tf
-([how its keys are used](../how-to/migrate/bilm-tf-training.md#bilm-tfs-optionsjson)). In every TOML file, `false`
+([how its keys are used](../../how-to/migrate/bilm-tf-training.md#bilm-tfs-optionsjson)). In every TOML file, `false`
 switches off a setting that can be absent (type "or none").
 """
-TRAINING = """\
-## Training a biLM
+BILM = """\
+# Settings of a biLM's training
 
 These are the settings of `elmokit train`, `elmokit distill` and `elmokit finetune`, and of the Python functions of the
 same names. Settings without a table are at the top of the file. They are also options of the commands (`batch_size` is
 `--batch-size`) and keyword arguments of the functions.
 """
 BASE_VALUES = "`elmokit train` starts from these values. All other settings override them."
-TASKS_INTRODUCTION = """\
-## Training a task model
+TASK = """\
+# Settings of every task
 
-These are the settings of `elmokit task train`. A file starts with `task = "ner"` or another task. `preset` chooses the
-values to start from; without it, those of the preset `published` apply, which are listed for each task.
+These are the settings of `elmokit task train` that all tasks have. [Each task](tasks.md) has its own in addition. A
+file starts with `task = "ner"` or another task. `preset` chooses the values to start from; without it, those of the
+preset `published` apply, which are listed for each task.
+"""
+TASKS_OF_THE_PAPER = """\
+# Settings of each task
+
+These are the settings of `elmokit task train` that one task has, in addition to those of [every task](task.md).
 """
 
 
-def settings_page() -> str:
-    """Return the content of docs/reference/settings.md."""
-    parts = [INTRODUCTION, TRAINING, "### Base values", BASE_VALUES, _table(BaseConfig, names=NEW_MODEL_SETTINGS)]
-    parts += ["### Top level", _table(TrainingConfig), *_section("data", DataConfig)]
+def settings_pages() -> dict[str, str]:
+    """Return the content of each page by the name of its file."""
+    pages = {"index": [INDEX], "bilm": [BILM, *_bilm_parts()], **_task_pages()}
+    joined = {name: "\n\n".join(part.rstrip() for part in [*parts, SOURCE]) for name, parts in pages.items()}
+    return {f"{name}.md": text + "\n" for name, text in joined.items()}
+
+
+def _bilm_parts() -> Iterator[str]:
+    yield from ("## Base values", BASE_VALUES, _table(BaseConfig, names=NEW_MODEL_SETTINGS))
+    yield from ("## Top level", _table(TrainingConfig), *_section("data", DataConfig))
     for name, (cls, _) in _tables(TrainingConfig):
-        parts += _section(name, cls)
+        yield from _section(name, cls)
     for name, recipe in RECIPES.items():
         sizes = next(preset for preset, model in PRESETS.items() if model == recipe.model)
         changes = _changes(recipe, model=False)
         values = "these values:" if changes else "the defaults listed above."
-        parts += [f"### Recipe `{name}`", f"The sizes of the preset `{sizes}`, and {values}", *changes]
-    parts += [
-        "### Fine-tuning",
-        "`elmokit finetune` has these settings in place of the base values above.",
-        _table(BaseConfig, names=FINETUNING_SETTINGS),
+        yield from (f"## Recipe `{name}`", f"The sizes of the preset `{sizes}`, and {values}", *changes)
+    yield "## Fine-tuning"
+    yield "`elmokit finetune` has these settings in place of the base values above."
+    yield _table(BaseConfig, names=FINETUNING_SETTINGS)
+    yield (
         "Fine-tuning starts from the values of its recipe and from the values below. With the recipe `bilm-tf`, the "
-        f"learning rate is that of the recipe.\n\n```toml\n{to_toml(FINETUNING).rstrip()}\n```",
-    ]
-    parts += [TASKS_INTRODUCTION, *_section("data", TaskDataConfig)]
+        f"learning rate is that of the recipe.\n\n```toml\n{to_toml(FINETUNING).rstrip()}\n```"
+    )
+
+
+def _task_pages() -> dict[str, list[str]]:
+    """Return the paragraphs of the page about what tasks share, and of the page about each."""
     tables = {name: dict(_tables(type(task.presets["published"]))) for name, task in TASKS.items()}
     first, *others = tables.values()
     shared = {name: table for name, table in first.items() if all(other.get(name) == table for other in others)}
     seen: dict[type, str] = {}
+    task_parts = [TASK, *_section("data", TaskDataConfig)]
     for name, (cls, help) in shared.items():
-        parts += _section(name, cls, help) if cls not in seen else _repeated_section(name, seen[cls], help)
+        task_parts += _section(name, cls, help) if cls not in seen else _repeated_section(name, seen[cls], help)
         seen.setdefault(cls, name)
+    parts = [TASKS_OF_THE_PAPER]
     for task_name, task in TASKS.items():
         parts.append(f"## Task `{task_name}`")
         for name, (cls, help) in tables[task_name].items():
             if cls in seen and name not in shared:
-                parts += _repeated_section(name, seen[cls], help)
+                parts += _repeated_section(name, seen[cls], help, level=3)
             elif name not in shared and cls is not TaskDataConfig:
-                parts += _section(name, cls, help, but=TaskDataConfig)
+                parts += _section(name, cls, help, but=TaskDataConfig, level=3)
         parts += ["### Preset `published`", *_changes(task.presets["published"])]
-    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+    return {"task": task_parts, "tasks": parts}
 
 
-def _section(name: str, cls: type, help: str = "", but: type | None = None) -> list[str]:
+def _section(name: str, cls: type, help: str = "", but: type | None = None, level: int = 2) -> list[str]:
     """Return the heading, summary and table of a config, without the settings that another one has too."""
     summary = help or (cls.__doc__ or "").split("\n\n")[0]
-    return [f"### `[{name}]`", " ".join(summary.replace("``", "`").split()), _table(cls, but)]
+    return [f"{'#' * level} `[{name}]`", " ".join(summary.replace("``", "`").split()), _table(cls, but)]
 
 
-def _repeated_section(name: str, first: str, help: str) -> list[str]:
+def _repeated_section(name: str, first: str, help: str, level: int = 2) -> list[str]:
     """Return the heading and summary of a table with the settings of an earlier one."""
-    return [f"### `[{name}]`", f"{help} Settings as in `[{first}]`.".strip()]
+    return [f"{'#' * level} `[{name}]`", f"{help} Settings as in `[{first}]`.".strip()]
 
 
 def _changes(config: Any, model: bool = True) -> list[str]:
@@ -161,4 +186,5 @@ def _value(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    print(settings_page(), end="")
+    for name, content in settings_pages().items():
+        (PAGES / name).write_text(content, encoding="utf-8")

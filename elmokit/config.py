@@ -1,7 +1,7 @@
 """Settings as frozen dataclasses: declared once, read from TOML, JSON or flags, checked in one place.
 
 A config is a frozen dataclass whose fields are declared with :func:`setting`. From each field come the TOML key, the
-command-line flag with its type, default and help text, and a row of the reference in ``docs/reference/settings.md``.
+command-line flag with its type, default and help text, and a row of the reference in ``docs/reference/settings/``.
 """
 
 from __future__ import annotations
