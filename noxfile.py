@@ -11,7 +11,7 @@ import nox
 
 HOSTS = {
     "arrow": ["pandas", "polars", "duckdb", "lancedb"],
-    "batch": ["datasets", "ray[data]", "pyspark", "pandas"],
+    "batch": ["datasets", "ray[data]"],
     "flair": [],
     "huggingface-hub": [],
     "lm-eval": [],

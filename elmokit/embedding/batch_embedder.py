@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from elmokit.embedding.fingerprint import vector_settings
 from elmokit.embedding.outputs.layout import StoredDtype, VectorFileLayout
 from elmokit.embedding.outputs.writer import ResumableWriter, WriteProgress
 from elmokit.embedding.reading import Corpus, SentencePool, read_pools
-from elmokit.embedding.sentence_vectors import SentenceEmbedder
+from elmokit.embedding.sentence_vectors import SentenceEmbedder, fold_quotes
 from elmokit.engine.layer_selection import Layers
 from elmokit.errors import ConfigError
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches
@@ -93,7 +93,9 @@ class BatchEmbedder:
 
     def compute(self, pool: SentencePool, batch: list[int]) -> Iterator[list[VectorChunk]]:
         """Yield the vectors of a batch: all at once, or chunk by chunk for a sentence that is too long for that."""
-        sentences = [pool.sentences[row] for row in batch]
+        sentences: list[Sequence[str]] = [pool.sentences[row] for row in batch]
+        if self.pooler is not None:
+            sentences = [fold_quotes(tokens, self.elmo.model.vocabulary) for tokens in sentences]
         if self.state is not None:
             vectors, after = self.elmo.embed_batch(sentences, self.state.first_rows(len(batch)), self.layers)
             self.state = self.state.with_first_rows(after)

@@ -16,21 +16,27 @@ from elmokit.embedding.elmo import Elmo, Vectors
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sentence_pooling import SentencePooling, Whitening
+from elmokit.text.vocabulary import Vocabulary
 
 PoolingName = Literal["mean", "sif", "whitened"]
 """See :meth:`SentenceEmbedder.by_name`."""
 
 FIT_SENTENCES = 1024
 """Sentences whose vectors are in memory at a time while a whitening is fitted."""
+PLAIN_QUOTES = {"``": '"', "''": '"'}
+"""The quotes of the Penn Treebank, which are tokens of their own."""
+PLAIN_CHARACTERS = str.maketrans("\u201c\u201d\u201e\u2018\u2019\u201a`", "\"\"\"''''")
+"""Curly quotes, upper and lower ones, and plain ones."""
 
 
 class SentenceEmbedder:
     """Sentence vectors: a weighted mean of token vectors, whitened if the model stores a whitening.
 
     The plain mean of all layers, which many programs use, measures similarity badly. Three things help: layer 0, which
-    has no context; less weight for frequent words ("sif"); and whitening. Together they raise the rank correlation of
-    ``en-mini`` with human judgments on the STS benchmark from 0.55 to 0.74 (docs/how-to/compare-sentences.md). If a
-    classifier is trained on the vectors, include the other layers: it picks what it needs.
+    has no context; less weight for frequent words, and none for punctuation ("sif"); and whitening. Together they raise
+    the rank correlation of ``en-mini`` with human judgments on the STS benchmark (dev) from 0.55 to 0.74
+    (docs/how-to/compare-sentences.md). If a classifier is trained on the vectors, include the other layers: it picks
+    what it needs.
 
     Args:
         elmo: The model.
@@ -138,7 +144,7 @@ class SentenceEmbedder:
             TextError: A sentence is not a list of strings.
         """
         # The tokens are needed twice, to compute their vectors and to weight them.
-        for_elmo, for_weights = itertools.tee(sentences)
+        for_elmo, for_weights = itertools.tee(self._fold_quotes(sentences))
         token_vectors = self.elmo.embed(for_elmo, layers=self.pooling.layers)
         vectors = map(self.pool, for_weights, token_vectors)
         if isinstance(sentences, Iterator):
@@ -154,13 +160,26 @@ class SentenceEmbedder:
         """Combine the vectors of a sentence's tokens into one.
 
         Args:
-            tokens: The sentence.
+            tokens: The sentence; :func:`fold_quotes` makes it what :meth:`embed` computes vectors of.
             vectors: ``(tokens, dim)`` or ``(layers, tokens, dim)``, computed with the layers of ``pooling``.
 
         Returns:
             ``(dim,)``.
         """
         return self._pool_chunks(tokens, [vectors])
+
+    def word_rows(self, words: Sequence[str]) -> NDArray[np.float32]:
+        """Return for each word what it adds to the sum that a sentence vector is, ``(words, dim)``.
+
+        For layer 0 only, where a word has the same vector in every sentence. The sum over the words of a sentence is
+        the vector of that sentence times the sum of their weights.
+        """
+        rows = []
+        for first in range(0, len(words), FIT_SENTENCES):
+            some = words[first : first + FIT_SENTENCES]
+            weights = np.array([self._weight(word) for word in some], np.float32)
+            rows.append(self.embed([[word] for word in some]) * weights[:, None])
+        return np.concatenate(rows) if rows else np.zeros((0, self.dim), np.float32)
 
     def pool_planned_batch(
         self, sentences: Sequence[Sequence[str]], batches: Iterable[Sequence[Vectors]]
@@ -183,7 +202,7 @@ class SentenceEmbedder:
 
     def fingerprint(self) -> str:
         """Return a hash of everything but the model's layers that a sentence vector depends on."""
-        parts = [repr(self.pooling).encode()]
+        parts = [repr(self.pooling).encode(), b"words only"]  # the second: how tokens are chosen
         if self._probability is not None:
             vocabulary = self.elmo.model.vocabulary
             words = [] if vocabulary is None else vocabulary.words
@@ -196,11 +215,7 @@ class SentenceEmbedder:
         pooled = self._weighted_mean(tokens, chunks)
         if not len(tokens):
             return np.zeros(self.dim, np.float32)
-        if self.whitening is None:
-            return pooled
-        (whitened,) = self.whitening.apply(pooled[None])
-        self.elmo.model.check_finite(whitened)  # its numbers may be finite and too large, as those of a network
-        return np.asarray(whitened)
+        return pooled if self.whitening is None else self.whitening.apply(pooled[None])[0]
 
     def fit(self, sentences: Iterable[Sequence[str]], n_components: int | None = None) -> SentenceEmbedder:
         """Estimate a whitening from text like that which you will compare.
@@ -218,7 +233,7 @@ class SentenceEmbedder:
             TextError: There are fewer than two sentences.
             ConfigError: There are fewer directions than ``n_components``.
         """
-        for_elmo, for_weights = itertools.tee(tokens for tokens in sentences if len(tokens))
+        for_elmo, for_weights = itertools.tee(self._fold_quotes(tokens for tokens in sentences if len(tokens)))
         vectors = self.elmo.embed(for_elmo, layers=self.pooling.layers)
         means = (self._weighted_mean(tokens, [array]) for tokens, array in zip(for_weights, vectors, strict=True))
         # A generator of bounded batches, since the sums over one sentence at a time would be slow.
@@ -227,10 +242,16 @@ class SentenceEmbedder:
         self.elmo.model.whitening = self.whitening
         return self
 
+    def _weight(self, token: str) -> float:
+        return 1.0 if self._probability is None else self.pooling.sif_weight(self._probability(token))
+
+    def _fold_quotes(self, sentences: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
+        return (fold_quotes(tokens, self.elmo.model.vocabulary) for tokens in sentences)
+
     def _weighted_mean(self, tokens: Sequence[str], chunks: Iterable[Vectors]) -> NDArray[np.float32]:
-        weights = np.ones(len(tokens), np.float32)
+        weights = np.array([self._weight(token) for token in tokens], np.float32)
         if self._probability is not None:
-            weights = np.array([self.pooling.sif_weight(self._probability(token)) for token in tokens], np.float32)
+            weights *= words_only(tokens)
         weights /= weights.sum()
         mean, first = np.zeros((), np.float32), 0
         for vectors in chunks:
@@ -238,6 +259,28 @@ class SentenceEmbedder:
             mean, first = mean + weights[first:stop] @ vectors, stop
         # (layers, dim) for several layers, which are concatenated.
         return mean.reshape(-1)
+
+
+def words_only(tokens: Sequence[str]) -> list[bool]:
+    """Say which tokens have a letter or digit. If none has, all count: a sentence needs a vector."""
+    with_letters = [any(map(str.isalnum, token)) for token in tokens]
+    return with_letters if any(with_letters) else [True] * len(tokens)
+
+
+def fold_quotes(tokens: Sequence[str], vocabulary: Vocabulary | None) -> Sequence[str]:
+    """Return a sentence with the quotes that the model was trained on.
+
+    A token with curly quotes, or a quote of the Penn Treebank, is replaced by the same token
+    with plain ones if only that is in the vocabulary. What is not a list of tokens is returned as it is: it is refused
+    when it is embedded.
+    """
+    if vocabulary is None or not isinstance(tokens, list | tuple) or not all(isinstance(one, str) for one in tokens):
+        return tokens
+    known = vocabulary.ids
+    folded = (PLAIN_QUOTES.get(token) or token.translate(PLAIN_CHARACTERS) for token in tokens)
+    return [
+        plain if plain in known and token not in known else token for token, plain in zip(tokens, folded, strict=True)
+    ]
 
 
 def word_probability(model: PretrainedBiLM, word_counts: Mapping[str, int] | None = None) -> Callable[[str], float]:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 BOTH = "both"
 """The name of the comparison by the sum over both directions."""
+PAID = "unknown words paid"
+"""The name of the comparison in which an unknown word costs as much as the rarest word of the vocabulary."""
 OVERALL = "overall"
 """The row for all paradigms; in a table of published results also that for all paradigms of a phenomenon."""
 GOOD, BAD, PARADIGM, PHENOMENON = "sentence_good", "sentence_bad", "UID", "linguistics_term"
@@ -75,9 +77,12 @@ class ParadigmScore(Record):
     n_unknown: int = value()
     """Tokens that are not in the vocabulary."""
     correct: dict[str, int] = value()
-    """Pairs whose acceptable sentence is more probable: "forward", "backward", and "both" for the sum of the two."""
+    """Pairs whose acceptable sentence is more probable: "forward", "backward", "both" for the sum of the two, and
+    "unknown words paid" (:attr:`~elmokit.lm.pairs.MinimalPairScores.paid_nats`)."""
     ties: dict[str, int] = value()
     """Pairs whose sentences are equally probable. They count as wrong."""
+    n_unequal: int = value()
+    """Pairs whose sentences have unequal numbers of unknown words, so that these can decide."""
 
     def accuracy(self, choice: str) -> float:
         """Return the fraction of correct pairs."""
@@ -119,6 +124,12 @@ class MinimalPairsResult(TableResult):
 
     @property
     @computed()
+    def n_unequal(self) -> int:
+        """Pairs whose sentences have unequal numbers of unknown words."""
+        return sum(paradigm.n_unequal for paradigm in self.paradigms)
+
+    @property
+    @computed()
     def ties(self) -> dict[str, int]:
         """Pairs whose sentences are equally probable, by what decides."""
         return {choice: sum(paradigm.ties[choice] for paradigm in self.paradigms) for choice in self.choices}
@@ -136,7 +147,7 @@ class MinimalPairsResult(TableResult):
 
     @property
     def choices(self) -> list[str]:
-        """What decides: "forward", "backward" and "both", or the only direction of the model."""
+        """What decides: "forward", "backward" and "both", or the only direction; and "unknown words paid"."""
         return list(self.paradigms[0].correct)
 
     @property
@@ -168,7 +179,10 @@ class MinimalPairsResult(TableResult):
         ties = ", ".join(f"{choice} {n} ({n / self.n_pairs:.3%})" for choice, n in self.ties.items())
         return [
             f"Ties, which count as wrong: {ties}.",
-            f"{self.unknown_ratio:.1%} of the tokens are not in the vocabulary.",
+            f"{self.unknown_ratio:.1%} of the tokens are not in the vocabulary. In {self.n_unequal:,} pairs "
+            f"({self.n_unequal / self.n_pairs:.1%}), the sentences have unequal numbers of them, which can decide: "
+            "<UNK> is more probable than any word that it stands for. With unknown words paid, each costs as much as "
+            "the rarest word of the vocabulary.",
         ]
 
     def to_text(self, by_paradigm: bool = False) -> str:
@@ -325,6 +339,7 @@ def evaluate_minimal_pairs(
         }
         if len(by_choice) > 1:
             by_choice[BOTH] = compared.nats.sum(axis=2)
+        by_choice[PAID] = compared.paid_nats.sum(axis=2)
         result = ParadigmScore(
             paradigm.name,
             paradigm.phenomenon,
@@ -333,6 +348,7 @@ def evaluate_minimal_pairs(
             compared.n_unknown,
             correct={choice: int((nats[:, 0] < nats[:, 1]).sum()) for choice, nats in by_choice.items()},
             ties={choice: int((nats[:, 0] == nats[:, 1]).sum()) for choice, nats in by_choice.items()},
+            n_unequal=int((compared.unknown[:, 0] != compared.unknown[:, 1]).sum()),
         )
         return result.to_dict()
 

@@ -2,7 +2,8 @@
 
 This follows section 5.3 and table 5 of Peters et al. 2018. Each sense is represented by the mean of its vectors in a
 sense-tagged corpus. A word of a test text gets the sense of its lemma and part of speech whose mean is nearest by
-cosine, or the first sense of the inventory if the training corpus has none of them.
+cosine, or the first sense of the inventory if the training corpus has none of them. One more row, which the paper does
+not have, adds what the cosine ignores: which senses are frequent.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from elmokit.evaluation.sense_files import (
     read_keys,
     read_sense_xml,
 )
-from elmokit.evaluation.sense_means import Inventory, SenseMeans, embed_instances, train_senses
+from elmokit.evaluation.sense_means import FrequencyProbe, Inventory, SenseMeans, embed_instances, train_senses
 from elmokit.evaluation.table import Evaluation, EvaluationRun, Files, existing_files
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.progress import ProgressCallback
@@ -40,6 +41,8 @@ POOLED = "all"
 """The name of all test sets together."""
 RULES = ("first", "most frequent")
 """The rows of the baselines, which use no vectors."""
+WITH_PRIOR = "top layer with prior"
+"""The row of the top layer, half whitened and with a prior for frequent senses."""
 
 
 class SenseScore(NamedTuple):
@@ -79,7 +82,8 @@ class SenseRow(Record):
     """The scores of one layer, or of a baseline that uses no vectors."""
 
     name: str = value("F1 in percent", layer_title)
-    """The number of a layer, "average", or a baseline: "most frequent" (in training) or "first" (in the inventory)."""
+    """The number of a layer; "average"; "top layer with prior"; or a baseline: "most frequent" (in training) or "first"
+    (in the inventory)."""
     scores: dict[str, SenseScore] = value("", _percent)
     """Scores by test set. If there are several, "all" has the score over their instances together."""
     by_pos: dict[str, SenseScore] = value("", _percent, key="parts_of_speech")
@@ -125,7 +129,7 @@ class SenseResult(TableResult):
 
     def plot(self, figure: Figure) -> None:
         """Draw the F1 of each layer, a line for each test set."""
-        layers = [row for row in self.rows if row.name not in RULES]
+        layers = [row for row in self.rows if row.name not in (*RULES, WITH_PRIOR)]
         series = [Series(name, [100 * row.scores[name].f1 for row in layers]) for name in self.rows[0].scores]
         levels = {
             f"{row.name} sense ({self._last_set})": 100 * row.scores[self._last_set].f1
@@ -218,13 +222,15 @@ def answer_senses(
 ) -> tuple[dict[str, dict[str, str]], set[str]]:
     """Choose the sense of each instance of a text, by each layer and by the baselines.
 
-    Returns for each row ("0", "1", ..., "average", "most frequent", "first") the sense of each instance id; and the ids
-    of the instances that have none of their senses in training, which every layer answers with the first sense.
+    Returns for each row ("0", "1", ..., "average", "top layer with prior", "most frequent", "first") the sense of each
+    instance id; and the ids of the instances that have none of their senses in training, which every layer answers with
+    the first sense.
     """
     inventory = inventory or {}
-    names = [*map(str, range(elmo.n_layers)), "average"]
+    names = [*map(str, range(elmo.n_layers)), "average", WITH_PRIOR]
     answers: dict[str, dict[str, str]] = {name: {} for name in ("first", "most frequent", *names)}
     backed_off: set[str] = set()
+    with_prior = FrequencyProbe(means, -1)
     n_done = 0
     if progress is not None:
         progress("disambiguate", n_done, n_instances)
@@ -245,6 +251,7 @@ def answer_senses(
             if candidates:
                 vector = vectors[:, instance.start : instance.stop].mean(axis=1)
                 chosen = means.nearest(vector, candidates, average=True)
+                chosen.append(with_prior.best(vector, lemma_pos, candidates))
             else:
                 backed_off.add(instance.id)
                 chosen = [*first] * len(names)

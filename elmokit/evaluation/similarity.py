@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.sentence_vectors import SentenceEmbedder
+from elmokit.embedding.sentence_vectors import SentenceEmbedder, fold_quotes
 from elmokit.errors import TextError
 from elmokit.evaluation.figures import LINES, PAGE
 from elmokit.evaluation.result import Record, ResultGroup, TableResult, value
@@ -304,6 +304,7 @@ def _pool(
 ) -> dict[tuple[str, str], NDArray[np.float32]]:
     """Pool the vectors of sentences ``(sentences, dim)`` by each embedder. The layers are computed once for all."""
     pooled: dict[tuple[str, str], list[NDArray[np.float32]]] = {key: [] for key in embedders}
+    sentences = [list(fold_quotes(tokens, elmo.model.vocabulary)) for tokens in sentences]
     for tokens, layers in zip(sentences, elmo.embed(iter(sentences), layers="all"), strict=True):
         for key, embedder in embedders.items():
             pooled[key].append(embedder.pool(tokens, _select(layers, embedder.pooling.layers)))

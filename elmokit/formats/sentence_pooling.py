@@ -24,7 +24,8 @@ class SentencePooling:
     """How the token vectors of a sentence become one vector; see :class:`~elmokit.SentenceEmbedder`.
 
     Attributes:
-        weighting: The weights of the tokens: "mean" for equal ones, "sif" for smooth inverse frequency.
+        weighting: The weights of the tokens: "mean" for equal ones; "sif" for smooth inverse frequency, and 0 for
+            tokens without a letter or digit.
         layers: The layers of the token vectors. The vectors of several are concatenated.
         smoothing: The parameter a of "sif". Between 1e-3 and 1e-4 results hardly differ (results/similarity.md).
 
@@ -70,9 +71,8 @@ class Whitening:
     projection: NDArray[np.float32]
 
     def apply(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Map vectors ``(n, dim)`` to ``(n, n_components)``. An overflow gives infinity, without a warning."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            return np.asarray((vectors - self.mean) @ self.projection, np.float32)
+        """Map vectors ``(n, dim)`` to ``(n, n_components)``."""
+        return np.asarray((vectors - self.mean) @ self.projection, np.float32)
 
     @classmethod
     def fit(

@@ -6,6 +6,7 @@ sentence-transformers asks for that whenever a module is from another package.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
-from elmokit.embedding.sentence_vectors import SentenceEmbedder, word_probability
+from elmokit.embedding.sentence_vectors import SentenceEmbedder, fold_quotes, word_probability, words_only
 from elmokit.embedding.start_state import StartName, check_start_name
 from elmokit.engine.layer_selection import select_layers
 from elmokit.errors import ModelNotFoundError, TextError, needs_extra
@@ -105,7 +106,8 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
 
         Returns:
             ``input_ids``, those of :meth:`elmokit.ElmoModule.ids`, with boundaries; ``attention_mask``
-            ``(batch, time)``, without them; ``token_probabilities`` ``(batch, time)`` if the model has a vocabulary.
+            ``(batch, time)``, without them; ``token_probabilities`` ``(batch, time)`` if the model has a vocabulary,
+            infinite for tokens that have no part in the vector of a sentence.
 
         Raises:
             TextError: An input is not a string.
@@ -114,7 +116,8 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
             if not isinstance(text, str):
                 raise TextError(f"Expected texts as strings, but got {text!r} of type {type(text).__name__}.")
         split, max_length = get_tokenizer(self.tokenization), kwargs.get("max_length") or self.max_seq_length
-        sentences = [split((prompt or "") + text)[:max_length] for text in inputs]
+        vocabulary = self.elmo.model.vocabulary
+        sentences = [fold_quotes(split((prompt or "") + text)[:max_length], vocabulary) for text in inputs]
         ids = self.elmo.ids(sentences)
         # A batch of empty texts gets one position of padding: pooling modules fail on none.
         if ids.shape[1] == 2:
@@ -122,12 +125,18 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
         features: dict[str, Any] = {"input_ids": ids, "attention_mask": self._mask(ids)[:, 2:].long()}
         if prompt:
             features["prompt_length"] = len(split(prompt))
-        if self.elmo.model.vocabulary is not None:
+        if vocabulary is not None:
             # Losses that cut a batch into smaller ones keep only tensors, so the tokens themselves cannot be passed on.
             self._probability = self._probability or word_probability(self.elmo.model)
             probabilities = torch.zeros(features["attention_mask"].shape)
             for row, tokens in zip(probabilities, sentences, strict=True):
-                row[: len(tokens)] = torch.tensor([self._probability(token) for token in tokens])
+                # Infinite: without weight, as in SentenceEmbedder.
+                row[: len(tokens)] = torch.tensor(
+                    [
+                        self._probability(token) if is_word else math.inf
+                        for token, is_word in zip(tokens, words_only(tokens), strict=True)
+                    ]
+                )
             features["token_probabilities"] = probabilities.to(ids.device)
         return features
 

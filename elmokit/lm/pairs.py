@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from elmokit.embedding.start_state import StartName
 from elmokit.engine.state import State
 from elmokit.errors import TextError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.surprisal import BATCH_TOKENS, Surprisal, surprisals
+from elmokit.lm.surprisal import BATCH_TOKENS, Surprisal, softmax_and_vocabulary, surprisals
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,28 @@ class MinimalPairScores:
 
     nats: NDArray[np.float64]
     """``(pairs, 2, directions)``: surprisal of each whole sentence, minus its log probability."""
+    unknown_nats: NDArray[np.float64]
+    """``(pairs, 2, directions)``: the part of it that is for unknown words."""
+    unknown: NDArray[np.int64]
+    """``(pairs, 2)``: unknown words, which are not in the vocabulary and count as ``<UNK>``."""
+    unknown_price: float
+    """What an unknown word would cost as the rarest word of the vocabulary, in nats: its frequency by Zipf's law."""
     n_tokens: int
     """Tokens of all sentences, without boundaries."""
-    n_unknown: int
-    """Those that are not in the vocabulary and count as ``<UNK>``."""
+
+    @property
+    def n_unknown(self) -> int:
+        """The unknown words of all sentences."""
+        return int(self.unknown.sum())
+
+    @property
+    def paid_nats(self) -> NDArray[np.float64]:
+        """``(pairs, 2, directions)``: surprisal in which each unknown word has the ``unknown_price``.
+
+        ``<UNK>`` stands for many words, so it is more probable than any word that it stands for, and a sentence with
+        more unknown words than its partner would win by that.
+        """
+        return self.nats - self.unknown_nats + self.unknown_price * self.unknown[:, :, None]
 
     @property
     def prefers_first(self) -> NDArray[np.bool_]:
@@ -55,14 +74,23 @@ def score_minimal_pairs(
 
     Sentences are compared by their whole probability, which favors the shorter one: use pairs of equal length.
     """
+    _, vocabulary = softmax_and_vocabulary(model)
     sentences = (sentence for good, bad in pairs for sentence in (good, bad))
-    nats, n_tokens, n_unknown = [], 0, 0
+    nats, unknown_nats, unknown, n_tokens = [], [], [], 0
     for sentence in surprisals(model, sentences, start, batch_tokens):
         nats.append(sentence.total_nats)
+        unknown_nats.append(np.nansum(sentence.nats[:, sentence.is_unknown], axis=1, dtype=np.float64))
+        unknown.append(int(sentence.is_unknown.sum()))
         n_tokens += len(sentence.tokens) - 2
-        n_unknown += int(sentence.is_unknown[1:-1].sum())
         if on_sentence is not None:
             on_sentence(sentence)
     if not nats:
         raise TextError("No pair of sentences to score.")
-    return MinimalPairScores(np.array(nats).reshape(-1, 2, len(nats[0])), n_tokens, n_unknown)
+    by_pair = (-1, 2, len(nats[0]))
+    return MinimalPairScores(
+        np.array(nats).reshape(by_pair),
+        np.array(unknown_nats).reshape(by_pair),
+        np.array(unknown).reshape(-1, 2),
+        -math.log(min(vocabulary.zipf_probabilities.values(), default=1.0)),
+        n_tokens,
+    )

@@ -10,11 +10,12 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from elmokit import Elmo, SentenceEmbedder, SentencePooling, open_model, save_model
-from elmokit.embedding.sentence_vectors import word_probability
-from elmokit.errors import ConfigError, FormatError, TensorMismatchError, TextError
+from elmokit import Elmo, SentenceEmbedder, SentencePooling, embed_file, open_model, save_model
+from elmokit.embedding.sentence_vectors import fold_quotes, word_probability
+from elmokit.errors import ConfigError, TensorMismatchError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sentence_pooling import Whitening
+from elmokit.text.vocabulary import Vocabulary
 
 SENTENCES = [["the", "cat", "sat"], ["the", "dog"], [], ["zebra", "on", "the", "mat", "."]]
 
@@ -145,21 +146,6 @@ def test_a_whitening_of_another_size_is_refused(elmo: Elmo, tmp_path: Path) -> N
         open_model(tmp_path / "model")
 
 
-@pytest.mark.parametrize(("value", "message"), [(np.nan, "holds NaN or infinity"), (3e38, "computes NaN or infinity")])
-@pytest.mark.filterwarnings("error")
-def test_a_whitening_of_unsound_numbers_is_refused(elmo: Elmo, tmp_path: Path, value: float, message: str) -> None:
-    embedder = SentenceEmbedder(elmo).fit(random_sentences(300))
-    assert embedder.whitening is not None
-    mean, projection = (
-        torch.from_numpy(part.copy()) for part in (embedder.whitening.mean, embedder.whitening.projection)
-    )
-    projection[:] = value
-    save_model(elmo.model, tmp_path / "model")
-    save_file({"mean": mean - 10, "projection": projection}, tmp_path / "model" / "whitening.safetensors")
-    with pytest.raises(FormatError, match=message):
-        SentenceEmbedder.from_pretrained(tmp_path / "model").embed(SENTENCES)
-
-
 def test_sif_without_word_frequencies_says_what_to_give(model: PretrainedBiLM) -> None:
     model.softmax = model.vocabulary = None
     with pytest.raises(ConfigError, match="no vocabulary"):
@@ -178,3 +164,31 @@ def test_the_sign_of_a_direction_does_not_depend_on_the_library() -> None:
     whitening = Whitening.fit([vectors], SentencePooling())
     largest = np.abs(whitening.projection).argmax(axis=0)
     assert (whitening.projection[largest, range(4)] > 0).all()
+
+
+def test_sif_ignores_punctuation_unless_there_is_nothing_else(elmo: Elmo) -> None:
+    embedder = SentenceEmbedder(elmo, SentencePooling())
+    with_marks, without, marks = embedder.embed([["the", "mat", ".", "..."], ["the", "mat"], [".", "..."]])
+    np.testing.assert_allclose(with_marks, without, rtol=1e-5, atol=1e-7)
+    assert marks.any()
+
+
+def test_quotes_are_folded_to_those_of_the_vocabulary() -> None:
+    vocabulary = Vocabulary(["</S>", "<S>", "<UNK>", '"', "n't", "\u2019"])
+    tokens = ["``", "did", "n\u2019t", "\u2019", "\u201c", "''", "it\u2019s"]
+    assert fold_quotes(tokens, vocabulary) == ['"', "did", "n't", "\u2019", '"', '"', "it\u2019s"]
+    assert fold_quotes(tokens, None) == tokens
+
+
+def test_folded_quotes_reach_the_network_in_every_way_to_embed(tmp_path: Path) -> None:
+    embedder = SentenceEmbedder.from_pretrained(pooling=SentencePooling(layers=2))
+    curly, plain = (
+        [["She", "did", "n\u2019t", "say", "\u201c", "no", "\u201d", "."]],
+        [["She", "did", "n't", "say", '"', "no", '"', "."]],
+    )
+    np.testing.assert_array_equal(embedder.embed(curly), embedder.embed(plain))
+    text = tmp_path / "curly.txt"
+    text.write_text(" ".join(curly[0]) + "\n", encoding="utf-8")
+    embed_file(embedder, text, tmp_path / "curly.npz")
+    with np.load(tmp_path / "curly.npz") as arrays:
+        np.testing.assert_array_equal(arrays["vectors"].reshape(1, -1), embedder.embed(plain))

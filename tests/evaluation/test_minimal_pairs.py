@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from elmokit.evaluation.minimal_pairs import (
     read_minimal_pairs,
     read_published_accuracies,
 )
+from elmokit.lm.pairs import score_minimal_pairs
 from elmokit.lm.surprisal import surprisals
 from elmokit.storage.part_results import PartResults
+from elmokit.text.vocabulary import SPECIALS
 from tests.conftest import random_model
 from tests.helpers.shell import Shell
 
@@ -90,18 +93,35 @@ def test_accuracies_follow_from_the_probabilities_of_the_sentences() -> None:
 def test_ties_count_as_wrong_and_are_reported_with_unknown_words() -> None:
     result = evaluate_minimal_pairs(random_model(), PARADIGMS, str.split)
     same = result.paradigms[1]
-    assert same.ties == {"forward": 1, "backward": 1, "both": 1}
-    assert same.correct == {"forward": 0, "backward": 0, "both": 0}
+    assert same.ties == {"forward": 1, "backward": 1, "both": 1, "unknown words paid": 1}
+    assert same.correct == {"forward": 0, "backward": 0, "both": 0, "unknown words paid": 0}
     assert [one.n_unknown for one in result.paradigms] == [0, 0, 1]
+    assert [one.n_unequal for one in result.paradigms] == [0, 0, 1]
+    assert "In 1 pairs (20.0%), the sentences have unequal numbers of them" in result.to_text()
     assert "Ties, which count as wrong: forward 1 (20.000%)" in result.to_text()
     assert result.to_dict()["unknown_ratio"] == pytest.approx(1 / 35)
+
+
+def test_an_unknown_word_can_be_charged_like_the_rarest_word_of_the_vocabulary() -> None:
+    model = random_model()
+    assert model.vocabulary is not None
+    pair = (["the", "zebra", "sat", "."], ["the", "mat", "sat", "."])
+    scores = score_minimal_pairs(model, [pair])
+    unknown, known = surprisals(model, pair)
+    rank = len(model.vocabulary) - len(SPECIALS)  # of the last word, whose frequency is 1 / rank by Zipf's law
+    price = math.log(rank * sum(1 / other for other in range(1, rank + 1)))
+    for direction in (0, 1):
+        assert scores.paid_nats[0, 1, direction] == pytest.approx(known.total_nats[direction])
+        paid = unknown.total_nats[direction] - float(unknown.nats[direction, 2]) + price
+        assert scores.paid_nats[0, 0, direction] == pytest.approx(paid, rel=1e-6)
+    assert (scores.n_unknown, scores.unknown.tolist()) == (1, [[1, 0]])
 
 
 @pytest.mark.parametrize("backward_only", [False, True])
 def test_a_model_of_one_direction_has_no_sum(backward_only: bool) -> None:
     config = dataclasses.replace(PRESETS["tiny"], bidirectional=False, backward_only=backward_only)
     result = evaluate_minimal_pairs(random_model(config), PARADIGMS, str.split)
-    assert result.choices == ["backward" if backward_only else "forward"]
+    assert result.choices == ["backward" if backward_only else "forward", "unknown words paid"]
 
 
 def test_published_results_are_averaged_over_the_same_paradigms(tmp_path: Path) -> None:
@@ -156,6 +176,9 @@ def test_the_command_prints_a_table_or_json_and_draws(shell: Shell) -> None:
         "forward",
         "backward",
         "both",
+        "unknown",
+        "words",
+        "paid",
         "ngram",
         "lstm",
     ]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from safetensors import safe_open
 
 from elmokit.embedding.elmo import Elmo
@@ -12,7 +13,7 @@ from elmokit.errors import OutputError
 from elmokit.evaluation import probe_corpus as corpus
 from elmokit.evaluation import sense_means
 from elmokit.evaluation.sense_files import Instance, SenseSet
-from elmokit.evaluation.sense_means import SenseMeans, train_senses
+from elmokit.evaluation.sense_means import FrequencyProbe, SenseMeans, train_senses
 from elmokit.formats.model import PretrainedBiLM
 from tests.helpers.sense_files import TRAIN, write_set
 
@@ -45,6 +46,32 @@ def test_the_nearest_mean_is_by_cosine_in_each_layer() -> None:
     assert means.nearest(vector, ["x", "y"]) == ["x", "y"]
     assert means.nearest(vector, ["z", "y", "x"], average=True) == ["x", "y", "y"]  # the mean of x is (5, 0.5)
     assert means.nearest(vector, ["z"]) == ["z", "z"]
+
+
+def test_the_probe_with_frequencies_adds_a_prior_to_the_cosine_of_half_whitened_vectors() -> None:
+    rng = np.random.default_rng(0)
+    means = SenseMeans(2, 3)
+    for sense, n, center in (("x", 12, [4, 0, 0]), ("y", 4, [0, 1, 0]), ("z", 9, [0, 0, 0.5])):
+        for vector in rng.normal(center, 0.1, size=(n, 3)).astype(np.float32):
+            means.add(Instance("a", "a", "NOUN", 0, 1), [sense], np.stack([np.zeros(3, np.float32), vector]))
+    counts = means.counts[:3].astype(float)
+    vectors = means.sums[:3, 1] / counts[:, None]
+    center = (counts[:, None] * vectors).sum(axis=0) / counts.sum()
+    variances, directions = np.linalg.eigh(np.cov((vectors - center).T, fweights=means.counts[:3], bias=True))
+    kept = variances > 1e-6 * variances.max()  # three means vary in two directions
+    assert kept.sum() == 2
+
+    def unit(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+        mapped = (vector - center) @ directions[:, kept] / np.sqrt(np.sqrt(variances[kept]))
+        return mapped / np.linalg.norm(mapped)
+
+    tried = rng.normal(size=(50, 3)).astype(np.float32)
+    prior = np.log((counts + 0.5) / (counts + 0.5).sum())
+    expected = ["xyz"[int(np.argmax([unit(mean) @ unit(one) for mean in vectors] + 0.1 * prior))] for one in tried]
+    probe = FrequencyProbe(means, 1)
+    assert [probe.best(np.stack([one, one]), ("a", "NOUN"), ["x", "y", "z"]) for one in tried] == expected
+    assert set(expected) == {"x", "y", "z"}
+    assert probe.best(np.tile(center, (2, 1)), ("a", "NOUN"), ["y", "x"]) == "x"  # the prior alone
 
 
 def test_candidates_come_in_the_inventorys_order_then_by_frequency() -> None:

@@ -8,7 +8,7 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.errors import TextError
 from elmokit.evaluation.sense_files import find_sense_set, read_inventory, read_keys, read_sense_xml
 from elmokit.evaluation.sense_means import train_senses
-from elmokit.evaluation.senses import answer_senses, probe_senses, score_senses, write_answers
+from elmokit.evaluation.senses import WITH_PRIOR, answer_senses, probe_senses, score_senses, write_answers
 from elmokit.formats.model import PretrainedBiLM
 from tests.helpers.sense_files import INVENTORY, TEST, TRAIN, write_set
 
@@ -42,7 +42,7 @@ def test_scores_are_by_set_overall_and_by_part_of_speech(elmo: Elmo, tmp_path: P
     train = write_set(tmp_path, "train", TRAIN)
     tests = [write_set(tmp_path, "one", TEST), write_set(tmp_path, "two", TEST[1:])]
     result = probe_senses(elmo, train, tests, INVENTORY)
-    assert [row.name for row in result.rows] == ["first", "most frequent", "0", "1", "2", "average"]
+    assert [row.name for row in result.rows] == ["first", "most frequent", "0", "1", "2", "average", WITH_PRIOR]
     top = result.rows[4]
     assert top.scores["one"] == (0.75, 0.75, 0.75)
     assert top.scores["two"] == (1, 1, 1)
@@ -50,11 +50,11 @@ def test_scores_are_by_set_overall_and_by_part_of_speech(elmo: Elmo, tmp_path: P
     assert {pos: score.f1 for pos, score in top.by_pos.items()} == pytest.approx({"NOUN": 3 / 4, "VERB": 1})
     assert (result.n_instances, result.n_backed_off) == ({"one": 4, "two": 2}, {"one": 2, "two": 1})
     without = probe_senses(elmo, train, tests[:1])
-    assert [row.name for row in without.rows] == ["most frequent", "0", "1", "2", "average"]
+    assert [row.name for row in without.rows] == ["most frequent", "0", "1", "2", "average", WITH_PRIOR]
     assert without.rows[3].scores == {"one": pytest.approx((1, 0.5, 2 / 3))}
     write_answers(result, tmp_path / "answers")
     assert (tmp_path / "answers" / "two.layer-1.key.txt").read_text() == "s0.t0 cat%1:05::\ns0.t1 cat%2:29::\n"
-    assert len(list((tmp_path / "answers").iterdir())) == 12
+    assert len(list((tmp_path / "answers").iterdir())) == 14
 
 
 def test_files_that_do_not_match_are_refused(elmo: Elmo, tmp_path: Path) -> None:

@@ -1,0 +1,49 @@
+"""Write what other programs load.
+
+Examples:
+    elmokit export static en-mini-static
+    elmokit export static my-static --model my-elmo --words words.txt
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from elmokit.cli.parameters import Model, ModelOptions, Output, Overwrite
+
+COMMANDS = {
+    "static": ("elmokit.cli.export:static", "Write sentence vectors as a word table, which model2vec loads."),
+}
+
+
+def static(
+    directory: Output,
+    *,
+    model: Model = None,
+    options: ModelOptions = None,
+    words: Path | None = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write sentence vectors as a word table to DIRECTORY, which model2vec loads.
+
+    The vectors are those of `elmokit embed --pool whitened`, or of `--pool sif` for a model that stores no whitening:
+    the mean of the rows of a sentence has the same direction. Words that are not in the table are left out.
+
+    Args:
+        words (FILE): The words of the table, one per line.  [default: the model's vocabulary]
+
+    Examples:
+        elmokit export static en-mini-static
+        elmokit export static my-static --model my-elmo --words words.txt
+    """
+    from elmokit.embedding.sentence_vectors import SentenceEmbedder
+    from elmokit.embedding.static_table import export_static
+    from elmokit.storage.atomic import check_output_path
+    from elmokit.text.vocabulary import read_words
+
+    check_output_path(directory, overwrite, folder=True)
+    listed = None if words is None else read_words(words)
+    embedder = SentenceEmbedder.from_pretrained(model, options=options)
+    click.echo(f"wrote {export_static(embedder, directory, listed, overwrite=overwrite)}", err=True)

@@ -1,0 +1,139 @@
+"""Export sentence vectors as a table of word vectors, in the layout of model2vec: :func:`export_static`.
+
+Sentence vectors from layer 0 need no network: a word has the same vector everywhere, so all of them fit in a table. A
+program that looks words up and averages them embeds several times as many words per second as elmokit, which computes
+the vectors of new words from their characters.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+
+from elmokit.embedding.sentence_vectors import SentenceEmbedder, words_only
+from elmokit.errors import ConfigError, TextError
+from elmokit.storage.atomic import atomic_write, check_output_path
+from elmokit.storage.text_files import expand_user
+from elmokit.text.vocabulary import SPECIALS
+
+UNKNOWN = "[UNK]"
+"""The token of words that are not in the table. model2vec leaves it out of a sentence's mean."""
+ACRONYM = r"(?:\p{L}\.){2,}"
+CLITICS = "n't|'(?:s|m|d|re|ve|ll)"
+"""What the Penn Treebank splits off the end of a word."""
+WORD = r"[\p{L}\p{M}\p{N}]+(?:[-.][\p{L}\p{M}\p{N}]+)*"
+MAX_TOKENS = 512
+"""Where model2vec cuts a text unless it is told otherwise."""
+
+
+def export_static(
+    embedder: SentenceEmbedder,
+    directory: str | Path,
+    words: Iterable[str] | None = None,
+    *,
+    overwrite: bool = False,
+) -> Path:
+    """Write the sentence vectors of layer 0 as a static word table that ``model2vec`` loads.
+
+    The mean of a sentence's rows points in the same direction as its vector from :meth:`SentenceEmbedder.embed`, up to
+    the rounding of float16, if all of its words are in the table and it is split into the same tokens. Cosines are
+    therefore the same; lengths are not. Words that are not in the table are left out, where elmokit spells them: give
+    ``words`` if your text has other words than the model's vocabulary.
+
+    Args:
+        embedder: The model, with its pooling. Weights and whitening become part of the table.
+        directory: The directory to write: ``model.safetensors``, ``tokenizer.json``, ``config.json`` and
+            ``modules.json``.
+        words: The words of the table. None: those of the model's vocabulary.
+        overwrite: Replace an existing directory.
+
+    Returns:
+        The directory.
+
+    Raises:
+        ConfigError: The pooling uses other layers than layer 0; or there is no vocabulary, and no words are given.
+        TextError: There is no word.
+        OutputError: The directory exists and may not be overwritten, or cannot be written.
+
+    Example:
+        >>> export_static(SentenceEmbedder.from_pretrained(), "en-mini-static")
+        >>> from model2vec import StaticModel
+        >>> StaticModel.from_pretrained("en-mini-static").encode(["A man plays the guitar."]).shape
+        (1, 192)
+    """
+    directory = expand_user(directory)
+    if embedder.pooling.layers not in (0, (0,)):
+        raise ConfigError(
+            f"A static table has one vector for each word, and layers is {embedder.pooling.layers!r}: the vectors of "
+            "other layers than 0 depend on the sentence. Choose SentencePooling(layers=0)."
+        )
+    vocabulary = embedder.elmo.model.vocabulary
+    if words is None:
+        if vocabulary is None:
+            raise ConfigError("The model has no vocabulary. Give the words of the table: words=, or --words FILE.")
+        words = vocabulary.words
+    listed = [word for word in dict.fromkeys(words) if word not in SPECIALS and words_only([word, "a"])[0]]
+    if not listed:
+        raise TextError("There is no word with a letter or digit to make a table of.")
+    check_output_path(directory, overwrite, folder=True)
+    table = np.concatenate([np.zeros((1, embedder.dim), np.float32), embedder.word_rows(listed)])
+    # Cosines are independent of the scale; float16 is most exact where numbers are near 1.
+    table /= np.abs(table).max() or 1
+    config = {
+        "model_type": "model2vec",
+        "architectures": ["StaticModel"],
+        "normalize": True,
+        "max_length": MAX_TOKENS,
+        "hidden_dim": embedder.dim,
+        "embedding_dtype": "float16",
+    }
+    modules = [
+        {"idx": 0, "name": "0", "path": ".", "type": "sentence_transformers.models.StaticEmbedding"},
+        {"idx": 1, "name": "1", "path": "1_Normalize", "type": "sentence_transformers.models.Normalize"},
+    ]
+    with atomic_write(directory, overwrite, folder=True) as folder:
+        try:
+            save_file({"embeddings": table.astype(np.float16)}, folder / "model.safetensors")
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
+        (folder / "model.safetensors").chmod(0o644)  # safetensors creates files that only their owner can read
+        for name, content in (
+            ("tokenizer.json", _tokenizer([UNKNOWN, *listed])),
+            ("config.json", config),
+            ("modules.json", modules),
+        ):
+            (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
+    return directory
+
+
+def _tokenizer(words: list[str]) -> dict[str, Any]:
+    """Describe a tokenizer of the ``tokenizers`` library that looks up whole words, split as in the Penn Treebank."""
+    # The first of these that fits at a position is a token: "U.S."; the "ca" of "can't", and its "n't"; a word.
+    pattern = f"{ACRONYM}|{WORD}?(?=n't)|{CLITICS}|{WORD}|[^\\s]"
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [
+                {"type": "Replace", "pattern": {"Regex": "[\u2018\u2019\u201a]"}, "content": "'"},
+            ],
+        },
+        "pre_tokenizer": {
+            "type": "Split",
+            "pattern": {"Regex": pattern},
+            "behavior": "Removed",
+            "invert": True,
+        },
+        "post_processor": None,
+        "decoder": None,
+        "model": {"type": "WordLevel", "vocab": {word: row for row, word in enumerate(words)}, "unk_token": UNKNOWN},
+    }
