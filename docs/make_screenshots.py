@@ -15,13 +15,16 @@ from playwright.sync_api import sync_playwright
 
 PICTURES = Path(__file__).parent / "pictures"
 VIEWS = {
+    "explorer-senses": ({"view": "senses", "word": "play", "layer": 2}, "light", 1000),
     "explorer-sentence": (
-        {"view": "sentence", "text": "The bank refused to lend her more money .", "token": 1},
+        {"view": "sentence", "text": "She wore a red dress and a black hat .", "token": 4},
         "light",
+        1000,
     ),
-    "explorer-senses": ({"view": "senses"}, "dark"),
+    "explorer-layers": ({"view": "layers"}, "dark", 1000),
+    "explorer-phone": ({"view": "senses", "word": "watch", "layer": 2}, "dark", 390),
 }
-"""The address and color scheme of each picture."""
+"""The address, color scheme and width of each picture."""
 
 
 def main() -> None:
@@ -33,10 +36,12 @@ def main() -> None:
     with sync_playwright() as started:
         options = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium has no sandbox for root
         browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=options)
-        for name, (view, scheme) in VIEWS.items():
-            page = browser.new_page(color_scheme=scheme, viewport={"width": 1000, "height": 800})
+        for name, (view, scheme, width) in VIEWS.items():
+            page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 800})
             page.goto(f"{address}/#{urlencode(view)}")
-            page.wait_for_selector(f"#panel-{view['view']} h2 ~ h2")
+            page.wait_for_selector("[role=tabpanel]:not([hidden]):not([aria-busy]) h2")
+            if "layer" in view:
+                page.wait_for_selector(f"figure[data-layer='{view['layer']}']")
             page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
         browser.close()
 

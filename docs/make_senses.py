@@ -13,30 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from elmokit import Elmo
+from elmokit.serve.examples import SENSES as EXAMPLES
 from elmokit.storage.atomic import atomic_write
 
 PICTURE = Path(__file__).parent / "pictures" / "senses.svg"
 WORD = "play"
-SENSES = (
-    (
-        "#2f81f7",
-        (
-            "The theater showed a new play by her brother .",
-            "He wrote a play about two sisters .",
-            "The play was first performed in London .",
-            "Her second play won a prize .",
-        ),
-    ),
-    (
-        "#d9730d",
-        (
-            "The children play in the garden .",
-            "They play football every Sunday .",
-            "She learned to play the piano .",
-            "We play chess in the evening .",
-        ),
-    ),
-)
+COLORS = "#2f81f7", "#d9730d"
+SENSES = list(zip(COLORS, EXAMPLES[WORD], strict=True))
 """The color of each sense, and sentences with the word in that sense. Table 4 of Peters et al. 2018 has this word."""
 INK, LINE = "#6f7a86", "#8b949e"
 WIDTH, PANEL_WIDTH, PANEL_HEIGHT, GAP, LINE_HEIGHT, RADIUS = 860, 268, 200, 28, 22, 9

@@ -28,7 +28,7 @@ from elmokit.serve.answers import (
 )
 from elmokit.serve.batching import Batcher, Compute, QueueFull
 from elmokit.serve.config import ServeConfig
-from elmokit.serve.examples import SENSES, SENTENCES
+from elmokit.serve.examples import GAPS, SENSES
 from elmokit.serve.lifecycle import Lifecycle, WaitingRequests
 from elmokit.serve.metrics import CONTENT_TYPE, Metrics
 from elmokit.serve.problems import JSON, Problem
@@ -252,8 +252,9 @@ class Endpoints:
         return json_response(self.model.facts())
 
     async def examples(self) -> Response:
-        """List the example sentences, and words with sentences that show their senses."""
-        return json_response({"sentences": SENTENCES, "senses": SENSES})
+        """List example sentences, with a position to look at, and words with the sentences of each of their senses."""
+        sentences = [{"text": text, "position": position} for text, position in GAPS.items()]
+        return json_response({"sentences": sentences, "senses": SENSES})
 
     async def healthz(self) -> Response:
         """Say whether requests are answered: 200, or 503 if some wait and none was answered within the time limit."""

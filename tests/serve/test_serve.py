@@ -182,7 +182,9 @@ def test_models_and_examples_are_listed(client: Client) -> None:
     assert listed["index"]["n_sentences"] == len(SENTENCES)
     examples = client.get("/v1/examples").json()
     assert examples["senses"] == SENSES
-    assert all(word in sentence.split() for word, group in SENSES.items() for sentence in group)
+    for word, senses in SENSES.items():
+        assert all(word in sentence.split() for sense in senses for sentence in sense)
+    assert all(example["position"] < len(example["text"].split()) for example in examples["sentences"])
 
 
 BAD = {

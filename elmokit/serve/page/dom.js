@@ -22,8 +22,11 @@ export function element(tag, attributes = {}, ...children) {
 /** Create an element of an SVG drawing. */
 export function drawn(tag, attributes = {}, ...children) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") made.addEventListener(name, value);
+    else if (value !== undefined && value !== null) made.setAttribute(name, value);
+  }
+  made.append(...children.map((child) => (child instanceof Node ? child : String(child))));
   return made;
 }
 
@@ -38,16 +41,21 @@ export function radios(name, legend, choices, chosen, onChoice) {
   const buttons = Object.entries(choices).map(([value, label]) => {
     const input = element("input", { type: "radio", name, value, change: () => onChoice(value) });
     input.checked = value === chosen;
-    return element("label", {}, input, " ", label);
+    return element("label", {}, input, element("span", {}, label));
   });
-  return element("fieldset", {}, element("legend", {}, legend), ...buttons);
+  return element("fieldset", { class: "segments" }, element("legend", {}, legend), element("div", {}, ...buttons));
 }
 
-/** Return the words of a sentence with the word at a position marked. */
-export function inContext(words, position) {
-  const before = words.slice(0, position).join(" ");
-  const after = words.slice(position + 1).join(" ");
-  return element("span", {}, before, before && " ", element("mark", {}, words[position]), after && " ", after);
+const JOINED = /^([.,;:!?%)\]]|n't|'\p{L}+)$/u;
+
+/** Return the tokens of a sentence with the spaces before them, as in running text. */
+export const spaced = (tokens) => tokens.map((token, index) => (index && !JOINED.test(token) ? ` ${token}` : token));
+
+/** Return a sentence with the token at a position marked, or with another element in its place. */
+export function inContext(tokens, position, shown = element("mark", {}, tokens[position])) {
+  const parts = spaced(tokens);
+  const space = parts[position].startsWith(" ") ? " " : "";
+  return element("span", {}, parts.slice(0, position).join(""), space, shown, parts.slice(position + 1).join(""));
 }
 
 /** Highlight everything that belongs to a number in all elements with `data-item`, or nothing for null. */

@@ -2,15 +2,17 @@
 
 import { byId, element } from "./dom.js";
 import { showLayers } from "./layers.js";
+import { savePicture } from "./picture.js";
 import { asPython } from "./python.js";
 import { showSenses } from "./senses.js";
 import { showSentence } from "./sentence.js";
 import { ask, ServerError, tokenVectors, useToken } from "./server.js";
 
-const VIEWS = ["sentence", "senses", "layers"];
-const DEFAULTS = { view: "sentence", text: "", direction: "both", token: null, word: "", sentences: "", layer: null };
+const VIEWS = ["senses", "sentence", "layers"];
+const DEFAULTS = { view: "senses", text: "", direction: "both", token: null, word: "", sentences: "", layer: null };
 const state = { ...DEFAULTS };
 let examples = { sentences: [], senses: {} };
+let picture = null; // returns the picture of the view, as SVG
 let latest = 0; // the number of the last view that was asked for, so that slower answers are dropped
 let starts = 0; // the same for the facts that the page starts with
 
@@ -18,19 +20,26 @@ let starts = 0; // the same for the facts that the page starts with
 function readAddress() {
   Object.assign(state, DEFAULTS, Object.fromEntries(new URLSearchParams(location.hash.slice(1))));
   if (!VIEWS.includes(state.view)) state.view = DEFAULTS.view;
-  const number = (value) => (value === null || !(Number(value) >= 0) ? null : Number(value));
-  state.token = Number.isInteger(number(state.token)) ? number(state.token) : null;
-  state.layer = number(state.layer);
-  state.text ||= examples.sentences[0] ?? "";
-  const [word, sentences] = Object.entries(examples.senses)[0] ?? ["", []];
-  if (!location.hash) state.token = 1; // somebody who sees the page for the first time sees neighbors at once
-  if (!state.sentences) Object.assign(state, { word, sentences: sentences.join("\n") });
+  for (const name of ["token", "layer"]) state[name] = /^\d+$/.test(state[name]) ? Number(state[name]) : null;
+  if (!state.text && examples.sentences.length) {
+    const [{ text, position }] = examples.sentences;
+    Object.assign(state, { text, token: state.token ?? position });
+  }
+  state.word ||= Object.keys(examples.senses)[0] ?? "";
+  state.sentences ||= exampleOf(state.word);
+}
+
+/** Return the example sentences of a word as they are typed: one per line, an empty line between senses. */
+function exampleOf(word) {
+  return (examples.senses[word] ?? []).map((sentences) => sentences.join("\n")).join("\n\n");
 }
 
 /** Write what is needed for this view into the address. */
 function writeAddress(replace) {
-  const shown = { sentence: ["text", "direction", "token"], senses: ["word", "sentences", "layer"], layers: ["text"] };
-  const names = ["view", ...shown[state.view]].filter((name) => state[name] !== null && state[name] !== "");
+  const shown = { sentence: ["text", "direction", "token"], senses: ["word", "sentences", "layer"], layers: [] };
+  const isExample = state.sentences === exampleOf(state.word);
+  const isNeeded = (name) => state[name] !== null && state[name] !== "" && !(name === "sentences" && isExample);
+  const names = ["view", ...shown[state.view]].filter(isNeeded);
   const address = `#${new URLSearchParams(names.map((name) => [name, state[name]]))}`;
   if (address !== location.hash) history[replace ? "replaceState" : "pushState"](null, "", address);
 }
@@ -57,8 +66,9 @@ async function show() {
     tab.tabIndex = view === state.view ? 0 : -1;
     byId(`panel-${view}`).hidden = view !== state.view;
   }
-  byId("sentence-form").hidden = state.view === "senses";
+  byId("sentence-form").hidden = state.view !== "sentence";
   byId("senses-form").hidden = state.view !== "senses";
+  for (const chip of byId("words").children) chip.setAttribute("aria-pressed", isShown(chip.textContent));
   byId("text").value = state.text;
   byId("word").value = state.word;
   byId("sentences").value = state.sentences;
@@ -67,18 +77,29 @@ async function show() {
   panel.setAttribute("aria-busy", "true");
   try {
     const render = { sentence: showSentence, senses: showSenses, layers: showLayers }[state.view];
-    const place = await render(panel, { ...state }, state.view === "senses" ? remember : change);
+    const shown = await render(panel, { ...state }, state.view === "senses" ? remember : change, examples);
     if (number !== latest) return;
     const focused = focusedPlace(panel);
-    place();
+    shown.show();
     focused?.();
+    picture = shown.picture ?? null;
+    byId("tools").hidden = false;
+    byId("save-svg").hidden = byId("save-png").hidden = !picture;
     byId("problem").hidden = true;
     byId("token-form").hidden = true;
   } catch (error) {
-    if (number === latest) report(error);
+    if (number !== latest) return;
+    panel.replaceChildren(); // what was there is the answer to something else
+    byId("tools").hidden = true;
+    report(error);
   } finally {
     if (number === latest) panel.removeAttribute("aria-busy");
   }
+}
+
+/** Whether the view shows the examples of a word. */
+function isShown(word) {
+  return word === state.word && state.sentences === exampleOf(word);
 }
 
 /** Return a function that moves the focus back to the control of the panel that has it now, or null. */
@@ -105,10 +126,11 @@ async function start() {
     examples = found;
     const [{ id, n_layers, dim, index }] = models.data;
     byId("model-facts").textContent =
-      `What each layer of the model ${id} knows about a word in its sentence. It has ${n_layers} layers of ` +
-      `${dim} numbers per token. Neighbors come from ${index.n_sentences.toLocaleString("en")} sentences.`;
-    fill(byId("example"), Object.fromEntries(examples.sentences.map((text) => [text, text])));
-    fill(byId("sense-example"), Object.fromEntries(Object.keys(examples.senses).map((word) => [word, word])));
+      `Model ${id}: ${n_layers} layers of ${dim} numbers per word. Neighbors from ${index.n_sentences.toLocaleString("en")} sentences.`;
+    const options = examples.sentences.map(({ text }, which) => element("option", { value: which }, text));
+    byId("example").replaceChildren(element("option", { value: "" }, "Choose an example"), ...options);
+    const chip = (word) => element("button", { type: "button", click: () => change({ word, sentences: exampleOf(word), layer: null }) }, word);
+    byId("words").replaceChildren(...Object.keys(examples.senses).map(chip));
   } catch (error) {
     if (number === starts) report(error);
     return;
@@ -116,11 +138,6 @@ async function start() {
   readAddress();
   writeAddress(true);
   await show();
-}
-
-function fill(select, choices) {
-  const options = Object.entries(choices).map(([value, label]) => element("option", { value }, label));
-  select.replaceChildren(element("option", { value: "" }, "Choose an example"), ...options);
 }
 
 async function copy(text, what) {
@@ -139,17 +156,20 @@ byId("sentence-form").addEventListener("submit", (event) => {
   change({ text: byId("text").value, token: null });
 });
 byId("example").addEventListener("change", ({ target }) => {
-  if (target.value) change({ text: target.value, token: null });
+  const example = examples.sentences[target.value];
+  if (target.value && example) change({ text: example.text, token: example.position });
   target.value = "";
 });
-byId("senses-form").addEventListener("submit", (event) => {
+document.querySelector("#own form").addEventListener("submit", (event) => {
   event.preventDefault();
-  change({ word: byId("word").value, sentences: byId("sentences").value });
+  change({ word: byId("word").value.trim(), sentences: byId("sentences").value, layer: null });
 });
-byId("sense-example").addEventListener("change", ({ target }) => {
-  if (target.value) change({ word: target.value, sentences: examples.senses[target.value].join("\n") });
-  target.value = "";
-});
+for (const kind of ["svg", "png"]) {
+  byId(`save-${kind}`).addEventListener("click", () => {
+    const name = (state.view === "senses" ? state.word : state.text).trim().replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40);
+    savePicture(picture(), `elmokit-${name}`, kind).catch(report);
+  });
+}
 byId("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
   useToken(byId("bearer").value);

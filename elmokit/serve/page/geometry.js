@@ -52,6 +52,45 @@ export function between(maps, layer) {
   return maps[below].map((point, i) => point.map((value, axis) => value * (1 - share) + maps[above][i][axis] * share));
 }
 
+/**
+ * Move the points of a drawing apart just so far that none hides another.
+ * @param {number[][]} points In pixels.
+ * @param {number} distance The least distance of two points.
+ * @param {number[]} room Half of the width and of the height around [0, 0].
+ */
+export function spread(points, distance, room) {
+  // Points in the same place have no direction in which to move apart: they start as the seeds of a sunflower.
+  const moved = [];
+  points.forEach(([x, y], i) => {
+    const before = points.slice(0, i).filter((other) => Math.hypot(other[0] - x, other[1] - y) < 1).length;
+    const radius = 0.55 * distance * Math.sqrt(before);
+    moved.push([x + radius * Math.cos(2.4 * before), y + radius * Math.sin(2.4 * before)]);
+  });
+  for (let round = 0; round < 120; round++) {
+    for (let i = 0; i < moved.length; i++) {
+      for (let j = 0; j < i; j++) {
+        const apart = [moved[i][0] - moved[j][0], moved[i][1] - moved[j][1]];
+        const length = Math.hypot(...apart) || 1e-6;
+        const push = Math.max(0, distance - length) / 2 / length;
+        for (const axis of [0, 1]) {
+          moved[i][axis] += push * apart[axis];
+          moved[j][axis] -= push * apart[axis];
+        }
+      }
+    }
+    for (const point of moved) for (const axis of [0, 1]) point[axis] = Math.max(-room[axis], Math.min(room[axis], point[axis]));
+  }
+  return moved;
+}
+
+/** Return the maps in pixels around the middle of a drawing: one scale for all layers, and no point over another. */
+export function placed(maps, [width, height], radius) {
+  const room = [width / 2 - 2 * radius, height / 2 - 2 * radius];
+  const reach = (axis) => Math.max(1e-6, ...maps.flat().map((point) => Math.abs(point[axis])));
+  const scale = Math.min(room[0] / reach(0), room[1] / reach(1));
+  return maps.map((points) => spread(points.map(([x, y]) => [scale * x, scale * y]), 2 * radius + 2, room));
+}
+
 /** Return the eigenvalues and eigenvectors (as columns) of a symmetric matrix, by Jacobi's rotations. */
 function eigen(matrix) {
   const n = matrix.length;

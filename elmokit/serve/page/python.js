@@ -30,20 +30,27 @@ for layer, rows in enumerate(vectors):
     print((rows @ rows.T).round(2))
 `;
   }
-  const tokens = quoted(await tokenize(state.text));
   if (state.view === "layers") {
     return `import numpy as np
 
 from elmokit import Elmo
+from elmokit.serve.examples import SENSES
 
-tokens = ${tokens}
-(layers,) = Elmo.from_pretrained(${source}).embed([tokens])
-layers /= np.linalg.norm(layers, axis=-1, keepdims=True)
-cosines = (layers[1:] * layers[:-1]).sum(axis=-1)  # (layers - 1, tokens)
-for token, values in zip(tokens, cosines.T):
-    print(token, values.round(2))
+elmo = Elmo.from_pretrained(${source})
+is_right = []  # whether the closest other use of a word has the same sense; of equally close ones, how many
+for word, senses in SENSES.items():
+    sentences = [sentence.split() for sense in senses for sentence in sense]
+    labels = np.repeat(np.arange(len(senses)), list(map(len, senses)))
+    layers = np.stack([one[:, tokens.index(word)] for one, tokens in zip(elmo.embed(sentences), sentences)], axis=1)
+    layers = layers / np.linalg.norm(layers, axis=-1, keepdims=True)
+    cosines = layers @ layers.swapaxes(1, 2) - 3 * np.eye(len(sentences))  # (layers, sentences, sentences)
+    nearest = cosines >= cosines.max(axis=-1, keepdims=True) - 1e-6
+    is_right.append((nearest & (labels == labels[:, None])).sum(axis=-1) / nearest.sum(axis=-1))
+for layer, share in enumerate(np.concatenate(is_right, axis=1).mean(axis=1)):
+    print(f"layer {layer}: {100 * share:.1f} %")
 `;
   }
+  const tokens = quoted(await tokenize(state.text));
   const position = state.token;
   const chosen = position === null ? "" : `
 for direction in ("forward", "backward", "both"):

@@ -19,6 +19,14 @@ export function useToken(token) {
   answers.clear(); // also those that are still on their way: they are answers to another token
 }
 
+// What this page can do about an answer. The server's own messages are for programs.
+const REMEDIES = {
+  413: "This is too long for this server. Please try a shorter text.",
+  422: "This is too long for this server. Please try a shorter text.",
+  429: "The server is busy. Please try again in a moment.",
+  503: "The server could not answer in time. Please try again, or try a shorter text.",
+};
+
 /**
  * Return the answer of a path; a `body` is sent as JSON with POST. The last answers are kept.
  * @throws {ServerError} The server does not answer or reports a problem.
@@ -46,7 +54,10 @@ async function request(path, body) {
   }
   if (response.status === 401) throw new ServerError(401, token ? "The server does not accept this token." : "");
   const answer = await response.json().catch(() => ({}));
-  if (!response.ok) throw new ServerError(response.status, answer.error?.message ?? `The server answered ${response.status}.`);
+  if (!response.ok) {
+    const message = REMEDIES[response.status] ?? answer.error?.message ?? `The server answered ${response.status}.`;
+    throw new ServerError(response.status, message);
+  }
   return answer;
 }
 
