@@ -25,6 +25,8 @@ Table = dict[str, Any]
 """Named plain values, as a TOML or JSON file holds them. Tables can be nested."""
 
 MAX_COUNT = 10**15  # larger numbers do not fit into the 64 bits of a tensor's size, or soon exceed them
+COUNT_UNITS = {"B": 10**9, "M": 10**6, "K": 10**3}
+"""Units of large numbers, the largest first."""
 MAX_UNITS, MAX_LAYERS = 1_000_000, 1_000
 MAX_JSON_BYTES = 1 << 24  # published options, configurations and meta.json are a few KB each
 
@@ -177,6 +179,20 @@ def decode_json(text: str) -> Any:
     if "\\u" in text:  # only an escape can express half of a pair, which cannot be encoded again
         json.dumps(content, ensure_ascii=False).encode("utf-8")
     return content
+
+
+def parse_count(text: str) -> int:
+    """Parse a whole number, such as ``2000``, ``2K`` or ``1M``. A ``ValueError`` means that it is not one."""
+    unit = COUNT_UNITS.get(text[-1:].upper(), 1)
+    return int(text if unit == 1 else text[:-1]) * unit
+
+
+def format_count(number: int) -> str:
+    """Format a whole number as shortly as :func:`parse_count` reads it back: 2,000,000 as ``2M``."""
+    for letter, unit in COUNT_UNITS.items():
+        if number and number % unit == 0:
+            return f"{number // unit}{letter}"
+    return str(number)
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:

@@ -334,7 +334,10 @@ class CommaSeparated(click.ParamType[tuple[Any, ...]]):
         if not isinstance(value, str):
             return tuple(value)
         try:
-            return tuple(self.kind(number) for number in value.split(",") if number)
+            from elmokit.config import parse_count
+
+            parse = parse_count if self.kind is int else self.kind
+            return tuple(parse(number) for number in value.split(",") if number)
         except ValueError:
             example = "whole numbers such as 0,1" if self.kind is int else "numbers such as 0.1,1"
             self.fail(f"{value!r} is not a list of {example}.", param, ctx)

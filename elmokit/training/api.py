@@ -252,7 +252,7 @@ def resume(
         device: As in :func:`train`.
         report: As in :func:`train`.
         **changes: Settings that can change: ``epochs``, ``tokens`` or ``hours`` (``hours`` count from now),
-            ``patience``, ``log_every``, ``eval_every``, ``save_every``, ``tensorboard``.
+            ``patience``, ``log_every``, ``eval_every``, ``save_every``, ``save_words``, ``tensorboard``.
 
     Returns:
         The best model, its perplexities, and the run directory.

@@ -19,7 +19,7 @@ MAX_WORDS, HELD_OUT_SENTENCES = 30_000, 2000
 MAX_SEED = 2**32 - 1  # each process derives a larger one from it, which must fit into 64 bits
 LENGTHS = ("epochs", "tokens", "hours")
 """The settings that say how long to train; at most one of them is given."""
-MAY_CHANGE = frozenset({*LENGTHS, "log_every", "eval_every", "save_every", "patience", "tensorboard"})
+MAY_CHANGE = frozenset({*LENGTHS, "log_every", "eval_every", "save_every", "save_words", "patience", "tensorboard"})
 """Settings that may differ between a run and its resumption."""
 CHOICES = {
     "optimizer": ("adam", "adamw", "adagrad", "muon"),
@@ -175,6 +175,11 @@ class TrainingConfig:
     log_every: int = setting(50, "Optimizer steps between lines of the log.", "Output")
     eval_every: int = setting(1000, "Optimizer steps between evaluations on the held-out text.", "Output")
     save_every: int = setting(500, "Optimizer steps between checkpoints.", "Output")
+    save_words: tuple[int, ...] = setting(
+        (),
+        "Numbers of words, such as 1M,2M,10M: keep the model that has read as many, in words-1M and so on.",
+        "Output",
+    )
     tensorboard: bool = setting(False, "Write the log for TensorBoard, too.", "Output")
 
     def __post_init__(self) -> None:
@@ -190,6 +195,8 @@ class TrainingConfig:
             check_fraction(name, getattr(self, name))
         for name in ("n_samples", "patience", "seed"):
             check_at_least(name, getattr(self, name), 0)
+        for n_words in self.save_words:
+            check_at_least("save_words", n_words, 1)
         check_not_negative("weight_decay", self.weight_decay)
         if self.seed > MAX_SEED:
             raise ConfigError(f"seed is {self.seed}; it must be at most {MAX_SEED}.")

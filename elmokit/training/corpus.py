@@ -41,6 +41,11 @@ class TrainingCorpus:
         """Predictions of one epoch per direction: a sentence of n tokens has n + 1."""
         return self.n_tokens + self.n_sentences
 
+    def n_words_in(self, n_predictions: int) -> int:
+        """How many words are read for a number of predictions, which include the ends of sentences: by the mean length
+        of a sentence, so that no process has to count what the others read."""
+        return n_predictions * self.n_tokens // self.n_predictions
+
     def check(self, config: TrainingConfig, n_processes: int) -> None:
         """Refuse a corpus that is too small for the settings, before any work is done."""
         if not self.held_out:

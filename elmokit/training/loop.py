@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from elmokit.config import format_count
 from elmokit.embedding.start_state import STATE_FACT
 from elmokit.errors import TrainingError, is_out_of_memory
 from elmokit.formats.folder import RUN_MODEL, is_model_folder, read_card, save_folder
@@ -192,6 +195,7 @@ class _TrainingLoop:
                 f"Training is already complete ({self.n_total:,} predictions). To continue, increase epochs, "
                 "tokens or hours."
             )
+        self._report_words_not_saved()
         if world.is_main_process:
             dataclasses.replace(settings, n_predictions=self.n_total).save(path)
             # Lines after the checkpoint will be written again by the steps that are repeated.
@@ -221,6 +225,21 @@ class _TrainingLoop:
             self._notice(
                 f"n_samples is {config.n_samples:,}, but the vocabulary has only {n_words:,} words: all are used."
             )
+
+    def _report_words_not_saved(self) -> None:
+        """Name the numbers of ``save_words`` whose models will not be there at the end."""
+        per_step = self.config.predictions_per_step * self.world.size
+        n_read, n_at_end = map(
+            self.corpus.n_words_in, (self.state.counters.n_predictions, -(-self.n_total // per_step) * per_step)
+        )
+        if passed := [
+            format_count(n_words)
+            for n_words in self.config.save_words
+            if n_words <= n_read and not (self.run.path / f"words-{format_count(n_words)}").exists()
+        ]:
+            self._notice(f"No model of {', '.join(passed)} words (save_words): the run has read {n_read:,} already.")
+        if beyond := [format_count(n_words) for n_words in self.config.save_words if n_words > n_at_end]:
+            self._notice(f"No model of {', '.join(beyond)} words (save_words): the training ends after {n_at_end:,}.")
 
     def _seconds_per_step(self) -> float:
         """Time a step on a stream of its own, so that the training's stream does not advance."""
@@ -252,6 +271,7 @@ class _TrainingLoop:
             # The schedule runs over predictions, not steps, so that it does not depend on the batch size or the number
             # of processes.
             learning_rate = config.learning_rate_at(counters.n_predictions / self.n_total)
+            n_before = counters.n_predictions
             gradient_norm = self._step(learning_rate)
             is_last = counters.n_predictions >= self.n_total
             evaluates = is_last or counters.n_steps % config.eval_every == 0
@@ -275,6 +295,9 @@ class _TrainingLoop:
                 if self.world.is_main_process:
                     self.run.log.append(asdict(progress))
                 self.report(progress)
+            if n_words := self._words_reached_after(n_before):
+                with meter.paused():
+                    self._save_after_words(n_words)
             # The log comes before the checkpoint: after an interruption between the two, the log is truncated to the
             # checkpoint. The other way round, a line would be missing.
             # The processes agree on it, because each may get its signal during another step, and all save together.
@@ -286,6 +309,25 @@ class _TrainingLoop:
                 raise TrainingInterrupted(f"Stopped after step {counters.n_steps:,}, and saved a checkpoint.")
         # A run that was complete when it was resumed takes no step and has no result yet.
         return result if result is not None else self._evaluate()
+
+    def _words_reached_after(self, n_predictions: int) -> list[int]:
+        """List the numbers of ``save_words`` that have been reached since there were ``n_predictions``."""
+        before, now = map(self.corpus.n_words_in, (n_predictions, self.state.counters.n_predictions))
+        return [n_words for n_words in self.config.save_words if before < n_words <= now]
+
+    def _save_after_words(self, numbers: Sequence[int]) -> None:
+        """Save the model as it is now. Before the next checkpoint: a run that is resumed there does not pass by here."""
+        if self.world.is_main_process:
+            model, counters = self._calibrated(self.state.evaluated_model), self.state.counters
+            facts = {"n_steps": counters.n_steps, "n_predictions": counters.n_predictions}
+            for n_words in numbers:
+                kept = self._with_card(model, {**facts, "n_words": n_words})
+                save_folder(kept, self.run.path / f"words-{format_count(n_words)}", overwrite=True)
+
+    def _with_card(self, model: PretrainedBiLM, facts: Mapping[str, Any]) -> PretrainedBiLM:
+        """Return a model with a card of what the training is, where its start state is from, and more facts."""
+        of_state = {name: fact for name, fact in model.card.items() if name == STATE_FACT}
+        return model.replace(card={**self.setup.card, **of_state, **facts})
 
     def _stopped_early(self) -> bool:
         return 0 < self.config.patience <= self.state.counters.n_worse
@@ -365,10 +407,8 @@ class _TrainingLoop:
                 }
                 if self.before is not None:
                     results["held_out_perplexity_before"] = list(self.before)
-                of_state = {name: fact for name, fact in model.card.items() if name == STATE_FACT}
-                best = model.replace(card={**self.setup.card, **of_state, **results})
                 # The whole directory is replaced at once, so that an interruption leaves the previous best model.
-                save_folder(best, self.run.path / RUN_MODEL, overwrite=True)
+                save_folder(self._with_card(model, results), self.run.path / RUN_MODEL, overwrite=True)
         return result
 
     def _evaluate(self) -> Perplexity:

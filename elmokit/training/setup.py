@@ -15,6 +15,7 @@
 The training adds log and checkpoints (``training/run.py``), and::
 
     model/                  the best model so far, by held-out perplexity
+    words-1M/               the model after a million words, for each number in ``save_words``
     curves.png, curves.svg  training loss and held-out perplexity, drawn at the end
     tensorboard/            the log for TensorBoard, if the settings ask for it
 """
@@ -55,7 +56,7 @@ SETTINGS, VOCABULARY, HELD_OUT, OLD_TEXT = "settings.json", "vocab.txt", "held-o
 CARD, INITIAL, TEACHER, INITIAL_OPTIMIZER = "card.json", "initial", "teacher", "initial-optimizer.safetensors"
 FILES = (
     *(SETTINGS, VOCABULARY, HELD_OUT, OLD_TEXT, CARD, INITIAL, TEACHER, INITIAL_OPTIMIZER),
-    *(RUN_MODEL, "curves.*", "tensorboard"),
+    *(RUN_MODEL, "words-*", "curves.*", "tensorboard"),
 )
 RUN_VERSION = 2  # raised when a change makes earlier runs impossible to resume
 PROGRAM = "elmokit"

@@ -164,6 +164,8 @@ def test_each_setting_is_an_option_with_its_default_under_its_heading() -> None:
 def test_only_settings_that_were_given_are_returned() -> None:
     given = ["text", "--rate", "2", "--layers", "0,2", "--no-is-quiet"]
     assert run(train, *given).output == "{'rate': 2.0, 'layers': (0, 2), 'is_quiet': False}\n"
+    # Large numbers can be written with a unit.
+    assert "'layers': (2000, 1000000, 3)" in run(train, "text", "--layers", "2k,1M,3").output
     assert run(train, "text").output == "{}\n"
     assert run(train, "text", "--calm").output == "{'is_loud': False}\n"
     repeated = run(train, "text", "--texts", "a", "--texts", "b").output

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from elmokit.embedding.elmo import Elmo
 from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError, LockedError, TextError, TrainingError
@@ -147,6 +148,49 @@ def test_a_resumed_run_ends_with_the_numbers_of_an_uninterrupted_one(
     assert resumed.mean_nats == straight.mean_nats
     for name, tensor in weights_of(tmp_path / "straight").items():
         assert torch.equal(weights_of(tmp_path / "stopped")[name], tensor), name
+
+
+WORDS = dataclasses.replace(CONFIG, save_words=(20, 21, 60, 1_000_000))
+"""Each step of 20 predictions reads 17 words, so the second one reaches two of the numbers."""
+
+
+def test_models_are_kept_by_the_number_of_words_read(tmp_path: Path) -> None:
+    notices: list[str] = []
+    straight, plain = run_training(tmp_path / "straight", WORDS, notices=notices), run_training(tmp_path / "plain")
+    assert straight.mean_nats == plain.mean_nats  # keeping models changes nothing else
+    assert notices == ["No model of 1M words (save_words): the training ends after 102."]
+    names = sorted(path.name for path in (tmp_path / "straight").glob("words-*"))
+    assert names == ["words-20", "words-21", "words-60"]
+    cards = [Elmo.from_pretrained(tmp_path / "straight" / name).model.card for name in names]
+    assert [(card["n_words"], card["n_steps"]) for card in cards] == [(20, 2), (21, 2), (60, 4)]
+    assert cards[0]["corpus"] == "toy"
+
+
+@pytest.mark.parametrize("n_lines", [1, 2, 3, 4])
+def test_a_resumed_run_keeps_the_same_models_by_words(n_lines: int, tmp_path: Path) -> None:
+    config = dataclasses.replace(WORDS, log_every=1, ema_decay=0.9)
+    run_training(tmp_path / "straight", config)
+
+    def stop(progress: TrainingProgress) -> None:
+        if progress.n_steps == n_lines:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run_training(tmp_path / "stopped", config, on_progress=stop)
+    torch.manual_seed(999)
+    run_training(tmp_path / "stopped", config)
+    for name in ("words-20", "words-60"):
+        kept, expected = (load_folder(tmp_path / run / name) for run in ("stopped", "straight"))
+        for tensor, array in expected.arrays.items():
+            np.testing.assert_array_equal(kept.arrays[tensor], array)
+
+
+def test_numbers_of_words_that_a_resumed_run_has_passed_are_named(tmp_path: Path) -> None:
+    run_training(tmp_path)
+    notices: list[str] = []
+    run_training(tmp_path, dataclasses.replace(CONFIG, tokens=140, save_words=(50, 110)), notices=notices)
+    assert "No model of 50 words (save_words): the run has read 102 already." in notices
+    assert [path.name for path in tmp_path.glob("words-*")] == ["words-110"]
 
 
 def test_the_two_newest_checkpoints_are_kept(tmp_path: Path) -> None:
