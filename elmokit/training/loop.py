@@ -316,7 +316,7 @@ class _TrainingLoop:
         return [n_words for n_words in self.config.save_words if before < n_words <= now]
 
     def _save_after_words(self, numbers: Sequence[int]) -> None:
-        """Save the model as it is now. Before the next checkpoint: a run that is resumed there does not pass by here."""
+        """Save the model as it is now, before the next checkpoint: a run resumed there does not pass by here again."""
         if self.world.is_main_process:
             model, counters = self._calibrated(self.state.evaluated_model), self.state.counters
             facts = {"n_steps": counters.n_steps, "n_predictions": counters.n_predictions}
