@@ -4,7 +4,7 @@
 # make wheel  build the wheel with compiled kernels, and test it in an empty environment without a compiler; CC may name another compiler to build it with
 # make wheels  build a wheel with compiled kernels for every system: Linux, macOS and Windows on x86-64 and Arm, with zig as cross compiler
 # make release-check  build the source distribution and a wheel for any platform, check them and try each in an empty environment
-# make campaign  damage files, interrupt commands, fill disks (20 minutes, as root on Linux); PARTS="mutants disk" runs some parts, SCALE=0.01 less of each
+# make campaign  damage files, interrupt commands, fill disks, attack the server (an hour, as root on Linux); PARTS="mutants disk" runs some parts, SCALE=0.01 less of each
 # make integrations  test elmokit inside each library that it integrates with, each in an environment of its own (noxfile.py)
 # make docs   build the documentation site into site/; warnings are errors      make docs-serve  show it while you edit
 # make bench  measure tokens/s of every backend: SENTENCES=file, PEER="--peer-python ... --peer-script ..." (benchmarks/inference.py)

@@ -11,7 +11,7 @@ import nox
 
 HOSTS = {
     "arrow": ["pandas", "polars", "duckdb", "lancedb"],
-    "batch": ["datasets", "ray[data]"],
+    "batch": ["datasets", "ray[data]", "pyspark", "pandas"],
     "flair": [],
     "huggingface-hub": [],
     "lm-eval": [],

@@ -215,7 +215,11 @@ class SentenceEmbedder:
         pooled = self._weighted_mean(tokens, chunks)
         if not len(tokens):
             return np.zeros(self.dim, np.float32)
-        return pooled if self.whitening is None else self.whitening.apply(pooled[None])[0]
+        if self.whitening is None:
+            return pooled
+        (whitened,) = self.whitening.apply(pooled[None])
+        self.elmo.model.check_finite(whitened)  # its numbers may be finite and too large, as those of a network
+        return np.asarray(whitened)
 
     def fit(self, sentences: Iterable[Sequence[str]], n_components: int | None = None) -> SentenceEmbedder:
         """Estimate a whitening from text like that which you will compare.

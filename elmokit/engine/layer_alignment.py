@@ -53,7 +53,9 @@ class LayerAlignment:
             The same shape.
         """
         chosen = list(numbers)
-        return np.asarray(layers @ self.matrices[chosen].swapaxes(1, 2) + self.offsets[chosen, None], np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):  # who uses the vectors checks them
+            aligned = layers @ self.matrices[chosen].swapaxes(1, 2) + self.offsets[chosen, None]
+        return np.asarray(aligned, np.float32)
 
     @classmethod
     def fit(cls, source: NDArray[np.floating], target: NDArray[np.floating], centered: bool = False) -> LayerAlignment:

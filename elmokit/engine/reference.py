@@ -25,6 +25,9 @@ from elmokit.engine.state import Floats, Ids, State
 
 Array = NDArray[Any]  # float32 or float64
 
+# Weights that are too large make infinity and NaN, which whoever uses the results checks, as those of the C functions.
+_overflow_is_checked_later = np.errstate(over="ignore", invalid="ignore")
+
 TOKENS_AT_ONCE = 64  # bounds the memory of the convolutions: 180 kB per token in the original sizes
 
 
@@ -72,6 +75,7 @@ class ReferenceEngine(Network):
         layers = [layer for direction in self._lstm_layers for layer in direction]
         return sum(array.nbytes for array in self._token_layer.values()) + sum(layer.n_bytes for layer in layers)
 
+    @_overflow_is_checked_later
     def token_vectors(self, ids: Ids) -> Floats:
         rows = as_rows(ids)
         _check_ids(self.config, rows)
@@ -81,6 +85,7 @@ class ReferenceEngine(Network):
             vectors[chunk] = _token_vectors(self.config, self._token_layer, rows[chunk])
         return vectors
 
+    @_overflow_is_checked_later
     def layers(
         self, inputs: NetworkInput, wanted: Sequence[int], *, n_edges: int = 0, returns_state: bool = False
     ) -> tuple[list[Floats], State | None]:
@@ -90,6 +95,7 @@ class ReferenceEngine(Network):
         state = State(np.stack([run.hidden for run in runs]), np.stack([run.cell for run in runs]))
         return _sentences(layers, inputs.lengths, wanted, n_edges), state if returns_state else None
 
+    @_overflow_is_checked_later
     def direction(self, number: int, inputs: NetworkInput, wanted: Sequence[int]) -> tuple[list[Floats], State]:
         check_direction(self.config, number)
         check_batch(self.config, self.dtype, inputs, wanted)

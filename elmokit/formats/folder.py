@@ -32,7 +32,7 @@ from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputEr
 from elmokit.formats.format import Format, Storage
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.sentence_pooling import SentencePooling, Whitening
-from elmokit.formats.tensor_rows import FileArrays, read_through, same_rows
+from elmokit.formats.tensor_rows import FileArrays, is_finite, read_through, same_rows
 from elmokit.storage.tensor_file import StoredTensors, TensorFile, to_int8, write_tensor_file
 from elmokit.text.vocabulary import MAX_BYTES, Vocabulary, row_vocabulary
 
@@ -237,7 +237,10 @@ def _read_whitening(folder: Path, content: Mapping[str, Any], config: BiLMConfig
             f"{path} has mean {mean} and projection {projection}; expected ({dim},) and ({dim}, n). Restore the "
             "file that belongs to the model, or fit a whitening again."
         )
-    return Whitening(pooling, *(file.read(name).astype(np.float32) for name in ("mean", "projection")))
+    arrays = [file.read(name).astype(np.float32) for name in ("mean", "projection")]
+    if not all(map(is_finite, arrays)):
+        raise FormatError(f"{path} holds NaN or infinity. Copy the file again, or fit a whitening again.")
+    return Whitening(pooling, *arrays)
 
 
 def _read_alignment(path: Path, config: BiLMConfig) -> LayerAlignment:

@@ -71,8 +71,9 @@ class Whitening:
     projection: NDArray[np.float32]
 
     def apply(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Map vectors ``(n, dim)`` to ``(n, n_components)``."""
-        return np.asarray((vectors - self.mean) @ self.projection, np.float32)
+        """Map vectors ``(n, dim)`` to ``(n, n_components)``. An overflow gives infinity, without a warning."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray((vectors - self.mean) @ self.projection, np.float32)
 
     @classmethod
     def fit(

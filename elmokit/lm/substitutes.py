@@ -139,16 +139,21 @@ def _best(
     for first in range(0, len(sides[0]), ROWS_AT_ONCE):  # the scores of all words take much memory
         numbers = {number for direction in directions for number in needed[direction]}
         scores = {number: softmax.scores(sides[number][first : first + ROWS_AT_ONCE]) for number in numbers}
+        for of_direction in scores.values():
+            model.check_finite(of_direction)
         rows: list[dict[Direction, list[Substitute]]] = [{} for _ in sides[0][first : first + ROWS_AT_ONCE]]
         for direction in directions:
             own = [scores[number] for number in needed[direction]]
             total = own[0].copy()
             if len(own) == 2:
-                total = sum(score - _log_sum_exp(score) for score in own) - UNIGRAM_POWER * _log_unigram(vocabulary)
+                with np.errstate(over="ignore"):  # scores near the bound of float32 become -infinity: probability 0
+                    total = sum(score - _log_sum_exp(score) for score in own) - UNIGRAM_POWER * _log_unigram(vocabulary)
             total[:, omitted] = -np.inf
             ids = _largest(total, min(n, len(vocabulary) - len(omitted)))
             best = np.take_along_axis(total, ids, axis=1)
-            probabilities = np.exp(best - _log_sum_exp(total))
+            with np.errstate(invalid="ignore"):
+                probabilities = np.exp(best - _log_sum_exp(total))
+            model.check_finite(probabilities)
             columns = zip(rows, ids.tolist(), probabilities.tolist(), best.tolist(), strict=True)
             for row, *cells in columns:
                 row[direction] = [Substitute(vocabulary.words[i], p, q, i) for i, p, q in zip(*cells, strict=True)]

@@ -198,4 +198,5 @@ class StoredTensors:
                 f"{self._what} holds scales in {name + SCALE} that are negative, NaN or infinite. Training diverged, "
                 "or the file is damaged: download or copy it again."
             )
-        return np.multiply(array, scales.reshape(-1, *[1] * (array.ndim - 1)), dtype=np.float32)
+        with np.errstate(over="ignore"):  # too large for float32: infinity, which the readers of weights refuse
+            return np.multiply(array, scales.reshape(-1, *[1] * (array.ndim - 1)), dtype=np.float32)

@@ -1,18 +1,21 @@
 """The whole campaign against elmokit's reliability: ``make campaign``, about 20 minutes on two cores.
 
 It damages files, interrupts commands, fills disks, deletes directories, shares caches, and reads text of every kind and
-size. Any exit code other than 0, 2 and 130, any second line of error about a bad file, and any wrong or missing row is
-a failure. Finished work is kept in the directory ``campaign``, so that an interrupted campaign can be run again to
-resume. If all parts were run, the results are written to ``results/reliability.md``, otherwise they are printed.
+size; it replaces the numbers of sound models, sends the server many clients, and resumes on what seems another machine.
+Any exit code other than 0, 2 and 130, any second line of error about a bad file, and any wrong or missing row is a
+failure. Finished work is kept in the directory ``campaign``, so that an interrupted campaign can be run again to
+resume. If all parts were run, their sections in ``results/reliability.md`` are written anew; else they are printed.
 
     make campaign                              everything
-    make campaign PARTS="mutants disk"         some parts
+    make campaign PARTS="mutants server"       some parts
     make campaign SCALE=0.01                   a hundredth of the mutants, interruptions, lines and strings
+    python -m tests.campaign server --write    also write the sections of the parts that were run
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import platform
 import shutil
@@ -32,7 +35,7 @@ from typing import Any
 from elmokit.evaluation.speed import processor_name
 from elmokit.storage.part_results import PartResults
 from elmokit.storage.progress import ProgressBar, format_duration
-from tests.campaign import heavy
+from tests.campaign import arguments, heavy, resumption, server, surroundings, tensors
 from tests.campaign.commands import ALL_COMMANDS
 from tests.campaign.interruptions import (
     LIMITS,
@@ -48,6 +51,7 @@ from tests.campaign.interruptions import (
 from tests.campaign.specimens import SPECIMENS
 from tests.helpers.children import run_elmokit, start_fork_server
 from tests.helpers.paths import ROOT
+from tests.helpers.sections import replace_section
 
 REPORT = ROOT / "results" / "reliability.md"
 N_MUTANTS, N_INTERRUPTIONS = 20_000, 1_000
@@ -206,11 +210,21 @@ def _vanished(name: str, work: Path) -> Result:
     return Result(f"vanished directory: {name}", len(moments), failures)
 
 
+OTHER_STEPS = {
+    **heavy.STEPS,
+    "numbers": tensors.STEPS,
+    "server": server.STEPS,
+    "elsewhere": resumption.STEPS,
+    "surroundings": surroundings.STEPS,
+    "arguments": arguments.STEPS,
+}
+
+
 def other_parts(part: str) -> Callable[[float], Iterator[tuple[str, Step]]]:
-    """Return a part whose steps are in ``heavy.py``."""
+    """Return a part whose steps are in a table."""
 
     def steps(scale: float) -> Iterator[tuple[str, Step]]:
-        for name, function in heavy.STEPS[part].items():
+        for name, function in OTHER_STEPS[part].items():
             yield name, partial(_heavy, name, function, scale)
 
     return steps
@@ -228,7 +242,7 @@ PARTS: dict[str, Callable[[float], Iterator[tuple[str, Step]]]] = {
     "interruptions": interruptions,
     "disk": disk,
     "folders": folders,
-    **{part: other_parts(part) for part in heavy.STEPS},
+    **{part: other_parts(part) for part in OTHER_STEPS},
 }
 
 
@@ -261,45 +275,30 @@ def run(parts: list[str], scale: float, work: Path) -> list[dict[str, Any]]:
     return rows
 
 
+@functools.cache  # files may change while it runs
 def _commit() -> str:
     command = ["git", "describe", "--always", "--dirty"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def to_markdown(rows: list[dict[str, Any]], scale: float) -> str:
-    """Return the report: totals by part, and a table with every row."""
+def to_markdown(part: str, rows: list[dict[str, Any]], scale: float) -> str:
+    """Return a part's section of the report: totals, a table with every row, and the failures."""
     n_attempts = sum(row["n"] for row in rows)
-    n_failures = sum(len(row["failures"]) for row in rows)
-    lines = [
-        "# Reliability",
-        "",
-        f"`make campaign SCALE={scale:g}`, {date.today()}, commit {_commit()}, Python {platform.python_version()} on "
-        f"{platform.system()}, {os.cpu_count()} cores, {processor_name()}. **{n_attempts:,} attempts, "
-        f"{n_failures} failures.**",
-        "",
-        "A failure is an exit code other than 0, 2 and 130, more than one line of error about a bad file, a wrong or "
-        "missing row, or more time or memory than allowed. Interrupted commands are resumed, and what they wrote is "
-        "compared with an uninterrupted run byte by byte. `tests/campaign/` holds the code; with the same seeds, every "
-        "attempt can be repeated. `make test` makes a small part of these attempts, and checks that models of 40 "
-        "configurations, with sizes that no vector unit divides, compute the same bits in every batch and format.",
-        "",
-    ]
-    for part in dict.fromkeys(row["part"] for row in rows):
-        own = [row for row in rows if row["part"] == part]
-        lines += [
-            f"## {part[0].upper()}{part[1:]}",
-            "",
-            "| what | attempts | failures | seconds | note |",
-            "|---|---|---|---|---|",
-        ]
-        lines += [
-            f"| {row['what']} | {row['n']:,} | {len(row['failures'])} | {row['seconds']:.0f} | {row['note']} |"
-            for row in own
-        ]
-        lines.append("")
     failures = [failure for row in rows for failure in row["failures"]]
+    lines = [
+        f"`make campaign PARTS={part} SCALE={scale:g}`, {date.today()}, commit {_commit()}, Python "
+        f"{platform.python_version()} on {platform.system()}, {os.cpu_count()} cores, {processor_name()}. "
+        f"**{n_attempts:,} attempts, {len(failures)} failures.**",
+        "",
+        "| what | attempts | failures | seconds | note |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['what']} | {row['n']:,} | {len(row['failures'])} | {row['seconds']:.0f} | {row['note']} |"
+        for row in rows
+    ]
     if failures:
-        lines += ["## Failures", "", *(f"- {' '.join(failure.split())[:500]}" for failure in failures), ""]
+        lines += ["", *(f"- {' '.join(failure.split())[:500]}" for failure in failures)]
     return "\n".join(lines)
 
 
@@ -308,6 +307,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all by default")
     parser.add_argument("--scale", type=float, default=1.0, help="the fraction of the attempts to make")
+    parser.add_argument("--write", action="store_true", help=f"write the sections of the parts to {REPORT.name}")
     parser.add_argument("--work", type=Path, default=ROOT / "campaign", help="the directory for files and results")
     arguments = parser.parse_args()
     unknown = set(arguments.parts) - PARTS.keys()
@@ -315,10 +315,11 @@ def main() -> None:
         parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     parts = arguments.parts or list(PARTS)
     rows = run(parts, arguments.scale, arguments.work.absolute())
-    report = to_markdown(rows, arguments.scale)
-    if len(parts) == len(PARTS):
-        REPORT.write_text(report, encoding="utf-8")
-    else:
-        print(report)
+    for part in parts:
+        section = to_markdown(part, [row for row in rows if row["part"] == part], arguments.scale)
+        if arguments.write or not arguments.parts:
+            replace_section(REPORT, part[0].upper() + part[1:], section)
+        else:
+            print(f"## {part}\n\n{section}\n")
     shutil.rmtree(arguments.work)  # nothing is left to resume
     sys.exit(any(row["failures"] for row in rows))

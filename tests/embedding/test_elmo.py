@@ -225,7 +225,12 @@ def test_repr_has_the_model_the_start_and_the_precision(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("part", "factor"), [("token_layer", 1e30), ("directions", 1e38)])
-def test_overflow_is_an_error(part: str, factor: float) -> None:
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.filterwarnings("error")
+def test_overflow_is_an_error_and_no_warning(
+    part: str, factor: float, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ELMOKIT_BACKEND", backend)
     model = random_model()
     with torch.no_grad():
         for parameter in model.bilm.get_submodule(part).parameters():

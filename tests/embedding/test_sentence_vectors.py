@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from elmokit import Elmo, SentenceEmbedder, SentencePooling, embed_file, open_model, save_model
 from elmokit.embedding.sentence_vectors import fold_quotes, word_probability
-from elmokit.errors import ConfigError, TensorMismatchError, TextError
+from elmokit.errors import ConfigError, FormatError, TensorMismatchError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sentence_pooling import Whitening
 from elmokit.text.vocabulary import Vocabulary
@@ -144,6 +144,21 @@ def test_a_whitening_of_another_size_is_refused(elmo: Elmo, tmp_path: Path) -> N
     save_file({"mean": torch.zeros(3), "projection": torch.zeros(3, 2)}, tmp_path / "model" / "whitening.safetensors")
     with pytest.raises(TensorMismatchError, match=r"whitening\.safetensors has mean \(3,\)"):
         open_model(tmp_path / "model")
+
+
+@pytest.mark.parametrize(("value", "message"), [(np.nan, "holds NaN or infinity"), (3e38, "computes NaN or infinity")])
+@pytest.mark.filterwarnings("error")
+def test_a_whitening_of_unsound_numbers_is_refused(elmo: Elmo, tmp_path: Path, value: float, message: str) -> None:
+    embedder = SentenceEmbedder(elmo).fit(random_sentences(300))
+    assert embedder.whitening is not None
+    mean, projection = (
+        torch.from_numpy(part.copy()) for part in (embedder.whitening.mean, embedder.whitening.projection)
+    )
+    projection[:] = value
+    save_model(elmo.model, tmp_path / "model")
+    save_file({"mean": mean - 10, "projection": projection}, tmp_path / "model" / "whitening.safetensors")
+    with pytest.raises(FormatError, match=message):
+        SentenceEmbedder.from_pretrained(tmp_path / "model").embed(SENTENCES)
 
 
 def test_sif_without_word_frequencies_says_what_to_give(model: PretrainedBiLM) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import runpy
+import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -126,3 +130,38 @@ def test_two_ray_workers_write_what_one_process_computes_even_if_one_is_killed(
     written = parquet.read_table(tmp_path / "vectors").sort_by("id")
     assert written["id"].to_pylist() == list(range(len(TEXTS)))
     assert_equal(written["vectors"].to_pylist(), Elmo(random_model()).embed(SENTENCES, layers="top"))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Ray's own
+def test_a_ray_task_embeds_a_file_and_skips_it_if_it_is_complete(cluster: Any, tmp_path: Path) -> None:
+    program = runpy.run_path(str(ROOT / "examples" / "scale" / "shards_on_ray.py"))
+    text, vectors = tmp_path / "text.txt", tmp_path / "vectors.npz"
+    text.write_text("\n".join(TEXTS) + "\n")
+    embed_shard = program["embed_shard"]
+    n_tokens = sum(map(len, SENTENCES))
+    assert cluster.get(embed_shard.remote(text, vectors)) == n_tokens
+    assert cluster.get(embed_shard.remote(text, vectors)) == 0
+    with np.load(vectors) as archive:
+        expected = np.concatenate(Elmo.from_pretrained(precision="int8").embed(SENTENCES, layers="top"))
+        np.testing.assert_allclose(archive["vectors"], expected, atol=2e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Spark's own
+def test_spark_adds_a_vector_to_each_sentence(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java")
+    from pyarrow import parquet
+
+    text, vectors = tmp_path / "text.txt", tmp_path / "vectors.parquet"
+    text.write_text("\n".join(TEXTS) + "\n")
+    script = ROOT / "examples" / "scale" / "embed_on_spark.py"
+    variables = os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    subprocess.run([sys.executable, str(script), str(text), str(vectors)], check=True, env=variables)
+    written = parquet.read_table(vectors)
+    assert sorted(written["text"].to_pylist()) == sorted(TEXTS)
+    embedder = SentenceEmbedder.by_name(Elmo.from_pretrained(precision="int8"), "sif")
+    sentences = [sentence.split() for sentence in written["text"].to_pylist()]
+    assert_equal(written["vector"].to_pylist(), embedder.embed(sentences))

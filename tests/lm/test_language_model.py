@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from elmokit import LanguageModel
-from elmokit.errors import ConfigError, ModelNotFoundError, TextError
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
@@ -116,6 +117,18 @@ def test_substitutes_equal_those_of_a_direct_softmax(model: PretrainedBiLM) -> N
         assert probabilities.sum() == pytest.approx(1)
         again = lm.substitutes(sentence, position - len(sentence), direction, n=3, special_words=True)  # type: ignore[arg-type]
         assert again == found[:3]
+
+
+@pytest.mark.filterwarnings("error")
+def test_substitutes_of_huge_scores_have_probabilities_or_are_refused(model: PretrainedBiLM) -> None:
+    assert model.softmax_module is not None
+    with torch.no_grad():
+        model.softmax_module.bias[4] = -3.4e38
+    assert all(0 <= word.probability <= 1 for word in LanguageModel(model).substitutes(TEXT[0], 1, "both", n=1000))
+    with torch.no_grad():
+        model.softmax_module.weight *= 1e38
+    with pytest.raises(FormatError, match="computes NaN or infinity"):
+        LanguageModel(model).substitutes(TEXT[0], 1, "both")
 
 
 def test_substitutes_leave_out_special_words_and_renormalize(model: PretrainedBiLM) -> None:

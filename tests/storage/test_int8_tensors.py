@@ -108,6 +108,7 @@ def test_the_storage_is_described(model: PretrainedBiLM, tmp_path: Path) -> None
         (lambda scales: scales[:-1], TensorMismatchError, "have the shape"),
         (lambda scales: scales[:, None], TensorMismatchError, "expected one scale for each row"),
         (lambda scales: -scales, FormatError, "negative, NaN or infinite"),
+        (lambda scales: torch.full_like(scales, 3e38), FormatError, "NaN or infinity in"),
         (lambda scales: scales * float("nan"), FormatError, "negative, NaN or infinite"),
         (lambda scales: scales * float("inf"), FormatError, "negative, NaN or infinite"),
     ],

@@ -1,0 +1,239 @@
+"""Command lines with wrong, odd and huge arguments: each ends with 0, or with 2 and an error without a traceback.
+
+Commands of every kind, with small inputs, get other values, missing and repeated arguments, further flags, and ``-``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import click
+
+from elmokit.cli.main import elmokit
+from tests.campaign.commands import ALL_COMMANDS, text
+from tests.campaign.hostile_text import hostile_token
+from tests.campaign.interruptions import commit_always
+from tests.campaign.specimens import SPECIMENS
+from tests.helpers.children import Ended, Limits, run_elmokit
+
+Outcome = tuple[int, list[str], str]
+N_LINES_OF_ARGUMENTS = 6_000
+MUTANT_LIMITS = Limits(seconds=600, cpu_seconds=30, memory=3 << 30)
+VALUES = (
+    *(
+        "",
+        " ",
+        "-",
+        "--",
+        "-1",
+        "0",
+        "1",
+        "2",
+        "007",
+        "1e309",
+        "nan",
+        "inf",
+        "-inf",
+        "1.5",
+        "0x10",
+        "٣",
+        "½",
+        "1_000",
+        "1,2",
+    ),
+    *(
+        "99999999999",
+        "9" * 5000,
+        "all",
+        "top",
+        "0,1",
+        "0-9999999",
+        "None",
+        "null",
+        "true",
+        "[]",
+        "{}",
+        "[",
+        "a=b",
+        "a.b=1",
+    ),
+    *("float32", "int8", "int4", "cuda", "cuda:7", "cpu:3", "meta", "float16", "warm", "stateful", "mean", "sif"),
+    *(
+        "text.txt",
+        "model",
+        "missing",
+        "missing.hdf5",
+        "out.hdf5",
+        "out.parquet",
+        "out.npz",
+        "out.arrow",
+        ".",
+        "model.zip",
+    ),
+    *(
+        "\udcff",
+        "\udc80name",
+        "a\0b",
+        "\n",
+        "a\nb",
+        "\t",
+        "\u202e",
+        "e\u0301",
+        "İ",
+        "ß",
+        "漢",
+        "😀",
+        "a" * 300,
+        "漢" * 300,
+    ),
+    *(
+        "a" * 1_000_000,
+        "a b " * 250_000,
+        "[" * 100_000,
+        "{" * 100_000,
+        "/dev/null",
+        "/dev/full",
+        "@",
+        "@file",
+        "*",
+        "%s",
+        "{0}",
+    ),
+)
+
+
+def is_safe(value: str) -> bool:
+    """Check that a value cannot lead to a file outside of the working directory."""
+    return value in VALUES or not any(part in value for part in ("/", "~", "..", "://"))
+
+
+def hostile_value(random: Random) -> str:
+    """Return a value that no command expects."""
+    while True:
+        value = random.choice(VALUES) if random.random() < 0.7 else hostile_token(random)
+        if is_safe(value):
+            return value
+
+
+def flags_of(arguments: tuple[str, ...]) -> list[str]:
+    """Return all flags of the command that arguments name."""
+    command: click.Command = elmokit
+    for name in arguments:
+        if not isinstance(command, click.Group):
+            break
+        found = command.get_command(click.Context(command), name)
+        if found is None:
+            break
+        command = found
+    return [name for option in command.params for name in option.opts if name.startswith("-")]
+
+
+def mutate(arguments: tuple[str, ...], flags: list[str], random: Random) -> tuple[str, ...]:
+    """Change one to three things about a command line. Its command stays."""
+    n_names = 1 + (arguments[0] in ("task", "neighbors", "evaluate"))
+    head, rest = list(arguments[:n_names]), list(arguments[n_names:])
+    for _ in range(random.choice((1, 1, 2, 3))):
+        kind, at = random.randrange(6), random.randrange(len(rest)) if rest else 0
+        if kind == 0 and rest:
+            rest[at] = hostile_value(random)
+        elif kind == 1 and rest:
+            rest[at] = "-"
+        elif kind == 2 and rest:
+            del rest[at]
+        elif kind == 3 and rest:
+            rest.insert(at, random.choice(rest))
+        elif kind == 4:
+            rest += [random.choice(flags), hostile_value(random)]
+        else:
+            flag = random.choice(flags)
+            rest.insert(at, random.choice((flag, f"{flag}={hostile_value(random)}", flag[: random.randint(2, 9)])))
+    return (*head, *rest)
+
+
+def read_text_from_standard_input() -> None:
+    """Let a file be this process's standard input."""
+    commit_always()
+    descriptor = os.open("standard-input", os.O_RDONLY)
+    os.dup2(descriptor, 0)
+    os.close(descriptor)
+
+
+def judge(ended: Ended) -> str | None:
+    """Return what is wrong with how a command line ended."""
+    if ended.code == -signal.SIGXCPU:  # it may have been told to compute for long
+        return None
+    if ended.timed_out:
+        return "did not end"
+    if ended.code not in (0, 2) or "Traceback" in ended.err:
+        return f"ended with {ended.code}: {ended.err[-1500:]}"
+    if "Out of memory" in ended.err:
+        return "asked for more memory than it may have"
+    if len(ended.err) > 20_000:
+        return f"printed {len(ended.err):,} characters of errors: {ended.err[:300]}"
+    return None
+
+
+def sources() -> dict[str, tuple[Callable[[Path], None], tuple[str, ...]]]:
+    """Return what writes the inputs of each command, and its arguments."""
+    found = {name: (command.prepare, command.start) for name, command in ALL_COMMANDS.items()}
+    for name in (
+        "own format",
+        "TF checkpoint",
+        "AllenNLP ner",
+        "FASTA",
+        "task run",
+        "index, numbers",
+        "config of AllenNLP",
+    ):
+        found[name] = (SPECIMENS[name].write, SPECIMENS[name].command)
+    for name in ("similarity", "senses", "reading times"):
+        found[name] = (SPECIMENS[name].write, SPECIMENS[name].command)
+    write, own = SPECIMENS["own format"].write, ("--model", "model")
+    found["surprisal"] = (ALL_COMMANDS["embed"].prepare, ("surprisal", "text.txt", *own))
+    found["info"] = (write, ("info", *own))
+    found["align"] = (write, ("align", "model", "model", "text.txt", "aligned"))
+    return found
+
+
+def changed_arguments(name: str) -> Callable[[Path, float], Outcome]:
+    """Return a step that changes the arguments of a command."""
+
+    def step(work: Path, scale: float) -> Outcome:
+        write, arguments = sources()[name]
+        n = max(5, round(N_LINES_OF_ARGUMENTS * scale / len(sources())))
+        (work / "sound").mkdir()
+        write(work / "sound")
+        (work / "sound" / "standard-input").write_text(text(20))
+        flags, counts = flags_of(arguments), Counter[int]()
+
+        def attempt(number: int) -> str | None:
+            folder, random = work / str(number), Random(f"{name} {number}")
+            shutil.copytree(work / "sound", folder, symlinks=True)
+            changed = mutate(arguments, flags, random)
+            ended = run_elmokit(*changed, folder=folder, before=read_text_from_standard_input, limits=MUTANT_LIMITS)
+            counts[ended.code] += 1
+            shutil.rmtree(folder)
+            problem = judge(ended)
+            shown = [argument if len(argument) < 100 else f"{argument[:40]!r}..." for argument in changed]
+            return None if problem is None else f"elmokit {shown} (number {number}): {problem}"
+
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            problems = [problem for problem in pool.map(attempt, range(n)) if problem]
+        note = ", ".join(f"{count} ended with {code}" for code, count in sorted(counts.items()))
+        return n, problems, note
+
+    return step
+
+
+STEPS = {
+    f"arguments: {name}": partial(lambda name, work, scale: changed_arguments(name)(work, scale), name)
+    for name in sources()
+}

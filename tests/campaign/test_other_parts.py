@@ -1,0 +1,30 @@
+"""Small shares of the parts of the campaign that are tables of steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.campaign import arguments, resumption, surroundings, tensors
+
+pytestmark = pytest.mark.slow
+
+STEPS = {
+    **{
+        name: tensors.STEPS[name]
+        for name in ("numbers: own format, start state, whitening, alignment", "numbers: TF-Hub module")
+    },
+    **{
+        name: resumption.STEPS[name]
+        for name in ("resumed elsewhere: embed", "two machines on one output, without locks")
+    },
+    **{name: surroundings.STEPS[name] for name in ("killed at any moment: train", "a tenth of a core")},
+    **{name: arguments.STEPS[name] for name in ("arguments: embed", "arguments: task train")},
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_small_share_of_a_part_of_the_campaign_has_no_failure(name: str, tmp_path: Path) -> None:
+    _, failures, _ = STEPS[name](tmp_path, 0.0)
+    assert not failures
