@@ -169,7 +169,7 @@ def evaluate_one(
         overwrite: Compute again what is kept.
 
     Raises:
-        ConfigError: There is no such evaluation, or the model cannot be evaluated by it.
+        ConfigError: The evaluation is unknown, or the model cannot be evaluated by it.
         TextError: The directory has no data for it, or a file cannot be read.
         OutputError: What is kept is from another model or other data.
     """
