@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from elmokit.cli.parameters import Device, Json, Output, Overwrite
-from elmokit.cli.running import echo_json
+from elmokit.cli.running import echo_json, print_note
 from elmokit.errors import OutputError
 from elmokit.storage.progress import ProgressBar
 
@@ -75,4 +75,4 @@ def align(
         echo_json(result.to_dict())
     else:
         click.echo(result.to_text())
-    click.echo(f"wrote {out}", err=True)
+    print_note(f"wrote {out}")

@@ -9,6 +9,7 @@ import click
 
 from elmokit.cli.command import with_underscores
 from elmokit.cli.parameters import OutputPath
+from elmokit.cli.running import print_note
 from elmokit.errors import ConfigError
 
 Output = Annotated[Path, OutputPath(parent_must_exist=False)]  # AllenNLP created the directory of an output
@@ -60,7 +61,7 @@ def allennlp_elmo(
     from elmokit.embedding.elmo import Elmo
     from elmokit.engine.layer_selection import Layers
     from elmokit.storage.atomic import check_output_path
-    from elmokit.storage.progress import ProgressBar
+    from elmokit.storage.progress import ProgressBar, count_of
     from elmokit.storage.text_files import can_reread, check_input_file
 
     modes: dict[Layers, bool] = {"all": all_, "top": top, "average": average}
@@ -91,7 +92,7 @@ def allennlp_elmo(
             force=True,
             progress=progress,
         )
-    click.echo(f"{output}: {summary.n_sentences:,} sentences, {summary.n_tokens:,} tokens", err=True)
+    print_note(f"{output}: {count_of(summary.n_sentences, 'sentence')}, {count_of(summary.n_tokens, 'token')}")
 
 
 @with_underscores
@@ -125,7 +126,7 @@ def allennlp_vocab(
     create_elmo_embeddings_from_vocab(
         vocab_path, elmo_config, elmo_weights, output_dir, batch_size, device, use_custom_oov_token
     )
-    click.echo(f"Wrote {output_dir}", err=True)
+    print_note(f"Wrote {output_dir}")
 
 
 def _refuse_blank_lines(source: Path) -> None:

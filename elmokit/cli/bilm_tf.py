@@ -19,7 +19,7 @@ import click
 
 from elmokit.cli.command import Flag, with_underscores
 from elmokit.cli.parameters import Output
-from elmokit.cli.running import PROGRAM, resumable_command
+from elmokit.cli.running import PROGRAM, print_note, resumable_command
 
 COMMANDS = {
     "train_elmo": ("elmokit.cli.bilm_tf:train_elmo", "Train an ELMo model as bilm-tf's train_elmo.py does."),
@@ -189,7 +189,7 @@ def dump_weights(*, save_dir: SaveDir, outfile: Output) -> None:
     from elmokit.compat import bilm_training
 
     bilm_training.dump_weights(save_dir, outfile)
-    click.echo(f"wrote {outfile}", err=True)
+    print_note(f"wrote {outfile}")
 
 
 def _resumable(run: Path) -> AbstractContextManager[None]:

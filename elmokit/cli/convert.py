@@ -8,6 +8,7 @@ from typing import Literal
 import click
 
 from elmokit.cli.parameters import ModelOptions, ModelPrecision, Output, Overwrite
+from elmokit.cli.running import print_note
 from elmokit.errors import ConfigError
 
 
@@ -87,7 +88,7 @@ def convert(
         SentenceEmbedder(Elmo(model), SentencePooling()).fit(read_sentences(whiten))
         model.card["whitening"] = f"sentence vectors of {whiten.name}"
     for path in save_model(model, target, storage, overwrite):
-        click.echo(f"wrote {path}", err=True)
+        print_note(f"wrote {path}")
     parts = {
         "softmax, vocabulary": model.softmax,
         "initial state": model.start_state,
@@ -106,4 +107,4 @@ def _export_onnx(source: str, target: Path, options: str | None, overwrite: bool
     from elmokit.storage.atomic import check_output_path
 
     check_output_path(target, overwrite)
-    click.echo(f"wrote {export_onnx(open_model(source, options=options), target, overwrite=overwrite)}", err=True)
+    print_note(f"wrote {export_onnx(open_model(source, options=options), target, overwrite=overwrite)}")

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-import click
-
 from elmokit.cli.parameters import Device, Language, Model, ModelOptions, ModelPrecision, Output, Raw, Start, Threads
-from elmokit.cli.running import raw_language, resumable_command
+from elmokit.cli.running import print_note, raw_language, resumable_command
 from elmokit.errors import ConfigError
 
 
@@ -100,7 +98,7 @@ def embed(
     from elmokit.embedding.outputs.writer import check_resumable_output, has_partial_output
     from elmokit.embedding.sentence_vectors import SentenceEmbedder
     from elmokit.engine.threads import set_threads
-    from elmokit.storage.progress import ProgressBar
+    from elmokit.storage.progress import ProgressBar, count_of
     from elmokit.storage.text_files import check_input_file
     from elmokit.text.tokenize import get_tokenizer
 
@@ -158,8 +156,7 @@ def embed(
             progress=progress,
         )
     blank = f" ({summary.n_blank} blank)" if summary.n_blank else ""
-    click.echo(
-        f"{out}: {summary.n_sentences:,} sentences{blank}, {summary.n_tokens:,} tokens, "
-        f"{summary.tokens_per_second:,.0f} tokens/s",
-        err=True,
+    print_note(
+        f"{out}: {count_of(summary.n_sentences, 'sentence')}{blank}, {count_of(summary.n_tokens, 'token')}, "
+        f"{summary.tokens_per_second:,.0f} tokens/s"
     )

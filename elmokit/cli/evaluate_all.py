@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
 from elmokit.cli.parameters import Device, Json, Model, ModelOptions, Output
-from elmokit.cli.running import echo_json, resumable_command
+from elmokit.cli.running import echo_json, print_note, resumable_command
 from elmokit.storage.progress import ProgressBar
 
 
@@ -63,4 +61,4 @@ def evaluate_all(
     if json:
         echo_json(facts)
     else:
-        click.echo(f"{report} is written, with sections {', '.join(facts)}.", err=True)
+        print_note(f"{report} is written, with sections {', '.join(facts)}.")

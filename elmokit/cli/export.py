@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
 from elmokit.cli.parameters import Model, ModelOptions, Output, Overwrite
+from elmokit.cli.running import print_note
 
 COMMANDS = {
     "static": ("elmokit.cli.export:static", "Write sentence vectors as a word table, which model2vec loads."),
@@ -46,4 +45,4 @@ def static(
     check_output_path(directory, overwrite, folder=True)
     listed = None if words is None else read_words(words)
     embedder = SentenceEmbedder.from_pretrained(model, options=options)
-    click.echo(f"wrote {export_static(embedder, directory, listed, overwrite=overwrite)}", err=True)
+    print_note(f"wrote {export_static(embedder, directory, listed, overwrite=overwrite)}")

@@ -18,6 +18,24 @@ class HeadedOption(click.Option):
         self.heading = heading
 
 
+def _set_quiet(ctx: click.Context, parameter: click.Parameter, quiet: bool) -> None:
+    """Hide progress if the flag is given, before or after the name of the command."""
+    if quiet or ctx.parent is None:
+        from elmokit.storage.progress import set_quiet
+
+        set_quiet(quiet)
+
+
+QUIET = HeadedOption(
+    ["-q", "--quiet"],
+    is_flag=True,
+    expose_value=False,
+    callback=_set_quiet,
+    help="Print results, warnings and errors only.",
+)
+"""An option of every command."""
+
+
 class DocumentedCommand(click.Command):
     """A command whose ``--help`` lists its options under headings and ends with examples.
 
@@ -27,6 +45,11 @@ class DocumentedCommand(click.Command):
     def __init__(self, *args: Any, examples: Sequence[str] = (), **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.examples = list(examples)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """List the parameters, with --quiet before --help."""
+        *own, help_option = super().get_params(ctx)
+        return [*own, QUIET, help_option]
 
     def options_by_heading(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
         """List flags and help by heading, in the order in which the headings first appear; those without one last."""
@@ -53,7 +76,11 @@ class DocumentedCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments. For one too many, say how a model is passed, which is the usual reason."""
         ctx.allow_extra_args = True
-        rest = super().parse_args(ctx, args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # click leaves it out of some errors, and the last line needs it
+            raise
         if rest and not ctx.resilient_parsing and not isinstance(self, click.Group):
             has_model = any(parameter.name == "model" for parameter in self.params)
             ctx.fail(f"Unexpected argument {rest[0]!r}.{' Pass a model with --model.' if has_model else ''}")

@@ -12,8 +12,9 @@ from typing import Annotated
 import click
 
 from elmokit.cli.command import group_of
-from elmokit.cli.running import PROGRAM, CommandInterrupted
+from elmokit.cli.running import PROGRAM, VERSION_MESSAGE, CommandInterrupted
 from elmokit.errors import ElmoError, is_out_of_memory, needs_torch
+from elmokit.version import __version__
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -58,6 +59,11 @@ COMMANDS = {
         ),
         "bilm-tf": ("elmokit.cli.bilm_tf", "Run train_elmo, restart, run_test and dump_weights of bilm-tf."),
     },
+    "Help": {
+        "help": ("elmokit.cli.about:help_", "Show the help of elmokit or of a command."),
+        "version": ("elmokit.cli.about:version", "Show the version."),
+        "completion": ("elmokit.cli.about:completion", "Print what makes a shell complete commands and options."),
+    },
 }
 """By purpose: where each command is (a function, or the module of a group), and its line in ``elmokit --help``."""
 
@@ -67,6 +73,8 @@ def set_limits(*, max_line_bytes: Annotated[int | None, click.IntRange(min=1)] =
 
     Text is read in UTF-8, one sentence per line, with spaces between tokens: "It rained , so we left ." For other text,
     `elmokit embed --raw` splits sentences and tokens.
+
+    To complete commands and options with the Tab key, see `elmokit completion bash`, `zsh` or `fish`.
 
     Args:
         max_line_bytes: Longest line that a text may have. Give it before the command.  [default: 16777216]
@@ -83,7 +91,7 @@ def set_limits(*, max_line_bytes: Annotated[int | None, click.IntRange(min=1)] =
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 elmokit = group_of(set_limits, PROGRAM, tables=COMMANDS, context_settings=HELP)
-click.version_option(package_name=PROGRAM)(elmokit)
+click.version_option(__version__, "-V", "--version", message=VERSION_MESSAGE)(elmokit)
 
 
 def main() -> None:
@@ -102,6 +110,8 @@ def main() -> None:
             sys.exit(elmokit.main(prog_name=PROGRAM, standalone_mode=False))
     except (ElmoError, click.ClickException) as error:
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            message += f" Try '{error.ctx.command_path} --help'."
         _fail(message, BAD_INPUT)
     except OSError as error:
         if isinstance(error, BrokenPipeError):  # the program that reads our output has ended, as in `... | head`

@@ -16,9 +16,10 @@ import click
 
 from elmokit.cli.command import Flag
 from elmokit.cli.parameters import Device, Json, Language, Model, ModelOptions, Output, Raw
-from elmokit.cli.running import echo_json, raw_language, resumable_command
+from elmokit.cli.running import echo_json, print_note, raw_language, resumable_command
+from elmokit.config import did_you_mean
 from elmokit.errors import ConfigError
-from elmokit.storage.progress import ProgressBar
+from elmokit.storage.progress import ProgressBar, count_of
 
 COMMANDS = {
     "index": ("elmokit.cli.neighbors:index", "Index a corpus."),
@@ -71,10 +72,9 @@ def index(
         occurrences = build_index(
             elmo, lambda: read_corpus_files(paths, split=split), index, model, progress, overwrite=overwrite
         )
-    click.echo(
-        f"{index}: {occurrences.n_sentences:,} sentences, {occurrences.n_tokens:,} tokens, "
-        f"{len(occurrences.types):,} distinct words",
-        err=True,
+    print_note(
+        f"{index}: {count_of(occurrences.n_sentences, 'sentence')}, {count_of(occurrences.n_tokens, 'token')}, "
+        f"{count_of(len(occurrences.types), 'distinct word')}"
     )
 
 
@@ -118,14 +118,18 @@ def find(
     from elmokit.storage.text_files import split_tokens
     from elmokit.text.tokenize import treebank_tokenizer
 
+    opened = OccurrenceIndex(index)
     words = treebank_tokenizer()(sentence) if tokenize else split_tokens(sentence)
     tokens = [index for index, token in enumerate(words) if token == word]
+    if words and not tokens:
+        raise ConfigError(
+            f"{word!r} is not a token of the sentence, whose tokens are {' | '.join(words)}. "
+            f"{did_you_mean(word, words)}"
+        )
     if not 1 <= occurrence <= len(tokens):
         raise ConfigError(
-            f"{word!r} occurs {len(tokens)} times in {sentence!r} (tokens: {' | '.join(words)}), but --occurrence asks "
-            f"for number {occurrence}. Give a token of the sentence."
+            f"--occurrence is {occurrence}, but {word!r} occurs {count_of(len(tokens), 'time')} in {sentence!r}."
         )
-    opened = OccurrenceIndex(index)
     elmo = Elmo.from_pretrained(model or opened.settings["model_name"], options=options, device=device)
     neighbors = opened.neighbors(elmo, words, tokens[occurrence - 1], layers, number, among, min_count)
     if json:

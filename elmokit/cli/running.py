@@ -14,11 +14,20 @@ import click
 from elmokit.errors import ConfigError, SettingError
 
 PROGRAM = "elmokit"
+VERSION_MESSAGE = "%(prog)s %(version)s"
 
 
 def echo_json(facts: Any) -> None:
     """Print facts as JSON."""
     click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+
+
+def print_note(message: str) -> None:
+    """Print on standard error what was done, unless --quiet was passed."""
+    from elmokit.storage.progress import is_quiet
+
+    if not is_quiet():
+        click.echo(message, err=True)
 
 
 def raw_language(raw: bool, language: str | None) -> str | None:

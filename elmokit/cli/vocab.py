@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from elmokit.cli.parameters import Output, Overwrite
+from elmokit.cli.running import print_note
 from elmokit.errors import ConfigError
-from elmokit.storage.progress import ProgressBar
+from elmokit.storage.progress import ProgressBar, count_of
 
 
 def vocab(
@@ -48,12 +49,14 @@ def vocab(
         report = build_vocabulary(texts, out, max_words, min_count, overwrite, progress)
     if report.n_boundaries_in_text:
         click.echo(
-            f"The text contains <S> or </S> {report.n_boundaries_in_text:,} times. Remove them: sentence boundaries "
+            f"The text contains <S> or </S> {count_of(report.n_boundaries_in_text, 'time')}. Remove them: "
+            "sentence boundaries "
             "are added when the text is read.",
             err=True,
         )
     click.echo(
-        f"{report.n_sentences:,} sentences, {report.n_tokens:,} tokens, {report.n_types:,} types; "
+        f"{count_of(report.n_sentences, 'sentence')}, {count_of(report.n_tokens, 'token')}, "
+        f"{count_of(report.n_types, 'type')}; "
         f"{report.unknown_ratio:.2%} of the tokens are outside the vocabulary of {report.n_words:,}"
     )
-    click.echo(f"wrote {out} and {counts_path(out)}", err=True)
+    print_note(f"wrote {out} and {counts_path(out)}")

@@ -16,7 +16,7 @@ from elmokit.embedding.outputs.writer import WriteProgress
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.progress import ProgressCallback
 from elmokit.storage.segmentation import SegmentationCheck
-from elmokit.storage.text_files import LINES_BETWEEN_PROGRESS, read_lines, split_tokens
+from elmokit.storage.text_files import LINES_BETWEEN_PROGRESS, STDIN, read_lines, split_tokens
 from elmokit.text.batching import read_ahead
 from elmokit.text.fasta import read_fasta
 from elmokit.text.tokenize import TextSplitter, text_splitter
@@ -106,7 +106,8 @@ class Corpus:
                 residues = "".join(protein.residues)
                 yield CorpusSentence(protein.identifier, protein.residues, f"{protein.identifier} {residues}")
             return
-        check = SegmentationCheck(str(self.source))
+        name = "Standard input" if str(self.source) == STDIN else str(self.source)
+        check = SegmentationCheck(name, self._split_raw is not None or self.tokenize is not split_tokens)
         for number, line in enumerate(read_lines(self.source), start=1):
             if self._split_raw is not None:
                 for tokens in self._split_raw(line):
@@ -119,6 +120,7 @@ class Corpus:
             if self.strict and not tokens:
                 raise TextError(f"{self.source}, line {number} is blank. Remove it, or do not pass --strict.")
             yield CorpusSentence(line.strip(), tokens, line)
+        check.end()
 
 
 def read_pools(

@@ -34,7 +34,7 @@ from elmokit.evaluation.neighbors import Neighbors, Occurrence, SimilarWord
 from elmokit.evaluation.probe_corpus import model_digest, model_settings, read_chunks, text_digest
 from elmokit.storage.progress import ProgressCallback
 from elmokit.storage.resumable import IfExists, ResumableStore
-from elmokit.storage.store_journal import StoreContents, read_store
+from elmokit.storage.store_journal import JOURNAL, StoreContents, read_store
 from elmokit.version import __version__
 
 KIND = "elmokit index of occurrences, version 1"
@@ -143,6 +143,8 @@ class OccurrenceIndex:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        if not (self.path / JOURNAL).exists():
+            raise OutputError(f"There is no index in {path}. Build one with: elmokit neighbors index CORPUS {path}")
         store = read_store(self.path)
         self.settings = store.settings
         """What the index was built from, with the model's name as ``model_name``."""

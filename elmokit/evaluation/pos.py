@@ -26,7 +26,7 @@ from elmokit.evaluation.probe_corpus import model_settings, read_chunks, text_di
 from elmokit.evaluation.result import Record, ResultGroup, TableResult, computed, value
 from elmokit.evaluation.table import Evaluation, EvaluationRun, Files, existing_files
 from elmokit.evaluation.tagged import TaggedSentence, read_tagged
-from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.progress import ProgressCallback, count_of
 from elmokit.storage.resumable import ResumableStore
 
 if TYPE_CHECKING:
@@ -120,7 +120,10 @@ class PosResult(TableResult):
         return [PosRow(MOST_FREQUENT, [self.baseline]), *self.rows]
 
     def notes(self) -> list[str]:
-        notes = [f"{self.n_tags} tags, {self.n_train_tokens:,} training words, {self.n_test_tokens:,} test words."]
+        notes = [
+            f"{count_of(self.n_tags, 'tag')}, {count_of(self.n_train_tokens, 'training word')}, "
+            f"{count_of(self.n_test_tokens, 'test word')}."
+        ]
         if self.n_unknown_tags:
             notes.append(
                 f"{self.n_unknown_tags:,} test words have a tag that does not occur in training; they count as wrong."

@@ -24,7 +24,7 @@ from elmokit.evaluation.table import Evaluation, EvaluationRun, Files, existing_
 from elmokit.evaluation.tables import Table
 from elmokit.formats.sentence_pooling import SentencePooling, Whitening
 from elmokit.storage.part_results import PartResults
-from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.progress import ProgressCallback, count_of
 from elmokit.storage.text_files import read_lines, split_tokens
 from elmokit.text.tokenize import treebank_tokenizer
 
@@ -122,7 +122,8 @@ class SimilarityResult(ResultGroup[FileSimilarity]):
         """Return a sentence about the data and the best pooling."""
         best = self.best(name)
         return [
-            f"{name}: Spearman correlation of cosines with people's scores, {self.n_pairs[name]:,} pairs. Best: "
+            f"{name}: Spearman correlation of cosines with people's scores, "
+            f"{count_of(self.n_pairs[name], 'pair')}. Best: "
             f"{best.spearman:.3f}, layers {best.layers}, {best.weighting}."
         ]
 

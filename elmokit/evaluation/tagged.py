@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elmokit.errors import ConfigError, TextError
+from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines, split_tokens
 from elmokit.text.columns import read_column_sentences
 
@@ -65,7 +66,9 @@ def read_conllu(path: str | Path, tags: str = "UPOS") -> Iterator[TaggedSentence
             continue
         columns = line.split("\t")
         if len(columns) != len(names):
-            raise TextError(f"{path}, line {number}: {len(columns)} columns, expected {len(names)} separated by tabs.")
+            raise TextError(
+                f"{path}, line {number}: {count_of(len(columns), 'column')}, expected {len(names)} separated by tabs."
+            )
         if "ID" not in names or columns[names.index("ID")].isdigit():
             sentence.append((columns[form], None if columns[tag] == NO_TAG else columns[tag]))
     yield from _sentence(sentence)
@@ -80,7 +83,9 @@ def read_columns(path: str | Path, words: int = 1, tags: int = 2) -> Iterator[Ta
         n_columns = len(sentence.rows[0])
         for wanted in (words, tags):
             if not 1 <= wanted <= n_columns:
-                raise ConfigError(f"{path} has {n_columns} columns; there is no column {wanted}. Give one from 1.")
+                raise ConfigError(
+                    f"{path} has {count_of(n_columns, 'column')}; there is no column {wanted}. Give one from 1."
+                )
         yield TaggedSentence([row[words - 1] for row in sentence.rows], [row[tags - 1] for row in sentence.rows])
 
 

@@ -46,7 +46,7 @@ _LEFTOVER_SUFFIXES = ("/Adagrad", "/Adam", "/Adam_1")
 
 
 class BilmTFHDF5(Format):
-    """HDF5 weights with the options next to them: the HDF5 file, or the directory of one."""
+    """HDF5 weights with the options next to them: the HDF5 file, the options file, or the directory of both."""
 
     # It is written with what the old loaders read, and the model card: the softmax, the start state, the whitening and
     # the alignment are left out.
@@ -59,9 +59,13 @@ class BilmTFHDF5(Format):
     def recognizes(self, path: Path) -> bool:
         if path.is_dir():
             return bool(hdf5_files(path))
+        if path.suffix == ".json" and "options" in path.name:
+            return path.is_file() and bool(hdf5_files(path.parent))
         return path.is_file() and (path.suffix in HDF5_SUFFIXES or h5py.is_hdf5(path))
 
     def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
+        if path.suffix == ".json":
+            options, path = options or path, _weights_of(path)
         weights = _only_model(path) if path.is_dir() else path
         if not h5py.is_hdf5(weights) and (guess := guess_foreign(weights)):
             raise FormatError(f"{weights} is not an HDF5 file. It looks like {guess}.")
@@ -72,6 +76,10 @@ class BilmTFHDF5(Format):
         if path.is_dir() and tf_checkpoint.find_checkpoint(path) is not None:
             tf_checkpoint.attach_softmax(model, path, words)
         return model
+
+    def guess(self, folder: Path) -> str | None:
+        is_options = folder.suffix == ".json" and "options" in folder.name and folder.is_file()
+        return "the options of a model, but there are no HDF5 weights next to it" if is_options else None
 
     def options_names(self, file_name: str) -> list[str]:
         if not file_name.endswith(HDF5_SUFFIXES):
@@ -181,6 +189,12 @@ def _only_model(folder: Path) -> Path:
         names = ", ".join(file.name for file in files)
         raise FormatError(f"{folder} holds several HDF5 files ({names}). Name the one to open.")
     return chosen[0]
+
+
+def _weights_of(options: Path) -> Path:
+    """Choose the weights next to an options file: those that read it, or else the only ones in the directory."""
+    readers = [file for file in hdf5_files(options.parent) if find_options(file) == options and not guess_hdf5(file)]
+    return readers[0] if len(readers) == 1 else _only_model(options.parent)
 
 
 def guess_hdf5(path: Path) -> str:

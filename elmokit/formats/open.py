@@ -40,10 +40,10 @@ def open_model(
         source: What to open. In this order:
 
             - None or "en-mini": the small English model inside the package.
-            - A path to an elmokit directory or training run; a directory with an options file and HDF5 weights, or the
-              HDF5 file; a directory with a TensorFlow checkpoint, its ``.index`` file, or that file's name without
-              ``.index``; a TF-Hub module; a directory of ELMoForManyLangs, fastNLP or Baidu's PaddlePaddle ELMo; or an
-              archive (zip, tar, tar.gz) of one of these.
+            - A path to an elmokit directory or training run; a directory with an options file and HDF5 weights, or one
+              of the two files; a directory with a TensorFlow checkpoint, its ``.index`` file, or that file's name
+              without ``.index``; a TF-Hub module; a directory of ELMoForManyLangs, fastNLP or Baidu's PaddlePaddle
+              ELMo; or an archive (zip, tar, tar.gz) of one of these.
             - An http, https or file URL of one of these files, or the address of a module on TF-Hub or Kaggle.
             - The name of a published model, such as "original" or "many-langs:german".
             - ``owner/name`` or ``hf:owner/name`` on the Hugging Face Hub.

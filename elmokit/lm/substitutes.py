@@ -14,6 +14,7 @@ from elmokit.engine.state import Floats, State
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.surprisal import BATCH_TOKENS, softmax_and_vocabulary
+from elmokit.storage.progress import count_of
 from elmokit.text.batching import check_sentence, check_sentences, map_in_batches, number_tokens
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 
@@ -49,7 +50,8 @@ def substitutes(
     n_tokens = len(check_sentence(sentence))
     if not -n_tokens <= position < n_tokens:
         raise ConfigError(
-            f"position is {position}; the sentence has {n_tokens} tokens, so it is from 0 to {n_tokens - 1}."
+            f"position is {position}; the sentence has {count_of(n_tokens, 'token')}, so it is from 0 to "
+            f"{n_tokens - 1}."
         )
     query = (sentence, [position % n_tokens])
     ((words,),) = expected_words(model, [query], [direction], n, start, special_words=special_words)

@@ -15,6 +15,18 @@ Every long function of the library accepts such a callback. :class:`ProgressBar`
 """
 
 SECONDS_BETWEEN_LINES = 30.0
+_quiet = False
+
+
+def set_quiet(quiet: bool) -> None:
+    """Show no progress in this process, or show it again (``elmokit --quiet``). Warnings and errors stay."""
+    global _quiet
+    _quiet = quiet
+
+
+def is_quiet() -> bool:
+    """Check whether progress is hidden."""
+    return _quiet
 
 
 class ProgressBar:
@@ -71,6 +83,8 @@ class ProgressBar:
 
     def write(self, line: str) -> None:
         """Print a line above the bar."""
+        if _quiet:
+            return
         if self._bar is None:
             print(line, file=sys.stderr)
         else:
@@ -85,9 +99,14 @@ class ProgressBar:
     def _start(self, stage: str, done: int) -> None:
         self.close()
         self._stage, self._first, self._is_warm = stage, done, False
-        if not self._lines and (tqdm := _bar_class()):
+        if not self._lines and not _quiet and (tqdm := _bar_class()):
             self._bar = tqdm(
-                initial=done, desc=stage or None, unit=f" {self.unit or 'it'}", unit_scale=True, leave=False
+                initial=done,
+                desc=stage or None,
+                unit=f" {self.unit or 'it'}",
+                unit_scale=True,
+                leave=False,
+                smoothing=0,  # the mean speed: after a pause of the machine, the last one predicts minutes for seconds
             )
 
     def _show(self) -> None:
@@ -104,7 +123,7 @@ class ProgressBar:
             else:
                 self._bar.update(self.done - self._bar.n)
             return
-        if now - self._last_line < SECONDS_BETWEEN_LINES:
+        if _quiet or now - self._last_line < SECONDS_BETWEEN_LINES:
             return
         self._last_line = now
         line = f"{self.done:,} {self.unit}".rstrip()
@@ -114,6 +133,11 @@ class ProgressBar:
                 seconds = (now - self._started) * max(0, self.total - self.done) / done_here
                 line += f", {format_duration(seconds)} left"
         print(f"{self._stage}: {line}" if self._stage else line, file=sys.stderr, flush=True)
+
+
+def count_of(n: int, what: str) -> str:
+    """Return a number and what it counts, such as "1 sentence" or "2,000 sentences"."""
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
 
 
 def format_duration(seconds: float) -> str:

@@ -328,15 +328,16 @@ def read_sentences(
     Raises:
         TextError: As in ``read_lines``, or the file contains no sentence.
     """
-    is_empty, check = True, SegmentationCheck(str(path))
+    name = "Standard input" if str(path) == STDIN else str(path)
+    is_empty, check = True, SegmentationCheck(name, split is not None)
     for line in read_lines(path, on_bytes):
         for tokens in [split_tokens(line)] if split is None else split(line):
             if tokens:
                 is_empty = False
                 check(tokens)
                 yield tokens
+    check.end()
     if is_empty:
-        name = "Standard input" if str(path) == STDIN else str(path)
         raise TextError(f"{name} contains no sentence: it is empty or blank. Leave it out, or add text to it.")
 
 

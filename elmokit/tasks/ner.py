@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from elmokit.config import MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.errors import ConfigError, TextError
+from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines
 from elmokit.tasks.config import (
     CharsConfig,
@@ -228,7 +229,7 @@ class NerTask(Task[NerConfig, NerExample, NerBatch, list[Chunk]]):
                 tags = [row[data.tag_column] for row in sentence.rows]
             except IndexError:
                 raise TextError(
-                    f"{sentence.where()}: {len(sentence.rows[0])} columns, but data.token_column is "
+                    f"{sentence.where()}: {count_of(len(sentence.rows[0]), 'column')}, but data.token_column is "
                     f"{data.token_column} and data.tag_column is {data.tag_column}. Columns are counted from 0."
                 ) from None
             try:

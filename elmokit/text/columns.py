@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elmokit.errors import TextError
+from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import split_tokens
 
 DOCUMENT_START = "-DOCSTART-"  # CoNLL-2003 marks the start of a document by a line with this first column
@@ -71,7 +72,8 @@ def read_column_sentences(
         columns = split(line)
         if n_columns not in (None, len(columns)):
             raise TextError(
-                f"{path}, line {number}: {len(columns)} columns, expected {n_columns}, as on the lines before. "
+                f"{path}, line {number}: {count_of(len(columns), 'column')}, expected {n_columns}, as on the "
+                "lines before. "
                 "Expected one token per line, with its columns separated by tabs or spaces, and a blank line after "
                 "each sentence."
             )

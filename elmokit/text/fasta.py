@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from elmokit.errors import TextError
+from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines
 
 STOP = "*"
@@ -59,7 +60,7 @@ def read_fasta(path: str | Path) -> Iterator[Protein]:
                 )
         residues += sequence
     if identifier is None:
-        raise TextError(f"{path} contains no FASTA record in {number} lines: none starts with '>'.")
+        raise TextError(f"{path} contains no FASTA record in {count_of(number, 'line')}: none starts with '>'.")
     yield _record(path, started, identifier, residues)
 
 

@@ -53,7 +53,7 @@ def tokenize(text: str, language: str = ENGLISH) -> list[list[str]]:
     """
     if not isinstance(text, str):
         raise TextError(f"Expected raw text as one string, but got {type(text).__name__}.")
-    split, check = text_splitter(language), SegmentationCheck("the text")
+    split, check = text_splitter(language), SegmentationCheck("the text", is_split=True)
     sentences = [sentence for line in text.splitlines() for sentence in split(line)]
     for sentence in sentences:
         check(sentence)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from elmokit.errors import ConfigError
 from elmokit.storage.atomic import atomic_write, check_output_path
-from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.progress import ProgressCallback, count_of
 from elmokit.storage.text_files import find_text_files
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.counts import count_words
@@ -80,7 +80,7 @@ def build_vocabulary(
                 special_counts[word] = count
         ranked = rank_words(counts, max_words, min_count)
     if not ranked:
-        raise ConfigError(f"No word of the text occurs {min_count:,} times. Lower the minimum count.")
+        raise ConfigError(f"No word of the text occurs {count_of(min_count, 'time')}. Lower the minimum count.")
     n_boundaries = special_counts[BEGIN_SENTENCE] + special_counts[END_SENTENCE]
     n_unknown = counts.n_tokens - n_boundaries - sum(count for _, count in ranked)
     vocabulary = Vocabulary([*SPECIALS, *(word for word, _ in ranked)])

@@ -24,7 +24,7 @@ from elmokit.evaluation.tables import Table
 from elmokit.evaluation.word_retrieval import LayerRetrieval, Pair, measure_retrieval, word_anchors
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
-from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.progress import ProgressCallback, count_of
 from elmokit.storage.text_files import TextPaths, find_text_files, read_lines, read_sentences
 from elmokit.text.columns import split_columns
 
@@ -54,9 +54,10 @@ class AlignmentResult:
     @property
     def notes(self) -> list[str]:
         """Sentences about the dictionary."""
-        notes = [f"Learned from {self.n_learned:,} pairs of the dictionary."]
+        notes = [f"Learned from {count_of(self.n_learned, 'pair')} of the dictionary."]
         if self.n_missing:
-            notes.append(f"{self.n_missing:,} pairs were left out, because a word is too rare in its text.")
+            were = "was" if self.n_missing == 1 else "were"
+            notes.append(f"{count_of(self.n_missing, 'pair')} {were} left out, because a word is too rare in its text.")
         if self.n_learned < (dim := self.model.config.output_dim):
             notes.append(f"That is fewer than the {dim} dimensions of a vector: more pairs give a better alignment.")
         if self.retrieval:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from elmokit.config import check_at_least
 from elmokit.errors import ConfigError, TextError
+from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import TextPaths, find_text_files, read_sentences
 from elmokit.text.counts import count_words
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
@@ -57,7 +58,8 @@ class TrainingCorpus:
         if self.n_sentences < n_rows:
             fitting = max(1, min(self.n_sentences // n_processes, largest_batch))
             raise TextError(
-                f"The corpus has {self.n_sentences:,} sentences, but a batch reads {n_rows:,} in parallel. Lower "
+                f"The corpus has {count_of(self.n_sentences, 'sentence')}, but a batch reads {n_rows:,} in "
+                "parallel. Lower "
                 f"batch_size (--batch-size) to at most {fitting:,}, or add text."
             )
         if self.n_predictions < n_rows * config.window_length:

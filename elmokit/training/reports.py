@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from elmokit.storage.progress import ProgressBar, format_duration
+from elmokit.storage.progress import ProgressBar, count_of, format_duration, is_quiet
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class TextCounts:
 
     def __str__(self) -> str:
         return (
-            f"{self.n_sentences:,} sentences, {self.n_tokens:,} tokens, {self.n_types:,} types; "
+            f"{count_of(self.n_sentences, 'sentence')}, {count_of(self.n_tokens, 'token')}, "
+            f"{count_of(self.n_types, 'type')}; "
             f"{self.unknown_ratio:.1%} of the tokens are outside the vocabulary of {self.vocabulary_size:,}"
         )
 
@@ -81,7 +82,7 @@ class TrainingPlan:
 
     def __str__(self) -> str:
         line = (
-            f"{self.n_predictions:,} predictions per direction in {self.n_steps:,} steps of "
+            f"{count_of(self.n_predictions, 'prediction')} per direction in {count_of(self.n_steps, 'step')} of "
             f"{self.predictions_per_step:,} per process"
         )
         if self.n_steps_done:
@@ -142,13 +143,18 @@ TrainingCallback = Callable[[TrainingReport], None]
 
 
 class TrainingDisplay:
-    """The default callback: prints reports, on a terminal and in a notebook alike. Notices go to standard error."""
+    """The default callback: prints reports, on a terminal and in a notebook alike. Notices go to standard error.
+
+    ``elmokit --quiet`` prints the notices alone.
+    """
 
     def __init__(self) -> None:
         self._bar = ProgressBar("B")
 
     def __call__(self, report: TrainingReport) -> None:
         """Show one report."""
+        if is_quiet() and not isinstance(report, TrainingNotice):
+            return
         if isinstance(report, CountingProgress):
             self._bar("counting", report.n_bytes, report.total_bytes)
             return

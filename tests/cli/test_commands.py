@@ -102,20 +102,60 @@ def test_info_says_what_a_model_is(shell) -> None:  # type: ignore[no-untyped-de
 def test_info_shows_nested_facts_as_text(shell) -> None:  # type: ignore[no-untyped-def]
     model = random_model()
     model.card = {
-        "perplexity": {"held-out": {"before": [103.9012, 100.5], "after": [69.25, 65.4]}},
-        "train": {f"setting_{number}": number for number in range(20)},
+        "perplexity": {"held-out": {"before": [103.9012, 100.5], "after": [69.25, 65.4]}, "dev": 70},
+        "files": list("abcdefghi"),
         "tokens": 1234567,
         "text": "word " * 30,
+        "command": "elmokit train " + "corpus/ " * 30,
     }
     save_model(model, Path("described"))
+    tokens = ["files   9 values, which --json shows", "tokens  1,234,567"]
+    text = ["text    " + " ".join(["word"] * 18), "        " + " ".join(["word"] * 12)]
     lines = shell("info", "--model", "described").out.partition("Model card\n")[2].splitlines()
-    assert lines == [
-        "perplexity  held-out (before 103.9 / 100.5, after 69.25 / 65.4)",
-        "train       20 values, which --json shows",
-        "tokens      1,234,567",
-        "text        " + " ".join(["word"] * 17),
-        "            " + " ".join(["word"] * 13),
+    assert lines == [*tokens, *text, "", "--all also shows: perplexity, command"]
+    lines = shell("info", "--model", "described", "--all").out.partition("Model card\n")[2].splitlines()
+    assert lines[:2] == [line.replace("s  ", "s   ") for line in tokens]
+    assert lines[-7:] == [
+        "",
+        "Model card, perplexity",
+        "dev  70",
+        "",
+        "Model card, perplexity, held-out",
+        "before  103.9 / 100.5",
+        "after   69.25 / 65.4",
     ]
+
+
+def test_the_options_file_opens_the_weights_next_to_it(shell) -> None:  # type: ignore[no-untyped-def]
+    save_model(random_model(), Path("old/elmo_2x_weights.hdf5"))
+    save_model(random_model(), Path("old/other_weights.hdf5"))
+    assert "old/elmo_2x_weights.hdf5" in shell("info", "--model", "old/elmo_2x_options.json").out
+    Path("old/elmo_2x_weights.hdf5").unlink()
+    Path("old/other_weights.hdf5").unlink()
+    ran = shell("info", "--model", "old/elmo_2x_options.json")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "It looks like the options of a model, but there are no HDF5 weights next to it." in ran.err
+
+
+def test_quiet_leaves_results_warnings_and_errors(shell) -> None:  # type: ignore[no-untyped-def]
+    assert "3 sentences" in shell("embed", "text.txt", "a.hdf5", "--model", "model").err
+    assert shell("embed", "text.txt", "b.hdf5", "--model", "model", "--quiet") == (0, "", "")
+    assert shell("-q", "embed", "text.txt", "c.hdf5", "--model", "model") == (0, "", "")
+    assert "already exists" in shell("embed", "text.txt", "c.hdf5", "--model", "model", "-q").err
+    assert shell("vocab", "text.txt", "vocab.txt", "-q").out.startswith("2 sentences")
+    assert "1 sentence, 1 token," in _embed_line(shell, "word\n")
+
+
+def _embed_line(shell, text: str) -> str:  # type: ignore[no-untyped-def]
+    Path("line.txt").write_text(text)
+    return str(shell("embed", "line.txt", "line.hdf5", "--model", "model", "--overwrite").err)
+
+
+def test_raw_text_is_answered_with_the_flag_for_it(shell) -> None:  # type: ignore[no-untyped-def]
+    with pytest.warns(UserWarning, match=r"line\.txt looks like raw text: 'mat\.' is read as one token.*--raw"):
+        _embed_line(shell, "The cat sat on the mat.\n")
+    _embed_line(shell, "The cat sat on the mat .\n")
+    _embed_line(shell, "Mr. Smith sat on the mat .\n")
 
 
 def test_vocab_counts_and_reports(shell, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
@@ -126,7 +166,7 @@ def test_vocab_counts_and_reports(shell, monkeypatch: pytest.MonkeyPatch) -> Non
     ran = shell("vocab", "texts", "-", "new/vocab.txt", "--max-words", "5")
     expected = "3 sentences, 11 tokens, 7 types; 45.45% of the tokens are outside the vocabulary of 5\n"
     assert (ran.code, ran.out) == (0, expected)
-    assert "The text contains <S> or </S> 1 times" in ran.err
+    assert "The text contains <S> or </S> 1 time." in ran.err
     assert Path("new/vocab.txt").read_text() == "<S>\n</S>\n<UNK>\nthe\n.\n"
     assert Path("new/vocab.counts.tsv").read_text().splitlines()[2:] == ["<UNK>\t5", "the\t3", ".\t2"]
 

@@ -352,7 +352,7 @@ def _no_words(folder: Path) -> None:
         (("model",), "There is no text to train on"),
         (("model", "model"), "model is a model, but the arguments are texts. Pass the model with --model model."),
         (("model", "en-mini"), "en-mini is a model, but the arguments are texts."),
-        (("model", "short.txt"), "The corpus has 1 sentences, but a batch reads 4 in parallel. Lower batch_size"),
+        (("model", "short.txt"), "The corpus has 1 sentence, but a batch reads 4 in parallel. Lower batch_size"),
         (("words.hdf5", "new.txt"), "reads words and has no vocabulary. Put its vocab.txt next to the weights."),
         (("nowhere", "new.txt"), "No model found for 'nowhere'"),
         (("old.txt", "new.txt"), "old.txt is not a model that elmokit can open"),

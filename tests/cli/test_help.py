@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ import pytest
 
 from elmokit.cli.help import DocumentedCommand
 from elmokit.cli.main import COMMANDS, elmokit
+from elmokit.version import __version__
 from tests.helpers.paths import ROOT
 from tests.helpers.shell import Shell
 
@@ -50,16 +53,17 @@ def _help(name: str) -> str:
 
 def _parse(line: str) -> None:
     """Parse a command line without running it."""
-    words = shlex.split(re.sub(r" > \S+$", "", line))
+    words = shlex.split(re.sub(r" > \S+$", "", re.sub(r'^eval "\$\((.+)\)"$', r"\1", line)))
     while words[0] != "elmokit":  # environment variables, `torchrun -m`
         words = words[1:]
     command: click.Command = elmokit
     arguments = words[1:]
-    while isinstance(command, click.Group):
+    while isinstance(command, click.Group) and not arguments[0].startswith("-"):
         found = command.get_command(click.Context(command), arguments[0])
         assert found is not None, line
         command, arguments = found, arguments[1:]
-    command.make_context(command.name, arguments)
+    with contextlib.suppress(click.exceptions.Exit):  # --version
+        command.make_context(command.name, arguments)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -112,9 +116,11 @@ def test_a_model_is_an_option_in_every_command(name: str) -> None:
 def test_a_model_as_an_argument_is_answered_with_the_option(shell: Shell) -> None:
     for command in (["info"], ["bench"], ["serve"], ["evaluate", "all", "--data", "d", "--report", "r.md"]):
         ran = shell(*command, "original")
-        assert (ran.code, ran.err) == (2, "elmokit: Unexpected argument 'original'. Pass a model with --model.\n")
+        assert ran.code == 2
+        assert ran.err.startswith("elmokit: Unexpected argument 'original'. Pass a model with --model. Try ")
     ran = shell("embed", "a.txt", "b.hdf5", "c.txt", "--device", "cpu")
-    assert ran.err == "elmokit: Unexpected argument 'c.txt'. Pass a model with --model.\n"
+    expected = "elmokit: Unexpected argument 'c.txt'. Pass a model with --model. Try 'elmokit embed --help'.\n"
+    assert ran.err == expected
 
 
 def test_commands_are_completed_without_importing_them() -> None:
@@ -137,8 +143,49 @@ finally:
 
 def test_a_misspelt_command_is_answered_with_the_nearest_one(shell: Shell) -> None:
     for group, wrong, right in (((), "embd", "embed"), (("task",), "trein", "train"), (("evaluate",), "po", "pos")):
-        ran = shell(*group, wrong)
-        assert (ran.code, ran.err) == (2, f"elmokit: No such command {wrong!r}. Did you mean {right!r}?\n")
+        path = " ".join(("elmokit", *group))
+        expected = f"elmokit: No such command {wrong!r}. Did you mean {right!r}? Try '{path} --help'.\n"
+        for ran in (shell(*group, wrong), shell("help", *group, wrong)):
+            assert (ran.code, ran.err) == (2, expected)
+
+
+def test_help_of_a_command_is_what_its_flag_shows(shell: Shell) -> None:
+    for command in ((), ("embed",), ("task",), ("task", "train")):
+        assert shell("help", *command).out == shell(*command, "--help").out
+    ran = shell("help", "embed", "text")
+    assert (ran.code, ran.err) == (2, "elmokit: elmokit embed has no commands. Try 'elmokit embed --help'.\n")
+
+
+def test_the_version_is_shown_in_three_ways(shell: Shell) -> None:
+    for arguments in (("version",), ("-V",), ("--version",)):
+        assert shell(*arguments) == (0, f"elmokit {__version__}\n", "")
+
+
+@pytest.mark.parametrize("call", [["embed"], ["embed", "a", "b", "--top=1"], ["embed", "a", "b", "--layers", "x"]])
+def test_an_error_in_the_usage_ends_with_the_help_to_try(shell: Shell, call: list[str]) -> None:
+    ran = shell(*call)
+    assert ran.code == 2
+    assert ran.err.endswith(" Try 'elmokit embed --help'.\n")
+    assert ran.err.count("\n") == 1
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_the_completion_of_bash_lists_commands(shell: Shell, tmp_path: Path) -> None:
+    program = tmp_path / "elmokit"
+    program.write_text(f"#!/bin/sh\nexec {sys.executable} -m elmokit\n")
+    program.chmod(0o755)
+    script = shell("completion", "bash").out.replace("complete -o nosort", ": complete")
+    use = f'COMP_WORDS=(elmokit ver); COMP_CWORD=1; _elmokit_completion {program}; echo "${{COMPREPLY[@]}}"'
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(["bash", "-c", f"{script}\n{use}"], capture_output=True, text=True, env=environment)
+    assert ran.stdout == "version\n", ran.stderr
+
+
+def test_completion_is_printed_for_three_shells(shell: Shell) -> None:
+    for name, start in (("bash", "complete -o nosort -F"), ("zsh", "#compdef elmokit"), ("fish", "function _elmokit_")):
+        ran = shell("completion", name)
+        assert (ran.code, ran.err) == (0, "")
+        assert start in ran.out
 
 
 def test_a_group_without_a_command_shows_its_help(shell: Shell) -> None:

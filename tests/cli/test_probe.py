@@ -108,7 +108,7 @@ def test_an_index_is_replaced_only_on_request(shell: Shell) -> None:
     assert ran.code == 2
     assert "index was created with text" in ran.err
     assert ran.err.endswith("or start from scratch: pass --overwrite.\n")
-    assert "1 sentences, 4 tokens" in shell(*command, "--overwrite").err
+    assert "1 sentence, 4 tokens" in shell(*command, "--overwrite").err
 
 
 def test_neighbors_are_found_in_an_index(shell: Shell) -> None:
@@ -126,6 +126,12 @@ def test_neighbors_are_found_in_an_index(shell: Shell) -> None:
     assert facts["layers"].keys() == {"2"}
     assert [one["word"] for one in facts["context_free"]] in (["the", "."], [".", "the"])
     assert "layer 1  none" in shell("neighbors", "find", "index", "zebra", "zebra", "--among", "same").out
+    ran = shell("neighbors", "find", "index", "dgo", "a dog")
+    expected = "elmokit: 'dgo' is not a token of the sentence, whose tokens are a | dog. Did you mean 'dog'?\n"
+    assert (ran.code, ran.err) == (2, expected)
+    ran = shell("neighbors", "find", "index", "dog", "a dog", "--occurrence", "2")
+    assert (ran.code, ran.err) == (2, "elmokit: --occurrence is 2, but 'dog' occurs 1 time in 'a dog'.\n")
+    assert "--occurrence is 1, but 'dog' occurs 0 times in ''." in shell("neighbors", "find", "index", "dog", "").err
 
 
 BAD_CALLS = {
@@ -152,9 +158,14 @@ BAD_CALLS = {
         "model",
     ],
     "No file matches 'nowhere'": ["neighbors", "index", "nowhere", "index"],
-    "model has no journal.json": ["neighbors", "find", "model", "dog", "a dog"],
-    "occurs 0 times in 'a dog' (tokens: a | dog)": ["neighbors", "find", "index", "cat", "a dog"],
-    "--occurrence asks for number 2": ["neighbors", "find", "index", "dog", "a dog", "--occurrence", "2"],
+    "There is no index in model. Build one with: elmokit neighbors index CORPUS model": [
+        "neighbors",
+        "find",
+        "model",
+        "dog",
+        "a dog",
+    ],
+    "There is no index in nowhere. Build one with": ["neighbors", "find", "nowhere", "dgo", "a dog"],
     "No such command 'wsdd'": ["evaluate", "wsdd"],
 }
 

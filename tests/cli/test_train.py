@@ -179,7 +179,7 @@ BAD_CALLS = {
         *("train", "corpus.txt", "--held-out", "text.txt", "--out", "run", "--preset", "tiny"),
         *("--batch-size", "30", "--window-length", "20"),
     ),
-    "has 1 sentences, but a batch reads 48": ("train", "one.txt", "--held-out", "text.txt", "--out", "run"),
+    "has 1 sentence, but a batch reads 48": ("train", "one.txt", "--held-out", "text.txt", "--out", "run"),
     "fewer than one window of 1 rows x 20 positions. Lower window_length (--window-length) to at most": (
         *("train", "one.txt", "--held-out", "text.txt", "--out", "run", "--preset", "tiny"),
         *("--batch-size", "1"),

@@ -26,7 +26,7 @@ def test_columns_are_separated_by_spaces_or_tabs_and_document_marks_are_skipped(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a b\nc\n", "line 2: 1 columns, expected 2, as on the lines before"),
+        ("a b\nc\n", "line 2: 1 column, expected 2, as on the lines before"),
         ("a\tb\nc\t\n", "line 2: column 2 is empty"),
         ("a b c\n\nd e\n", "line 3: 2 columns, expected 3"),
     ],

@@ -126,7 +126,7 @@ def test_texts_and_words_may_differ_between_the_sides(
     assert result.retrieval[1].cosine > result.retrieval[1].cosine_before
     text = result.to_text()
     assert "Learned from 108 pairs" in text
-    assert "1 pairs were left out" in text
+    assert "1 pair was left out" in text
     assert len(text.splitlines()) == 5
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from elmokit.errors import TextError
+from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines
 from elmokit.tasks.readers.gap import HEADER as GAP_HEADER
 from elmokit.tasks.readers.gap import Pronoun, read_gap
@@ -95,7 +96,8 @@ def parse_document(line: str, where: str) -> Document:
     for first, last in itertools.chain.from_iterable(content.clusters or []):
         if not 0 <= first <= last < n_tokens:
             raise TextError(
-                f"{where}: a mention from word {first} to {last}, in a document of {n_tokens} words. Words are "
+                f"{where}: a mention from word {first} to {last}, in a document of "
+                f"{count_of(n_tokens, 'word')}. Words are "
                 "numbered from 0, and the last word of a mention is included."
             )
     clusters = None if content.clusters is None else merge_clusters(content.clusters)
@@ -136,7 +138,8 @@ def _conll_document(path: str, begin: tuple[int, str], body: Iterable[tuple[int,
         n_columns = len(sentence.rows[0])
         if n_columns < LEAST_COLUMNS:
             raise TextError(
-                f"{sentence.where()}: {n_columns} columns, expected at least {LEAST_COLUMNS}: document, part, index, "
+                f"{sentence.where()}: {count_of(n_columns, 'column')}, expected at least {LEAST_COLUMNS}: "
+                "document, part, index, "
                 "word, ..., chains."
             )
         sentences.append(tuple(UNESCAPED.get(row[WORD_COLUMN], row[WORD_COLUMN]) for row in sentence.rows))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from elmokit.errors import TextError
+from elmokit.storage.progress import count_of
 from elmokit.tasks.readers.passages import covering_tokens
 from elmokit.tasks.scores.coref import Clusters, Mention
 from elmokit.text.tokenize import treebank_span_tokenizer
@@ -51,7 +52,9 @@ def read_gap(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str,
         if columns == HEADER or not line.strip():
             continue
         if len(columns) != len(HEADER):
-            raise TextError(f"{where}: {len(columns)} columns, expected {len(HEADER)}: {', '.join(HEADER)}.")
+            raise TextError(
+                f"{where}: {count_of(len(columns), 'column')}, expected {len(HEADER)}: {', '.join(HEADER)}."
+            )
         row = dict(zip(HEADER, columns, strict=True))
         text = row["Text"]
         sentences: list[tuple[str, ...]] = []

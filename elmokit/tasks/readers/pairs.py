@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elmokit.errors import TextError
+from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines, split_tokens
 from elmokit.tasks.readers.json_text import parse_json
 
@@ -101,5 +102,5 @@ def _parse_row(line: str, header: list[str], where: str) -> dict[str, Any]:
     columns = line.split("\t")
     last_needed = max(header.index(name) for name in header if name in FIRST + SECOND + LABEL)
     if not last_needed < len(columns) <= len(header):  # SNLI's own tables omit trailing empty columns
-        raise TextError(f"{where}: {len(columns)} columns, expected {len(header)}, as in the header.")
+        raise TextError(f"{where}: {count_of(len(columns), 'column')}, expected {len(header)}, as in the header.")
     return dict(zip(header, columns, strict=False))

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from elmokit.errors import TextError
+from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines, split_tokens
 from elmokit.text.columns import ColumnSentence, read_column_sentences
 
@@ -81,7 +82,9 @@ def parse_proposition(line: str, where: str) -> Proposition:
         )
     if tags:
         if len(tags) != len(tokens):
-            raise TextError(f"{where}: {len(tags)} tags for {len(tokens)} tokens. Expected one tag per token.")
+            raise TextError(
+                f"{where}: {count_of(len(tags), 'tag')} for {len(tokens)} tokens. Expected one tag per token."
+            )
         _check_bio(tags, where)
     return Proposition(where, tuple(tokens), predicate, tuple(tags) if tags else None)
 
@@ -102,7 +105,8 @@ def _conll_2012(sentence: ColumnSentence) -> Iterator[Proposition]:
     rows = sentence.rows
     if len(rows[0]) <= FIRST_ROLE_COLUMN:
         raise TextError(
-            f"{sentence.where()}: {len(rows[0])} columns, expected at least {FIRST_ROLE_COLUMN + 1}: document, part, "
+            f"{sentence.where()}: {count_of(len(rows[0]), 'column')}, expected at least "
+            f"{FIRST_ROLE_COLUMN + 1}: document, part, "
             "index, word, part of speech, parse, lemma, frameset, sense, speaker, entity, one column per predicate, "
             "coreference."
         )
@@ -129,7 +133,8 @@ def _conll_2005(sentence: ColumnSentence) -> Iterator[Proposition]:
     n_columns = len(rows[0]) - 2
     if len(predicates) != n_columns:
         raise TextError(
-            f"{sentence.where()}: {len(predicates)} predicates in column 2, but {n_columns} columns of roles after it. "
+            f"{sentence.where()}: {count_of(len(predicates), 'predicate')} in column 2, but "
+            f"{count_of(n_columns, 'column')} of roles after it. "
             "Expected one column per predicate, in the same order."
         )
     found = []

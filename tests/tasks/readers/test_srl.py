@@ -98,7 +98,7 @@ def test_an_empty_file_has_no_propositions(tmp_path: Path) -> None:
     ("text", "message"),
     [
         (PROPBANK.replace("her\t-\tB-ARG1", "her\t-"), "line 4: 2 columns, expected 3"),
-        (PROPBANK.replace("fix.01", "-"), "line 2: 0 predicates in column 2, but 1 columns"),
+        (PROPBANK.replace("fix.01", "-"), "line 2: 0 predicates in column 2, but 1 column"),
         (PROPBANK.replace("B-V", "O"), "line 3: 'fixed' is a predicate, but column 3 contains 'O'"),
         (PROPBANK.replace("B-ARG1", "O"), "line 2: the tag of token 3 is 'I-ARG1', after 'O'"),
         (PROPBANK.replace("B-ARG1", "ARG1"), "line 2: the tag of token 2 is 'ARG1'. Expected O, B-ROLE"),
