@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,10 +12,15 @@ from elmokit.embedding.batch_embedder import BatchEmbedder
 from elmokit.embedding.outputs.writer import WriteProgress, partial_folder
 from elmokit.embedding.reading import CorpusSentence, SentenceCounts
 from elmokit.errors import OutputError
-from elmokit.storage.progress import format_duration
+from elmokit.storage.progress import count_of, format_duration
+from elmokit.storage.timing import seconds_per_unit
 
+N_TRIALS = 5
 TRIAL_TOKENS = 1000
-MIN_TOKENS_FOR_TRIAL = 20 * TRIAL_TOKENS  # shorter texts take seconds
+"""Tokens of each trial at most."""
+MAX_TRIAL_SHARE = 0.05
+"""All trials together embed at most this share of the text."""
+MIN_TOKENS_FOR_TRIAL = 20_000  # shorter texts take seconds
 
 
 class OutputSize(NamedTuple):
@@ -51,36 +56,47 @@ def describe_work(
 ) -> str:
     """Say in one line how much there is to do, how large the output will be, how long it will take, in which precision.
 
-    To measure the speed, the first thousand tokens of ``sentences`` are embedded, unless there is little to do.
+    To measure the speed, the first tokens of ``sentences`` are embedded, unless there is little to do.
     """
     n_left = counts.n_tokens - done.n_tokens
-    line = f"{counts.n_sentences:,} sentences, {counts.n_tokens:,} tokens"
+    line = f"{count_of(counts.n_sentences, 'sentence')}, {count_of(counts.n_tokens, 'token')}"
     if done.n_tokens:
         line += f", {done.n_tokens:,} already done"
     line += f"; {output} will take {size}"
     if n_left >= MIN_TOKENS_FOR_TRIAL:
-        seconds = _seconds_per_token(embedder, _first_tokens(sentences))
+        seconds = _seconds_per_token(embedder, n_left, sentences)
         line += f" and about {format_duration(n_left * seconds)} ({1 / seconds:,.0f} tokens/s)"
     return f"{line}; computed in {embedder.elmo.model.network.computation()}"
 
 
-def _seconds_per_token(embedder: BatchEmbedder, sentences: list[list[str]]) -> float:
+def _seconds_per_token(embedder: BatchEmbedder, n_left: int, sentences: Iterable[CorpusSentence]) -> float:
     elmo, layers = embedder.elmo, embedder.layers
-    elmo.embed(sentences[:1], layers=layers)  # the first call compiles and packs; that happens only once
-    started = time.perf_counter()
-    elmo.embed(sentences, layers=layers, batch_tokens=embedder.batch_tokens)
-    return (time.perf_counter() - started) / sum(map(len, sentences))
+    trials = list(_trials(sentences, min(TRIAL_TOKENS, int(n_left * MAX_TRIAL_SHARE) // N_TRIALS)))
+
+    def run(trial: list[list[str]]) -> int:
+        elmo.embed(trial, layers=layers, batch_tokens=embedder.batch_tokens)
+        return sum(map(len, trial))
+
+    run(trials[0][:1])  # the first call compiles and packs; that happens only once
+    return seconds_per_unit(partial(run, trial) for trial in trials)
 
 
-def _first_tokens(sentences: Iterable[CorpusSentence]) -> list[list[str]]:
-    taken: list[list[str]] = []
-    n_left = TRIAL_TOKENS
+def _trials(sentences: Iterable[CorpusSentence], n_tokens: int) -> Iterator[list[list[str]]]:
+    """Cut trials of some tokens from the start of a text, which may be shorter."""
+    trial: list[list[str]] = []
+    n_trials, n_left = 0, n_tokens
     for sentence in sentences:
-        taken.append(sentence.tokens[:n_left])
-        n_left -= len(taken[-1])
+        tokens = sentence.tokens[:n_left]
+        if tokens:
+            trial.append(tokens)
+            n_left -= len(tokens)
         if not n_left:
-            break
-    return taken
+            yield trial
+            trial, n_trials, n_left = [], n_trials + 1, n_tokens
+        if n_trials == N_TRIALS:
+            return
+    if trial:
+        yield trial
 
 
 def format_bytes(n: float) -> str:

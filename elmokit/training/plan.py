@@ -14,6 +14,7 @@ from elmokit.engine.softmax import ROWS_AT_ONCE
 from elmokit.network.backends import native_library_for
 from elmokit.network.bilm import BiLMState
 from elmokit.network.softmax import AdaptiveSoftmax
+from elmokit.storage.timing import seconds_per_unit
 from elmokit.text.windows import Window
 from elmokit.training.config import TrainingConfig
 from elmokit.training.losses import WindowLosses
@@ -22,7 +23,8 @@ from elmokit.training.precision import step_autocast, uses_bfloat16
 from elmokit.training.reports import ModelSizes, TrainingPlan
 from elmokit.training.state import config_optimizer
 
-N_TIMED = 2
+N_TIMED = 5
+"""Windows and updates that are timed at most."""
 TYPICAL_CHARS = 24  # columns of a batch of tokens: most are short, and empty columns are left out
 
 
@@ -43,27 +45,30 @@ def seconds_per_step(
         if device.type == "cuda":  # kernels run asynchronously
             torch.cuda.synchronize(device)
 
+    def run_window() -> int:
+        with step_autocast(config, device):
+            loss, *_ = losses(*tensors, *chain.from_iterable(states))
+        loss.mean().backward()
+        wait()
+        return 1
+
     # Dropout and sampling draw random numbers here. Without the fork, a run that measures would draw others afterwards
     # than one that does not.
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        for index in range(N_TIMED + 1):
-            if index == 1:
-                started = time.perf_counter()
-            with step_autocast(config, device):
-                loss, *_ = losses(*tensors, *chain.from_iterable(states))
-            loss.mean().backward()
-            wait()
-    window_seconds, update_seconds = (time.perf_counter() - started) / N_TIMED, 0.0
+        run_window()
+        window_seconds, update_seconds = seconds_per_unit([run_window] * N_TIMED), 0.0
     if with_update:
         optimizer = config_optimizer(config, losses)
         set_learning_rate(optimizer, 0.0)  # it does all its work, and changes nothing
-        # The first update allocates the optimizer's slots; only the second is timed.
-        for _ in range(2):
-            started = time.perf_counter()
+
+        def update() -> int:
             clip_gradients(trained, config.max_grad_norm)
             optimizer.step()
             wait()
-            update_seconds = time.perf_counter() - started
+            return 1
+
+        update()  # it allocates the optimizer's slots
+        update_seconds = seconds_per_unit([update] * N_TIMED)
     for parameter in trained:
         # Not zeroed: the memory is given back before training starts.
         parameter.grad = None
@@ -139,11 +144,15 @@ def _n_token_layer_activations(model: BiLMConfig, is_compiled: bool) -> int:
 
 
 class ThroughputMeter:
-    """Speed and remaining time of a training, which counts in any unit, such as predictions."""
+    """Speed and remaining time of a training, which counts in any unit, such as predictions.
+
+    The first step is left out of the remaining time as soon as there is another one: it allocates memory and compiles.
+    """
 
     def __init__(self, n_done: int, seconds_per_evaluation: float = 0.0) -> None:
         self._started = self._last_time = time.monotonic()
         self._n_at_start = self._n_last = n_done
+        self._is_warm = False
         self._seconds_per_evaluation, self._paused_seconds = seconds_per_evaluation, 0.0
 
     @contextlib.contextmanager
@@ -170,10 +179,12 @@ class ThroughputMeter:
         self._last_time, self._n_last = now, n_done
         return rate
 
-    def seconds_left(self, n_done: int, total: int, n_evaluations: int = 0) -> float:
-        """Estimate the time to ``total`` from the speed since the start, with this many evaluations."""
+    def step_done(self, n_done: int, total: int, n_evaluations: int = 0) -> float:
+        """Note that a step is done, and estimate the time to ``total`` with this many evaluations."""
         # Evaluations are counted, and not spread over the training: one right after the start would otherwise make the
         # rest seem to take many times as long.
-        elapsed = time.monotonic() - self._started - self._paused_seconds
-        steps = max(0, total - n_done) * elapsed / max(1, n_done - self._n_at_start)
+        now = time.monotonic() - self._paused_seconds
+        steps = max(0, total - n_done) * (now - self._started) / max(1, n_done - self._n_at_start)
+        if not self._is_warm:
+            self._is_warm, self._started, self._n_at_start = True, now, n_done
         return steps + n_evaluations * self._seconds_per_evaluation

@@ -66,3 +66,24 @@ def test_sizes_are_short() -> None:
     assert [format_bytes(n) for n in (0, 999, 1600, 242_000_000, 2.5e15)] == [
         *("0 bytes", "999 bytes", "1.6 kB", "242 MB", "2,500.0 TB")
     ]
+
+
+def test_the_time_is_measured_on_several_parts_of_the_text(elmo: Elmo, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder = BatchEmbedder(elmo, "all", 2048, 64)
+    measured: list[int] = []
+    embed = elmo.embed
+
+    def count(sentences: list[list[str]], **settings: object) -> object:
+        measured.append(sum(map(len, sentences)))
+        return embed(sentences, **settings)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(elmo, "embed", count)
+    text = [CorpusSentence("", ["the", "cat", "sat"], "")] * 20_000
+    counts = SentenceCounts(20_000, 60_000, 0)
+    describe_work(embedder, "out.hdf5", counts, WriteProgress(), OutputSize(1), text)
+    assert measured[0] == 3  # not timed
+    assert set(measured[1:]) == {600}  # together 5 % of the text
+    assert 2 <= len(measured[1:]) <= 5
+    measured.clear()
+    describe_work(embedder, "out.hdf5", counts, WriteProgress(), OutputSize(1), text[:10])
+    assert measured == [3, 30]

@@ -110,14 +110,22 @@ def test_an_early_evaluation_does_not_multiply_the_time_that_is_left(monkeypatch
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     meter = ThroughputMeter(100, 3.0)
     now[0] = 2.0
-    assert meter.seconds_left(140, 180, 2) == 2.0 + 2 * 3  # 20 per second, and two evaluations as estimated
+    assert meter.step_done(140, 180, 2) == 2.0 + 2 * 3  # 20 per second, and two evaluations as estimated
     with meter.evaluating():
         now[0] = 10.0
     with meter.paused():
         now[0] = 11.0
     assert meter.rate(140) == 20.0
-    assert meter.seconds_left(140, 180) == 2.0
-    assert meter.seconds_left(140, 180, 1) == 10.0  # an evaluation took 8 seconds
     now[0] = 13.0
     assert meter.rate(160) == 10.0
-    assert meter.seconds_left(160, 210) == pytest.approx(50 / 15)  # 60 in 4 seconds
+    assert meter.step_done(160, 210, 1) == 5.0 + 8.0  # 20 in 2 seconds; an evaluation took 8
+
+
+def test_a_slow_first_step_does_not_multiply_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    meter = ThroughputMeter(0)
+    now[0] = 60.0  # it compiles
+    assert meter.step_done(10, 100) == 9 * 60.0  # nothing better is known
+    now[0] = 62.0
+    assert meter.step_done(20, 100) == 16.0
