@@ -1,8 +1,8 @@
-"""Build hook of hatchling: compile the C kernels for every instruction set into the wheel (see ``make wheel``).
+"""Hooks of hatchling: the links of the package, and the C kernels in the wheel (see ``make wheel``).
 
-Not part of ordinary builds: ``pip install .`` makes a wheel without libraries, which compiles the kernels when they are
-first needed. Set ``HATCH_BUILD_HOOK_ENABLE_CUSTOM=true`` to run the hook. The wheel is for the system that the C
-compiler compiles for (``CC`` may name another compiler), or for the one that ``ELMOKIT_TARGET`` names, such as
+The kernels are not part of ordinary builds: ``pip install .`` makes a wheel without libraries, which compiles them when
+they are first needed. Set ``HATCH_BUILD_HOOK_ENABLE_CUSTOM=true`` to compile them. The wheel is for the system that
+the C compiler compiles for (``CC`` may name another compiler), or for the one that ``ELMOKIT_TARGET`` names, such as
 ``windows-x86_64``: zig then compiles.
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 if TYPE_CHECKING:
     from elmokit.engine.c_sources import Target
@@ -28,6 +29,22 @@ ZIG = "ziglang==0.17.1"  # a fixed version, so that a release can be built again
 LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 OLDEST_GLIBC = 17  # the oldest version 2.x that manylinux has a tag for
 NEWEST_GLIBC = 28  # what the wheels of PyTorch need
+
+
+class AddressesHook(MetadataHookInterface):
+    """Adds the addresses of the repository, which the environment of a release names."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Add them to the links of the package."""
+        metadata["urls"] = {"Paper": "https://aclanthology.org/N18-1202"}
+        if name := os.environ.get("GITHUB_REPOSITORY"):
+            repository = f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{name}"
+            metadata["urls"] |= {
+                "Repository": repository,
+                "Documentation": f"{repository}/tree/main/docs",
+                "Changelog": f"{repository}/blob/main/CHANGELOG.md",
+                "Issues": f"{repository}/issues",
+            }
 
 
 class KernelsHook(BuildHookInterface):

@@ -25,6 +25,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from elmokit.version import ON_PACKAGE_INDEX
+
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+"""Where pip finds the builds of PyTorch without CUDA, which takes gigabytes."""
+
+
+def requirement(extra: str) -> str:
+    """Return what to give to ``pip install`` for an extra."""
+    return f"'{'elmokit' if ON_PACKAGE_INDEX else '.'}[{extra}]'"
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra, and for PyTorch its build for CPUs."""
+    return f"pip install {requirement(extra)}" + (f" --extra-index-url {CPU_INDEX}" if extra == "torch" else "")
+
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an exception says that memory is exhausted."""
@@ -105,7 +120,9 @@ class MissingExtraError(ElmoError):
 
     def __init__(self, needed_for: str, extra: str) -> None:
         self.needed_for, self.extra = needed_for, extra
-        super().__init__(f"{needed_for} needs an optional dependency. Install it with: pip install 'elmokit[{extra}]'")
+        what = "PyTorch" if extra == "torch" else "an optional dependency"
+        install = "Install it with" if ON_PACKAGE_INDEX else "In a copy of elmokit's repository, install it with"
+        super().__init__(f"{needed_for} needs {what}. {install}: {install_command(extra)}")
 
     def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
         return MissingExtraError, (self.needed_for, self.extra)

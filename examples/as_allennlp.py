@@ -1,6 +1,6 @@
 """Use flair's own ELMoEmbeddings, which imports AllenNLP, without AllenNLP.
 
-pip install 'elmokit[flair]'
+pip install '.[flair]'
 python examples/as_allennlp.py
 """
 

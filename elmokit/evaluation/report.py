@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import RESTORE, prediction_settings
 from elmokit.engine.threads import n_threads
-from elmokit.errors import ConfigError, OutputError, TextError
+from elmokit.errors import ConfigError, OutputError, TextError, install_command
 from elmokit.evaluation.figures import can_draw
 from elmokit.evaluation.result import Result
 from elmokit.evaluation.speed import processor_name
@@ -204,7 +204,7 @@ def _why_not(evaluation: Evaluation, files: Files | None, model: PretrainedBiLM)
     if evaluation.predicts and (model.softmax is None or model.vocabulary is None):
         return "the model has no softmax and vocabulary"
     if evaluation.trains and not _has_torch():
-        return "PyTorch is not installed (pip install 'elmokit[torch]')"
+        return f"PyTorch is not installed ({install_command('torch')})"
     return ""
 
 

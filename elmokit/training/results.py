@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from elmokit.errors import FormatError, LockedError, TrainingError
+from elmokit.errors import FormatError, LockedError, TrainingError, install_command
 from elmokit.evaluation.figures import can_draw
 from elmokit.formats.folder import RUN_MODEL, is_model_folder, load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
@@ -135,7 +135,7 @@ class TrainingResult:
         if self.curves:
             lines.append(f"The curves are in {self.curves[0]}.")
         elif not can_draw():
-            lines.append("No curves were drawn; pip install 'elmokit[plot]' to get them.")
+            lines.append(f"No curves were drawn; {install_command('plot')} to get them.")
         return "\n".join(lines)
 
 

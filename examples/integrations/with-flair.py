@@ -1,6 +1,6 @@
 """Train a flair tagger on ELMo, save it, and load it again.
 
-pip install 'elmokit[flair]'
+pip install '.[flair]'
 python examples/integrations/with-flair.py
 """
 

@@ -1,6 +1,6 @@
 """Write a model card for an ELMo, and upload the model to the Hugging Face Hub if you name a repository.
 
-pip install 'elmokit[huggingface-hub]'
+pip install '.[huggingface-hub]'
 python examples/integrations/with-huggingface-hub.py [owner/name]
 """
 

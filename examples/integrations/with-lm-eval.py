@@ -1,6 +1,6 @@
 """Evaluate ELMo on minimal pairs with a task of lm-eval and data on this machine.
 
-pip install 'elmokit[lm-eval]'
+pip install '.[lm-eval]'
 python examples/integrations/with-lm-eval.py
 """
 

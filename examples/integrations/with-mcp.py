@@ -1,6 +1,6 @@
 """Ask `elmokit mcp` as a chat program does: over standard input and output, with the client of the MCP SDK.
 
-pip install 'elmokit[mcp]'
+pip install '.[mcp]'
 python examples/integrations/with-mcp.py
 """
 

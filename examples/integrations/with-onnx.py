@@ -1,6 +1,6 @@
 """Export an ELMo to ONNX, run it with ONNX Runtime, and compare the vectors.
 
-pip install 'elmokit[onnx]' onnxruntime
+pip install '.[onnx]' onnxruntime
 python examples/integrations/with-onnx.py
 """
 

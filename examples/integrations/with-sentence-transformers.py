@@ -1,6 +1,6 @@
 """Train an ELMo on pairs of sentences with sentence-transformers, save it, and load it again.
 
-pip install 'elmokit[sentence-transformers]'
+pip install '.[sentence-transformers]'
 python examples/integrations/with-sentence-transformers.py
 """
 

@@ -1,6 +1,6 @@
 """Train a spaCy tagger on ELMo, save the pipeline, load it again, and look at all layers of a word.
 
-pip install 'elmokit[spacy]'
+pip install '.[spacy]'
 python examples/integrations/with-spacy.py
 """
 

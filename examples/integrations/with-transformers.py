@@ -1,6 +1,6 @@
 """Save an ELMo for transformers, load it with the auto classes, and score sentences.
 
-pip install 'elmokit[transformers]'
+pip install '.[transformers]'
 python examples/integrations/with-transformers.py
 """
 

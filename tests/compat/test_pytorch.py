@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from elmokit.errors import install_command
+
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -23,4 +25,4 @@ def test_modules_that_return_tensors_say_what_to_install(name: str) -> None:
     ran = run(f"import sys\nsys.modules['torch'] = None\nimport elmokit.compat.{name}")
     *_, last = ran.stderr.strip().splitlines()
     assert last.startswith(f"elmokit.errors.MissingExtraError: elmokit.compat.{name} needs"), ran.stderr
-    assert "elmokit[torch]" in last
+    assert install_command("torch") in last

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from elmokit.errors import MissingExtraError, install_command
+
 Work = Callable[[], object]
 WORK: dict[str, Work] = {}
 """By name. The pieces are done in this order, and use what those before them wrote."""
@@ -27,7 +29,10 @@ find = PathFinder.find_spec
 PathFinder.find_spec = lambda name, *more: None if name.split(".")[0] == "torch" else find(name, *more)
 """
 """After this code, PyTorch cannot be found, as if it were not installed."""
-INSTALL = "Install it with: pip install 'elmokit[torch]'"
+
+
+def _needs_pytorch(needed_for: str) -> str:
+    return str(MissingExtraError(needed_for, "torch"))
 
 
 def work(function: Work) -> Work:
@@ -188,7 +193,7 @@ def elmokit_evaluate_all_leaves_out_what_is_trained() -> None:
     for part in ("train", "dev"):
         Path(f"data/ud-english-ewt/en-{part}.conllu").write_text("1\tcat\t_\tNOUN\t_\t_\t_\t_\t_\t_\n\n")
     command("evaluate", "all", "--data", "data", "--report", "report.md")
-    assert "- pos: PyTorch is not installed (pip install 'elmokit[torch]')." in Path("report.md").read_text()
+    assert f"- pos: PyTorch is not installed ({install_command('torch')})." in Path("report.md").read_text()
 
 
 @work
@@ -268,7 +273,7 @@ def what_needs_pytorch_says_how_to_install_it() -> None:
         try:
             getattr(elmokit, name)
         except MissingExtraError as error:
-            assert str(error) == f"elmokit.{name} needs an optional dependency. {INSTALL}"  # noqa: PT017
+            assert str(error) == _needs_pytorch(f"elmokit.{name}")  # noqa: PT017
         else:
             raise AssertionError(name)
     Path("tagged.conllu").write_text("1\tcat\t_\tNOUN\t_\t_\t_\t_\t_\t_\n\n")
@@ -277,7 +282,7 @@ def what_needs_pytorch_says_how_to_install_it() -> None:
         (("embed", "text.txt", "gpu.hdf5", "--device", "cuda"), "The device 'cuda'"),
         (("evaluate", "pos", "tagged.conllu", "tagged.conllu"), "The part-of-speech probe"),
     ):
-        assert refused(*arguments) == f"elmokit: {needed_for} needs an optional dependency. {INSTALL}\n"
+        assert refused(*arguments) == f"elmokit: {_needs_pytorch(needed_for)}\n"
     assert not Path("gpu.hdf5.partial").exists()
 
 

@@ -64,7 +64,7 @@ from elmokit.errors import MissingExtraError
 try:
     import elmokit.integrations.nltk
 except MissingExtraError as error:
-    assert "elmokit[nltk]" in str(error)
+    assert "[nltk]'" in str(error)
 else:
     raise AssertionError("An error was expected.")
 """

@@ -11,7 +11,8 @@ import elmokit
 
 PACKAGE = Path(elmokit.__file__).parent
 ROWS = [
-    {"errors", "version"},
+    {"version"},
+    {"errors"},
     {"storage"},
     {"config"},
     {"engine"},

@@ -304,7 +304,7 @@ def test_a_missing_pyarrow_is_reported_first(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'elmokit\[arrow\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '(elmokit|\.)\[arrow\]'"):
         embed_file(elmo, text, tmp_path / "out.parquet")
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
