@@ -3,6 +3,7 @@
 # make check  lint, check spelling and types      make coverage  run all tests and show which branches no test takes
 # make wheel  build the wheel with compiled kernels, and test it in an empty environment without a compiler; CC may name another compiler to build it with
 # make wheels  build a wheel with compiled kernels for every system: Linux, macOS and Windows on x86-64 and Arm, with zig as cross compiler
+# make wasm   compile the engine to WebAssembly for packages/js, with zig: after changes of its C files
 # make release-check  build the source distribution and a wheel for any platform, check them and try each in an empty environment
 # make campaign  damage files, interrupt commands, fill disks, attack the server (an hour, as root on Linux); PARTS="mutants disk" runs some parts, SCALE=0.01 less of each
 # make integrations  test elmokit inside each library that it integrates with, each in an environment of its own (noxfile.py)
@@ -21,7 +22,7 @@ PIP = $(BIN)/pip install --disable-pip-version-check --constraint constraints.tx
 # One process per core with one thread each: threads of several processes would compete for the cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-.PHONY: demo test quick coverage check campaign docs docs-serve wheel wheels release-check integrations bench clean
+.PHONY: demo test quick coverage check campaign docs docs-serve wheel wheels wasm release-check integrations bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py vectors.hdf5
@@ -56,6 +57,10 @@ wheel:
 
 wheels:
 	PYTHON=$(PYTHON) .ci/wheels dist
+
+wasm: $(VENV)/installed
+	$(PIP) $$($(BIN)/python packages/js/build.py --zig-package)
+	$(BIN)/python packages/js/build.py
 
 release-check:
 	PYTHON=$(PYTHON) .ci/release dist

@@ -25,6 +25,7 @@ from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).parent))
 from make_cli import cli_pages
+from make_try import try_files
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
@@ -38,7 +39,8 @@ LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", "Dockerfile": "d
 """The languages of source files, which are shown as one code block each."""
 NOTEBOOKS = "examples/notebooks"
 CLI = "reference/cli/"
-GENERATED = {"make_cli.py": f"{CLI}index.md"}
+TRY = "try/"
+GENERATED = {"make_cli.py": f"{CLI}index.md", "make_try.py": f"{TRY}index.html"}
 """Scripts whose pages are only in the site: a link to the script leads to what it makes."""
 SEARCH_WEIGHTS = {"source/": 0.0, "about/log": 0.0, "about/": 0.2, "results/": 0.5}
 """How much a match on pages whose path starts so counts in a search, where not 1. What weighs 0 is not found at all."""
@@ -58,9 +60,11 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages of the command line, and the files outside ``docs/`` that pages link to."""
+    """Add the pages of the command line, the explorer, and the files outside ``docs/`` that pages link to."""
     for name, page in cli_pages().items():
         files.append(File.generated(config, f"{CLI}{name}", content=page))
+    for name, content in try_files().items():
+        files.append(File.generated(config, TRY + name, content=content))
     waiting = [(f"docs/{file.src_uri}", file.content_string) for file in files.documentation_pages()]
     for name in ALWAYS:
         if (ROOT / name).is_file():

@@ -28,7 +28,7 @@ from elmokit.serve.answers import (
 )
 from elmokit.serve.batching import Batcher, Compute, QueueFull
 from elmokit.serve.config import ServeConfig
-from elmokit.serve.examples import GAPS, SENSES
+from elmokit.serve.examples import LISTED
 from elmokit.serve.lifecycle import Lifecycle, WaitingRequests
 from elmokit.serve.metrics import CONTENT_TYPE, Metrics
 from elmokit.serve.problems import JSON, Problem
@@ -253,8 +253,7 @@ class Endpoints:
 
     async def examples(self) -> Response:
         """List example sentences, with a position to look at, and words with the sentences of each of their senses."""
-        sentences = [{"text": text, "position": position} for text, position in GAPS.items()]
-        return json_response({"sentences": sentences, "senses": SENSES})
+        return json_response(LISTED)
 
     async def healthz(self) -> Response:
         """Say whether requests are answered: 200, or 503 if some wait and none was answered within the time limit."""

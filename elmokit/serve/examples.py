@@ -218,3 +218,9 @@ OTHERS = [
 
 SENTENCES = [sentence for senses in SENSES.values() for sense in senses for sentence in sense] + [*GAPS, *OTHERS]
 """All of them: space-separated tokens."""
+
+LISTED = {
+    "sentences": [{"text": text, "position": position} for text, position in GAPS.items()],
+    "senses": SENSES,
+}
+"""What the page offers to look at."""

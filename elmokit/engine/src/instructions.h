@@ -3,8 +3,8 @@
 
    Which of them exist is decided by the compiler's flags (`compiler.py` lists the variants that are built):
 
-   - HAS_DOT: sums of products of four bytes (VNNI, AVX-VNNI, Arm's dot product; with AVX2 and AVX-512 alone, sums of
-     products of two 16-bit numbers, from which they are put together);
+   - HAS_DOT: sums of products of four bytes (VNNI, AVX-VNNI, Arm's dot product; with AVX2, AVX-512 or WebAssembly's SIMD
+     alone, sums of products of two 16-bit numbers, from which they are put together);
    - HAS_ROW_PAIRS: products of eight bytes of two rows by those of two columns (Arm's matrix product, i8mm);
    - HAS_TILES: products of whole tiles (AMX);
    - HAS_BFLOAT16: products of bf16 numbers, for training and scoring (tiles, or AVX-512's own instruction).
@@ -34,15 +34,25 @@
 #elif defined(__AVX2__)
 #define HAS_DOT 1
 #define DOT_OF_PAIRS 1
+#define DOT_OF_BYTE_PAIRS 1
 #define HAS_TILES 0
+#elif defined(__wasm_simd128__)
+#define HAS_DOT 1
+#define DOT_OF_PAIRS 1
+#define HAS_TILES 0
+#include <wasm_simd128.h>
 #else
 #define HAS_DOT 0
 #define HAS_TILES 0
 #endif
 
-/* Whether only products of pairs exist: of two 16-bit numbers, or of two bytes, with a sum that must fit into 16 bits. */
+/* Whether only products of pairs exist: of two 16-bit numbers or, where DOT_OF_BYTE_PAIRS is set too, of two bytes, with a sum
+   that must fit into 16 bits. */
 #ifndef DOT_OF_PAIRS
 #define DOT_OF_PAIRS 0
+#endif
+#ifndef DOT_OF_BYTE_PAIRS
+#define DOT_OF_BYTE_PAIRS 0
 #endif
 
 #if defined(__ARM_FEATURE_MATMUL_INT8) && !defined(EMULATE)
@@ -121,13 +131,15 @@ INLINE ivec dot_weights(int as_shorts, ivec lanes, int term) {
     return lanes;
 #elif defined(__AVX512BW__)
     return term ? lanes & (int)0xff00ff00 : (ivec)_mm512_slli_epi16((__m512i)lanes, 8);
+#elif defined(__wasm_simd128__)
+    return term ? lanes & (int)0xff00ff00 : (ivec)wasm_i16x8_shl((v128_t)lanes, 8);
 #else
     return term ? lanes & (int)0xff00ff00 : (ivec)_mm256_slli_epi16((__m256i)lanes, 8);
 #endif
 }
 
 /* sum += the products of a lane's inputs and weights in one term; 2^dot_shift times as much. Products of bytes by pairs,
-   which DOT_OF_PAIRS has, are right for pairs of weights whose sum is 128 at most: 128 * 255 fits into 16 bits. */
+   which DOT_OF_BYTE_PAIRS has, are right for pairs of weights whose sum is 128 at most: 128 * 255 fits into 16 bits. */
 INLINE ivec dot(int as_shorts, ivec sum, ivec inputs, ivec weights) {
     (void)as_shorts;
 #if defined(EMULATE)
@@ -145,6 +157,8 @@ INLINE ivec dot(int as_shorts, ivec sum, ivec inputs, ivec weights) {
 #elif defined(__AVX2__)
     const __m256i pairs = _mm256_maddubs_epi16((__m256i)inputs, (__m256i)weights), ones = _mm256_set1_epi16(1);
     return sum + (ivec)(as_shorts ? _mm256_madd_epi16((__m256i)inputs, (__m256i)weights) : _mm256_madd_epi16(pairs, ones));
+#elif defined(__wasm_simd128__)
+    return sum + (ivec)wasm_i32x4_dot_i16x8((v128_t)inputs, (v128_t)weights); /* always 16-bit numbers */
 #else
     return (ivec)vdotq_s32((int32x4_t)sum, (int8x16_t)inputs, (int8x16_t)weights);
 #endif

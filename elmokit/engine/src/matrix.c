@@ -258,7 +258,7 @@ static void multiply_int8(int64_t n_rows, int n_panels, inputs from, const float
     multiply_in_bytes(INT8, n_rows, n_panels, from, weights, n_inputs, sums, sum_stride, after);
 }
 
-#if DOT_OF_PAIRS
+#if DOT_OF_BYTE_PAIRS
 static void multiply_int7(int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs, float *sums,
                           int64_t sum_stride, const float *after) {
     multiply_in_bytes(INT7, n_rows, n_panels, from, weights, n_inputs, sums, sum_stride, after);
@@ -271,7 +271,7 @@ void add_product(int precision, int64_t n_rows, int n_panels, inputs from, const
         multiply_float32(n_rows, n_panels, from, weights, n_inputs, sums, sum_stride, after);
     else if (precision == BFLOAT16)
         multiply_bfloat16(n_rows, n_panels, from, weights, n_inputs, sums, sum_stride, after);
-#if DOT_OF_PAIRS
+#if DOT_OF_BYTE_PAIRS
     else if (!multiplies_shorts(precision))
         multiply_int7(n_rows, n_panels, from, weights, n_inputs, sums, sum_stride, after);
 #endif

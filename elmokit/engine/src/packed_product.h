@@ -49,11 +49,11 @@ INLINE int is_bytes(int precision) { return precision >= INT8; }
 
 /* Whether bytes are multiplied as 16-bit numbers. INT7 has weights for which products of bytes need no more bits: see
    `largest_of` in `matrix.c`. */
-INLINE int multiplies_shorts(int precision) { return DOT_OF_PAIRS && precision == INT8; }
+INLINE int multiplies_shorts(int precision) { return DOT_OF_PAIRS && (precision == INT8 || !DOT_OF_BYTE_PAIRS); }
 
-/* The most precise one of the precisions whose product is the same here: INT7 gains nothing where four bytes are multiplied
-   at once. */
-INLINE int most_precise(int precision) { return precision == INT7 && !DOT_OF_PAIRS ? INT8 : precision; }
+/* The most precise one of the precisions whose product is the same here: INT7 gains something only
+   where bytes are multiplied by pairs. */
+INLINE int most_precise(int precision) { return precision == INT7 && !DOT_OF_BYTE_PAIRS ? INT8 : precision; }
 
 /* How many inputs' weights share a lane. */
 INLINE int group_size(int precision) { return is_bytes(precision) ? 4 : precision == BFLOAT16 ? 2 : 1; }

@@ -40,6 +40,9 @@ INLINE void round_lanes(int as_shorts, vec value, vec factor, char *to, int64_t 
         enum { ORDER = 0xd8 }; /* the numbers of a group of four as 0, 2, 1, 3 */
 #if defined(__AVX512F__)
         const ivec ordered = (ivec)_mm512_shuffle_epi32((__m512i)rounded, ORDER);
+#elif defined(__wasm_simd128__)
+        (void)ORDER;
+        const ivec ordered = (ivec)wasm_i32x4_shuffle((v128_t)rounded, (v128_t)rounded, 0, 2, 1, 3);
 #else
         const ivec ordered = (ivec)_mm256_shuffle_epi32((__m256i)rounded, ORDER);
 #endif

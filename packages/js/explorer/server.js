@@ -1,0 +1,75 @@
+// Ask the engine that runs in this browser. The documentation site has this module in the place of `server.js` of
+// `elmokit serve`, with the same exports, so that both have the same page.
+
+/** A problem with a question. */
+export class ServerError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** A server may need a token. This page needs none. */
+export const useToken = () => {};
+
+const answers = new Map();
+const MAX_ANSWERS = 60;
+
+/**
+ * Return the answer to what would be a request of a server: a path and a body. The last answers are kept.
+ * @throws {ServerError} The engine does not start, or the question has a problem.
+ */
+export function ask(path, body) {
+  const key = path + JSON.stringify(body);
+  if (!answers.has(key)) {
+    const answer = request(path, body);
+    answers.set(key, answer);
+    answer.catch(() => answers.get(key) === answer && answers.delete(key));
+    if (answers.size > MAX_ANSWERS) answers.delete(answers.keys().next().value);
+  }
+  return answers.get(key);
+}
+
+/**
+ * Return the tokens of each text and their vectors: `layers[layer][token]` is a Float32Array.
+ * @param {string[]} texts
+ */
+export async function tokenVectors(texts) {
+  const answer = await ask("v1/tokens", { input: texts, layers: "all" });
+  return answer.data.map(({ tokens, shape, vectors }) => {
+    const [nLayers, nTokens, dim] = shape;
+    const row = (layer, token) => vectors.subarray((layer * nTokens + token) * dim, (layer * nTokens + token + 1) * dim);
+    const layers = Array.from({ length: nLayers }, (_, layer) => tokens.map((_, token) => row(layer, token)));
+    return { tokens, layers };
+  });
+}
+
+// A worker, so that the page answers to keys and clicks while the engine computes.
+const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
+const waiting = new Map(); // the functions that end the promise of each question
+let nAsked = 0;
+
+function request(path, body) {
+  const id = ++nAsked;
+  worker.postMessage({ id, path, body });
+  return new Promise((resolve, reject) => waiting.set(id, { resolve, reject }));
+}
+
+worker.addEventListener("message", ({ data: { id, answer, problem } }) => {
+  const { resolve, reject } = waiting.get(id);
+  waiting.delete(id);
+  if (problem) reject(new ServerError(problem.status, problem.message));
+  else resolve(answer);
+});
+worker.addEventListener("error", (event) => {
+  event.preventDefault();
+  for (const { reject } of waiting.values()) reject(new ServerError(0, `The engine cannot run here: ${event.message ?? ""}`));
+  waiting.clear();
+});
+
+// Keep the page, the engine and the model for use without a network. Last, because the files that are in the cache of the
+// browser by then are not loaded twice.
+if ("serviceWorker" in navigator) {
+  const keep = () => navigator.serviceWorker.register(new URL("./service-worker.js", import.meta.url));
+  ask("v1/models").then(keep).catch(() => {}); // without it, the page works as long as there is a network
+}

@@ -1,0 +1,21 @@
+// The worker of the explorer: the engine with its model, which answers the questions of the page one by one.
+
+import { Answers, Problem } from "./answers.js";
+import { Elmo } from "./elmokit/index.js";
+
+const answers = open();
+answers.catch(() => {}); // every question reports it
+
+async function open() {
+  const here = new URL("./", import.meta.url);
+  const [elmo, examples] = await Promise.all([Elmo.load(new URL("model/", here)), fetch(new URL("examples.json", here))]);
+  return new Answers(elmo, "en-mini", await examples.json());
+}
+
+addEventListener("message", async ({ data: { id, path, body } }) => {
+  try {
+    postMessage({ id, answer: (await answers).answer(path, body) });
+  } catch (error) {
+    postMessage({ id, problem: { status: error instanceof Problem ? error.status : 0, message: error.message } });
+  }
+});

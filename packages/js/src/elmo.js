@@ -1,0 +1,301 @@
+// `Elmo`: a model, and everything that it computes.
+
+import { BEGIN_SENTENCE, END_SENTENCE, encodeTokens } from "./characters.js";
+import { readConfig, tensorShapes } from "./config.js";
+import { Engine, openLibrary, PackedMatrix } from "./engine.js";
+import { directoryUrl, MissingFileError, readBytes, Tensors } from "./files.js";
+import { bestWords, Scores, surprisalOf } from "./predictions.js";
+import { SentencePooling } from "./sentence_vectors.js";
+import { Vocabulary } from "./vocabulary.js";
+
+const BATCH_TOKENS = 2048; // positions that are computed together, which bounds the memory
+const POSITIONS_AT_ONCE = 16; // whose scores of all words are in memory
+const MODEL = new URL("../models/en-mini/", import.meta.url);
+
+/** The vectors of one sentence. */
+export class Layers {
+  /**
+   * @param {Float32Array} data `(layers, tokens, dim)`
+   * @param {[number, number, number]} shape
+   */
+  constructor(data, shape) {
+    this.data = data;
+    this.shape = shape;
+  }
+
+  /** Return the vector of a token in a layer: a view, not a copy. */
+  vector(layer, token) {
+    const [nLayers, nTokens, dim] = this.shape;
+    if (!(layer >= 0 && layer < nLayers && token >= 0 && token < nTokens)) {
+      throw new RangeError(`There is no layer ${layer} of token ${token}: there are ${nLayers} layers of ${nTokens} tokens.`);
+    }
+    const first = (layer * nTokens + token) * dim;
+    return this.data.subarray(first, first + dim);
+  }
+}
+
+/** A biLM that computes vectors of words in their sentences, and predicts words if its softmax is there. */
+export class Elmo {
+  #engine;
+  #start;
+  #softmax = null;
+  #pooling;
+
+  /** Use `Elmo.load`. */
+  constructor(parts) {
+    this.config = parts.config;
+    this.card = parts.card;
+    this.precision = parts.precision;
+    this.vocabulary = parts.vocabulary;
+    this.name = parts.name;
+    this.#engine = parts.engine;
+    this.#softmax = parts.softmax;
+    this.#pooling = parts.pooling;
+    this.#start = parts.start ?? this.#stateAfterAnEmptySentence();
+  }
+
+  /**
+   * Load a model in the format of elmokit.
+   * @param {string|URL} [source] The URL or, in Node, the path of its directory; the model inside the package if not given.
+   * @param {Object} [options] See index.d.ts.
+   * @returns {Promise<Elmo>}
+   */
+  static async load(source = MODEL, { precision, start = "warm", predicts = true, wasm } = {}) {
+    if (!["warm", "zero"].includes(start)) throw new Error(`start is '${start}'. Choose 'warm' or 'zero'.`);
+    const folder = directoryUrl(source);
+    const read = (name) => readBytes(new URL(name, folder));
+    const optional = (name) => read(name).catch((error) => (error instanceof MissingFileError ? null : Promise.reject(error)));
+    const text = (bytes) => new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+    const content = JSON.parse(text(await read("config.json")));
+    const config = readConfig(content, new URL("config.json", folder).href);
+    const [library, weights, softmaxFile, words, whitening] = await Promise.all([
+      openLibrary(wasm),
+      read("model.safetensors"),
+      predicts && content.softmax ? optional("softmax.safetensors") : null,
+      optional("vocab.txt"),
+      content.sentence_pooling ? read("whitening.safetensors") : null,
+    ]);
+    const tensors = new Tensors(weights, "model.safetensors");
+    tensors.check(tensorShapes(config));
+    const lowest = precision ?? content.precision ?? "float32";
+    const vocabulary = words && Vocabulary.fromText(text(words));
+    return new Elmo({
+      config,
+      card: content.card ?? {},
+      name: folder.pathname.split("/").at(-2),
+      precision: lowest,
+      vocabulary,
+      engine: new Engine(library, config, tensors, lowest),
+      start: startState(start, tensors, config),
+      softmax: softmaxFile && openSoftmax(library, softmaxFile, content.softmax, vocabulary, config),
+      pooling: new SentencePooling(content.sentence_pooling, whitening && new Tensors(whitening, "whitening.safetensors"), vocabulary),
+    });
+  }
+
+  /** Number of layers, layer 0 included. */
+  get nLayers() {
+    return this.config.nLayers + 1;
+  }
+
+  /** Size of a vector. */
+  get dim() {
+    return this.config.outputDim;
+  }
+
+  /** Whether the model has a softmax and its words, for `surprisal` and `substitutes`. */
+  get canPredict() {
+    return this.#softmax !== null;
+  }
+
+  /** Compute vectors; see index.d.ts. */
+  embed(sentences, { layers = "all" } = {}) {
+    const wanted = layers === "all" ? Array.from({ length: this.nLayers }, (_, layer) => layer) : layers;
+    const isList = Array.isArray(wanted) && wanted.length && new Set(wanted).size === wanted.length;
+    if (!isList || !wanted.every((layer) => Number.isInteger(layer) && layer >= 0 && layer < this.nLayers)) {
+      throw new Error(`layers is ${JSON.stringify(layers)}. Give 'all' or distinct numbers from 0 to ${this.nLayers - 1}.`);
+    }
+    const checked = checkSentences(sentences);
+    const found = this.#compute(checked, wanted, 1);
+    return checked.map((tokens, at) => new Layers(found[at], [wanted.length, tokens.length, this.dim]));
+  }
+
+  /** Compute the surprisal of every token; see index.d.ts. */
+  surprisal(sentences, { nExpected = 0 } = {}) {
+    this.#checkPredicts();
+    return checkSentences(sentences).map((tokens) => {
+      const words = [BEGIN_SENTENCE, ...tokens, END_SENTENCE];
+      const ids = words.map((word) => this.vocabulary.id(word));
+      const nats = this.config.directions.map(() => new Float32Array(words.length).fill(NaN));
+      const expected = nExpected ? [] : null;
+      for (const [position, scores] of this.#scores(tokens, 0, words.length)) {
+        scores.forEach((one, direction) => {
+          if (one) nats[direction][position] = surprisalOf(one, ids[position]);
+        });
+        if (expected && position > 0 && position < words.length - 1) {
+          expected.push(this.#expectedWords(scores, this.expectations, nExpected, false));
+        }
+      }
+      const total = (one) => one.reduce((sum, value) => sum + (Number.isNaN(value) ? 0 : value), 0);
+      const isUnknown = ids.map((id) => id === this.vocabulary.unknownId);
+      return { tokens: words, nats, isUnknown, totalNats: nats.map(total), ...(expected && { expected }) };
+    });
+  }
+
+  /** Find the words that the model expects at a position; see index.d.ts. */
+  substitutes(sentence, position, { direction, n = 10, specialWords = false } = {}) {
+    const [tokens] = checkSentences([sentence]);
+    const chosen = direction ?? this.expectations.at(-1);
+    if (!this.expectations.includes(chosen)) {
+      throw new Error(`direction is '${chosen}'. This model has ${this.expectations.join(", ")}.`);
+    }
+    if (!(Number.isInteger(position) && position >= 0 && position < tokens.length)) {
+      throw new RangeError(`position is ${position}, but the sentence has ${tokens.length} tokens, from 0.`);
+    }
+    if (!(Number.isInteger(n) && n > 0)) throw new RangeError(`n is ${n}; ask for at least 1 word.`);
+    const [[, scores]] = this.#scores(tokens, position + 1, position + 2);
+    return this.#expectedWords(scores, [chosen], n, specialWords)[chosen];
+  }
+
+  /** What `substitutes` can answer for: each direction, and both together if there are two. */
+  get expectations() {
+    const { directions } = this.config;
+    return directions.length > 1 ? [...directions, "both"] : directions;
+  }
+
+  /** Compute one vector per sentence; see index.d.ts. */
+  sentenceVectors(sentences) {
+    const checked = checkSentences(sentences);
+    const layers = this.#pooling.layers(this.nLayers);
+    const found = this.#compute(checked, layers, 1);
+    return checked.map((tokens, at) => this.#pooling.pool(tokens, found[at], layers.length, this.dim));
+  }
+
+  /** Compute layers of sentences in batches, `(wanted, positions, dim)` each, without `nEdges` positions at both ends. */
+  #compute(sentences, wanted, nEdges) {
+    const results = [];
+    let batch = [];
+    let nPositions = 0;
+    const flush = () => {
+      if (batch.length) results.push(...this.#computeBatch(batch, wanted, nEdges));
+      batch = [];
+      nPositions = 0;
+    };
+    for (const tokens of sentences) {
+      if (nPositions + tokens.length + 2 > BATCH_TOKENS) flush();
+      batch.push(tokens);
+      nPositions += tokens.length + 2;
+    }
+    flush();
+    return results;
+  }
+
+  #computeBatch(sentences, wanted, nEdges) {
+    const { ids, rows } = this.#number(sentences);
+    const { layers } = this.#engine.layers(ids, rows, wanted, this.#start, { nEdges });
+    for (const numbers of layers) checkFinite(numbers);
+    return layers;
+  }
+
+  /** Add boundaries, and number the distinct tokens. */
+  #number(sentences) {
+    const numbers = new Map();
+    const rows = sentences.map((tokens) =>
+      [BEGIN_SENTENCE, ...tokens, END_SENTENCE].map((token) => {
+        if (!numbers.has(token)) numbers.set(token, numbers.size);
+        return numbers.get(token);
+      }),
+    );
+    return { ids: encodeTokens([...numbers.keys()], this.config.charCnn.maxChars), rows };
+  }
+
+  #stateAfterAnEmptySentence() {
+    const { ids, rows } = this.#number([[]]);
+    return this.#engine.layers(ids, rows, [], zeroState(this.config), { returnsState: true }).state;
+  }
+
+  #checkPredicts() {
+    if (!this.canPredict) throw new Error("The model has no softmax and vocabulary here, so it cannot predict words.");
+  }
+
+  /**
+   * Yield positions of a sentence with boundaries, and what each direction expects there: the forward LSTM has read the
+   * tokens before, the backward LSTM those after.
+   */
+  *#scores(tokens, first, last) {
+    this.#checkPredicts();
+    const { dim, outputDim, nLayers, readBackward } = this.config;
+    const [top] = this.#compute([tokens], [nLayers], 0);
+    const nPositions = tokens.length + 2;
+    for (let start = first; start < last; start += POSITIONS_AT_ONCE) {
+      const positions = Array.from({ length: Math.min(POSITIONS_AT_ONCE, last - start) }, (_, at) => start + at);
+      const rows = [];
+      const places = positions.map((position) =>
+        readBackward.map((backward, direction) => {
+          const from = backward ? position + 1 : position - 1;
+          if (from < 0 || from >= nPositions) return null;
+          const begin = from * outputDim + direction * dim;
+          return rows.push(top.subarray(begin, begin + dim)) - 1;
+        }),
+      );
+      const scores = this.#softmax.multiply(rows).map((row) => new Scores(row, this.vocabulary.specialIds));
+      for (const [at, position] of positions.entries()) {
+        yield [position, places[at].map((place) => (place === null ? null : scores[place]))];
+      }
+    }
+  }
+
+  #expectedWords(scores, directions, n, specialWords) {
+    const { vocabulary } = this;
+    const found = directions.map((direction) => {
+      const own = direction === "both" ? scores : [scores[this.config.directions.indexOf(direction)]];
+      return [direction, bestWords(own, vocabulary, n, specialWords)];
+    });
+    return Object.fromEntries(found);
+  }
+}
+
+function openSoftmax(library, bytes, { kind }, vocabulary, { dim }) {
+  if (kind !== "full") {
+    throw new Error(
+      `The softmax of this model is ${kind}, which the JavaScript package does not have. Load it with { predicts: false } ` +
+        "for vectors, or use Python.",
+    );
+  }
+  if (!vocabulary) throw new Error("The model has a softmax but no vocab.txt that names its words.");
+  const nWords = vocabulary.words.length;
+  const tensors = new Tensors(bytes, "softmax.safetensors");
+  tensors.check({ weight: [nWords, dim], bias: [nWords] });
+  return new PackedMatrix(library, tensors, nWords, dim);
+}
+
+const zeroState = ({ nDirections, nLayers, dim, hiddenDim }) => ({
+  hidden: new Float32Array(nDirections * nLayers * dim),
+  cell: new Float32Array(nDirections * nLayers * hiddenDim),
+});
+
+/** Return the state that every sentence starts from; null for that after an empty sentence. */
+function startState(start, tensors, config) {
+  if (start === "zero") return zeroState(config);
+  if (!tensors.has("warm_state.hidden")) return null;
+  const { nDirections, nLayers, dim, hiddenDim } = config;
+  const shape = (size) => [nDirections, nLayers, 1, size];
+  tensors.check({ "warm_state.hidden": shape(dim), "warm_state.cell": shape(hiddenDim) });
+  return { hidden: tensors.read("warm_state.hidden"), cell: tensors.read("warm_state.cell") };
+}
+
+function checkSentences(sentences) {
+  const split = "Split raw text with tokenize(text).";
+  if (!Array.isArray(sentences)) throw new TypeError(`Expected an array of tokenized sentences. ${split}`);
+  for (const tokens of sentences) {
+    if (!Array.isArray(tokens)) throw new TypeError(`Expected a sentence as an array of tokens, but got ${typeof tokens}. ${split}`);
+    const wrong = tokens.find((token) => typeof token !== "string");
+    if (wrong !== undefined) throw new TypeError(`Expected tokens to be strings, but got ${typeof wrong}.`);
+  }
+  return sentences;
+}
+
+function checkFinite(numbers) {
+  for (let at = 0; at < numbers.length; at++) {
+    if (!Number.isFinite(numbers[at])) throw new Error("The model computes NaN or infinity: its weights are too large.");
+  }
+}

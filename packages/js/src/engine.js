@@ -1,0 +1,368 @@
+// The C functions of the engine, compiled to WebAssembly, and the packed weights of one model.
+
+import { CONSTANTS, FUNCTIONS, STRUCTS } from "./header.js";
+import { readBytes } from "./files.js";
+
+const SIZES = { pointer: 4, int64: 8, float: 4 };
+const ONE_THREAD = 1;
+
+let compiled = null; // the module, compiled once for all models
+
+/**
+ * Start the engine, with memory of its own.
+ * @param {ArrayBuffer|Uint8Array|URL|string} [source] The WebAssembly file, or where it is; that of this package if not given.
+ * @returns {Promise<Library>}
+ */
+export async function openLibrary(source) {
+  if (!source) compiled ??= compileOwn();
+  const module = await (source ? compile(source) : compiled);
+  const instance = await WebAssembly.instantiate(module, {});
+  instance.exports._initialize();
+  return new Library(instance.exports);
+}
+
+async function compileOwn() {
+  try {
+    return await compile(new URL("./elmokit.wasm", import.meta.url));
+  } catch (error) {
+    compiled = null; // so that the next call tries again
+    throw error;
+  }
+}
+
+async function compile(source) {
+  const bytes = source instanceof ArrayBuffer || ArrayBuffer.isView(source) ? source : await readBytes(source);
+  try {
+    return await WebAssembly.compile(bytes);
+  } catch (error) {
+    throw new Error(`This program cannot run the engine, which needs WebAssembly with 128-bit SIMD: ${error.message}`);
+  }
+}
+
+/** The functions of `elmokit.h`, by their names without `elmokit_`, and the memory that they work on. */
+export class Library {
+  constructor(exports) {
+    this.exports = exports;
+    for (const [name, kinds] of Object.entries(FUNCTIONS)) {
+      const called = exports[`elmokit_${name}`];
+      this[name] = (...given) => Number(called(...given.map((value, at) => (kinds[at] === "int64" ? BigInt(value) : value))) ?? 0);
+    }
+  }
+
+  /** Call a function with an arena, whose memory is given back when the function returns. */
+  within(work) {
+    const arena = new Arena(this.exports);
+    try {
+      return work(arena);
+    } finally {
+      arena.release();
+    }
+  }
+
+  /** Return the number that a C function wrote to an address. */
+  pointerAt(address) {
+    return new DataView(this.exports.memory.buffer).getUint32(address, true);
+  }
+
+  /** Copy numbers out of the engine's memory. */
+  floats(address, n) {
+    return new Float32Array(this.exports.memory.buffer, address, n).slice();
+  }
+
+  /** Throw the error of a reason that a C function returned; do nothing for 0. */
+  check(reason) {
+    if (!reason) return;
+    const name = Object.keys(CONSTANTS).find((key) => CONSTANTS[key] === reason);
+    if (name === "NO_MEMORY") throw new RangeError("There is too little memory for the model or the sentences.");
+    throw new Error(`The engine refuses the model or the sentences: ${name ?? reason}.`);
+  }
+}
+
+/** Memory for the arguments of some calls. */
+class Arena {
+  #exports;
+  #taken = [];
+
+  constructor(exports) {
+    this.#exports = exports;
+  }
+
+  take(nBytes) {
+    const address = this.#exports.malloc(Math.max(8, nBytes));
+    if (!address) throw new RangeError("There is too little memory for the model or the sentences.");
+    this.#taken.push(address);
+    return address;
+  }
+
+  release() {
+    for (const address of this.#taken.splice(0)) this.#exports.free(address);
+  }
+
+  /** @param {ArrayLike<number>|null|undefined} numbers None gives a null pointer. */
+  floats(numbers) {
+    if (!numbers) return 0;
+    const address = this.take(4 * numbers.length);
+    new Float32Array(this.#exports.memory.buffer, address, numbers.length).set(numbers);
+    return address;
+  }
+
+  /** Whole numbers of 64 bits. */
+  ids(numbers) {
+    const address = this.take(8 * numbers.length);
+    const halves = new Int32Array(this.#exports.memory.buffer, address, 2 * numbers.length);
+    for (let at = 0; at < numbers.length; at++) {
+      halves[2 * at] = numbers[at];
+      halves[2 * at + 1] = numbers[at] < 0 ? -1 : 0;
+    }
+    return address;
+  }
+
+  pointers(addresses) {
+    const address = this.take(4 * addresses.length);
+    new Uint32Array(this.#exports.memory.buffer, address, addresses.length).set(addresses);
+    return address;
+  }
+
+  /** Structs of one kind, one after the other. Fields that are not given are 0. */
+  structs(name, listed) {
+    const { size, fields } = layout(name);
+    const address = this.take(size * listed.length);
+    const view = new DataView(this.#exports.memory.buffer, address, size * listed.length);
+    const write = {
+      pointer: (at, value) => view.setUint32(at, value, true),
+      int64: (at, value) => view.setBigInt64(at, BigInt(value), true),
+      float: (at, value) => view.setFloat32(at, value, true),
+    };
+    listed.forEach((values, number) => {
+      for (const { name: field, kind, at } of fields) write[kind](number * size + at, values[field] ?? 0);
+    });
+    return address;
+  }
+}
+
+/** Where C puts the fields of a struct: each at a multiple of its size, and the whole at one of the largest. */
+function layout(name) {
+  let end = 0;
+  const fields = STRUCTS[name].map(([field, kind]) => {
+    const at = Math.ceil(end / SIZES[kind]) * SIZES[kind];
+    end = at + SIZES[kind];
+    return { name: field, kind, at };
+  });
+  const alignment = Math.max(...fields.map(({ kind }) => SIZES[kind]));
+  return { size: Math.ceil(end / alignment) * alignment, fields };
+}
+
+/** The packed token layer and LSTM layers of a biLM. */
+export class Engine {
+  #library;
+  #config;
+  #tokens;
+  #lstm;
+
+  /**
+   * @param {Library} library
+   * @param {import("./config.js").Config} config
+   * @param {import("./files.js").Tensors} tensors Each is read once, when it is packed.
+   * @param {string} precision The lowest one in which weights may be computed.
+   */
+  constructor(library, config, tensors, precision) {
+    this.#library = library;
+    this.#config = config;
+    const number = library.within((arena) => {
+      const name = new TextEncoder().encode(`${precision}\0`);
+      const address = arena.take(name.length);
+      new Uint8Array(library.exports.memory.buffer, address, name.length).set(name);
+      return library.precision(address);
+    });
+    if (number < 0) throw new Error(`precision is '${precision}'. Use 'float32', 'bfloat16', 'int8' or 'int7'.`);
+    // The largest layers first: their weights in float32 are freed before the packed ones have reached their full size.
+    this.#lstm = this.#packLayers(tensors, number);
+    this.#tokens = this.#packTokens(tensors, number);
+  }
+
+  #open(kind, struct, precision, arena) {
+    const handle = arena.take(4);
+    this.#library.check(this.#library[`open_${kind}`](struct, precision, handle));
+    return this.#library.pointerAt(handle);
+  }
+
+  #packLayers(tensors, precision) {
+    const { nDirections, readBackward, nLayers, dim, hiddenDim, cellClip, outputClip, skipConnections } = this.#config;
+    const library = this.#library;
+    const lstm = library.within((arena) => {
+      const sizes = arena.structs("lstm_sizes", [
+        {
+          n_directions: nDirections,
+          reads_backward: arena.ids(readBackward.map(Number)),
+          n_layers: nLayers,
+          dim,
+          hidden_dim: hiddenDim,
+          cell_clip: cellClip,
+          output_clip: outputClip,
+          adds_inputs: Number(skipConnections),
+        },
+      ]);
+      return this.#open("lstm", sizes, precision, arena);
+    });
+    for (let direction = 0; direction < nDirections; direction++) {
+      for (let layer = 0; layer < nLayers; layer++) {
+        const read = (name) => tensors.readIfPresent(`directions.${direction}.layers.${layer}.${name}`);
+        library.within((arena) => {
+          const parts = ["weight", "bias", "projection"].map((name) => arena.floats(read(name)));
+          library.check(library.pack_layer(lstm, direction, layer, ...parts));
+        });
+      }
+    }
+    return lstm;
+  }
+
+  #packTokens(tensors, precision) {
+    const { charCnn, dim } = this.#config;
+    const library = this.#library;
+    const read = (name) => tensors.readIfPresent(`token_layer.${name}`);
+    const tokens = library.within((arena) => {
+      const floats = (name) => arena.floats(read(name));
+      const each = (part) => arena.pointers(charCnn.filters.map((_, number) => floats(`convolutions.${number}.${part}`)));
+      const weights = arena.structs("token_weights", [
+        {
+          n_characters: charCnn.nCharacters + 1,
+          character_dim: charCnn.dim,
+          characters: floats("char_embedding.weight"),
+          n_convolutions: charCnn.filters.length,
+          widths: arena.ids(charCnn.filters.map(([width]) => width)),
+          n_filters: arena.ids(charCnn.filters.map(([, count]) => count)),
+          filters: each("weight"),
+          filter_biases: each("bias"),
+          uses_tanh: Number(charCnn.activation === "tanh"),
+          n_highways: charCnn.nHighways,
+          projection: floats("projection.weight"),
+          projection_bias: floats("projection.bias"),
+          output_dim: dim,
+        },
+      ]);
+      return this.#open("tokens", weights, precision, arena);
+    });
+    for (let number = 0; number < charCnn.nHighways; number++) {
+      library.within((arena) => {
+        const parts = ["transform.weight", "transform.bias", "gate.weight", "gate.bias"];
+        const packed = parts.map((part) => arena.floats(read(`highways.${number}.${part}`)));
+        library.check(library.pack_highway(tokens, number, ...packed));
+      });
+    }
+    return tokens;
+  }
+
+  /**
+   * Compute the layers of some sentences.
+   * @param {Int32Array} ids Of each distinct token its characters, one token after the other.
+   * @param {number[][]} sentences For each position of each sentence, boundaries included, a distinct token.
+   * @param {number[]} wanted The layers to return, in this order.
+   * @param {State} start The state before the first position.
+   * @param {{nEdges?: number, returnsState?: boolean}} [options] Positions at both ends that are not returned.
+   * @returns {{layers: Float32Array[], state: State|null}} For each sentence `(wanted, positions, output size)`; the state is
+   *   that after the first sentence.
+   */
+  layers(ids, sentences, wanted, start, { nEdges = 0, returnsState = false } = {}) {
+    const { nDirections, nLayers, dim, hiddenDim, outputDim, charCnn } = this.#config;
+    const library = this.#library;
+    return library.within((arena) => {
+      const nTokens = ids.length / charCnn.maxChars;
+      const vectors = arena.take(4 * nTokens * dim);
+      library.check(
+        library.token_vectors(this.#tokens, ONE_THREAD, nTokens, charCnn.maxChars, arena.ids(ids), vectors),
+      );
+      const slots = Array.from({ length: nLayers + 1 }, (_, layer) => wanted.indexOf(layer));
+      const sizes = sentences.map((words) => Math.max(0, words.length - 2 * nEdges));
+      const outputs = sizes.map((n) => arena.take(4 * wanted.length * n * outputDim));
+      const rows = sentences.map((words, number) => ({
+        length: words.length,
+        words: arena.ids(words),
+        layers: outputs[number],
+        layer_stride: sizes[number] * outputDim,
+      }));
+      const nStates = nDirections * nLayers * sentences.length;
+      const end = returnsState ? [arena.take(4 * nStates * dim), arena.take(4 * nStates * hiddenDim)] : [0, 0];
+      const batch = arena.structs("batch", [
+        {
+          n_rows: rows.length,
+          rows: arena.structs("row", rows),
+          vectors,
+          slots: arena.ids(slots),
+          place_stride: outputDim,
+          n_edges: nEdges,
+          first_direction: 0,
+          last_direction: nDirections,
+          start_rows: 1,
+          start_hidden: arena.floats(start.hidden),
+          start_cell: arena.floats(start.cell),
+          end_hidden: end[0],
+          end_cell: end[1],
+        },
+      ]);
+      library.check(library.layers(this.#lstm, ONE_THREAD, batch));
+      const layers = outputs.map((address, number) => library.floats(address, wanted.length * sizes[number] * outputDim));
+      if (!returnsState) return { layers, state: null };
+      const state = { hidden: library.floats(end[0], nStates * dim), cell: library.floats(end[1], nStates * hiddenDim) };
+      return { layers, state };
+    });
+  }
+}
+
+/**
+ * The LSTM state of one row: each layer's last output `(directions, layers, dim)` and cells `(directions, layers, hiddenDim)`.
+ * @typedef {{hidden: Float32Array, cell: Float32Array}} State
+ */
+
+/** A matrix of a softmax, packed in parts of some thousand words, so that its weights in float32 take little memory. */
+export class PackedMatrix {
+  #library;
+  #parts = [];
+
+  /**
+   * @param {Library} library
+   * @param {import("./files.js").Tensors} tensors
+   * @param {number} nRows Of the tensors `weight` and `bias`.
+   * @param {number} nInputs
+   */
+  constructor(library, tensors, nRows, nInputs, rowsAtOnce = 4096) {
+    this.#library = library;
+    this.nRows = nRows;
+    const bias = tensors.read("bias");
+    for (let first = 0; first < nRows; first += rowsAtOnce) {
+      const n = Math.min(rowsAtOnce, nRows - first);
+      const packed = library.within((arena) => {
+        const weight = arena.floats(tensors.read("weight", first, first + n));
+        const handle = arena.take(4);
+        const precision = 0; // float32: the most precise one has the lowest number
+        library.check(
+          library.open_matrix(precision, n, nInputs, weight, arena.floats(bias.subarray(first, first + n)), handle),
+        );
+        return library.pointerAt(handle);
+      });
+      this.#parts.push({ packed, first, n });
+    }
+  }
+
+  /**
+   * Multiply rows.
+   * @param {Float32Array[]} rows
+   * @returns {Float32Array[]} For each row its products with all rows of the matrix.
+   */
+  multiply(rows) {
+    const library = this.#library;
+    const results = rows.map(() => new Float32Array(this.nRows));
+    if (!rows.length) return results;
+    library.within((arena) => {
+      const inputs = arena.take(4 * rows.length * rows[0].length);
+      const view = new Float32Array(library.exports.memory.buffer, inputs, rows.length * rows[0].length);
+      rows.forEach((row, number) => view.set(row, number * row.length));
+      const outputs = arena.take(4 * rows.length * Math.max(...this.#parts.map(({ n }) => n)));
+      for (const { packed, first, n } of this.#parts) {
+        library.check(library.multiply(packed, ONE_THREAD, rows.length, inputs, outputs));
+        const products = new Float32Array(library.exports.memory.buffer, outputs, rows.length * n);
+        results.forEach((result, number) => result.set(products.subarray(number * n, (number + 1) * n), first));
+      }
+    });
+    return results;
+  }
+}

@@ -1,0 +1,4 @@
+export { Elmo, Layers } from "./elmo.js";
+export { NeighborIndex } from "./neighbors.js";
+export { splitAtSpaces, tokenize } from "./tokenize.js";
+export { Vocabulary } from "./vocabulary.js";

@@ -1,0 +1,99 @@
+// Surprisal and substitutes from the scores of all words at a position.
+
+// Each direction expects frequent words by itself, so the product of both counts their frequency twice, and is divided by this
+// power of it. As in elmokit/lm/substitutes.py.
+const UNIGRAM_POWER = 0.75;
+
+// e^x for x <= 0 with a relative error of 3e-9: a table for steps of 1/64, and a polynomial between them. A sentence needs a
+// million, and Math.exp takes four times as long.
+const [STEPS, LOWEST] = [64, -80]; // e^-80 is nothing next to e^0
+const POWERS = Float64Array.from({ length: 1 - LOWEST * STEPS }, (_, step) => Math.exp(-step / STEPS));
+function decay(x) {
+  if (!(x > LOWEST)) return 0;
+  const step = (-x * STEPS) | 0;
+  const rest = x + step / STEPS;
+  return POWERS[step] * (1 + rest * (1 + rest * (1 / 2 + rest * (1 / 6))));
+}
+
+/** The scores of all words at a position in one direction, with the logarithms of the sums of their exponentials. */
+export class Scores {
+  /**
+   * @param {Float32Array|Float64Array} values A score per word.
+   * @param {number[]} specialIds `<S>`, `</S>` and `<UNK>`, which are summed apart, so that both sums are exact.
+   */
+  constructor(values, specialIds) {
+    this.values = values;
+    this.specialIds = specialIds;
+    const [largest, total] = sum(values);
+    let special = 0;
+    for (const id of specialIds) special += decay(values[id] - largest);
+    /** Over all words. */
+    this.logSum = largest + Math.log(total);
+    /** Over all but the special ones. Where nearly all of the sum is theirs, a difference would have no digits left. */
+    this.logSumOfWords = special < 0.999 * total ? largest + Math.log(total - special) : this.#sumWithoutSpecial();
+  }
+
+  #sumWithoutSpecial() {
+    const others = this.values.slice();
+    for (const id of this.specialIds) others[id] = -Infinity;
+    const [largest, total] = sum(others);
+    return largest + Math.log(total);
+  }
+}
+
+/** Return the largest score, and the sum of the exponentials of what the others are below it. */
+function sum(values) {
+  let largest = -Infinity;
+  for (let id = 0; id < values.length; id++) if (values[id] > largest) largest = values[id];
+  let total = 0;
+  for (let id = 0; id < values.length; id++) total += decay(values[id] - largest);
+  return [largest, total];
+}
+
+/** Return the surprisal of a word in nats; never less than 0, which rounding could give. */
+export function surprisalOf(scores, id) {
+  return Math.max(0, scores.logSum - scores.values[id]);
+}
+
+/**
+ * Find the words of the largest probability.
+ * @param {Scores[]} scores Of one direction, or of both, whose probabilities are multiplied.
+ * @param {import("./vocabulary.js").Vocabulary} vocabulary
+ * @param {number} n
+ * @param {boolean} specialWords Whether `<S>`, `</S>` and `<UNK>` can be among them.
+ */
+export function bestWords(scores, vocabulary, n, specialWords) {
+  const { words, specialIds, logUnigram } = vocabulary;
+  let [total] = scores;
+  if (scores.length > 1) {
+    const [forward, backward] = scores;
+    const shift = forward.logSum + backward.logSum;
+    const values = new Float64Array(words.length);
+    for (let id = 0; id < values.length; id++) {
+      values[id] = forward.values[id] + backward.values[id] - shift - UNIGRAM_POWER * logUnigram[id];
+    }
+    total = new Scores(values, specialIds);
+  }
+  const logSum = specialWords ? total.logSum : total.logSumOfWords;
+  const omitted = new Set(specialWords ? [] : specialIds);
+  return largest(total.values, n, omitted).map((id) => ({
+    word: words[id],
+    probability: Math.exp(total.values[id] - logSum),
+    score: total.values[id],
+    wordId: id,
+  }));
+}
+
+/** Return the positions of the n largest numbers, the largest first; of equal ones the earlier. */
+export function largest(values, n, omitted = new Set()) {
+  const best = []; // few, so that inserting is cheap
+  for (let id = 0; id < values.length; id++) {
+    if (best.length === n && !(values[id] > values[best.at(-1)])) continue;
+    if (omitted.has(id)) continue;
+    let at = best.length;
+    while (at > 0 && values[best[at - 1]] < values[id]) at--;
+    best.splice(at, 0, id);
+    if (best.length > n) best.pop();
+  }
+  return best;
+}

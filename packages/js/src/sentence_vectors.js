@@ -1,0 +1,75 @@
+// One vector per sentence: a weighted mean of token vectors, whitened if the model stores a whitening.
+
+const DEFAULTS = { weighting: "sif", layers: 0, smoothing: 3e-4 };
+
+/** How the token vectors of a sentence become one vector. */
+export class SentencePooling {
+  #settings;
+  #vocabulary;
+  #mean = null;
+  #projection = null;
+  #nComponents = 0;
+
+  /**
+   * @param {Object|undefined} settings `sentence_pooling` of config.json.
+   * @param {import("./files.js").Tensors|null} whitening
+   * @param {import("./vocabulary.js").Vocabulary|null} vocabulary For the frequencies of words.
+   */
+  constructor(settings, whitening, vocabulary) {
+    this.#settings = { ...DEFAULTS, ...settings };
+    this.#vocabulary = vocabulary;
+    if (!whitening) return;
+    this.#mean = whitening.read("mean");
+    this.#projection = whitening.read("projection");
+    this.#nComponents = this.#projection.length / this.#mean.length;
+  }
+
+  /** Return the layers whose vectors are needed. */
+  layers(nLayers) {
+    const { layers } = this.#settings;
+    if (layers === "all" || layers === "average") return Array.from({ length: nLayers }, (_, layer) => layer);
+    if (layers === "top") return [nLayers - 1];
+    return Array.isArray(layers) ? layers : [layers];
+  }
+
+  /**
+   * Combine the vectors of a sentence's tokens.
+   * @param {string[]} tokens
+   * @param {Float32Array} vectors `(layers, tokens, dim)`
+   */
+  pool(tokens, vectors, nLayers, dim) {
+    const isAverage = this.#settings.layers === "average";
+    const mean = new Float64Array(isAverage ? dim : nLayers * dim);
+    const weights = tokens.map((token) => this.#weight(token));
+    const total = weights.reduce((sum, weight) => sum + weight, 0);
+    for (let layer = 0; layer < nLayers; layer++) {
+      tokens.forEach((_, token) => {
+        const first = (layer * tokens.length + token) * dim;
+        const share = weights[token] / total / (isAverage ? nLayers : 1);
+        const to = isAverage ? 0 : layer * dim;
+        for (let at = 0; at < dim; at++) mean[to + at] += share * vectors[first + at];
+      });
+    }
+    return tokens.length ? this.#whitened(mean) : new Float32Array(this.#nComponents || mean.length);
+  }
+
+  #whitened(mean) {
+    if (!this.#mean) return Float32Array.from(mean);
+    const sums = new Float64Array(this.#nComponents);
+    for (let at = 0; at < mean.length; at++) {
+      const difference = mean[at] - this.#mean[at];
+      for (let k = 0; k < sums.length; k++) sums[k] += difference * this.#projection[at * sums.length + k];
+    }
+    return Float32Array.from(sums);
+  }
+
+  /** Frequent words say little: a / (a + p). A word is at least as frequent as its lower-case form. */
+  #weight(token) {
+    const { weighting, smoothing } = this.#settings;
+    if (weighting === "mean") return 1;
+    const vocabulary = this.#vocabulary;
+    if (!vocabulary) throw new Error("Sentence vectors of this model need word frequencies, and it has no vocab.txt.");
+    const probability = Math.max(vocabulary.probability(token), vocabulary.probability(token.toLowerCase()));
+    return smoothing / (smoothing + probability);
+  }
+}

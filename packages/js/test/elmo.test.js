@@ -1,0 +1,189 @@
+// Everything against the numbers of the Python library. ELMOKIT_EXPECTED names a directory that `expected.py` filled; without
+// it, the Python of PYTHON, in which elmokit is installed, fills one.
+
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { mkdtempSync, readFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { describe, test } from "node:test";
+import { fileURLToPath, pathToFileURL } from "node:url";
+
+import { Elmo, NeighborIndex, splitAtSpaces, tokenize } from "elmokit";
+
+const expected = readExpected();
+const { sentences } = expected;
+const load = (precision, options) => Elmo.load(expected.model, { precision, ...options });
+
+function readExpected() {
+  let folder = process.env.ELMOKIT_EXPECTED;
+  if (!folder) {
+    folder = mkdtempSync(path.join(tmpdir(), "elmokit-"));
+    execFileSync(process.env.PYTHON ?? "python3", [fileURLToPath(new URL("expected.py", import.meta.url)), folder]);
+  }
+  return JSON.parse(readFileSync(path.join(folder, "expected.json"), "utf8"));
+}
+
+function assertClose(found, wanted, tolerance, what) {
+  assert.equal(found.length, wanted.length, what);
+  found.forEach((value, at) => {
+    const bound = tolerance * Math.max(1, Math.abs(wanted[at]));
+    assert.ok(Math.abs(value - wanted[at]) <= bound, `${what}: ${value} instead of ${wanted[at]} at ${at}`);
+  });
+}
+
+// In int8, a sum that is rounded differently in its last digit can move an input to the next of its 255 levels.
+for (const [precision, tolerance] of [["float32", 1e-5], ["int8", 0.05]]) {
+  describe(`the included model in ${precision}`, async () => {
+    const wanted = expected.included[precision];
+    const elmo = await load(precision);
+
+    test("has the vectors of the library", () => {
+      elmo.embed(sentences).forEach((layers, number) => {
+        assert.deepEqual(layers.shape, [3, sentences[number].length, 384]);
+        assertClose(layers.data, wanted.layers[number], tolerance, `sentence ${number}`);
+      });
+    });
+
+    test("has the surprisal of the library", () => {
+      elmo.surprisal(sentences).forEach((found, number) => {
+        assert.deepEqual(found.tokens, ["<S>", ...sentences[number], "</S>"]);
+        assert.deepEqual(found.isUnknown, wanted.is_unknown[number]);
+        assertClose(found.totalNats, wanted.total_nats[number], tolerance, `sentence ${number}`);
+        found.nats.forEach((row, direction) => {
+          const numbers = row.map((nats) => (Number.isNaN(nats) ? -1 : nats));
+          assertClose(numbers, wanted.nats[number][direction], tolerance, `sentence ${number}, direction ${direction}`);
+        });
+      });
+    });
+
+    test("expects the words of the library", () => {
+      for (const [direction, specialWords, words] of wanted.substitutes) {
+        const found = elmo.substitutes(sentences[0], 1, { direction, n: 6, specialWords });
+        if (precision === "float32") assert.deepEqual(found.map(({ word }) => word), words.map(({ word }) => word));
+        if (precision === "float32") assert.deepEqual(found.map(({ wordId }) => wordId), words.map((one) => one.word_id));
+        assertClose(found.map((one) => one.probability), words.map((one) => one.probability), tolerance, direction);
+        assertClose(found.map((one) => one.score), words.map((one) => one.score), tolerance, direction);
+      }
+    });
+
+    test("has the sentence vectors of the library", () => {
+      elmo.sentenceVectors(sentences).forEach((vector, number) => {
+        // A whitening multiplies small differences.
+        assertClose(vector, wanted.sentence_vectors[number], 10 * tolerance, `sentence ${number}`);
+      });
+    });
+
+    test("has the bits of the same C functions outside of WebAssembly", { skip: !expected.bits && "no plain C here" }, () => {
+      elmo.embed(sentences).forEach(({ data }, number) => {
+        assert.deepEqual([...new Uint32Array(data.buffer)], expected.bits[precision][number]);
+      });
+    });
+  });
+}
+
+test("a sentence has the same bits in any batch", async () => {
+  const elmo = await load("int8");
+  const together = elmo.embed(sentences);
+  sentences.forEach((tokens, number) => assert.deepEqual(elmo.embed([tokens])[0].data, together[number].data));
+  const many = Array.from({ length: 200 }, (_, at) => sentences[at % sentences.length]);
+  elmo.embed(many).forEach(({ data }, at) => assert.deepEqual(data, together[at % sentences.length].data));
+});
+
+test("a model of another shape, in float16, without a start state and a softmax", async () => {
+  const elmo = await Elmo.load(expected.random.model);
+  assert.equal(elmo.canPredict, false);
+  assert.deepEqual(elmo.expectations, ["backward"]);
+  elmo.embed(sentences).forEach(({ data, shape }, number) => {
+    assert.deepEqual(shape, [4, sentences[number].length, 11]);
+    assertClose(data, expected.random.layers[number], 1e-5, `sentence ${number}`);
+  });
+  assert.throws(() => elmo.surprisal(sentences), /no softmax/);
+});
+
+test("layers can be chosen", async () => {
+  const elmo = await load("int8", { predicts: false });
+  const [all] = elmo.embed(sentences);
+  const [some] = elmo.embed(sentences, { layers: [2, 0] });
+  assert.deepEqual(some.shape, [2, 6, 384]);
+  assert.deepEqual(some.vector(0, 3), all.vector(2, 3));
+  assert.deepEqual(some.vector(1, 3), all.vector(0, 3));
+  for (const layers of [[], [3], [0, 0], "top"]) assert.throws(() => elmo.embed(sentences, { layers }), /layers is/);
+  assert.throws(() => all.vector(3, 0), RangeError);
+});
+
+test("expected words of a whole sentence are those of its positions", async () => {
+  const elmo = await load("int8");
+  const long = Array.from({ length: 20 }, (_, at) => sentences[4][at % sentences[4].length]); // more than one block
+  const [{ expected: found }] = elmo.surprisal([long], { nExpected: 4 });
+  assert.equal(found.length, 20);
+  for (const position of [0, 14, 15, 16, 19]) {
+    for (const direction of elmo.expectations) {
+      assert.deepEqual(found[position][direction], elmo.substitutes(long, position, { direction, n: 4 }));
+    }
+  }
+});
+
+test("another start state gives other vectors", async () => {
+  const [warm, zero] = await Promise.all([load("int8"), load("int8", { start: "zero" })]);
+  assert.notDeepEqual(warm.embed(sentences)[0].data, zero.embed(sentences)[0].data);
+});
+
+test("tokens are those of NLTK", () => {
+  for (const [text, tokens] of expected.tokens) assert.deepEqual(tokenize(text), tokens, JSON.stringify(text));
+  assert.deepEqual(splitAtSpaces(" A\tbank .\n"), ["A", "bank", "."]);
+});
+
+test("neighbors are those of Python's index", async () => {
+  const { sentences: indexed, query, settings, found: wanted } = expected.neighbors;
+  const index = new NeighborIndex(await load(), indexed);
+  settings.forEach(({ among, n_neighbors: n }, number) => {
+    const found = index.neighbors(query, 2, { among, n });
+    const plain = (values) => values.map(({ similarity, ...rest }) => rest);
+    const similarities = (values) => values.map(({ similarity }) => similarity);
+    assert.deepEqual(plain(found.contextFree), plain(wanted[number].context_free));
+    assertClose(similarities(found.contextFree), similarities(wanted[number].context_free), 2e-4, "layer 0");
+    for (const layer of [1, 2]) {
+      assert.deepEqual(plain(found.layers[layer]), plain(wanted[number].layers[layer]));
+      assertClose(similarities(found.layers[layer]), similarities(wanted[number].layers[layer]), 2e-4, `layer ${layer}`);
+    }
+  });
+  assert.throws(() => index.neighbors(query, 2, { layers: [3] }), /no layer 3/);
+});
+
+test("a model is found by a path, a file URL and its web address", async () => {
+  const url = pathToFileURL(expected.model);
+  for (const source of [expected.model, path.relative(process.cwd(), expected.model), url, url.href, `${url.href}/`]) {
+    assert.equal((await Elmo.load(source, { predicts: false })).nLayers, 3);
+  }
+  const { createServer } = await import("node:http");
+  const server = createServer((request, response) => {
+    try {
+      response.end(readFileSync(path.join(expected.model, path.basename(request.url))));
+    } catch {
+      response.writeHead(404).end();
+    }
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  try {
+    const elmo = await Elmo.load(`http://127.0.0.1:${server.address().port}/model`);
+    assert.equal(elmo.canPredict, true);
+  } finally {
+    server.close();
+  }
+});
+
+test("mistakes are explained", async () => {
+  await assert.rejects(Elmo.load("/nowhere/at-all"), /config\.json does not exist/);
+  await assert.rejects(load("int4"), /precision is 'int4'/);
+  await assert.rejects(load("int8", { start: "hot" }), /start is 'hot'/);
+  await assert.rejects(load("int8", { wasm: new Uint8Array([1, 2, 3]) }), /WebAssembly with 128-bit SIMD/);
+  const elmo = await load("int8", { predicts: false });
+  assert.throws(() => elmo.embed("The bank"), /array of tokenized sentences/);
+  assert.throws(() => elmo.embed(["The bank"]), /sentence as an array of tokens/);
+  assert.throws(() => elmo.embed([["The", 5]]), /tokens to be strings/);
+  assert.throws(() => elmo.substitutes(sentences[0], 0), /cannot predict/);
+  const whole = await load("int8");
+  assert.throws(() => whole.substitutes(sentences[0], 6), /position is 6/);
+  assert.throws(() => whole.substitutes(sentences[0], 0, { direction: "up" }), /direction is 'up'/);
+});

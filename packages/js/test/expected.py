@@ -1,0 +1,140 @@
+"""Write what the Python library computes into a directory, for the tests to compare with: ``expected.py DIRECTORY``."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elmokit import Elmo, LanguageModel, SentenceEmbedder, open_model, save_model
+from elmokit.embedding.start_state import start_state
+from elmokit.engine import compiler
+from elmokit.engine.config import BiLMConfig, CharCNNConfig, tensor_shapes
+from elmokit.engine.engine import Engine
+from elmokit.engine.instruction_sets import EMULATED, machine
+from elmokit.engine.network import NetworkInput
+from elmokit.engine.precision import Precision
+from elmokit.evaluation.occurrences import build_index
+from elmokit.formats.folder import included_model
+from elmokit.formats.model import PretrainedBiLM, Weights
+from elmokit.storage.text_files import split_tokens
+from elmokit.text.batching import number_tokens
+from elmokit.text.tokenize import treebank_tokenizer
+
+SENTENCES = [
+    ["The", "bank", "raised", "its", "rate", "."],
+    ["Zebras", "xyzzyq", "na\u00efve", "\u65e5\u672c\u8a9e", "\U0001f600", "\ud800x", "constructor"],
+    ["a" * 80],
+    [],
+    split_tokens("In the old house by the river , nobody had lived for twenty years , and its windows were broken ."),
+]
+RAW = [
+    'He said, "It\'s 5.5% (can\'t), isn\'t it?" -- "No."',
+    "I'm gonna go; gimme $3.88, cannot wait... 'Tis the dogs' bowl, d'ye see?",
+    "\u201cCurly\u201d quotes\u2014and dashes: at 10:30, e.g. here.\n",
+    "Good muffins cost $3.88 in New York.  Please buy me two of them.",
+    "``a'' ''b`` [c] {d} <e> & #f @g *h* 'twas wanna  lemme gotta more'n 'll 'S ",
+    "",
+    " \u3000\x85 ",
+]
+PARTS = ["a", "It's", "n't", "'", "''", '"', "``", ".", "...", ",", ":", "5", "x.", "(", ")", " ", " ", "can",
+         "\n", "\u2019", "\u00bb", "-", "--", "?", "U.S.", "wanna", "'t", "is", "K", "\u0663", "not"]  # fmt: skip
+N_RANDOM = 2000
+
+
+def main(folder: Path) -> None:
+    """Write ``expected.json``, and a random model."""
+    included = {precision: computed(precision) for precision in ("float32", "int8")}
+    expected = {
+        "model": str(included_model()),
+        "sentences": SENTENCES,
+        "included": included,
+        "bits": bits(),
+        "random": random_model(folder / "random"),
+        "tokens": tokens(),
+        "neighbors": neighbors(folder / "index"),
+    }
+    (folder / "expected.json").write_text(json.dumps(expected), encoding="ascii")
+
+
+def computed(precision: Precision) -> dict[str, Any]:
+    """Compute everything about the sentences with the included model."""
+    elmo, lm = Elmo.from_pretrained(precision=precision), LanguageModel.from_pretrained(precision=precision)
+    (sentence, *_) = SENTENCES
+    scored = lm.surprisal(SENTENCES)
+    return {
+        "layers": [array.ravel().tolist() for array in elmo.embed(SENTENCES)],
+        "nats": [np.nan_to_num(one.nats, nan=-1).tolist() for one in scored],
+        "is_unknown": [one.is_unknown.tolist() for one in scored],
+        "total_nats": [one.total_nats for one in scored],
+        "substitutes": [
+            [direction, special, [word._asdict() for word in found]]
+            for direction in ("forward", "backward", "both")
+            for special in (False, True)
+            if (found := lm.substitutes(sentence, 1, direction, 6, special_words=special))
+        ],
+        "sentence_vectors": SentenceEmbedder(elmo).embed(SENTENCES).tolist(),
+    }
+
+
+def bits() -> dict[str, list[list[int]]] | None:
+    """Compute the vectors by the same C functions for this processor, with products of integers in plain C.
+
+    Nothing is rounded differently there, if the compiler does not combine multiplications and additions: without a
+    flag, it does not for x86. None where that is not to be had.
+    """
+    if machine() != "x86_64" or compiler.load_library() is None:
+        return None
+    library, model = compiler.build("emulated", EMULATED), open_model()
+    batch = number_tokens(SENTENCES)
+    found = {}
+    precisions: Sequence[Precision] = ("float32", "int8")
+    for precision in precisions:
+        engine = Engine(model.config, model.arrays, precision, library)
+        vectors = engine.token_vectors(model.encode(batch.words))
+        inputs = NetworkInput(vectors, batch.index, batch.lengths, start_state(model))
+        layers, _ = engine.layers(inputs, [0, 1, 2], n_edges=1)
+        found[precision] = [array.ravel().view(np.uint32).tolist() for array in layers]
+    return found
+
+
+def random_model(folder: Path) -> dict[str, Any]:
+    """Save a model unlike the included one, in float16, and compute vectors: odd sizes do not fill the vectors of C."""
+    cnn = CharCNNConfig(((1, 5), (3, 6)), char_dim=3, n_highway=2, activation="tanh", max_chars=11)
+    config = BiLMConfig(
+        cnn, projection_dim=11, hidden_dim=11, n_layers=3, cell_clip=None, projection_clip=None, skip_connections=False,
+        bidirectional=False, backward_only=True,
+    )  # fmt: skip
+    generator = np.random.default_rng(0)
+    arrays = {name: generator.normal(0, 0.4, shape).astype(np.float32) for name, shape in tensor_shapes(config).items()}
+    save_model(PretrainedBiLM(Weights(config, arrays), "elmokit"), folder, storage="float16")
+    elmo = Elmo.from_pretrained(folder)
+    return {"model": str(folder), "layers": [array.ravel().tolist() for array in elmo.embed(SENTENCES)]}
+
+
+def tokens() -> list[tuple[str, list[str]]]:
+    """Split sentences into tokens: those above, and random ones of parts on which the rules act."""
+    chosen = random.Random(0)
+    made = ["".join(chosen.choices(PARTS, k=chosen.randrange(1, 12))) for _ in range(N_RANDOM)]
+    split = treebank_tokenizer()
+    return [(text, split(text)) for text in [*RAW, *made]]
+
+
+def neighbors(folder: Path) -> dict[str, Any]:
+    """Find neighbors of a word among some sentences; two are equal."""
+    elmo = Elmo.from_pretrained()
+    sentences = [*SENTENCES[:1], *SENTENCES[4:], *SENTENCES[:2], split_tokens("A bank by the old river .")]
+    index = build_index(elmo, lambda: iter(sentences), folder)
+    queries = [{"among": among, "n_neighbors": n} for among in ("any", "same", "other") for n in (1, 5)]
+    query = split_tokens("The old bank by the river .")
+    found = [index.neighbors(elmo, query, 2, **settings).to_dict() for settings in queries]  # type: ignore[arg-type]
+    return {"sentences": sentences, "query": query, "settings": queries, "found": found}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
