@@ -6,6 +6,7 @@
 # make wasm   compile the engine to WebAssembly for packages/js, with zig: after changes of its C files
 # make release-check  build the source distribution and a wheel for any platform, check them and try each in an empty environment
 # make campaign  damage files, interrupt commands, fill disks, attack the server (an hour, as root on Linux); PARTS="mutants disk" runs some parts, SCALE=0.01 less of each
+# make fuzz  fuzz every reader of foreign files and the server's bodies, guided by coverage, for MINUTES=5 each; FUZZ="hdf5 jsonnet" some
 # make integrations  test elmokit inside each library that it integrates with, each in an environment of its own (noxfile.py)
 # make docs   build the documentation site into site/; warnings are errors      make docs-serve  show it while you edit
 # make bench  measure tokens/s of every backend: SENTENCES=file, PEER="--peer-python ... --peer-script ..." (benchmarks/inference.py)
@@ -17,12 +18,14 @@ SENTENCES ?= examples/sentences.txt
 BENCH ?= bench
 PARTS ?=
 SCALE ?= 1
+FUZZ ?=
+MINUTES ?= 5
 # Not quiet: without pip's progress, nothing would be printed for minutes.
 PIP = $(BIN)/pip install --disable-pip-version-check --constraint constraints.txt
 # One process per core with one thread each: threads of several processes would compete for the cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-.PHONY: demo test quick coverage check campaign docs docs-serve wheel wheels wasm release-check integrations bench clean
+.PHONY: demo test quick coverage check campaign fuzz docs docs-serve wheel wheels wasm release-check integrations bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py vectors.hdf5
@@ -51,6 +54,9 @@ docs-serve: $(VENV)/installed-docs
 
 campaign: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.campaign --scale $(SCALE) $(PARTS)
+
+fuzz: $(VENV)/installed-fuzz
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(FUZZ)
 
 wheel:
 	PYTHON=$(PYTHON) .ci/wheel dist
@@ -87,6 +93,11 @@ $(VENV)/installed: pyproject.toml constraints.txt | $(VENV)/pip
 $(VENV)/installed-dev: pyproject.toml constraints.txt | $(VENV)/installed
 	@echo "Installing PyTorch and the other libraries that the tests need. The first time, this takes a few minutes."
 	$(PIP) --editable ".[dev]"
+	@touch $@
+
+# Not an extra: it has no wheel for every system that the tests run on.
+$(VENV)/installed-fuzz: constraints.txt | $(VENV)/installed-dev
+	$(PIP) atheris
 	@touch $@
 
 $(VENV)/installed-docs: pyproject.toml constraints.txt | $(VENV)/installed

@@ -50,6 +50,7 @@ _DAMAGE = (
     EOFError,
     NotImplementedError,
     RuntimeError,
+    OverflowError,  # a length in a header of a tar archive
     ValueError,
 )
 _DRIVE = re.compile(r"^[A-Za-z]:")

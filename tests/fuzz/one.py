@@ -1,0 +1,34 @@
+"""Fuzz one target in this process: ``python -m tests.fuzz.one TARGET CORPUS SEEDS [flags of libFuzzer]``."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import atheris
+
+
+def main() -> None:
+    """Read the target's name, and give the rest of the command line to libFuzzer."""
+    name = sys.argv.pop(1)
+    logging.disable()
+    with atheris.instrument_imports(include=["elmokit"]):
+        from tests.fuzz.targets import let_checksums_be_right, target
+    # As on the command line, a warning may be shown and is no error; here it would fill the log.
+    warnings.simplefilter("ignore")
+    let_checksums_be_right()
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        read = target(name)
+        read.prepare(Path(folder))
+
+        def run(data: bytes) -> None:
+            read(data, Path(folder))
+
+        atheris.Setup(sys.argv, run)
+        atheris.Fuzz()
+
+
+main()

@@ -1,0 +1,231 @@
+"""Readers of foreign files, and the server's bodies, as functions of bytes: what fuzzing calls.
+
+Each either reads the bytes, or refuses them with one of :data:`REFUSALS`. Anything else is a finding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from elmokit.errors import ElmoError
+from elmokit.formats import tf_bundle
+from elmokit.formats.archives import unpacked_model
+from elmokit.formats.bilm_tf_hdf5 import read_hdf5
+from elmokit.formats.folder import load_folder
+from elmokit.formats.many_langs import read_entries
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.pickles import read_matrix, read_state_dict
+from elmokit.formats.tf_checkpoint import read_checkpoint
+from elmokit.formats.tf_hub import TFHub
+from elmokit.storage.tensor_file import StoredTensors, TensorFile
+from elmokit.tasks.allennlp_import.simple_jsonnet import NotSimpleError, parse_simple, starts_with_key
+from elmokit.text.vocabulary import Vocabulary, read_words
+
+HERE = Path(__file__).parent
+CORPUS = HERE / "corpus"
+FIXED = HERE / "fixed"
+"""Files that a fuzzed one needs next to it."""
+REFUSALS = (ElmoError, NotSimpleError)
+MAX_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reader.
+
+    Attributes:
+        read: Gets the path of a file with the bytes, alone in its directory.
+        name: The name of that file.
+        fixed: The directory in ``FIXED`` with further files to put there.
+    """
+
+    read: Callable[[Path], object]
+    name: str
+    fixed: str | None = None
+
+    def __call__(self, data: bytes, folder: Path) -> None:
+        """Write the bytes to an empty directory, and read them or see them refused."""
+        path = folder / self.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        try:
+            self.read(path)
+        except REFUSALS:
+            pass
+        finally:
+            path.unlink()
+
+    def prepare(self, folder: Path) -> None:
+        """Put the further files into a directory."""
+        if self.fixed is not None:
+            shutil.copytree(FIXED / self.fixed, folder, dirs_exist_ok=True)
+
+    def close(self) -> None:
+        """Do nothing: it holds nothing."""
+
+
+def _arrays(model: PretrainedBiLM) -> None:
+    """Read every tensor of a model: those of a file are read when they are asked for."""
+    for _ in model.arrays.items():
+        pass
+    if model.softmax is not None:
+        for _ in model.softmax.arrays.items():
+            pass
+
+
+def _bundle(path: Path) -> None:
+    bundle = tf_bundle.TensorBundle(path.with_suffix(""))
+    for name in bundle.entries:
+        bundle.read(name)
+
+
+def _checkpoint(path: Path) -> None:
+    _arrays(read_checkpoint(path.with_suffix("")).model)
+
+
+def _archive(path: Path) -> None:
+    with unpacked_model(path) as unpacked:
+        sum(1 for _ in unpacked.folder.rglob("*"))
+
+
+def _safetensors(path: Path) -> None:
+    file = TensorFile(path)
+    tensors = StoredTensors(file, str(path))
+    for name in tensors.shapes:
+        tensors.read(name)
+
+
+def _jsonnet(path: Path) -> None:
+    text = path.read_bytes().decode("utf-8", "replace")
+    if starts_with_key(text):
+        text = f"{{{text}\n}}"
+    json.dumps(parse_simple(text, {"SEED": "1"}))
+
+
+def _vocabulary(path: Path) -> None:
+    words = read_words(path)
+    Vocabulary(words, strict=False).word_ids(words[:100])
+
+
+def _matrix(path: Path) -> None:
+    assert read_matrix(path).dtype == "float32"
+
+
+TARGETS: dict[str, Target] = {
+    "tf-bundle": Target(_bundle, "bundle.index", "tf-bundle"),
+    "tf-checkpoint": Target(_checkpoint, "model.ckpt-1.index", "tf-checkpoint"),
+    "saved-model": Target(
+        lambda path: _arrays(TFHub().load(path.parent.parent)), "variables/variables.index", "saved-model"
+    ),
+    "state-dict": Target(read_state_dict, "weights.pkl"),
+    "matrix": Target(_matrix, "matrix.pth"),
+    "archive": Target(_archive, "model.zip"),
+    "safetensors": Target(_safetensors, "model.safetensors"),
+    "model-directory": Target(lambda path: _arrays(load_folder(path.parent)), "config.json", "model-directory"),
+    "hdf5": Target(lambda path: _arrays(read_hdf5(path.with_name("options.json"), path)), "weights.hdf5", "hdf5"),
+    "options": Target(lambda path: _arrays(read_hdf5(path, path.with_name("weights.hdf5"))), "options.json", "options"),
+    "jsonnet": Target(_jsonnet, "config.jsonnet"),
+    "vocabulary": Target(_vocabulary, "words.txt"),
+    "compressed-vocabulary": Target(_vocabulary, "words.txt.gz"),
+    "entries": Target(lambda path: read_entries(path, 5), "word.dic"),
+}
+
+
+def let_checksums_be_right() -> None:
+    """Let every checksum of a bundle count as right in this process: chance does not find right ones."""
+
+    class Right:
+        def __ne__(self, other: object) -> bool:
+            return False
+
+    tf_bundle.masked_crc32c = lambda octets: Right()  # type: ignore[assignment, return-value]
+
+
+class ServerTarget:
+    """The server, called without HTTP: the first byte chooses the path, the rest is the body."""
+
+    PATHS = ("embeddings", "tokens", "surprisal", "substitutes", "neighbors")
+
+    def __init__(self) -> None:
+        from elmokit.embedding.elmo import Elmo
+        from elmokit.serve.app import create_app
+        from elmokit.serve.config import ServeConfig
+        from elmokit.serve.served_model import ServedModel
+
+        self.folder = tempfile.TemporaryDirectory()
+        config = ServeConfig(batch_wait_ms=0.0, max_request_tokens=2000, timeout_seconds=20)
+        elmo = Elmo.from_pretrained(FIXED / "served")
+        self.app = create_app(ServedModel(elmo, config, Path(self.folder.name)), config)
+        self.loop = asyncio.new_event_loop()
+        self.events: asyncio.Queue[Any] = asyncio.Queue()
+        self.lifespan = self.loop.create_task(self._lifespan())
+        self.loop.run_until_complete(self._started())
+
+    async def _lifespan(self) -> None:
+        await self.app({"type": "lifespan", "asgi": {"version": "3.0"}}, self.events.get, self._ignore)
+
+    async def _started(self) -> None:
+        await self.events.put({"type": "lifespan.startup"})
+        await asyncio.sleep(0.5)
+
+    async def _ignore(self, message: Any) -> None:
+        return None
+
+    def prepare(self, folder: Path) -> None:
+        """Do nothing: it needs no files."""
+
+    def close(self) -> None:
+        """Stop the server."""
+        self.events.put_nowait({"type": "lifespan.shutdown"})
+        self.loop.run_until_complete(self.lifespan)
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
+        self.folder.cleanup()
+
+    def __call__(self, data: bytes, folder: Path) -> None:
+        """Send a body and check the status of the answer."""
+        status = self.loop.run_until_complete(
+            self._ask(self.PATHS[data[0] % len(self.PATHS)] if data else "tokens", data[1:])
+        )
+        # 503 is a request that takes long on a busy machine; nothing else may be the server's fault.
+        if status >= 500 and status != 503:
+            raise AssertionError(f"the status is {status}")
+
+    async def _ask(self, path: str, body: bytes) -> int:
+        left = asyncio.Event()
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
+        status = 0
+
+        async def receive() -> Any:
+            if messages:
+                return messages.pop()
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            nonlocal status
+            status = message.get("status", status)
+
+        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+        scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http"}
+        scope |= {"path": f"/v1/{path}", "raw_path": f"/v1/{path}".encode(), "query_string": b"", "root_path": ""}
+        scope |= {"headers": headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2), "state": {}}
+        await self.app(scope, receive, send)
+        left.set()
+        return status
+
+
+SERVER = "http-bodies"
+NAMES = (*TARGETS, SERVER)
+
+
+def target(name: str) -> Any:
+    """Return a target by its name; the server is started for its."""
+    return ServerTarget() if name == SERVER else TARGETS[name]
