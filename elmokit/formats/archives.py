@@ -140,6 +140,8 @@ def _unpack_zip(path: Path, folder: Path, wanted: Sequence[str]) -> list[str]:
         members = archive.infolist()
         limit = _Limit(path, folder)
         for member in members:
+            if not member.filename:
+                raise _unsafe(path, member.filename, "has no name")
             name = _safe_path(path, member.filename)
             # The upper 16 bits hold the Unix mode. Zip has no type of its own for links.
             if stat.S_ISLNK(member.external_attr >> 16):

@@ -236,7 +236,7 @@ def mixed_clients(work: Path, scale: float) -> Outcome:
         "pipelined": lambda port, random: _pipelined(port, random, good),
     }
     failures: list[str] = []
-    with serving(model, *LIMITS, "--header-timeout-seconds", "5", "--body-timeout-seconds", "5") as server:
+    with serving(model, *LIMITS, "--header-timeout-seconds", "5") as server:
 
         def client(number: int) -> str:
             name = ("well-behaved", *kinds)[number % (len(kinds) + 1)]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import re
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from elmokit.embedding.outputs.writer import ResumableWriter, partial_folder
 from elmokit.engine.config import BiLMConfig
 from elmokit.engine.layer_selection import Layers
 from elmokit.engine.precision import VARIABLE
+from elmokit.engine.threads import set_threads
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.words import CachedModel
@@ -176,6 +178,67 @@ def test_resuming_requires_the_same_text_and_model(elmo: Elmo, tmp_path: Path, m
     embed_file(elmo, text, output, batch_tokens=8, overwrite=True)
     with h5py.File(output) as file:
         assert len(file) == 62
+
+
+def interrupted_run(elmo: Elmo, source: str | Path, output: Path, **settings: Any) -> None:
+    """Start a run, and stop it after its first commit."""
+
+    def stop(stage: str, done: int, total: int | None) -> None:
+        journal = partial_folder(output) / "journal.json"
+        if journal.exists() and json.loads(journal.read_text())["progress"]:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        embed_file(elmo, source, output, batch_tokens=8, progress=stop, **settings)
+
+
+def test_a_run_is_resumed_with_another_number_of_threads_to_the_same_bytes(
+    elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if backends.native_library() is None:
+        pytest.skip("no C functions")
+    monkeypatch.setattr(resumable, "COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr("elmokit.engine.threads.available_threads", lambda: 4)
+    text, n_before = tmp_path / "text.txt", torch.get_num_threads()
+    text.write_text(lines(60))
+    try:
+        set_threads(1)
+        embed_file(elmo, text, tmp_path / "whole.hdf5", batch_tokens=8)
+        interrupted_run(elmo, text, tmp_path / "parts.hdf5")
+        set_threads(3)
+        embed_file(elmo, text, tmp_path / "parts.hdf5", batch_tokens=8)
+    finally:
+        set_threads(n_before)
+    assert (tmp_path / "parts.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
+
+
+def test_standard_input_is_resumed_from_its_start_and_names_may_change(
+    elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resumable, "COMMIT_SECONDS", 0.0)
+
+    def give(text: str) -> None:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+    text = "".join(f"the cat {number} .\n" for number in range(40))
+    give(text)
+    embed_file(elmo, "-", tmp_path / "whole.hdf5", batch_tokens=8, use_sentence_keys=True)
+    give(text)
+    interrupted_run(elmo, "-", tmp_path / "parts.hdf5")
+    give(text)
+    embed_file(elmo, "-", tmp_path / "parts.hdf5", batch_tokens=8, use_sentence_keys=True)
+    assert (tmp_path / "parts.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
+
+
+def test_a_finished_output_is_replaced_only_on_request(elmo: Elmo, text: Path, tmp_path: Path) -> None:
+    embed_file(elmo, text, tmp_path / "out.hdf5")
+    before = (tmp_path / "out.hdf5").read_bytes()
+    text.write_text("another text\n")
+    with pytest.raises(OutputError, match="already exists"):
+        embed_file(elmo, text, tmp_path / "out.hdf5")
+    assert (tmp_path / "out.hdf5").read_bytes() == before
+    embed_file(elmo, text, tmp_path / "out.hdf5", overwrite=True)
+    assert (tmp_path / "out.hdf5").read_bytes() != before
 
 
 @pytest.mark.parametrize("changed", ["instructions", "precision"])

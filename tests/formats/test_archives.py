@@ -196,6 +196,23 @@ def test_a_tar_member_that_declares_a_terabyte_is_refused(tmp_path: Path) -> Non
         open_model(tmp_path / "a.tar")
 
 
+def test_a_zip_member_without_a_name_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("x", "text")
+    (tmp_path / "a.zip").write_bytes((tmp_path / "a.zip").read_bytes().replace(b"x", b"\0"))  # the name ends there
+    with pytest.raises(FormatError, match="has no name"):
+        open_model(tmp_path / "a.zip")
+
+
+def test_a_tar_header_whose_text_has_a_huge_length_is_refused(tmp_path: Path) -> None:
+    member = tarfile.TarInfo("x")
+    text = b"%d path=x\n" % 10**30
+    member.type, member.size = tarfile.XHDTYPE, len(text)
+    (tmp_path / "a.tar").write_bytes(member.tobuf(tarfile.GNU_FORMAT) + text.ljust(512, b"\0") + bytes(1024))
+    with pytest.raises(FormatError):
+        open_model(tmp_path / "a.tar")
+
+
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME])
 def test_a_tar_header_that_declares_a_terabyte_of_text_is_refused(tmp_path: Path, kind: bytes) -> None:
     member = tarfile.TarInfo("x")

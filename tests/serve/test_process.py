@@ -171,6 +171,29 @@ def test_half_sent_requests_do_not_keep_others_out(model: Path, connect: Connect
 
 
 @pytest.mark.slow
+def test_headers_that_are_too_large_are_refused(model: Path, connect: Connect) -> None:
+    with serving(model) as server:
+        whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+        large = connect(server, whole + b"X: " + b"x" * 60_000)
+        with contextlib.suppress(OSError):  # it may be closed before all is sent
+            large.sendall(b"x" * 60_000)
+        with contextlib.suppress(ConnectionResetError):
+            assert read_all(large).startswith(b"HTTP/1.1 4")
+        assert server.get("/healthz").status == 200
+
+
+@pytest.mark.slow
+def test_by_default_the_server_listens_on_a_loopback_address_only(model: Path) -> None:
+    with serving(model) as server:
+        listening = subprocess.run(
+            ["ss", "-Hltn", f"sport = :{server.port}"], capture_output=True, text=True, check=False
+        ).stdout.split()
+        if not listening:
+            pytest.skip("needs ss, which lists sockets")
+        assert listening[3] == f"127.0.0.1:{server.port}"
+
+
+@pytest.mark.slow
 def test_a_connection_without_room_is_refused_if_all_others_wait_for_answers(model: Path, connect: Connect) -> None:
     with serving(model, "--max-connections", "2", "--stop-timeout-seconds", "1", before=HANGING) as server:
         body = b'{"input": "a"}'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hmac
 import http.client
 import json
 import re
@@ -461,6 +462,17 @@ def test_a_token_protects_everything_but_the_page_and_health(model: ServedModel)
         assert client.post("/v1/embeddings", {"input": "the cat"}, **right).status == 200
         assert client.get("/metrics", **right).status == 200
         assert {client.get(path).status for path in ("/", "/docs", "/openapi.json", "/healthz", "/readyz")} == {200}
+
+
+def test_a_token_is_compared_in_constant_time(model: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Time cannot be measured well enough here, but whoever compares can be watched: it must be Python's function.
+    compared, compare = [], hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", lambda *pair: (compared.append(pair), compare(*pair))[1])
+    with running(create_app(model, ServeConfig(), TOKEN)) as client:
+        assert client.get("/v1/models", Authorization="Bearer wrong").status == 401
+        assert client.get("/v1/models", Authorization=f"Bearer {TOKEN}").status == 200
+    right = f"Bearer {TOKEN}".encode()
+    assert compared == [(b"Bearer wrong", right), (right, right)]
 
 
 @pytest.mark.parametrize("path", ["/", "/v1/models", "/v1/examples", "/metrics", "/docs", "/nothing"])
