@@ -50,7 +50,6 @@ EXTRA = re.compile(r"# pip install '\.\[([\w-]+)\]'\n")
 PRINTS = re.compile(r"^ *print\(.*\)  # ([^:\n]+)", re.MULTILINE)
 SHAPE = re.compile(r"\((?:\d+, )+\d+\)|^\d+$", re.MULTILINE)
 """A shape, or a line with nothing but a number."""
-TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 20
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -74,17 +73,12 @@ def marks_of(page: Path) -> list[pytest.MarkDecorator]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the files that the documents speak of."""
+    """The directory of examples, in which the documents run, with a model and data of older programs besides."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "examples", ".", dirs_exist_ok=True)
     shutil.copytree(ROOT / "examples", "examples")
-    Path("held-out.txt").write_text(TEXT)
-    Path("article.txt").write_text("It's raining. We left at 5 p.m. on foot.\n")
-    Path("pairs.csv").write_text("the cat sat,the cat ran,4\nthe dog,a mat .,1\n")
     Path("srl.txt").write_text("Ada fixed it .\n1 Mira sold it |||\n")
     shutil.copytree(ROOT / "tests" / "data" / "bilm-tf-run", "bilm-tf-run")
-    Path("corpus").mkdir()
-    Path("corpus/part.txt").write_text(TEXT)
     for name, text in TEXTS.items():
         for part in ("train", "dev", "test"):
             Path(f"{name}.{part}").write_text(text, encoding="utf-8")
