@@ -135,6 +135,7 @@ SHARE = "button => getComputedStyle(button).getPropertyValue('--share')"
 def test_pointing_at_a_token_shows_the_expected_words(page: Any) -> None:
     show(page, TEXT)
     page.get_by_role("button", name="its, ").hover()
+    page.wait_for_selector("#detail:has-text('Expected here')")
     expected = LanguageModel.from_pretrained().substitutes(TOKENS, 3, n=8)
     detail = page.locator("#detail").text_content()
     assert "Surprisal in nats" in detail
@@ -244,6 +245,15 @@ def test_the_map_moves_from_layer_0_to_the_top(browser: Any, server: Client) -> 
 POINT = 30  # pixels
 
 
+def test_a_layer_that_is_chosen_early_is_kept(browser: Any, server: Client) -> None:
+    with new_page(browser, server) as page:
+        page.get_by_label("1", exact=True).check(force=True)  # perhaps before the map moves by itself
+        page.wait_for_selector("figure[data-layer='1']")
+        page.wait_for_timeout(1500)
+        assert page.locator("figure").get_attribute("data-layer") == "1"
+        assert "layer=1" in page.url
+
+
 def test_no_point_hides_another(page: Any) -> None:
     for layer in (2, 1, 0):
         page.get_by_label(str(layer), exact=True).check(force=True)
@@ -254,17 +264,17 @@ def test_no_point_hides_another(page: Any) -> None:
 def test_a_point_shows_its_sentence_by_pointer_tap_and_keyboard(browser: Any, server: Client) -> None:
     with new_page(browser, server, "#word=play&layer=2", has_touch=True) as page:
         page.wait_for_selector(AT_THE_TOP)
-        bubble, dots = page.locator(".bubble"), page.locator(".point")
-        assert bubble.is_hidden()
+        dots, shown = page.locator(".point"), ".bubble:has-text('{}')"
+        assert page.locator(".bubble").is_hidden()
         dots.nth(4).hover()
-        assert bubble.text_content() == "The children play in the garden."
+        page.wait_for_selector(shown.format("The children play in the garden."))
         assert page.locator(".numbered .lit").text_content() == "5The children play in the garden."
         page.mouse.move(1, 1)
-        assert bubble.is_hidden()
+        page.wait_for_selector(".bubble", state="hidden")
         dots.nth(5).tap()
-        assert bubble.text_content() == "They play football every Sunday."
+        page.wait_for_selector(shown.format("They play football every Sunday."))
         dots.nth(6).focus()
-        assert bubble.text_content() == "She learned to play the piano."
+        page.wait_for_selector(shown.format("She learned to play the piano."))
         box, figure = page.locator(".bubble, .map").evaluate_all(
             "all => all.reverse().map((one) => one.getBoundingClientRect()).map(({left, right}) => [left, right])"
         )
@@ -342,7 +352,7 @@ def test_unknown_words_are_hatched_and_have_no_number(page: Any) -> None:
     assert "gradient" in token.evaluate("one => getComputedStyle(one).backgroundImage")
     assert len(page.locator(".token.surprise").all()) == 6
     token.hover()
-    assert "is not in the vocabulary" in page.locator("#detail").text_content()
+    page.wait_for_selector("#detail:has-text('is not in the vocabulary')")
 
 
 @pytest.mark.parametrize("view", ["senses", "sentence"])

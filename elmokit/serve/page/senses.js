@@ -50,7 +50,9 @@ export async function showSenses(panel, state, remember) {
   const chosen = Math.min(state.layer ?? top, top);
   const note = element("p", { id: "layer-note", role: "status" });
   const tell = (layer) => note.replaceChildren(element("strong", {}, `Layer ${layer}. `), notes[layer]);
+  let isChosen = state.layer !== null; // else the map moves by itself, once
   const layers = radios("layer", "Layer", Object.fromEntries(notes.map((_, layer) => [layer, layer])), String(chosen), (value) => {
+    isChosen = true;
     remember({ layer: Number(value) });
     tell(Number(value));
     move(Number(value));
@@ -71,13 +73,12 @@ export async function showSenses(panel, state, remember) {
       ),
     );
     layout(state.layer === null ? 0 : chosen);
-    if (state.layer !== null) return;
     const tour = () => {
-      if (!figure.isConnected) return;
+      if (isChosen || !figure.isConnected) return;
       move(top);
-      remember({ layer: top }); // one tour is enough
+      remember({ layer: top });
     };
-    setTimeout(tour, still() ? 0 : PAUSE_MS);
+    if (!isChosen) setTimeout(tour, still() ? 0 : PAUSE_MS);
   };
   return { show, picture: () => sensesPicture(word, items, maps, notes) };
 }
