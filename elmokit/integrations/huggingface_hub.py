@@ -6,6 +6,7 @@ too; this module adds the upload, and the options of a download, such as a token
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from elmokit.formats.save import refuse_target
 from elmokit.storage.text_files import expand_user
 
 with needs_extra("elmokit.integrations.huggingface_hub", "huggingface-hub"):
-    from huggingface_hub import ModelCard, ModelCardData, ModelHubMixin, snapshot_download
+    from huggingface_hub import EvalResult, ModelCard, ModelCardData, ModelHubMixin, snapshot_download
 
 USE = """```python
 from elmokit import Elmo
@@ -75,22 +76,9 @@ class HubModel(ModelHubMixin):  # type: ignore[misc]
         """
         facts = describe(self.model)
         card = facts.pop("card")
-        about = [str(card[name]) for name in ("description", "about", "text") if card.get(name)]
         facts = {name: value for name, value in facts.items() if name != "path"}
-        facts |= {name: value for name, value in card.items() if name != "name" and str(value) not in about}
-        rows = [f"| {name} | {_cell(value)} |" for name, value in facts.items() if _cell(value)]
-        header = {"library_name": "elmokit", "tags": ["elmo"], "pipeline_tag": "feature-extraction", **kwargs}
-        text = "\n\n".join(
-            [
-                f"---\n{ModelCardData(**header).to_yaml()}\n---",
-                f"# {card.get('name', 'An ELMo')}",
-                *about,
-                "This is an ELMo (Peters et al. 2018), saved by [elmokit](https://pypi.org/project/elmokit/).",
-                USE,
-                "| | |\n|---|---|\n" + "\n".join(rows),
-            ]
-        )
-        return ModelCard(f"{text}\n")
+        header = {"library_name": "elmokit", "pipeline_tag": "feature-extraction", **kwargs}
+        return model_card(card, facts, USE, self.model.config.direction_names, header)
 
     def _save_pretrained(self, save_directory: Path) -> None:
         save_folder(self.model, save_directory, overwrite=True)  # the mixin has just created the directory
@@ -120,6 +108,59 @@ class HubModel(ModelHubMixin):  # type: ignore[misc]
             )
             folder = Path(downloaded)
         return cls(open_model(folder), **model_kwargs)
+
+
+def model_card(
+    card: Mapping[str, Any], facts: Mapping[str, Any], use: str, directions: Sequence[str], header: Mapping[str, Any]
+) -> ModelCard:
+    """Write a model card for the Hub.
+
+    Args:
+        card: The card that is stored with an elmokit model.
+        facts: What to show besides what the card says, by name.
+        use: How to use the model, in Markdown.
+        directions: The directions of the model, whose validation perplexities are the results of the card.
+        header: Entries of the header.
+    """
+    name = str(card.get("name", "An ELMo"))
+    about = [str(card[key]) for key in ("description", "about", "text") if card.get(key)]
+    rows = {**facts, **{key: value for key, value in card.items() if key != "name" and str(value) not in about}}
+    entries: dict[str, Any] = {"tags": ["elmo"], **header}
+    if results := _results(card, directions):
+        # A model index: the Hub shows these results, and lists models by them.
+        entries = {"model_name": name, "eval_results": results, **entries}
+    text = "\n\n".join(
+        [
+            f"---\n{ModelCardData(**entries).to_yaml()}\n---",
+            f"# {name}",
+            *about,
+            "This is an ELMo (Peters et al. 2018), saved by [elmokit](https://pypi.org/project/elmokit/).",
+            use,
+            "| | |\n|---|---|\n"
+            + "\n".join(f"| {key} | {_cell(value)} |" for key, value in rows.items() if _cell(value)),
+        ]
+    )
+    return ModelCard(f"{text}\n")
+
+
+def _results(card: Mapping[str, Any], directions: Sequence[str]) -> list[EvalResult]:
+    """Return what a training has measured on its validation text, if the card has it."""
+    perplexities = card.get("held_out_perplexity")
+    if not isinstance(perplexities, list) or len(perplexities) != len(directions):
+        return []
+    return [
+        EvalResult(
+            task_type="text-generation",
+            task_name="Language modeling",
+            dataset_type="text",
+            dataset_name="validation text of the training",
+            dataset_split="validation",
+            metric_type="perplexity",
+            metric_name=f"perplexity per token, {direction}",
+            metric_value=round(float(perplexity), 2),
+        )
+        for direction, perplexity in zip(directions, perplexities, strict=True)
+    ]
 
 
 def _cell(value: Any) -> str:

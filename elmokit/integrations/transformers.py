@@ -1,18 +1,21 @@
-"""ELMo in transformers: a config, a tokenizer, and two models that its auto classes load.
+"""ELMo in transformers: models and a tokenizer that its auto classes and pipelines load, and that its trainer trains.
 
-Importing this module registers the classes, so that ``AutoModel.from_pretrained`` and ``pipeline`` find them.
+Importing this module registers the classes, so that ``AutoModel.from_pretrained`` and ``pipeline`` find them. A saved
+model also has a Python file that imports this module (``REMOTE_CODE``), for programs that pass
+``trust_remote_code=True`` instead.
 
-:class:`ElmoModel` computes token vectors. :class:`ElmoForCausalLM` is one direction of the biLM with its softmax: a
-causal language model over a closed vocabulary, for libraries that score text with such models. The tokenizer returns
-two kinds of ids for each token: ``char_ids``, which the biLM reads, and ``input_ids``, the words that the softmax
-predicts. A word that is not in the vocabulary is ``<UNK>`` among the ``input_ids``, and is still read by its
-characters.
+:class:`ElmoModel` computes token vectors. :class:`ElmoForTokenClassification` and
+:class:`ElmoForSequenceClassification` classify with them. :class:`ElmoForMaskedLM` predicts a word from both of its
+sides, over a closed vocabulary. :class:`ElmoForCausalLM` is one direction of the biLM as a causal language model, for
+libraries that score text with such models.
+
+The tokenizer (``transformers_tokenizer.py``) returns two kinds of ids for each token: ``char_ids``, which the biLM
+reads, and ``input_ids``, the words that the softmax predicts. A word that is not in the vocabulary is ``<UNK>`` among
+the ``input_ids``, and is still read by its characters.
 """
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,41 +23,67 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from elmokit.config import from_dict, read_json, to_dict
+from elmokit.config import from_dict, to_dict
 from elmokit.embedding.start_state import start_state
 from elmokit.engine.config import BiLMConfig
 from elmokit.engine.layer_selection import select_layers
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError, ModelNotFoundError, needs_extra
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.open import as_model
+from elmokit.integrations.transformers_tokenizer import (
+    MASK,
+    PADDING,
+    Direction,
+    ElmoTokenizer,
+    Source,
+    open_character_model,
+    remote_class,
+    token_ids,
+    write_code,
+)
+from elmokit.lm.substitutes import UNIGRAM_POWER, log_unigram
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.scalar_mix import ScalarMix, selected_layers
 from elmokit.network.softmax import SoftmaxModule, build_softmax, softmax_config
-from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
-from elmokit.text.lexicon import Lexicon
-from elmokit.text.tokenize import Tokenization, get_tokenizer
-from elmokit.text.vocabulary import MAX_BYTES, SPECIALS, Vocabulary, read_words
+from elmokit.text.characters import UNKNOWN
+from elmokit.text.vocabulary import SPECIALS, Vocabulary
 
 with needs_extra("elmokit.integrations.transformers", "transformers"):
     from transformers import (
         AutoConfig,
         AutoModel,
         AutoModelForCausalLM,
+        AutoModelForMaskedLM,
+        AutoModelForSequenceClassification,
+        AutoModelForTokenClassification,
         AutoTokenizer,
-        BatchEncoding,
         PreTrainedConfig,
         PreTrainedModel,
-        PreTrainedTokenizer,
     )
-    from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
-    from transformers.tokenization_utils_base import PaddingStrategy, TruncationStrategy
+    from transformers.modeling_outputs import (
+        BaseModelOutput,
+        CausalLMOutput,
+        MaskedLMOutput,
+        SequenceClassifierOutput,
+        TokenClassifierOutput,
+    )
     from transformers.utils import can_return_tuple
 
-Direction = Literal["forward", "backward"]
-Source = str | Path | PretrainedBiLM | None
-"""A path, address or name, as in :func:`elmokit.open_model`, or an opened model. None: the small English model."""
+    from elmokit.integrations.huggingface_hub import model_card  # transformers depends on huggingface_hub
+
+OutputLayers = Literal["top", "average", "mix"] | int
+USE = """```python
+# pip install 'elmokit[transformers]'
+from transformers import AutoTokenizer, {auto}
+
+import elmokit.integrations.transformers  # tells the auto classes about ELMo
+
+tokenizer = AutoTokenizer.from_pretrained("owner/name")  # the id of this repository
+model = {auto}.from_pretrained("owner/name")
+print(model(**tokenizer("The bank raised its rate.", return_tensors="pt")))
+```"""
 
 
 class ElmoConfig(PreTrainedConfig):  # type: ignore[misc]
@@ -63,19 +92,48 @@ class ElmoConfig(PreTrainedConfig):  # type: ignore[misc]
     Args:
         bilm: The fields of :class:`elmokit.BiLMConfig`. None: the sizes of the original English ELMo.
         output_layers: The layers that ``last_hidden_state`` is computed from: "top", "average", "mix" (a learned
-            scalar mix of all layers), or a layer number.
-        softmax: The kind of softmax, for :class:`ElmoForCausalLM`.
-        vocab_size: Number of words that the softmax predicts.
+            scalar mix of all layers), or a layer number. None: "mix" in the models that classify, "top" in others.
+        trainable: Train the biLM. If False, only what is above it is trained, which is much faster.
+        classifier_dropout: The dropout ratio of the vectors in the models that classify.
+        special_words: Let :class:`ElmoForMaskedLM` predict ``<S>``, ``</S>`` and ``<UNK>`` for a mask.
+        softmax: The kind of softmax, for the language models.
+        vocab_size: Number of words that the softmax predicts; None without a vocabulary.
+        padding_id, mask_id: Ids of the tokenizer. They follow those of the words, which transformers does not allow for
+            its own ``pad_token_id`` and ``mask_token_id``.
+        special_ids: The ids of the special words.
         card: The model card, as stored with an elmokit model.
     """
 
     model_type = "elmo"
 
     bilm: dict[str, Any] | None = None
-    output_layers: str | int = "top"
+    output_layers: str | int | None = None
+    trainable: bool = True
+    classifier_dropout: float = 0.5
+    special_words: bool = False
     softmax: dict[str, Any] | None = None
     vocab_size: int | None = None
+    padding_id: int = -1
+    mask_id: int = -1
+    special_ids: list[int] | None = None
     card: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, model: PretrainedBiLM, **fields: Any) -> ElmoConfig:
+        """Describe an elmokit model, with other values for some fields."""
+        words = Vocabulary(SPECIALS) if model.vocabulary is None else model.vocabulary
+        ids = token_ids(words)
+        own = {
+            "bilm": to_dict(model.config),
+            "vocab_size": None if model.vocabulary is None else len(model.vocabulary),
+            "padding_id": ids[PADDING],
+            "mask_id": ids[MASK],
+            "special_ids": [words.ids[word] for word in SPECIALS if word in words.ids],
+            "bos_token_id": words.begin_id,
+            "eos_token_id": words.end_id,
+            "card": model.card,
+        }
+        return cls(**(own | fields))
 
     @property
     def bilm_config(self) -> BiLMConfig:
@@ -92,179 +150,16 @@ class ElmoConfig(PreTrainedConfig):  # type: ignore[misc]
         """Number of LSTM layers."""
         return self.bilm_config.n_layers
 
-
-class ElmoTokenizer(PreTrainedTokenizer):  # type: ignore[misc]
-    """Splits texts into tokens, and converts tokens to the char ids that ELMo reads and to the ids of words.
-
-    Create it with :meth:`from_elmokit` or ``AutoTokenizer.from_pretrained``. It pads on the right only.
-
-    Args:
-        vocab_file: The words, one per line.
-        lexicon_file: The lexicon of a model with word or character tables of its own.
-        max_chars: Char ids per token, if there is no lexicon.
-        tokenization: How a text is split into tokens: "treebank", as the English models were trained; or "spaces" for
-            text that is tokenized already, with spaces between the tokens.
-        direction: None for :class:`ElmoModel`: texts get both boundaries, ``<S>`` and ``</S>``. "forward" or "backward"
-            for an :class:`ElmoForCausalLM`: texts get the first boundary only, so that a continuation can follow; with
-            "backward", the tokens of a text are reversed, and ``</S>`` comes first.
-
-    Raises:
-        ConfigError: An argument is not valid.
-        MissingExtraError: The tokenization is "treebank", and NLTK is not installed.
-    """
-
-    vocab_files_names = {"vocab_file": "vocab.txt", "lexicon_file": "lexicon.json"}  # noqa: RUF012
-    model_input_names = ["input_ids", "char_ids", "attention_mask"]  # noqa: RUF012
-
-    def __init__(
-        self,
-        vocab_file: str | Path,
-        lexicon_file: str | Path | None = None,
-        max_chars: int = 50,
-        tokenization: Tokenization = "treebank",
-        direction: Direction | None = None,
-        **kwargs: Any,
-    ) -> None:
-        if direction not in (None, "forward", "backward"):
-            raise ConfigError(f"direction is {direction!r}. Choose None, 'forward' or 'backward'.")
-        self.vocabulary = Vocabulary(read_words(vocab_file), strict=False)
-        self.lexicon: Lexicon | None = None
-        if lexicon_file is not None:
-            self.lexicon = from_dict(Lexicon, read_json(Path(lexicon_file), max_bytes=MAX_BYTES), str(lexicon_file))
-        self.max_chars, self.tokenization, self.direction = max_chars, tokenization, direction
-        self._split = get_tokenizer(tokenization)
-        boundaries = (BEGIN_SENTENCE, END_SENTENCE)
-        bos, eos = boundaries[::-1] if direction == "backward" else boundaries
-        special = {"bos_token": bos, "eos_token": eos, "unk_token": UNKNOWN, "pad_token": "<PAD>"}
-        super().__init__(
-            max_chars=max_chars,
-            tokenization=tokenization,
-            direction=direction,
-            special_tokens_pattern="bos_eos" if direction is None else "bos",
-            **(special | kwargs),
-        )
+    @property
+    def n_token_ids(self) -> int:
+        """Number of ids of the tokenizer, those of padding and masks included; 0 without a vocabulary."""
+        if self.vocab_size is None:
+            return 0
+        return max(self.vocab_size, self.padding_id + 1, self.mask_id + 1)
 
     @classmethod
-    def from_elmokit(
-        cls,
-        model: Source = None,
-        *,
-        direction: Direction | None = None,
-        tokenization: Tokenization = "treebank",
-    ) -> ElmoTokenizer:
-        """Create the tokenizer of an elmokit model.
-
-        Args:
-            model: The model.
-            direction, tokenization: As in the class.
-
-        Raises:
-            ModelError: No model was found, or it cannot be opened.
-            ConfigError: The model reads word ids instead of characters, or an argument is not valid.
-        """
-        opened = _open(model)
-        cnn = opened.config.char_cnn
-        # Words matter to the softmax only, so a model without one needs no other words than the special ones.
-        words = Vocabulary(SPECIALS) if opened.vocabulary is None else opened.vocabulary
-        with tempfile.TemporaryDirectory() as folder:
-            return cls(
-                *_write_words(Path(folder), words, opened.lexicon),
-                max_chars=50 if cnn is None else cnn.max_chars,
-                tokenization=tokenization,
-                direction=direction,
-            )
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of words, the padding token not included."""
-        return len(self.vocabulary)
-
-    def get_vocab(self) -> dict[str, int]:
-        """Return the id of each word and special token."""
-        return {**self.vocabulary.ids, **self.added_tokens_encoder}
-
-    def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str, ...]:
-        """Write the words, and the lexicon if there is one, and return the paths."""
-        files = _write_words(Path(save_directory), self.vocabulary, self.lexicon, filename_prefix)
-        return tuple(str(file) for file in files if file is not None)
-
-    def _tokenize(self, text: str, **kwargs: Any) -> list[str]:
-        # transformers splits a text at special tokens first, and this function gets what is between them. So a boundary
-        # after a text is still after it when its tokens are reversed.
-        tokens = self._split(text)
-        return tokens[::-1] if self.direction == "backward" else tokens
-
-    def _convert_token_to_id(self, token: str) -> int:
-        return self.vocabulary.ids.get(token, self.vocabulary.unknown_id)
-
-    def _convert_id_to_token(self, index: int) -> str:
-        return self.vocabulary.words[index]
-
-    def _encode_plus(
-        self,
-        text: Any,
-        text_pair: Any = None,
-        add_special_tokens: bool = True,
-        padding_strategy: PaddingStrategy = PaddingStrategy.DO_NOT_PAD,
-        truncation_strategy: TruncationStrategy = TruncationStrategy.DO_NOT_TRUNCATE,
-        max_length: int | None = None,
-        stride: int = 0,
-        is_split_into_words: bool = False,
-        pad_to_multiple_of: int | None = None,
-        padding_side: str | None = None,
-        return_tensors: Any = None,
-        return_attention_mask: bool | None = None,
-        return_overflowing_tokens: bool = False,
-        return_special_tokens_mask: bool = False,
-        **kwargs: Any,
-    ) -> BatchEncoding:
-        # The method of the base class converts tokens to ids at once. Char ids need the tokens themselves, because all
-        # unknown words have the same id.
-        if text_pair is not None or return_overflowing_tokens:
-            raise ValueError("ElmoTokenizer reads single texts and returns no overflowing tokens.")
-        is_list = isinstance(text, list | tuple)
-        is_batch = is_list and not (is_split_into_words and all(isinstance(word, str) for word in text))
-        rows: dict[str, list[Any]] = {"input_ids": [], "char_ids": []}
-        if return_special_tokens_mask:
-            rows["special_tokens_mask"] = []
-        for item in text if is_batch else [text]:
-            tokens = list(item)[:: -1 if self.direction == "backward" else 1] if is_split_into_words else None
-            tokens = self.tokenize(item) if tokens is None else tokens
-            ends = ([self.bos_token], [self.eos_token] if self.direction is None else []) if add_special_tokens else ()
-            if truncation_strategy != TruncationStrategy.DO_NOT_TRUNCATE and max_length is not None:
-                kept = max(max_length - sum(map(len, ends)), 0)
-                tokens = tokens[:kept] if self.truncation_side == "right" else tokens[max(len(tokens) - kept, 0) :]
-            if ends:
-                tokens = [*ends[0], *tokens, *ends[1]]
-            rows["input_ids"].append(self.convert_tokens_to_ids(tokens))
-            rows["char_ids"].append(self.encode_chars(tokens).tolist())
-            if return_special_tokens_mask:
-                rows["special_tokens_mask"].append([int(token in (BEGIN_SENTENCE, END_SENTENCE)) for token in tokens])
-        padded = self.pad(
-            rows if is_batch else {name: values[0] for name, values in rows.items()},
-            padding=padding_strategy.value,
-            max_length=max_length,
-            pad_to_multiple_of=pad_to_multiple_of,
-            padding_side=padding_side,
-            return_attention_mask=return_attention_mask,
-        )
-        return BatchEncoding(dict(padded), tensor_type=return_tensors, prepend_batch_axis=not is_batch)
-
-    def encode_chars(self, tokens: Sequence[str]) -> Any:
-        """Return the char ids of tokens, ``(tokens, chars)``, as :meth:`elmokit.Elmo.ids` encodes them."""
-        return encode_tokens(tokens, self.max_chars) if self.lexicon is None else self.lexicon.encode(tokens)
-
-    def _pad(self, encoded_inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        padded = super()._pad(encoded_inputs, *args, **kwargs)
-        if "char_ids" in padded:
-            rows = [list(row) for row in padded["char_ids"]]
-            missing = len(padded["input_ids"]) - len(rows)
-            padded["char_ids"] = rows + [[0] * self._n_char_ids] * missing
-        return padded
-
-    @property
-    def _n_char_ids(self) -> int:
-        return int(self.encode_chars([UNKNOWN]).shape[1])
+    def register_for_auto_class(cls, auto_class: Any = None) -> None:
+        """Do nothing: the code that is saved with a model imports elmokit (``REMOTE_CODE``)."""
 
 
 class ElmoPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
@@ -273,13 +168,53 @@ class ElmoPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
     config_class = ElmoConfig
     base_model_prefix = "elmo"
     main_input_name = "input_ids"
+    task = "feature-extraction"
+    """The task of the model on the Hub."""
 
     def _init_weights(self, module: nn.Module) -> None:
-        # transformers calls this for modules with parameters of their own that were not loaded. Only a mix can be new
-        # in a loaded model.
+        # transformers calls this for modules with parameters of their own that were not loaded. Only a mix and a
+        # classifier can be new in a loaded model.
         if isinstance(module, ScalarMix):
             nn.init.zeros_(module.weight)
             nn.init.ones_(module.gamma)
+        elif module is getattr(self, "classifier", None):
+            nn.init.xavier_uniform_(module.weight)
+            nn.init.zeros_(module.bias)
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = None) -> None:
+        """Do nothing: the code that is saved with a model imports elmokit (``REMOTE_CODE``)."""
+
+    def save_pretrained(self, save_directory: str | Path, *, is_main_process: bool = True, **kwargs: Any) -> Any:
+        """Save the model, with a model card (``README.md``, unless there is one) and the code that imports elmokit.
+
+        Args:
+            save_directory: A directory, which is created if there is none.
+            is_main_process: Write the files that every process of a training has.
+            **kwargs: As in transformers.
+        """
+        if is_main_process:
+            folder = Path(save_directory)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_code(folder)
+            readme = folder / "README.md"
+            if not readme.exists():
+                readme.write_text(str(self._model_card()), encoding="utf-8")
+        self.config.auto_map = AUTO_MAP
+        return super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
+
+    def _model_card(self) -> Any:
+        sizes = self.config.bilm_config
+        facts = {
+            "class": type(self).__name__,
+            "parameters": f"{sum(parameter.numel() for parameter in self.parameters()):,}",
+            "layers": sizes.n_layers + 1,
+            "dimensions": sizes.output_dim,
+            "words": self.config.vocab_size,
+        }
+        header = {"library_name": "transformers", "tags": ["elmo", "elmokit"], "pipeline_tag": self.task}
+        auto = next(name for name, own in MODELS.items() if own is type(self))
+        return model_card(self.config.card or {}, facts, USE.format(auto=auto), sizes.direction_names, header)
 
 
 def _reset_parameters(module: BiLM | SoftmaxModule) -> None:
@@ -305,41 +240,48 @@ class ElmoModel(ElmoPreTrainedModel):
         sizes = config.bilm_config
         self.bilm = BiLM(sizes)
         _reset_parameters(self.bilm)
+        self.bilm.requires_grad_(config.trainable)
         is_mix = config.output_layers == "mix"
         self.mixes = nn.ModuleList([ScalarMix(sizes.n_layers + 1)] if is_mix else [])
         self.selection = (
-            None if is_mix else select_layers(config.output_layers, sizes.n_layers + 1, None, "this model")  # type: ignore[arg-type]
+            None
+            if is_mix
+            else select_layers(
+                "top" if config.output_layers is None else config.output_layers,  # type: ignore[arg-type]
+                sizes.n_layers + 1,
+                None,
+                "this model",
+            )
         )
         start = self.bilm.zero_state(1)
         self.register_buffer("start_hidden", start.hidden)
         self.register_buffer("start_cell", start.cell)
         self.start_hidden: Tensor
         self.start_cell: Tensor
+        # How the words are spelled, for callers that pass input_ids alone.
+        n_char_ids = sizes.char_cnn.max_chars if sizes.char_cnn is not None else 0
+        shape = (config.n_token_ids, n_char_ids + (sizes.word_features is not None))
+        self.register_buffer("word_char_ids", torch.zeros(shape, dtype=torch.int32))
+        self.word_char_ids: Tensor
         self.post_init()
 
     @classmethod
     def from_elmokit(
-        cls, model: Source = None, *, output_layers: Literal["top", "average", "mix"] | int = "top"
+        cls, model: Source = None, *, output_layers: OutputLayers | None = None, trainable: bool = True
     ) -> ElmoModel:
         """Create the model from an elmokit model, whose weights are copied.
 
         Args:
             model: The model.
-            output_layers: As in :class:`ElmoConfig`.
+            output_layers, trainable: As in :class:`ElmoConfig`.
 
         Raises:
             ModelError: No model was found, or it cannot be opened.
             ConfigError: The model reads word ids instead of characters or has an alignment, or a layer does not exist.
         """
-        opened = _open(model)
-        if opened.alignment is not None:
-            raise ConfigError(
-                "The model has an alignment, which ElmoModel lacks. Set model.alignment to None to drop it."
-            )
-        config = ElmoConfig(bilm=to_dict(opened.config), output_layers=output_layers, card=opened.card)
-        new = cls(config)
-        new.bilm.load_state_dict(opened.bilm.state_dict())
-        new._set_start(BiLMState.from_numpy(start_state(opened)))
+        opened = _open_without_alignment(model)
+        new = cls(ElmoConfig.of(opened, output_layers=output_layers, trainable=trainable))
+        new._copy_weights(opened)
         new.eval()
         return new
 
@@ -354,40 +296,302 @@ class ElmoModel(ElmoPreTrainedModel):
         """Compute the vectors of a batch.
 
         Args:
-            input_ids: Not used, because the biLM reads characters.
-            attention_mask: ``(batch, time)``, 1 on a token. None: wherever a token has char ids.
-            char_ids: ``(batch, time, chars)``.
+            input_ids: Word ids, ``(batch, time)``. With ``char_ids``, only the ids of padding and masks matter.
+            attention_mask: ``(batch, time)``, 1 on a token. None: wherever there is no padding.
+            char_ids: ``(batch, time, chars)``. None: the characters of the words; unknown words are then read as
+                ``<UNK>``, which is less exact.
             output_hidden_states: Also return all layers, layer 0 first.
 
         Returns:
             ``last_hidden_state`` ``(batch, time, dim)``, boundaries included and zero on padding; ``hidden_states`` if
             requested.
         """
-        if char_ids is None:
-            raise ValueError("ElmoModel needs char_ids. Pass all that ElmoTokenizer returns: model(**tokenizer(...)).")
-        layers, mask = self._layers(char_ids, attention_mask)
-        if output_hidden_states is None:
-            output_hidden_states = self.config.output_hidden_states
-        vectors = self.mixes[0](layers) if self.selection is None else selected_layers(layers, self.selection)
-        return BaseModelOutput(
-            last_hidden_state=vectors * mask[..., None],
-            hidden_states=tuple(layers) if output_hidden_states else None,
-        )
+        vectors, _, layers = self._vectors(input_ids, attention_mask, char_ids)
+        return BaseModelOutput(vectors, hidden_states=self._hidden_states(layers, output_hidden_states))
 
-    def _layers(self, char_ids: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _vectors(
+        self, input_ids: Tensor | None, attention_mask: Tensor | None, char_ids: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the vectors of the output layers ``(batch, time, dim)``, and what :meth:`_layers` returns."""
+        layers, mask = self._layers(input_ids, attention_mask, char_ids)
+        vectors = self.mixes[0](layers) if self.selection is None else selected_layers(layers, self.selection)
+        return vectors * mask[..., None], mask, layers
+
+    def _layers(
+        self, input_ids: Tensor | None, attention_mask: Tensor | None, char_ids: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return all layers ``(layers, batch, time, dim)``, and the mask of the tokens ``(batch, time)``."""
+        if char_ids is None:
+            if input_ids is None or not self.config.n_token_ids:
+                raise ValueError(
+                    "A model without a vocabulary needs char_ids. Pass all that ElmoTokenizer returns: "
+                    "model(**tokenizer(...))."
+                )
+            char_ids = self.word_char_ids[input_ids].long()
+        elif input_ids is not None and self.config.n_token_ids:
+            # A mask may have been put over a token whose characters are still there.
+            is_masked = (input_ids == self.config.mask_id)[..., None]
+            char_ids = torch.where(is_masked, self.word_char_ids[self.config.mask_id].to(char_ids), char_ids)
         mask = (char_ids > 0).any(dim=-1) if attention_mask is None else attention_mask.bool()
         if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
             raise ValueError("There is padding before or between tokens. Pad on the right: padding_side='right'.")
         state = BiLMState(self.start_hidden, self.start_cell).repeat_row(len(char_ids))
-        layers, _ = self.bilm(char_ids * mask[..., None], mask, state)
+        # Not only by the parameters' own flag, which loading a model resets.
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.config.trainable):
+            layers, _ = self.bilm(char_ids * mask[..., None], mask, state)
         return layers, mask
 
-    def _set_start(self, state: BiLMState) -> None:
+    def _hidden_states(self, layers: Tensor, is_wanted: bool | None) -> tuple[Tensor, ...] | None:
+        is_wanted = self.config.output_hidden_states if is_wanted is None else is_wanted
+        return tuple(layers) if is_wanted else None
+
+    def _copy_weights(self, opened: PretrainedBiLM, direction: int | None = None) -> None:
+        """Copy the weights of a model, or of one of its directions."""
+        state = BiLMState.from_numpy(start_state(opened))
+        if direction is None:
+            self.bilm.load_state_dict(opened.bilm.state_dict())
+        else:
+            self.bilm.token_layer.load_state_dict(opened.bilm.token_layer.state_dict())
+            self.bilm.directions[0].load_state_dict(opened.bilm.directions[direction].state_dict())
+            state = BiLMState(*(part[direction : direction + 1] for part in (state.hidden, state.cell)))
         self.start_hidden.copy_(state.hidden)
         self.start_cell.copy_(state.cell)
+        if opened.vocabulary is not None:
+            words = [*opened.vocabulary.words, *[UNKNOWN] * (self.config.n_token_ids - len(opened.vocabulary))]
+            self.word_char_ids.copy_(torch.from_numpy(opened.encode(words)))
+            self.word_char_ids[self.config.padding_id] = 0
 
 
-class ElmoForCausalLM(ElmoPreTrainedModel):
+class _ElmoClassifier(ElmoPreTrainedModel):
+    """What the models that classify share: the mix of the layers, dropout and a linear layer."""
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config)
+        if config.output_layers is None:
+            config.output_layers = "mix"
+        self.num_labels = config.num_labels
+        self.elmo = ElmoModel(config)
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    @classmethod
+    def from_elmokit(
+        cls,
+        model: Source = None,
+        *,
+        labels: Sequence[str] = ("LABEL_0", "LABEL_1"),
+        output_layers: OutputLayers = "mix",
+        trainable: bool = True,
+    ) -> Any:
+        """Create the model from an elmokit model, whose weights are copied. The linear layer is new.
+
+        Args:
+            model: The model.
+            labels: The names of the labels.
+            output_layers, trainable: As in :class:`ElmoConfig`.
+
+        Raises:
+            ModelError: No model was found, or it cannot be opened.
+            ConfigError: The model reads word ids instead of characters or has an alignment, or a layer does not exist.
+        """
+        opened = _open_without_alignment(model)
+        names = dict(enumerate(labels))
+        ids = {label: i for i, label in names.items()}
+        new = cls(ElmoConfig.of(opened, output_layers=output_layers, trainable=trainable, id2label=names, label2id=ids))
+        new.elmo._copy_weights(opened)
+        new.eval()
+        return new
+
+
+class ElmoForTokenClassification(_ElmoClassifier):
+    """Classifies tokens: a scalar mix of ELMo's layers, dropout and a linear layer.
+
+    Example:
+        >>> model = ElmoForTokenClassification.from_elmokit(labels=["O", "B-PER", "I-PER"], trainable=False)
+        >>> model(**ElmoTokenizer.from_elmokit()("Ada slept.", return_tensors="pt")).logits.shape
+        torch.Size([1, 5, 3])
+    """
+
+    task = "token-classification"
+
+    @can_return_tuple  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        char_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> TokenClassifierOutput:
+        """Compute the scores of the labels.
+
+        Args:
+            input_ids, attention_mask, char_ids, output_hidden_states: As in :class:`ElmoModel`.
+            labels: ``(batch, time)``, with -100 where there is none, as on the boundaries.
+
+        Returns:
+            ``logits`` ``(batch, time, labels)``; ``loss`` with labels; ``hidden_states`` if requested.
+        """
+        vectors, _, layers = self.elmo._vectors(input_ids, attention_mask, char_ids)
+        logits = self.classifier(self.dropout(vectors))
+        loss = None if labels is None else self.loss_function(logits, labels, self.config)
+        return TokenClassifierOutput(loss, logits, self.elmo._hidden_states(layers, output_hidden_states))
+
+
+class ElmoForSequenceClassification(_ElmoClassifier):
+    """Classifies texts and pairs of texts: the mean over the tokens of a scalar mix of the layers, and a linear layer.
+
+    As in other models of transformers, one label means regression, and ``problem_type`` in the config can be
+    "multi_label_classification".
+
+    Example:
+        >>> model = ElmoForSequenceClassification.from_elmokit(labels=["bad", "good"], trainable=False)
+        >>> model(**ElmoTokenizer.from_elmokit()("A lovely film.", return_tensors="pt")).logits.shape
+        torch.Size([1, 2])
+    """
+
+    task = "text-classification"
+
+    @can_return_tuple  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        char_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> SequenceClassifierOutput:
+        """Compute the scores of the labels.
+
+        Args:
+            input_ids, attention_mask, char_ids, output_hidden_states: As in :class:`ElmoModel`.
+            labels: ``(batch,)``, or ``(batch, labels)`` if a text can have several.
+
+        Returns:
+            ``logits`` ``(batch, labels)``; ``loss`` with labels; ``hidden_states`` if requested.
+        """
+        vectors, mask, layers = self.elmo._vectors(input_ids, attention_mask, char_ids)
+        mean = vectors.sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)  # vectors of padding are zero
+        logits = self.classifier(self.dropout(mean))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+        return SequenceClassifierOutput(loss, logits, self.elmo._hidden_states(layers, output_hidden_states))
+
+
+class _ElmoLM(ElmoPreTrainedModel):
+    """What the language models share: a biLM and its softmax."""
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config)
+        if config.softmax is None or config.vocab_size is None:
+            raise ConfigError(
+                "The model has no softmax, so it cannot predict words. Create it with from_elmokit of "
+                f"{type(self).__name__}, from a model that has one."
+            )
+        self.elmo = ElmoModel(config)
+        kind = from_dict(SoftmaxConfig, config.softmax, "softmax")
+        projection_dim = config.bilm_config.projection_dim
+        self.softmax = build_softmax(kind, config.vocab_size, projection_dim, self.elmo.bilm.token_layer)
+        _reset_parameters(self.softmax)
+
+    def _scores(self, hidden: Tensor) -> Tensor:
+        """Return the scores of all words, ``(batch, time, words)``, for the outputs of a direction."""
+        scores: Tensor = self.softmax.scores(hidden.flatten(0, 1))
+        return scores.view(*hidden.shape[:2], -1)
+
+    def _loss(self, logits: Tensor, labels: Tensor, mask: Tensor) -> Any:
+        """Compute the loss of the words among the labels."""
+        labels = labels.masked_fill(~mask | (labels >= self.config.vocab_size), -100)
+        return self.loss_function(logits, labels, vocab_size=self.config.vocab_size)
+
+
+class ElmoForMaskedLM(_ElmoLM):
+    """Both directions of a biLM with its softmax, which predict each word from the words on both of its sides.
+
+    The score of a word is the sum of its log probabilities in the two directions, minus 0.75 times that of its
+    frequency, which both directions expect (as :meth:`elmokit.LanguageModel.substitutes` does). Neither direction has
+    read the word that it predicts. So one pass predicts all words of a text, with masks or without them.
+
+    For a mask, ``<S>``, ``</S>`` and ``<UNK>`` have no probability; ``special_words=True`` in the config gives them
+    theirs, for libraries that mask each word of a text to score it.
+
+    Example:
+        >>> model, tokenizer = ElmoForMaskedLM.from_elmokit(), ElmoTokenizer.from_elmokit()
+        >>> logits = model(**tokenizer("She sat on the <MASK> of the river.", return_tensors="pt")).logits
+        >>> tokenizer.decode(logits[0, 5].argmax())
+        'edge'
+    """
+
+    task = "fill-mask"
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config)
+        if not config.bilm_config.bidirectional:
+            raise ConfigError("The model reads one direction, but ElmoForMaskedLM needs both. Use ElmoForCausalLM.")
+        self.register_buffer("log_unigram", torch.zeros(config.vocab_size or 0))
+        self.log_unigram: Tensor
+        self.post_init()
+
+    @classmethod
+    def from_elmokit(cls, model: Source = None, *, special_words: bool = False) -> ElmoForMaskedLM:
+        """Create the language model from an elmokit model, whose weights are copied.
+
+        Args:
+            model: The model, with its softmax and vocabulary.
+            special_words: As in :class:`ElmoConfig`.
+
+        Raises:
+            ModelError: No model was found, it cannot be opened, or it has no softmax or no vocabulary.
+            ConfigError: The model reads word ids instead of characters, or only one direction.
+        """
+        opened, softmax, vocabulary = _open_with_softmax(model)
+        new = cls(ElmoConfig.of(opened, softmax=to_dict(softmax_config(softmax)), special_words=special_words))
+        new.elmo._copy_weights(opened)
+        new.softmax.load_state_dict(softmax.state_dict())
+        new.log_unigram.copy_(torch.from_numpy(log_unigram(vocabulary)))
+        new.eval()
+        return new
+
+    @can_return_tuple  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        char_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> MaskedLMOutput:
+        """Compute the scores of the word at each position, from the words at all others.
+
+        Args:
+            input_ids, attention_mask, char_ids, output_hidden_states: As in :class:`ElmoModel`.
+            labels: ``input_ids``, or a copy with -100 where the loss is to ignore a word. Padding is always ignored.
+
+        Returns:
+            ``logits`` ``(batch, time, words)``, 0 on padding; ``loss`` with labels; ``hidden_states`` if requested.
+        """
+        layers, mask = self.elmo._layers(input_ids, attention_mask, char_ids)
+        forward, backward = layers[-1].chunk(2, dim=-1)
+        # The forward direction predicts the next word, the backward direction the one before.
+        from_left = F.pad(self._scores(forward[:, :-1]).log_softmax(dim=-1), (0, 0, 1, 0))
+        from_right = F.pad(self._scores(backward[:, 1:]).log_softmax(dim=-1), (0, 0, 0, 1))
+        # The last token has nothing on its right, and the first one nothing on its left.
+        has_right = F.pad(mask[:, 1:], (0, 1))[..., None]
+        has_left = F.pad(mask[:, 1:], (1, 0))[..., None]
+        frequency = UNIGRAM_POWER * self.log_unigram * (has_left & has_right)
+        logits = (from_left + from_right * has_right - frequency) * mask[..., None]
+        loss = None if labels is None else self._loss(logits, labels, mask)
+        if input_ids is not None and not self.config.special_words:
+            special = torch.zeros_like(self.log_unigram, dtype=torch.bool)
+            special[self.config.special_ids or []] = True
+            is_masked = input_ids == self.config.mask_id
+            logits = logits.masked_fill(is_masked[..., None] & special, -torch.inf)
+        return MaskedLMOutput(loss, logits, self.elmo._hidden_states(layers, output_hidden_states))
+
+
+class ElmoForCausalLM(_ElmoLM):
     """One direction of a biLM with its softmax, as a causal language model over a closed vocabulary.
 
     It reads from left to right. For the backward direction, the tokenizer reverses the tokens. ``generate`` is not
@@ -399,23 +603,10 @@ class ElmoForCausalLM(ElmoPreTrainedModel):
         torch.Size([1, 5, 30000])
     """
 
+    task = "text-generation"
+
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
-        if config.softmax is None or config.vocab_size is None:
-            raise ConfigError(
-                "The model has no softmax, so it cannot predict words. Create an ElmoForCausalLM with "
-                "ElmoForCausalLM.from_elmokit, from a model that has one."
-            )
-        self.elmo = ElmoModel(config)
-        kind = from_dict(SoftmaxConfig, config.softmax, "softmax")
-        sizes = config.bilm_config
-        self.softmax = build_softmax(kind, config.vocab_size, sizes.projection_dim, self.elmo.bilm.token_layer)
-        _reset_parameters(self.softmax)
-        # How the words are spelled, for callers that pass input_ids alone.
-        n_char_ids = sizes.char_cnn.max_chars if sizes.char_cnn is not None else 0
-        shape = (config.vocab_size, n_char_ids + (sizes.word_features is not None))
-        self.register_buffer("word_char_ids", torch.zeros(shape, dtype=torch.int32))
-        self.word_char_ids: Tensor
         self.post_init()
 
     @classmethod
@@ -430,34 +621,21 @@ class ElmoForCausalLM(ElmoPreTrainedModel):
             ModelError: No model was found, it cannot be opened, or it has no softmax or no vocabulary.
             ConfigError: The model reads word ids instead of characters, or does not read in this direction.
         """
-        opened = _open(model)
-        softmax = opened.softmax_module
-        if softmax is None or opened.vocabulary is None:
-            raise ModelNotFoundError(f"{opened.source} has no softmax and vocabulary, so it cannot predict words.")
+        opened, softmax, _ = _open_with_softmax(model)
         sizes, names = opened.config, opened.config.direction_names
         if direction not in names:
             raise ConfigError(f"direction is {direction!r}, but the model reads {' and '.join(names)}.")
-        index = names.index(direction)
-        config = ElmoConfig(
-            bilm=to_dict(replace(sizes, bidirectional=False, backward_only=False)),
-            softmax=to_dict(softmax_config(softmax)),
-            vocab_size=len(opened.vocabulary),
-            card=opened.card,
-        )
-        new = cls(config)
-        new.elmo.bilm.token_layer.load_state_dict(opened.bilm.token_layer.state_dict())
-        new.elmo.bilm.directions[0].load_state_dict(opened.bilm.directions[index].state_dict())
+        bilm = to_dict(replace(sizes, bidirectional=False, backward_only=False))
+        new = cls(ElmoConfig.of(opened, bilm=bilm, softmax=to_dict(softmax_config(softmax))))
+        new.elmo._copy_weights(opened, names.index(direction))
         new.softmax.load_state_dict(softmax.state_dict())
-        new.word_char_ids.copy_(torch.from_numpy(opened.encode(opened.vocabulary.words)))
-        state = BiLMState.from_numpy(start_state(opened))
-        new.elmo._set_start(BiLMState(state.hidden[index : index + 1], state.cell[index : index + 1]))
         new.eval()
         return new
 
     @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         char_ids: Tensor | None = None,
         labels: Tensor | None = None,
@@ -466,52 +644,53 @@ class ElmoForCausalLM(ElmoPreTrainedModel):
         """Compute the scores of the word after each position.
 
         Args:
-            input_ids: Word ids, ``(batch, time)``.
-            attention_mask: ``(batch, time)``, 1 on a token. None: wherever the id is that of a word.
-            char_ids: ``(batch, time, chars)``. None: the characters of the words; unknown words are then read as
-                ``<UNK>``, which is less exact.
+            input_ids, attention_mask, char_ids, output_hidden_states: As in :class:`ElmoModel`.
             labels: ``input_ids``, or a copy with -100 where the loss is to ignore a word. Padding is always ignored.
-            output_hidden_states: Also return all layers, layer 0 first.
 
         Returns:
             ``logits`` ``(batch, time, words)``; ``loss`` with labels; ``hidden_states`` if requested.
         """
-        # Padding has an id after those of the words.
-        mask = input_ids < self.config.vocab_size if attention_mask is None else attention_mask
-        if char_ids is None:
-            char_ids = self.word_char_ids[input_ids.clamp(max=self.config.vocab_size - 1)].long()
-        layers, _ = self.elmo._layers(char_ids, mask)
-        logits = self.softmax.scores(layers[-1].flatten(0, 1)).view(*input_ids.shape, -1)
-        loss = None
-        if labels is not None:
-            labels = labels.masked_fill(mask == 0, -100)
-            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size)
-        if output_hidden_states is None:
-            output_hidden_states = self.config.output_hidden_states
-        return CausalLMOutput(loss, logits, hidden_states=tuple(layers) if output_hidden_states else None)
+        layers, mask = self.elmo._layers(input_ids, attention_mask, char_ids)
+        logits = self._scores(layers[-1])
+        loss = None if labels is None else self._loss(logits, labels, mask)
+        return CausalLMOutput(loss, logits, hidden_states=self.elmo._hidden_states(layers, output_hidden_states))
 
 
-def _open(model: Source) -> PretrainedBiLM:
-    opened = as_model(model)
-    if opened.config.n_words is not None:
-        raise ConfigError(f"{opened.source} reads word ids, but the classes for transformers read characters.")
+def _open_without_alignment(model: Source) -> PretrainedBiLM:
+    opened = open_character_model(model)
+    if opened.alignment is not None:
+        raise ConfigError("The model has an alignment, which ElmoModel lacks. Set model.alignment to None to drop it.")
     return opened
 
 
-def _write_words(
-    folder: Path, words: Vocabulary, lexicon: Lexicon | None, prefix: str | None = None
-) -> tuple[Path, Path | None]:
-    """Write the files of a tokenizer, as in an elmokit directory, and return their paths."""
-    listed, table = (folder / f"{f'{prefix}-' if prefix else ''}{name}" for name in ("vocab.txt", "lexicon.json"))
-    listed.write_text(words.to_text(), encoding="utf-8", newline="\n")
-    if lexicon is None:
-        return listed, None
-    table.write_text(json.dumps(to_dict(lexicon), ensure_ascii=False), encoding="utf-8")
-    return listed, table
+def _open_with_softmax(model: Source) -> tuple[PretrainedBiLM, SoftmaxModule, Vocabulary]:
+    opened = open_character_model(model)
+    softmax = opened.softmax_module
+    if softmax is None or opened.vocabulary is None:
+        raise ModelNotFoundError(f"{opened.source} has no softmax and vocabulary, so it cannot predict words.")
+    return opened, softmax, opened.vocabulary
 
+
+MODELS: dict[str, type[ElmoPreTrainedModel]] = {
+    "AutoModel": ElmoModel,
+    "AutoModelForMaskedLM": ElmoForMaskedLM,
+    "AutoModelForTokenClassification": ElmoForTokenClassification,
+    "AutoModelForSequenceClassification": ElmoForSequenceClassification,
+    "AutoModelForCausalLM": ElmoForCausalLM,
+}
+"""The models, by the auto class that opens them."""
+AUTO_MAP = {"AutoConfig": remote_class("ElmoConfig")}
+AUTO_MAP |= {name: remote_class(own.__name__) for name, own in MODELS.items()}
+"""The classes in the file that is saved with a model, by the auto class that opens them."""
 
 # The names with which the auto classes find the classes of a saved directory.
 AutoConfig.register(ElmoConfig.model_type, ElmoConfig, exist_ok=True)
 AutoTokenizer.register(ElmoConfig, tokenizer_class=ElmoTokenizer, exist_ok=True)
-AutoModel.register(ElmoConfig, ElmoModel, exist_ok=True)
-AutoModelForCausalLM.register(ElmoConfig, ElmoForCausalLM, exist_ok=True)
+for _auto in (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForTokenClassification,
+    AutoModelForSequenceClassification,
+    AutoModelForCausalLM,
+):
+    _auto.register(ElmoConfig, MODELS[_auto.__name__], exist_ok=True)

@@ -149,7 +149,7 @@ def _best(
             total = own[0].copy()
             if len(own) == 2:
                 with np.errstate(over="ignore"):  # scores near the bound of float32 become -infinity: probability 0
-                    total = sum(score - _log_sum_exp(score) for score in own) - UNIGRAM_POWER * _log_unigram(vocabulary)
+                    total = sum(score - _log_sum_exp(score) for score in own) - UNIGRAM_POWER * log_unigram(vocabulary)
             total[:, omitted] = -np.inf
             ids = _largest(total, min(n, len(vocabulary) - len(omitted)))
             best = np.take_along_axis(total, ids, axis=1)
@@ -163,7 +163,8 @@ def _best(
     return positions
 
 
-def _log_unigram(vocabulary: Vocabulary) -> Floats:
+def log_unigram(vocabulary: Vocabulary) -> Floats:
+    """Return the logarithm of how probable each word is by itself, ``(words,)``."""
     probabilities = vocabulary.zipf_probabilities
     most = max(probabilities.values(), default=1.0)  # special words are as frequent as the most frequent word
     return np.log([probabilities.get(word, most) for word in vocabulary.words]).astype(np.float32)

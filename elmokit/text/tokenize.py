@@ -6,6 +6,7 @@ languages spaCy has rules, or calls a library for words that are not separated b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Any, Literal, get_args
@@ -135,6 +136,22 @@ def treebank_tokenizer() -> Callable[[str], list[str]]:
 
 def get_tokenizer(tokenization: Tokenization) -> Callable[[str], list[str]]:
     """Return the function that splits a sentence into tokens."""
+    check_tokenization(tokenization)
+    return treebank_tokenizer() if tokenization == "treebank" else split_tokens
+
+
+def get_span_tokenizer(tokenization: Tokenization) -> Spans:
+    """Return the function that maps a sentence to the character offsets of its tokens."""
+    check_tokenization(tokenization)
+    return treebank_span_tokenizer() if tokenization == "treebank" else _space_spans
+
+
+def check_tokenization(tokenization: str) -> None:
+    """Raise a ConfigError if there is no such tokenization."""
     if tokenization not in get_args(Tokenization):
         raise ConfigError(f"tokenization is {tokenization!r}. Choose 'treebank' or 'spaces'.")
-    return treebank_tokenizer() if tokenization == "treebank" else split_tokens
+
+
+def _space_spans(sentence: str) -> list[tuple[int, int]]:
+    """Return the offsets of the tokens that ``split_tokens`` returns."""
+    return [match.span() for match in re.finditer(r"[^ \t]+", sentence)]

@@ -1,6 +1,6 @@
-"""Save an ELMo for transformers, load it with the auto classes, and score sentences.
+"""Use ELMo in transformers: fill in a word, train a tagger with the trainer, and use it in a pipeline.
 
-pip install '.[transformers]'
+pip install '.[transformers]' accelerate
 python examples/integrations/with-transformers.py
 """
 
@@ -8,32 +8,42 @@ from __future__ import annotations
 
 import tempfile
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+from transformers import DataCollatorForTokenClassification, Trainer, TrainingArguments, pipeline
 
-from elmokit.integrations.transformers import ElmoForCausalLM, ElmoModel, ElmoTokenizer
+from elmokit.integrations.transformers import ElmoForMaskedLM, ElmoForTokenClassification, ElmoTokenizer
+
+TAGGED = [
+    "The O|cat ANIMAL|sat O|on O|the O|mat O|. O",
+    "A O|dog ANIMAL|barked O|at O|the O|man O|. O",
+    "He O|saw O|two O|horses ANIMAL|near O|the O|river O|. O",
+    "The O|teacher O|closed O|the O|door O|. O",
+]
 
 
 def main() -> None:
-    """Print similarities of "bank" in context, and the log probability of two sentences."""
-    with tempfile.TemporaryDirectory() as folder:
-        ElmoModel.from_elmokit().save_pretrained(f"{folder}/my-elmo")
-        ElmoTokenizer.from_elmokit().save_pretrained(f"{folder}/my-elmo")
-        extract = pipeline("feature-extraction", model=f"{folder}/my-elmo")
-        texts = ["The bank lent him money.", "The bank raised its rate.", "The bank of the river is steep."]
-        # Position 0 is the boundary <S>, so the second token is at position 2.
-        money, rate, river = (torch.tensor(extract(text)[0][2]) for text in texts)
-        print(f"lent and rate:  {torch.cosine_similarity(money, rate, dim=0):.2f}")
-        print(f"lent and river: {torch.cosine_similarity(money, river, dim=0):.2f}")
+    """Print the words that fit into a sentence, and the animals of another one."""
+    tokenizer = ElmoTokenizer.from_elmokit()
+    fill = pipeline("fill-mask", model=ElmoForMaskedLM.from_elmokit(), tokenizer=tokenizer)
+    for row in fill("She sat on the <MASK> of the river.", top_k=3):
+        print(f"{row['score']:.2f} {row['sequence']}")
 
-        ElmoForCausalLM.from_elmokit().save_pretrained(f"{folder}/my-lm")
-        ElmoTokenizer.from_elmokit(direction="forward").save_pretrained(f"{folder}/my-lm")
-        lm, tokenizer = (cls.from_pretrained(f"{folder}/my-lm") for cls in (AutoModelForCausalLM, AutoTokenizer))
-        inputs = tokenizer(["The cats sleep.</S>", "The cats sleeps.</S>"], return_tensors="pt", padding=True)
-        with torch.no_grad():
-            log_probabilities = lm(**inputs).logits[:, :-1].log_softmax(dim=-1)
-        totals = log_probabilities.gather(2, inputs["input_ids"][:, 1:, None]).sum(dim=(1, 2))
-        print("The cats sleep: {:.1f}, The cats sleeps: {:.1f}".format(*totals.tolist()))
+    labels, examples = ["O", "ANIMAL"], []
+    for line in TAGGED:
+        words, tags = zip(*(pair.split() for pair in line.split("|")), strict=True)
+        encoded = tokenizer(list(words), is_split_into_words=True)
+        # The boundaries <S> and </S> have no word, and no label.
+        ids = [-100 if i is None else labels.index(tags[i]) for i in encoded.word_ids()]
+        examples.append({**encoded, "labels": ids})
+    with tempfile.TemporaryDirectory() as folder:
+        # The biLM stays as it is: only the mix of its layers and the classifier are trained.
+        model = ElmoForTokenClassification.from_elmokit(labels=labels, trainable=False)
+        settings = TrainingArguments(folder, num_train_epochs=40, learning_rate=0.02, report_to="none")
+        collate = DataCollatorForTokenClassification(tokenizer)
+        Trainer(model, settings, train_dataset=examples, data_collator=collate).train()
+        model.save_pretrained(f"{folder}/my-tagger")
+        tokenizer.save_pretrained(f"{folder}/my-tagger")
+        tag = pipeline("token-classification", model=f"{folder}/my-tagger")
+        print([(row["word"], row["entity"]) for row in tag("A bird and a fox ran across the street.")])
 
 
 if __name__ == "__main__":

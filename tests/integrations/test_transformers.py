@@ -101,8 +101,11 @@ def test_tokenizer_cuts_texts_and_marks_boundaries(model: PretrainedBiLM) -> Non
     assert cut["special_tokens_mask"] == [1, 0, 0, 1]
     assert len(cut["char_ids"]) == 4
     assert tokenizer("the cat", add_special_tokens=False)["input_ids"] == [3, 5]
-    with pytest.raises(ValueError, match="single texts"):
-        tokenizer("the cat", "the dog")
+    left = ElmoTokenizer.from_elmokit(model)
+    left.truncation_side = "left"
+    cut = left(TEXTS[0], truncation=True, max_length=4)
+    assert left.convert_ids_to_tokens(cut["input_ids"]) == ["<S>", "mat", ".", "</S>"]
+    np.testing.assert_array_equal(cut["char_ids"], Elmo(model).ids([["mat", "."]])[0])
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -170,8 +173,8 @@ def test_new_model_has_random_weights() -> None:
 
 
 def test_what_a_model_cannot_do_is_refused(model: PretrainedBiLM, saved: Path) -> None:
-    with pytest.raises(ValueError, match="needs char_ids"):
-        ElmoModel.from_elmokit(model)(torch.zeros(1, 3, dtype=torch.long))
+    with pytest.raises(ValueError, match="Pass all that ElmoTokenizer returns"):
+        ElmoModel.from_elmokit(model.replace(softmax=None, vocabulary=None))(torch.zeros(1, 3, dtype=torch.long))
     inputs = ElmoTokenizer.from_elmokit(model, tokenization="spaces")(TEXTS, return_tensors="pt", padding=True)
     with pytest.raises(ValueError, match="Pad on the right"):
         ElmoModel.from_elmokit(model)(**{name: value.flip(1) for name, value in inputs.items()})

@@ -1,0 +1,132 @@
+"""The tokenizer for transformers: offsets, pairs, masks and what pipelines ask of a fast tokenizer."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elmokit import Elmo, PretrainedBiLM
+from elmokit.text.characters import encode_tokens
+from elmokit.text.tokenize import Tokenization, get_tokenizer
+from tests.conftest import random_model
+from tests.helpers.hosts import need_host
+
+need_host("transformers")
+pytestmark = pytest.mark.filterwarnings("default")  # its dependencies warn on import
+
+from elmokit.integrations.transformers import ElmoTokenizer  # noqa: E402
+
+TEXT = "He said \"zebras aren't here\", i.e. in (the) mat…  Don't!"
+TOKENIZERS = {name: ElmoTokenizer.from_elmokit(random_model(), tokenization=name) for name in ("treebank", "spaces")}  # type: ignore[arg-type]
+
+
+@given(
+    st.text(st.sampled_from("ab .,'\"!?()-\t\u00a0é😀`:%$/&n't"), max_size=40), st.sampled_from(["treebank", "spaces"])
+)
+def test_words_are_those_of_the_rules_for_tokens(text: str, tokenization: Tokenization) -> None:
+    encoded = TOKENIZERS[tokenization](text, add_special_tokens=False, return_offsets_mapping=True)
+    words = [text[start:stop] for start, stop in encoded["offset_mapping"]]
+    assert words == get_tokenizer(tokenization)(text)
+    np.testing.assert_array_equal(np.reshape(encoded["char_ids"], (-1, 50)), encode_tokens(words, 50))
+
+
+def test_offsets_point_into_the_text() -> None:
+    tokenizer = TOKENIZERS["treebank"]
+    encoded = tokenizer(TEXT, return_offsets_mapping=True)
+    words = [TEXT[start:stop] for start, stop in encoded["offset_mapping"]]
+    assert words[1:6] == ["He", "said", '"', "zebras", "are"]
+    assert words[0] == words[-1] == ""
+    assert tokenizer.is_fast
+    assert encoded.char_to_token(TEXT.index("zebras")) == words.index("zebras")
+    assert encoded.word_ids()[1:3] == [0, 1]
+
+
+def test_a_pair_is_two_sentences_of_one_text(model: PretrainedBiLM) -> None:
+    tokenizer = ElmoTokenizer.from_elmokit(model)
+    pair = tokenizer("the cat", "on zebra ran")
+    assert pair.tokens() == ["<S>", "the", "cat", "</S>", "<S>", "on", "<UNK>", "ran", "</S>"]
+    assert pair.sequence_ids() == [None, 0, 0, None, None, 1, 1, 1, None]
+    first, second = (Elmo(model).ids([words])[0] for words in (["the", "cat"], ["on", "zebra", "ran"]))
+    np.testing.assert_array_equal(pair["char_ids"], np.concatenate([first, second]))
+    batch = tokenizer(["the cat", "the"], ["on zebra ran", "a"], padding=True, return_tensors="np")
+    np.testing.assert_array_equal(batch["char_ids"][0], pair["char_ids"])
+    np.testing.assert_array_equal(batch["attention_mask"][1], [1, 1, 1, 1, 1, 1, 0, 0, 0])
+    assert not batch["char_ids"][1][6:].any()
+    tuples = tokenizer([("the cat", "on zebra ran")])
+    np.testing.assert_array_equal(tuples["char_ids"][0], pair["char_ids"])
+    with pytest.raises(ValueError, match="For pairs, create it without one"):
+        ElmoTokenizer.from_elmokit(model, direction="forward")("the cat", "the dog")
+
+
+def test_a_mask_is_split_off_like_a_word() -> None:
+    tokenizer = TOKENIZERS["treebank"]
+    encoded = tokenizer("Mr. <MASK> ate. It's the <MASK>'s mat, <MASK>.", return_offsets_mapping=True)
+    text = tokenizer("Mr. zebraa ate. It's the zebraa's mat, zebraa.", return_offsets_mapping=True)
+    assert encoded["offset_mapping"] == text["offset_mapping"]
+    assert encoded["input_ids"].count(tokenizer.mask_token_id) == 3
+    # What is read at a mask is an unknown word.
+    np.testing.assert_array_equal(encoded["char_ids"][2], encode_tokens(["<UNK>"], 50)[0])
+    assert tokenizer("un<MASK>able<UNK>", add_special_tokens=False).tokens() == ["<UNK>", "<MASK>", "<UNK>", "<UNK>"]
+    assert tokenizer.decode(tokenizer("the <MASK> ran")["input_ids"]) == "<S> the <MASK> ran </S>"
+
+
+def test_boundaries_in_a_text_end_its_sentences() -> None:
+    tokenizer = TOKENIZERS["treebank"]
+    assert tokenizer("the cat.</S><S>on cat.", add_special_tokens=False).tokens() == (
+        ["the", "cat", ".", "</S>", "<S>", "on", "cat", "."]
+    )
+    as_text = tokenizer(
+        "the </S> cat", add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
+    )
+    assert as_text["offset_mapping"] == [(0, 3), (4, 5), (5, 7), (7, 8), (9, 12)]
+
+
+def test_words_that_are_given_stay_whole(model: PretrainedBiLM) -> None:
+    tokenizer = ElmoTokenizer.from_elmokit(model)
+    words = ["New York", "can't", ".", "etc."]
+    encoded = tokenizer(words, is_split_into_words=True)
+    assert encoded.word_ids() == [None, 0, 1, 2, 3, None]
+    np.testing.assert_array_equal(encoded["char_ids"], Elmo(model).ids([words])[0])
+    pair = tokenizer([words], [["the", "zebra"]], is_split_into_words=True)
+    np.testing.assert_array_equal(pair["char_ids"][0][8], encode_tokens(["zebra"], 50)[0])
+
+
+def test_what_overflows_comes_in_more_rows(model: PretrainedBiLM) -> None:
+    tokenizer = ElmoTokenizer.from_elmokit(model)
+    rows = tokenizer(
+        ["the cat", "a zebra sat on the mat"],
+        max_length=5,
+        stride=1,
+        truncation=True,
+        padding=True,
+        return_overflowing_tokens=True,
+        return_tensors="np",
+    )
+    assert rows["overflow_to_sample_mapping"].tolist() == [0, 1, 1, 1]
+    expected = [["the", "cat"], ["a", "zebra", "sat"], ["sat", "on", "the"], ["the", "mat"]]
+    np.testing.assert_array_equal(rows["char_ids"], Elmo(model).ids(expected))
+    single = tokenizer("a zebra sat on", max_length=4, truncation=True, return_overflowing_tokens=True)
+    np.testing.assert_array_equal(single["char_ids"], Elmo(model).ids([["a", "zebra"], ["sat", "on"]]))
+
+
+def test_tokens_are_reversed_for_the_backward_direction(model: PretrainedBiLM) -> None:
+    tokenizer = ElmoTokenizer.from_elmokit(model, direction="backward")
+    for encoded in (tokenizer("the cat ran<S>"), tokenizer(["the", "cat", "ran"], is_split_into_words=True)):
+        assert encoded.tokens()[:4] == ["</S>", "ran", "cat", "the"]
+        np.testing.assert_array_equal(encoded["char_ids"][1], encode_tokens(["ran"], 50)[0])
+    assert tokenizer("the cat ran<S>").tokens()[4:] == ["<S>"]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda tokenizer: pickle.loads(pickle.dumps(tokenizer))])
+def test_tokenizers_can_be_copied_and_sent_to_other_processes(copied: object) -> None:
+    tokenizer = TOKENIZERS["treebank"]
+    again = copied(tokenizer)  # type: ignore[operator]
+    for each in (again, tokenizer):
+        assert each(TEXT).tokens() == tokenizer(TEXT).tokens()
+    assert again(TEXT)["char_ids"] == tokenizer(TEXT)["char_ids"]
+    assert again.mask_token_id == tokenizer.mask_token_id
