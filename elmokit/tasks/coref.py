@@ -224,10 +224,10 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
     ) -> dict[str, float]:
         """Return the average F1, which is the published number, and its parts; for documents of GAP its scores too."""
         scores = coref_scores([example.clusters or () for example in examples], predictions)
-        found = {"average_f1": scores.average_f1}
+        values = {"average_f1": scores.average_f1}
         for name in ("muc", "b_cubed", "ceaf_e", "mentions"):
             for measure in ("f1", "precision", "recall"):
-                found[f"{name}_{measure}"] = getattr(getattr(scores, name), measure)
+                values[f"{name}_{measure}"] = getattr(getattr(scores, name), measure)
         asked = [(one.pronoun, clusters) for one, clusters in zip(examples, predictions, strict=True) if one.pronoun]
         if asked:
             gap = gap_scores(
@@ -235,13 +235,13 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
                 [_gap_answers(pronoun.span, pronoun.names, clusters) for pronoun, clusters in asked],
                 [pronoun.is_feminine for pronoun, _ in asked],
             )
-            found |= {
+            values |= {
                 "gap_f1": gap.overall.f1,
                 "gap_masculine_f1": gap.masculine.f1,
                 "gap_feminine_f1": gap.feminine.f1,
                 "gap_bias": gap.bias,
             }
-        return found
+        return values
 
     def to_record(self, example: Document, clusters: Clusters) -> dict[str, Any]:
         """Return the document like a line of e2e-coref's JSON, which can be read again, with the mentions' words."""

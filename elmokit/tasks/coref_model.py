@@ -167,11 +167,11 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
         # One document at a time: the pruned spans, and so all shapes after pruning, differ from document to document.
         for document in batch.documents:
             assert document.cluster_of is not None
-            found = self.antecedents(document)
-            spans = zip(found.starts, found.ends, strict=True)
+            ranked = self.antecedents(document)
+            spans = zip(ranked.starts, ranked.ends, strict=True)
             # 0 means "not a gold mention". A gold mention that was pruned has no row here and adds nothing to the loss.
             gold = torch.tensor([document.cluster_of.get(span, 0) for span in spans], dtype=torch.int64)
-            losses.append(antecedent_loss(found.scores, found.candidates, gold.to(found.scores.device)))
+            losses.append(antecedent_loss(ranked.scores, ranked.candidates, gold.to(ranked.scores.device)))
         return torch.stack(losses).mean()
 
     def predict(self, batch: CorefBatch) -> list[Clusters]:
@@ -274,10 +274,10 @@ def token_ranges(sentence_ends: Sequence[int], at_once: int) -> list[tuple[int, 
     return [*ranges, (first, stop)] if stop > first else ranges
 
 
-def clusters_of(found: ScoredAntecedents) -> Clusters:
+def clusters_of(ranked: ScoredAntecedents) -> Clusters:
     """Return the spans that are connected by their best antecedents, in the order of the text."""
-    best = found.scores.argmax(dim=1, keepdim=True)  # (spans, 1); 0 is "none"
-    antecedents = torch.cat([torch.full_like(best, -1), found.candidates.indices], dim=1).gather(1, best)[:, 0]
+    best = ranked.scores.argmax(dim=1, keepdim=True)  # (spans, 1); 0 is "none"
+    antecedents = torch.cat([torch.full_like(best, -1), ranked.candidates.indices], dim=1).gather(1, best)[:, 0]
     cluster_of: dict[int, int] = {}
     clusters: list[list[Mention]] = []
     for span, antecedent in enumerate(antecedents.tolist()):
@@ -286,7 +286,7 @@ def clusters_of(found: ScoredAntecedents) -> Clusters:
         # Antecedents precede their spans, so one pass in the order of the text finds all links.
         if antecedent not in cluster_of:
             cluster_of[antecedent] = len(clusters)
-            clusters.append([(found.starts[antecedent], found.ends[antecedent])])
+            clusters.append([(ranked.starts[antecedent], ranked.ends[antecedent])])
         cluster_of[span] = cluster_of[antecedent]
-        clusters[cluster_of[span]].append((found.starts[span], found.ends[span]))
+        clusters[cluster_of[span]].append((ranked.starts[span], ranked.ends[span]))
     return clusters

@@ -31,11 +31,11 @@ class MixWeights:
 
 def weights_of_runs(runs: Sequence[str | Path]) -> list[MixWeights]:
     """Return the mixes of finished runs, those at the input first."""
-    found = [mix for run in runs for mix in _weights_of(Path(run))]
-    if not found:
+    mixes = [mix for run in runs for mix in _weights_of(Path(run))]
+    if not mixes:
         names = ", ".join(map(str, runs))
         raise ConfigError(f"{names}: no mix of layers was learned. Name runs whose config has an elmo table.")
-    return sorted(found, key=lambda mix: mix.position)
+    return sorted(mixes, key=lambda mix: mix.position)
 
 
 def _weights_of(run: Path) -> list[MixWeights]:

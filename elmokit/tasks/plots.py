@@ -75,27 +75,27 @@ def plot_mixes(mixes: Sequence[MixWeights], path: str | Path, overwrite: bool = 
     n_layers = 1 + max(layer for mix in mixes for layer in mix.layers)
     labels = _labels(mixes)
     by_position = {name: [mix for mix in mixes if mix.position == name] for name in ("input", "output")}
-    shown = {name: found for name, found in by_position.items() if found}
+    shown = {name: here for name, here in by_position.items() if here}
     n_columns = sum(map(len, shown.values()))
     with styled_figure(max(1.6, 0.75 + 0.42 * n_columns), 0.75 + 0.32 * n_layers) as figure:
         grid = figure.subplots(
-            1, len(shown), squeeze=False, width_ratios=[len(found) for found in shown.values()], sharey=True
+            1, len(shown), squeeze=False, width_ratios=[len(here) for here in shown.values()], sharey=True
         )[0]
-        for axes, (position, found) in zip(grid, shown.items(), strict=True):
+        for axes, (position, here) in zip(grid, shown.items(), strict=True):
             axes.set_title(position.capitalize())
             axes.grid(False)
-            for column, mix in enumerate(found):
+            for column, mix in enumerate(here):
                 equal = 1 / len(mix.layers)
                 for layer, weight in zip(mix.layers, mix.weights, strict=True):
                     hatch = "/////" if weight < equal else "..." if weight > 2 * equal else None
                     box = (column - 0.5, layer - 0.5)
                     axes.add_patch(_cell(box, weight, hatch))
                     axes.text(column, layer, f"{weight:.2f}", ha="center", va="center", fontsize=6, bbox=_LABEL)
-            axes.set_xlim(-0.5, len(found) - 0.5)
+            axes.set_xlim(-0.5, len(here) - 0.5)
             axes.set_ylim(-0.5, n_layers - 0.5)
-            names = [labels[mix.run, mix.task] for mix in found]
+            names = [labels[mix.run, mix.task] for mix in here]
             turned = {"rotation": 45, "ha": "right"} if max(map(len, names)) > LONGEST_LEVEL else {}
-            axes.set_xticks(range(len(found)), names, **turned)
+            axes.set_xticks(range(len(here)), names, **turned)
             axes.set_yticks(range(n_layers), [str(layer) for layer in range(n_layers)])
             axes.tick_params(length=0)
         grid[0].set_ylabel("Layer")

@@ -343,10 +343,10 @@ class QaTask(Task[QaConfig, QaExample, QaBatch, Answer]):
         if not config.model.no_answer:
             scores = squad_v1(gold, predicted)
             return {"em": scores.exact_match, "f1": scores.f1}
-        found = squad_v2(gold, predicted)
+        by_group = squad_v2(gold, predicted)
         result: dict[str, float] = {}
-        parts = {"": found.overall, "_answerable": found.answerable, "_unanswerable": found.unanswerable}
-        for name, scores in parts.items():
+        groups = {"": by_group.overall, "_answerable": by_group.answerable, "_unanswerable": by_group.unanswerable}
+        for name, scores in groups.items():
             result |= {f"em{name}": scores.exact_match, f"f1{name}": scores.f1}
         return result
 

@@ -221,16 +221,16 @@ class SrlTask(Task[SrlConfig, Proposition, SrlBatch, Frames]):
         owners: list[int] = []
         predicates: list[int | None] = []
         for owner, example in enumerate(examples):
-            found: list[int | None] = [example.predicate]
+            chosen: list[int | None] = [example.predicate]
             if example.predicate is None and example.tags is None:
                 if not known["predicates"]:
                     raise TextError(
                         f"{example.where}: no predicate is given, and this run does not know which words are "
                         f"predicates, because AllenNLP trained it. Write the line as: 1 Mira fixed it {DIVIDER}"
                     )
-                found = [i for i, token in enumerate(example.tokens) if token.lower() in likely_predicates]
-            owners += [owner] * len(found)
-            predicates += found
+                chosen = [i for i, token in enumerate(example.tokens) if token.lower() in likely_predicates]
+            owners += [owner] * len(chosen)
+            predicates += chosen
         rows = [examples[owner] for owner in owners]
         tokens = inputs.batch([example.tokens for example in rows])
         is_predicate = torch.zeros(tokens.mask.shape, dtype=torch.int64)

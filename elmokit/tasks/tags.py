@@ -45,8 +45,10 @@ def chunks_in(tags: Sequence[str], scheme: Scheme) -> list[Chunk]:
             raise TagError(token, f"the tag {tag!r} does not belong to {scheme}; expected {OUTSIDE}, {names}")
         continues = start >= 0 and kind == label and prefix in ("I", "L")
         if scheme == "BIOUL" and start >= 0 and not continues:
-            found = "the end of the sentence" if token == len(tags) else repr(tag)
-            raise TagError(min(token, len(tags) - 1), f"{found} after {tags[token - 1]!r}; expected I or L of its type")
+            what_follows = "the end of the sentence" if token == len(tags) else repr(tag)
+            raise TagError(
+                min(token, len(tags) - 1), f"{what_follows} after {tags[token - 1]!r}; expected I or L of its type"
+            )
         if prefix in ("I", "L") and not continues and scheme != "IOB1":
             raise TagError(token, f"{tag!r} does not continue a chunk of its type; in {scheme} chunks start with B")
         if start >= 0 and (not continues or prefix == "L"):

@@ -167,8 +167,8 @@ def _initial_vectors(read: WordVectors, words: Sequence[str], config: WordsConfi
         vectors = {word: vector / max(float(np.linalg.norm(vector)), 1e-12) for word, vector in vectors.items()}
     initial = np.zeros((len(words) + N_SPECIAL, read.dim), dtype=np.float32)
     if config.unknown == "random" and vectors:  # AllenNLP draws the vectors of unknown words in the same way
-        found = np.stack([vectors[word] for word in sorted(vectors)])
-        initial[1:] = np.random.default_rng(0).normal(found.mean(), found.std(), initial[1:].shape)
+        known = np.stack([vectors[word] for word in sorted(vectors)])
+        initial[1:] = np.random.default_rng(0).normal(known.mean(), known.std(), initial[1:].shape)
     for row, word in enumerate(words, start=N_SPECIAL):
         if word in vectors:
             initial[row] = vectors[word]

@@ -73,7 +73,7 @@ def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, 
             f"{path}, line {number}: expected a word and its numbers separated by spaces, as in GloVe's files, or "
             f"word2vec's header (number of words, size); found {first[:60]!r}."
         )
-    found: dict[str, NDArray[np.float32]] = {}
+    vectors: dict[str, NDArray[np.float32]] = {}
     n_read = 0
     wanted_bytes = {word.encode("utf-8", "ignore") for word in wanted}
     for line in chain([first], bounded_lines(file, path, number + 1)):
@@ -82,7 +82,7 @@ def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, 
             continue
         word, *numbers = line.rstrip().rsplit(b" ", dim)
         name = word.decode("utf-8", "replace")
-        if name not in wanted or name in found:
+        if name not in wanted or name in vectors:
             continue
         try:
             vector = np.array([float(part) for part in numbers], dtype=np.float32)
@@ -93,8 +93,8 @@ def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, 
                 f"{path}, line {number + n_read - 1}: expected {dim} numbers after {name!r}, as on the lines before. "
                 "Correct the line, or copy the file again."
             )
-        found[name] = vector
-    return WordVectors(found, dim, n_read)
+        vectors[name] = vector
+    return WordVectors(vectors, dim, n_read)
 
 
 class _Buffered:
@@ -128,7 +128,7 @@ class _Buffered:
 
 
 def _read_binary(path: str, file: _Buffered, n_words: int, dim: int, wanted: set[str]) -> WordVectors:
-    found: dict[str, NDArray[np.float32]] = {}
+    vectors: dict[str, NDArray[np.float32]] = {}
     for number in range(1, n_words + 1):
         word = file.read_until_space().lstrip(b"\n")
         data = file.read(FLOAT_BYTES * dim)
@@ -138,6 +138,6 @@ def _read_binary(path: str, file: _Buffered, n_words: int, dim: int, wanted: set
                 "dimensions, or it is incomplete: copy it again."
             )
         name = word.decode("utf-8", "replace")
-        if name in wanted and name not in found:
-            found[name] = np.frombuffer(data, dtype="<f4").astype(np.float32)
-    return WordVectors(found, dim, n_words)
+        if name in wanted and name not in vectors:
+            vectors[name] = np.frombuffer(data, dtype="<f4").astype(np.float32)
+    return WordVectors(vectors, dim, n_words)

@@ -223,11 +223,11 @@ def _check_sizes(source: PretrainedBiLM, target: PretrainedBiLM) -> None:
 
 def _no_pair(pairs: Sequence[Pair], known: Sequence[set[str]], min_count: int) -> str:
     """Explain why no pair can be learned from, with an example of a word that does not occur."""
-    found = [sum(pair[side] in words for pair in pairs) for side, words in enumerate(known)]
-    side = int(found[0] > found[1])
+    n_known = [sum(pair[side] in words for pair in pairs) for side, words in enumerate(known)]
+    side = int(n_known[0] > n_known[1])
     example = next((pair[side] for pair in pairs if pair[side] not in known[side]), pairs[0][side])
     return (
-        f"No pair of the dictionary is left to learn from: of {len(pairs):,} pairs, {found[0]:,} source words and "
-        f"{found[1]:,} target words occur at least {min_count} times in their texts; {example!r} does not. Words must "
-        "be written as in the texts. Add text or pairs, or lower min_count or test_ratio."
+        f"No pair of the dictionary is left to learn from: of {len(pairs):,} pairs, {n_known[0]:,} source words and "
+        f"{n_known[1]:,} target words occur at least {min_count} times in their texts; {example!r} does not. Words "
+        "must be written as in the texts. Add text or pairs, or lower min_count or test_ratio."
     )

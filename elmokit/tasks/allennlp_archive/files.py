@@ -93,8 +93,8 @@ def _read_folder(folder: Path, source: Path) -> TaskArchive:
     options = sorted(folder.glob("fta/*options_file"))
     version = None
     if (folder / "meta.json").is_file():
-        found = read_json(folder / "meta.json").get("version")
-        version = found if isinstance(found, str) and VERSION.match(found) else None
+        stated = read_json(folder / "meta.json").get("version")
+        version = stated if isinstance(stated, str) and VERSION.match(stated) else None
     return TaskArchive(
         source,
         config,

@@ -59,8 +59,8 @@ def config_of_tensors(tensors: Mapping[str, Tensor], options: dict[str, Any] | N
 
 def _shape(tensors: Mapping[str, Tensor], name: str, n_axes: int, where: str) -> tuple[int, ...]:
     if name not in tensors or tensors[name].dim() != n_axes:
-        found = f"has the shape {tuple(tensors[name].shape)}" if name in tensors else "is missing"
-        raise TensorMismatchError(f"{where}: {name}, a tensor of the ELMo inside, {found}; expected {n_axes} axes.")
+        problem = f"has the shape {tuple(tensors[name].shape)}" if name in tensors else "is missing"
+        raise TensorMismatchError(f"{where}: {name}, a tensor of the ELMo inside, {problem}; expected {n_axes} axes.")
     return tuple(tensors[name].shape)
 
 

@@ -197,12 +197,12 @@ def _embeddings(archive: TaskArchive) -> tuple[Embeddings, dict[str, str]]:
 
 def _table(content: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     """Return a table inside a config; an empty one if it is absent, or written as the name of its type."""
-    found: Any = content
+    inner: Any = content
     for key in keys:
-        found = found.get(key)
-        if not isinstance(found, dict):
+        inner = inner.get(key)
+        if not isinstance(inner, dict):
             return {}
-    return dict(found)
+    return dict(inner)
 
 
 def _complete_elmo(elmo: Tables, start: str) -> list[str]:
@@ -247,8 +247,8 @@ def _is_before(archive: TaskArchive, version: str) -> bool:
     """Check whether a model was saved before a version. Those of 1.0 to 2.5, which did not record it, count as new."""
     if archive.version is None:
         return archive.is_from_before_1
-    found, limit = ([int(part) for part in re.findall(r"\d+", text)[:2]] for text in (archive.version, version))
-    return found < limit
+    own, limit = ([int(part) for part in re.findall(r"\d+", text)[:2]] for text in (archive.version, version))
+    return own < limit
 
 
 def _width(tensors: Mapping[str, Tensor], name: str, archive: TaskArchive) -> int:
@@ -291,9 +291,9 @@ def _inner_elmo_prefix(tensors: Mapping[str, Tensor]) -> str | None:
 
 def _elmo_table(archive: TaskArchive) -> dict[str, Any]:
     """Return the config's table that names the files of ELMo."""
-    found = archive.config["model"].get("elmo")
+    embedder = archive.config["model"].get("elmo")
     embedders = [table for table in _embedders(archive).values() if table.get("type") == "elmo_token_embedder"]
-    return found if isinstance(found, dict) else next(iter(embedders), {})
+    return embedder if isinstance(embedder, dict) else next(iter(embedders), {})
 
 
 def _referenced_bilm(archive: TaskArchive, options: str | Path | None) -> PretrainedBiLM:

@@ -67,7 +67,7 @@ class Embeddings:
 
     def name_of(self, kind: str) -> str:
         """Return the name of an embedder's module, with a dot."""
-        name = next(name for name, found in self.kinds.items() if found == kind)
+        name = next(name for name, this_kind in self.kinds.items() if this_kind == kind)
         return f"{self.prefix}token_embedder_{name}."
 
     def rows(self, model: Any) -> list[TensorRow]:

@@ -169,9 +169,9 @@ def _hidden_size(encoder: ConfigTable, kind: str = "lstm") -> int | None:
 def _expect_hidden_size(model: ConfigTable, key: str, size: int | None) -> None:
     """Report a layer that has another size than ``model.hidden``, which it shares here."""
     encoder = model.table(key)
-    found = _hidden_size(encoder)
-    if found not in (None, size):
-        encoder.differs("hidden_size", f" = {found}: here it is model.hidden")
+    hidden_size = _hidden_size(encoder)
+    if hidden_size not in (None, size):
+        encoder.differs("hidden_size", f" = {hidden_size}: here it is model.hidden")
 
 
 def _feedforward(layer: ConfigTable) -> tuple[int | None, float]:
@@ -207,8 +207,8 @@ def convert_sst(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None
     }
     if elmo.exists:
         elmo.redundant("each position has its own mix", "num_output_representations")
-        found, mix = elmo_model(elmo), elmo_mix(elmo)
-        tables["elmo"] = {**found, **{position: dict(mix) if used else False for position, used in uses_mix.items()}}
+        table, mix = elmo_model(elmo), elmo_mix(elmo)
+        tables["elmo"] = {**table, **{position: dict(mix) if used else False for position, used in uses_mix.items()}}
     if reader.exists:
         tables["data"]["phrases"] = "all" if reader.take("use_subtrees", bool, False) else "roots"
         classes = reader.take("granularity", str, "5-class")

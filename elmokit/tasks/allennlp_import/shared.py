@@ -265,7 +265,7 @@ def group_learning_rate(optimizer: ConfigTable) -> float | None:
     path = optimizer.path_of("parameter_groups")
     if not isinstance(groups, list):
         return None
-    found = None
+    bilm_rate = None
     for group, patterns, settings in _patterns(groups):
 
         def is_matched(name: str, patterns: Any = patterns) -> bool:
@@ -276,10 +276,10 @@ def group_learning_rate(optimizer: ConfigTable) -> float | None:
         if not is_of_bilm or not isinstance(rate, int | float):
             optimizer.differs("parameter_groups", f": {to_json(group)}: only the biLM has its own learning rate here")
             continue
-        found = float(rate)
+        bilm_rate = float(rate)
         if is_matched(MIX_WEIGHT):
             optimizer.differs("parameter_groups", f": {to_json(group)}: the mixes keep the optimizer's rate here")
-    return found
+    return bilm_rate
 
 
 def convert_training(top: ConfigTable, elmo: Tables, metric: str, their_metrics: Sequence[str]) -> Tables:

@@ -45,8 +45,8 @@ RESERVED = COMPUTING_WORDS | CONSTANTS.keys() | {"local"}
 
 def unset_variable(value: str) -> str | None:
     """Return the name of the first external variable in a string that was not given; None if there is none."""
-    found = re.search(r'std\.extVar\("(.*?)"\)', value)
-    return found[1] if found else None
+    match = re.search(r'std\.extVar\("(.*?)"\)', value)
+    return match[1] if match else None
 
 
 class Token(NamedTuple):
@@ -94,9 +94,9 @@ def starts_with_key(text: str) -> bool:
 
 def _tokens(text: str) -> list[Token]:
     tokens, line = [], 1
-    for found in _TOKEN.finditer(text):
-        kind, word = str(found.lastgroup), found[0]
-        if kind == "sign" and (word in "'\"" or text.startswith("/*", found.start())):
+    for match in _TOKEN.finditer(text):
+        kind, word = str(match.lastgroup), match[0]
+        if kind == "sign" and (word in "'\"" or text.startswith("/*", match.start())):
             # A string or comment without an end. To search for an end at each later one too would take quadratic time.
             tokens.append(Token("unended", word, line))
             break
@@ -134,15 +134,15 @@ class _Parser:
 
     def skip(self, text: str) -> bool:
         """Go past a sign or name, and return whether it was there."""
-        found = self.at(text)
-        self.position += found
-        return found
+        is_next = self.at(text)
+        self.position += is_next
+        return is_next
 
     def expected(self, what: str) -> NotSimpleError:
         """Return the error that something else was found."""
-        found = self.token.text
-        found = f"{found[:LONGEST_SHOWN]}..." if len(found) > LONGEST_SHOWN else found
-        shown = repr(found) if found else "the end of the file"
+        text = self.token.text
+        text = f"{text[:LONGEST_SHOWN]}..." if len(text) > LONGEST_SHOWN else text
+        shown = repr(text) if text else "the end of the file"
         return NotSimpleError(f"line {self.token.line}: expected {what}, found {shown}")
 
     def expect(self, sign: str) -> None:
@@ -285,12 +285,12 @@ def _double(number: float) -> int | float:
 def _unquoted(quoted: str) -> str:
     """Return the content of a string in quotes."""
 
-    def unescaped(found: re.Match[str]) -> str:
-        sign = found[0][1]
-        if len(found[0]) > 2:
-            return chr(int(found[0][2:], 16))
+    def unescaped(escape: re.Match[str]) -> str:
+        sign = escape[0][1]
+        if len(escape[0]) > 2:
+            return chr(int(escape[0][2:], 16))
         if sign not in ESCAPES:
-            raise ValueError(f"unknown escape {found[0]}")
+            raise ValueError(f"unknown escape {escape[0]}")
         return ESCAPES[sign]
 
     if "\0" in quoted:

@@ -50,8 +50,8 @@ class Document:
     @property
     def genre(self) -> str:
         """The first two letters of the name of an OntoNotes document; empty for other documents."""
-        found = GENRE.match(self.key)
-        return found[0] if found else ""
+        match = GENRE.match(self.key)
+        return match[0] if match else ""
 
 
 def read_coref(path: str) -> Iterator[Document]:
@@ -128,9 +128,9 @@ def read_conll(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[Document
 
 
 def _conll_document(path: str, begin: tuple[int, str], body: Iterable[tuple[int, str]]) -> Document:
-    found = DOCUMENT_NAME.match(begin[1])
-    assert found is not None  # every line that starts with BEGIN matches
-    key = found[1] if found[2] is None else f"{found[1]}_{int(found[2])}"
+    match = DOCUMENT_NAME.match(begin[1])
+    assert match is not None  # every line that starts with BEGIN matches
+    key = match[1] if match[2] is None else f"{match[1]}_{int(match[2])}"
     sentences: list[tuple[str, ...]] = []
     speakers: list[tuple[str, ...]] = []
     chains = _Chains()
@@ -161,13 +161,13 @@ class _Chains:
 
     def add_token(self, cell: str, where: str) -> None:
         for bracket in () if cell in NO_CHAIN else cell.split("|"):
-            found = BRACKET.match(bracket)
-            if found is None or not (found[1] or found[3]):
+            match = BRACKET.match(bracket)
+            if match is None or not (match[1] or match[3]):
                 raise TextError(f"{where}: {cell!r} in the last column. Expected -, or (3, 3), (3) separated by |.")
-            chain = found[2]
-            if found[1]:
+            chain = match[2]
+            if match[1]:
                 self.open.setdefault(chain, []).append((self.n_tokens, where))
-            if found[3]:
+            if match[3]:
                 if not self.open.get(chain):
                     raise TextError(f"{where}: {bracket!r} closes a mention of chain {chain} that is not open.")
                 # The format does not say which of several open mentions of one chain a bracket closes. We read them as
@@ -190,15 +190,15 @@ def _known(speakers: tuple[tuple[str, ...], ...] | None) -> tuple[tuple[str, ...
 
 def merge_clusters(clusters: Iterable[Sequence[Mention]]) -> Clusters:
     """Merge clusters that share a mention, remove repeated mentions, and sort."""
-    found: list[set[Mention]] = []
+    merged: list[set[Mention]] = []
     for cluster in clusters:
         mentions = set(cluster)
-        for other in [other for other in found if other & mentions]:
+        for other in [other for other in merged if other & mentions]:
             mentions |= other
-            found.remove(other)
+            merged.remove(other)
         if mentions:
-            found.append(mentions)
-    return tuple(sorted(tuple(sorted(mentions)) for mentions in found))
+            merged.append(mentions)
+    return tuple(sorted(tuple(sorted(mentions)) for mentions in merged))
 
 
 def to_conll(document: Document, clusters: Iterable[Sequence[Mention]]) -> str:

@@ -173,14 +173,14 @@ def _most_frequent_span(
     spans: Counter[tuple[int, int]] = Counter()
     for answer in answers:
         start, stop = answer.answer_start, answer.answer_start + len(answer.text)
-        found = passage.text[max(start, 0) : max(stop, 0)]
+        written = passage.text[max(start, 0) : max(stop, 0)]
         span = covering_tokens(passage.spans, start, stop)
-        if found == answer.text and answer.text.strip() and span:
+        if written == answer.text and answer.text.strip() and span:
             spans[span] += 1
         elif not skip_mismatched:
             raise TextError(
                 f"{where}: the answer {answer.text!r} is not at character {start} of the passage; the text there is "
-                f"{found!r}. Correct the file, or set data.skip_mismatched = true to skip such answers in training."
+                f"{written!r}. Correct the file, or set data.skip_mismatched = true to skip such answers in training."
             )
     return spans.most_common(1)[0][0] if spans else None
 

@@ -54,9 +54,9 @@ def read_srl(path: str) -> Iterator[Proposition]:
     if DIVIDER in first[1] and not first[1].startswith(DOCUMENT_BOUNDARIES):
         for number, line in lines:
             if line.strip():
-                found = parse_proposition(line, f"{path}, line {number}")
-                _check_predicate(found)
-                yield found
+                proposition = parse_proposition(line, f"{path}, line {number}")
+                _check_predicate(proposition)
+                yield proposition
         return
     from_columns = _conll_2012 if first[1].startswith(DOCUMENT_BOUNDARIES[0]) else _conll_2005
     for sentence in read_column_sentences(
@@ -89,15 +89,15 @@ def parse_proposition(line: str, where: str) -> Proposition:
     return Proposition(where, tuple(tokens), predicate, tuple(tags) if tags else None)
 
 
-def _check_predicate(found: Proposition) -> None:
+def _check_predicate(proposition: Proposition) -> None:
     """Reject gold tags that do not tag the predicate as such."""
-    if found.tags is None or found.predicate is None:
+    if proposition.tags is None or proposition.predicate is None:
         return
-    tag = found.tags[found.predicate]
+    tag = proposition.tags[proposition.predicate]
     if tag.partition("-")[2] != PREDICATE:
         raise TextError(
-            f"{found.where}: the index of the predicate is {found.predicate} (from 0), but that token has the tag "
-            f"{tag}. Expected B-{PREDICATE} or I-{PREDICATE}."
+            f"{proposition.where}: the index of the predicate is {proposition.predicate} (from 0), but that token "
+            f"has the tag {tag}. Expected B-{PREDICATE} or I-{PREDICATE}."
         )
 
 
@@ -110,7 +110,7 @@ def _conll_2012(sentence: ColumnSentence) -> Iterator[Proposition]:
             "index, word, part of speech, parse, lemma, frameset, sense, speaker, entity, one column per predicate, "
             "coreference."
         )
-    found = []
+    tagged = []
     for column in range(FIRST_ROLE_COLUMN, len(rows[0]) - 1):
         tags = _tags_from_brackets([row[column] for row in rows], sentence)
         if f"B-{PREDICATE}" not in tags:
@@ -118,8 +118,8 @@ def _conll_2012(sentence: ColumnSentence) -> Iterator[Proposition]:
                 f"{sentence.where()}: column {column + 1} marks no predicate. Expected one ({PREDICATE}*) in each "
                 "column of roles."
             )
-        found.append((tags.index(f"B-{PREDICATE}"), tags))
-    yield from _propositions(sentence, WORD_COLUMN, found)
+        tagged.append((tags.index(f"B-{PREDICATE}"), tags))
+    yield from _propositions(sentence, WORD_COLUMN, tagged)
 
 
 def _conll_2005(sentence: ColumnSentence) -> Iterator[Proposition]:
@@ -137,7 +137,7 @@ def _conll_2005(sentence: ColumnSentence) -> Iterator[Proposition]:
             f"{count_of(n_columns, 'column')} of roles after it. "
             "Expected one column per predicate, in the same order."
         )
-    found = []
+    tagged = []
     for column, predicate in enumerate(predicates, start=2):
         cells = [row[column] for row in rows]
         if "*" in cells[0]:
@@ -150,17 +150,17 @@ def _conll_2005(sentence: ColumnSentence) -> Iterator[Proposition]:
                 f"{sentence.where(predicate)}: {rows[predicate][0]!r} is a predicate, but column {column + 1} contains "
                 f"{cells[predicate]!r}. Expected {PREDICATE}."
             )
-        found.append((predicate, tags))
-    yield from _propositions(sentence, 0, found)
+        tagged.append((predicate, tags))
+    yield from _propositions(sentence, 0, tagged)
 
 
 def _propositions(
-    sentence: ColumnSentence, word_column: int, found: Sequence[tuple[int, Sequence[str]]]
+    sentence: ColumnSentence, word_column: int, tagged: Sequence[tuple[int, Sequence[str]]]
 ) -> Iterator[Proposition]:
     tokens = tuple(row[word_column] for row in sentence.rows)
-    for predicate, tags in found:
+    for predicate, tags in tagged:
         yield Proposition(sentence.where(), tokens, predicate, tuple(tags))
-    if not found:
+    if not tagged:
         yield Proposition(sentence.where(), tokens, None, ("O",) * len(tokens))
 
 

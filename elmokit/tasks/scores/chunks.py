@@ -53,7 +53,7 @@ def conlleval(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]])
         n_tags += len(gold_tags)
     n_boundaries = len(rows) - n_tags
     n_correct = sum(one == other for one, other in rows) - n_boundaries
-    found: tuple[Counter[str], Counter[str]] = (Counter(), Counter())  # gold, predicted
+    of_type: tuple[Counter[str], Counter[str]] = (Counter(), Counter())  # gold, predicted
     correct: Counter[str] = Counter()
     matching = False  # a chunk of the same type that started at the same token is open on both sides
     previous = outside
@@ -69,13 +69,13 @@ def conlleval(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]])
         if all(starts) and same_type:
             matching = True
         for side in (0, 1):
-            found[side][current[side][1]] += starts[side]
+            of_type[side][current[side][1]] += starts[side]
         previous = current
     if matching:
         correct[previous[0][1]] += 1
-    types = sorted(+(found[0] + found[1]))
-    by_type = {label: Counts(correct[label], found[1][label], found[0][label]) for label in types}
-    overall = Counts(correct.total(), found[1].total(), found[0].total())
+    types = sorted(+(of_type[0] + of_type[1]))
+    by_type = {label: Counts(correct[label], of_type[1][label], of_type[0][label]) for label in types}
+    overall = Counts(correct.total(), of_type[1].total(), of_type[0].total())
     return ChunkScores(overall, by_type, percent(n_correct, n_tags))
 
 
@@ -108,8 +108,8 @@ def chunk_f1_per_label(gold: Sequence[Sequence[Chunk]], predicted: Sequence[Sequ
     """Count like ``chunk_f1`` for each label separately, with the labels in alphabetical order."""
     counted: dict[str, list[int]] = {}
     for gold_chunks, predicted_chunks in zip(gold, predicted, strict=True):
-        expected, found = set(gold_chunks), set(predicted_chunks)
-        for kind, chunks in enumerate((expected & found, found, expected)):  # correct, predicted, gold
+        expected, answered = set(gold_chunks), set(predicted_chunks)
+        for kind, chunks in enumerate((expected & answered, answered, expected)):  # correct, predicted, gold
             for chunk in chunks:
                 counted.setdefault(chunk.label, [0, 0, 0])[kind] += 1
     return {label: Counts(*counted[label]) for label in sorted(counted)}

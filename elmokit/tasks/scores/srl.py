@@ -44,7 +44,7 @@ def srl_eval(
             Arguments with the role V are ignored.
     """
     correct: Counter[str] = Counter()
-    found: Counter[str] = Counter()
+    predicted_roles: Counter[str] = Counter()
     expected: Counter[str] = Counter()
     n_propositions = n_perfect = 0
     for gold_sentence, predicted_sentence in zip(gold, predicted, strict=True):
@@ -55,15 +55,15 @@ def srl_eval(
             matching = [argument for argument in given if argument in wanted]
             # A repeated correct prediction counts as correct each time, as in the script.
             correct.update(role for role, _ in matching)
-            found.update(role for role, _ in given)
+            predicted_roles.update(role for role, _ in given)
             expected.update(role for role, _ in wanted)
             n_propositions += 1
             # Chained: nothing wrong was predicted, and nothing was missed.
             n_perfect += len(matching) == len(given) == len(wanted)
-    roles = sorted(found.keys() | expected.keys())
+    roles = sorted(predicted_roles.keys() | expected.keys())
     return SrlScores(
-        Counts(correct.total(), found.total(), expected.total()),
-        {role: Counts(correct[role], found[role], expected[role]) for role in roles},
+        Counts(correct.total(), predicted_roles.total(), expected.total()),
+        {role: Counts(correct[role], predicted_roles[role], expected[role]) for role in roles},
         n_propositions,
         percent(n_perfect, n_propositions),
     )
