@@ -84,9 +84,9 @@ def test_the_users_own_settings_do_not_change_a_figure(tmp_path: Path) -> None:
 
 def test_missing_matplotlib_is_reported_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtraError, match=r"elmokit\[plot\]"), styled_figure():
+    with pytest.raises(MissingExtraError, match=r"'\.\[plot\]'"), styled_figure():
         pass
-    with pytest.raises(MissingExtraError, match=r"elmokit\[plot\]"):
+    with pytest.raises(MissingExtraError, match=r"'\.\[plot\]'"):
         check_figure_path("curve", overwrite=False)
 
 

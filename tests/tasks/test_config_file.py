@@ -92,7 +92,7 @@ def test_only_a_file_that_computes_asks_for_the_extra_and_says_what_computes(
 ) -> None:
     path = config(tmp_path, text)
     pattern = construct.replace("(", r"\(").replace("$", r"\$").replace("+", r"\+").replace("[", r"\[")
-    with pytest.raises(MissingExtraError, match=rf"computes values with Jsonnet \({pattern}\).*elmokit\[jsonnet\]"):
+    with pytest.raises(MissingExtraError, match=rf"computes values with Jsonnet \({pattern}\).*'\.\[jsonnet\]'"):
         read_config_file(path)
 
 

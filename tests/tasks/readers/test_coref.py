@@ -119,7 +119,7 @@ def test_any_clusters_can_be_written_as_conll_and_read_back(
         ('{"doc_key": "x"}', "line 1: not one JSON object .*: Object missing required field `sentences`"),
         (
             '{"sentences": [["a"]], "clusters": [[[0, 1]]]}',
-            "line 1: a mention from word 0 to 1, in a document of 1 words",
+            "line 1: a mention from word 0 to 1, in a document of 1 word",
         ),
         ('{"sentences": [["a"]], "speakers": [["x", "y"]]}', "line 1: expected one speaker per word"),
     ],

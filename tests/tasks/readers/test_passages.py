@@ -61,5 +61,5 @@ def test_an_answer_that_cuts_a_token_is_widened_to_it() -> None:
 
 def test_without_nltk_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nltk.tokenize", None)
-    with pytest.raises(MissingExtraError, match=r"elmokit\[tokenize\]"):
+    with pytest.raises(MissingExtraError, match=r"'\.\[tokenize\]'"):
         passage_tokenizer()
