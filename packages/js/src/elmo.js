@@ -164,7 +164,7 @@ export class Elmo {
 
   /** Compute one vector per sentence; see index.d.ts. */
   sentenceVectors(sentences) {
-    const checked = checkSentences(sentences);
+    const checked = checkSentences(sentences).map((tokens) => this.#pooling.foldQuotes(tokens));
     const layers = this.#pooling.layers(this.nLayers);
     const found = this.#compute(checked, layers, 1);
     return checked.map((tokens, at) => this.#pooling.pool(tokens, found[at], layers.length, this.dim));

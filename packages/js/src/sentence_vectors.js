@@ -1,6 +1,9 @@
 // One vector per sentence: a weighted mean of token vectors, whitened if the model stores a whitening.
 
 const DEFAULTS = { weighting: "sif", layers: 0, smoothing: 3e-4 };
+const TREEBANK_QUOTES = { "``": '"', "''": '"' };
+const PLAIN_QUOTES = { "\u201c": '"', "\u201d": '"', "\u201e": '"', "\u2018": "'", "\u2019": "'", "\u201a": "'", "`": "'" };
+const LETTER_OR_DIGIT = /[\p{L}\p{N}]/u;
 
 /** How the token vectors of a sentence become one vector. */
 export class SentencePooling {
@@ -32,6 +35,16 @@ export class SentencePooling {
     return Array.isArray(layers) ? layers : [layers];
   }
 
+  /** Return a sentence with the quotes that the model was trained on: plain ones, if only those are in the vocabulary. */
+  foldQuotes(tokens) {
+    const known = this.#vocabulary?.ids;
+    if (!known) return tokens;
+    return tokens.map((token) => {
+      const plain = TREEBANK_QUOTES[token] ?? token.replace(/[\u201c\u201d\u201e\u2018\u2019\u201a`]/g, (quote) => PLAIN_QUOTES[quote]);
+      return known.has(plain) && !known.has(token) ? plain : token;
+    });
+  }
+
   /**
    * Combine the vectors of a sentence's tokens.
    * @param {string[]} tokens
@@ -40,7 +53,7 @@ export class SentencePooling {
   pool(tokens, vectors, nLayers, dim) {
     const isAverage = this.#settings.layers === "average";
     const mean = new Float64Array(isAverage ? dim : nLayers * dim);
-    const weights = tokens.map((token) => this.#weight(token));
+    const weights = this.#weights(tokens);
     const total = weights.reduce((sum, weight) => sum + weight, 0);
     for (let layer = 0; layer < nLayers; layer++) {
       tokens.forEach((_, token) => {
@@ -61,6 +74,12 @@ export class SentencePooling {
       for (let k = 0; k < sums.length; k++) sums[k] += difference * this.#projection[at * sums.length + k];
     }
     return Float32Array.from(sums);
+  }
+
+  /** With "sif", punctuation has no weight, unless there is nothing else. */
+  #weights(tokens) {
+    const onlyWords = this.#settings.weighting === "sif" && tokens.some((token) => LETTER_OR_DIGIT.test(token));
+    return tokens.map((token) => (onlyWords && !LETTER_OR_DIGIT.test(token) ? 0 : this.#weight(token)));
   }
 
   /** Frequent words say little: a / (a + p). A word is at least as frequent as its lower-case form. */
