@@ -168,6 +168,8 @@ def elmokit_embed_to_tables() -> None:
 @work
 def elmokit_evaluate() -> None:
     command("evaluate", "perplexity", "text.txt", "--per-token", "tokens.tsv")
+    command("surprisal", "text.txt", "--out", "surprisal.tsv")
+    assert Path("surprisal.tsv").read_bytes() == Path("tokens.tsv").read_bytes()
     command("evaluate", "perplexity", "text.txt", "--as-bilm-tf", "2", "--json")
     pair = {"sentence_good": "The cat sleeps.", "sentence_bad": "The cat sleep.", "UID": "a", "linguistics_term": "b"}
     Path("pairs.jsonl").write_text(json.dumps(pair) + "\n")
