@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, TypedDict, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +39,14 @@ Vectors = NDArray[np.float32]
 
 CHUNK_TOKENS = 4096
 """Tokens per chunk of a long text: few enough for memory, enough for the matrix products to run at full speed."""
+
+
+class _Options(TypedDict):
+    """Arguments of :meth:`Elmo.embed`."""
+
+    layers: Layers
+    batch_tokens: int
+    batch_size: int
 
 
 class Elmo:
@@ -193,6 +203,7 @@ class Elmo:
         layers: Layers = ...,
         batch_tokens: int = ...,
         batch_size: int = ...,
+        tokenize: Literal[False] = ...,
     ) -> list[Vectors]: ...
 
     @overload
@@ -203,6 +214,29 @@ class Elmo:
         layers: Layers = ...,
         batch_tokens: int = ...,
         batch_size: int = ...,
+        tokenize: Literal[False] = ...,
+    ) -> Iterator[Vectors]: ...
+
+    @overload
+    def embed(
+        self,
+        sentences: str | Sequence[str],
+        *,
+        layers: Layers = ...,
+        batch_tokens: int = ...,
+        batch_size: int = ...,
+        tokenize: bool | str,
+    ) -> list[Vectors]: ...
+
+    @overload
+    def embed(
+        self,
+        sentences: Iterator[str],
+        *,
+        layers: Layers = ...,
+        batch_tokens: int = ...,
+        batch_size: int = ...,
+        tokenize: bool | str,
     ) -> Iterator[Vectors]: ...
 
     def embed(
@@ -212,6 +246,7 @@ class Elmo:
         layers: Layers = "all",
         batch_tokens: int = 2048,
         batch_size: int = 64,
+        tokenize: bool | str = False,
     ) -> list[Vectors] | Iterator[Vectors]:
         """Compute the vectors of tokenized sentences.
 
@@ -219,20 +254,25 @@ class Elmo:
 
         Args:
             sentences: Lists of tokens. From an iterator, sentences are read a few batches ahead and the vectors are
-                returned as an iterator too, so that a corpus of any size fits in memory.
+                returned as an iterator too, so that a corpus of any size fits in memory. With ``tokenize``: raw
+                texts, or one raw text.
             layers: "all"; "top"; "average", the plain mean; a layer number; or a list of them. Layer 0 is context-free.
                 "mix" is the first scalar mix of an :class:`~elmokit.ElmoModule`, in its ``embed``.
             batch_tokens: Positions per batch. It changes speed and memory, not the vectors.
             batch_size: Sentences per batch if ``start`` is "stateful": row r then continues from row r of the previous
                 batch.
+            tokenize: Split raw texts, as :func:`elmokit.tokenize` does: True for English, or the code of a language.
+                The sentences of a text are computed by themselves, and their vectors joined.
 
         Returns:
-            One array per sentence: ``(layers, tokens, dim)`` for "all" and for a list, else ``(tokens, dim)``.
+            One array per sentence, or per raw text: ``(layers, tokens, dim)`` for "all" and for a list, else
+            ``(tokens, dim)``.
 
         Raises:
             TextError: A sentence is not a list of strings.
             ConfigError: A layer does not exist, or a batch size is below 1.
             FormatError: The weights are so large that the vectors contain NaN or infinity.
+            MissingExtraError: ``tokenize`` needs NLTK (extra ``tokenize``) or spaCy (extra ``spacy``).
 
         Example:
             >>> first, second = elmo.embed([["The", "bank"], ["Rates", "rose", "."]], layers="average")
@@ -240,7 +280,13 @@ class Elmo:
             (3, 384)
             >>> lines = (line.split() for line in open("corpus.txt"))
             >>> sentence_vectors = [vectors.mean(axis=0) for vectors in elmo.embed(lines, layers="top")]
+            >>> (vectors,) = elmo.embed("The bank raised its rate.", tokenize=True)
         """
+        if tokenize is not False:
+            language = "en" if tokenize is True else tokenize
+            options: _Options = {"layers": layers, "batch_tokens": batch_tokens, "batch_size": batch_size}
+            joined = self._embed_raw(sentences, language, options)  # type: ignore[arg-type]
+            return joined if isinstance(sentences, Iterator) else list(joined)
         checked = check_sentences(sentences)
         selection = self._select(layers)
         if batch_tokens < 1 or batch_size < 1:
@@ -348,6 +394,29 @@ class Elmo:
             return self._run(batch, self.start_state, selection)[0]
 
         yield from map_in_batches(sentences, compute, batch_tokens=batch_tokens)
+
+    def _embed_raw(self, texts: str | Iterable[str], language: str, options: _Options) -> Iterator[Vectors]:
+        """Yield the vectors of raw texts; arguments are checked before the first one is read."""
+        # Imported here, because most callers have tokens.
+        from elmokit.text.tokenize import text_splitter, tokenize
+
+        text_splitter(language)
+        counts: deque[int] = deque()  # sentences of each text that was read and is not embedded yet
+
+        def read() -> Iterator[Sequence[str]]:
+            for text in [texts] if isinstance(texts, str) else texts:
+                split = tokenize(text, language) or [[]]
+                counts.append(len(split))
+                yield from split
+
+        vectors = self.embed(read(), **options)
+
+        def join() -> Iterator[Vectors]:
+            for first in vectors:
+                rest = list(islice(vectors, counts.popleft() - 1))
+                yield np.concatenate([first, *rest], axis=-2) if rest else first
+
+        return join()
 
     def _embed_long(self, sentence: Sequence[str], selection: LayerSelection) -> Vectors:
         # Chunk by chunk, so that intermediate activations are never all in memory.

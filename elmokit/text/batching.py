@@ -218,7 +218,8 @@ def check_sentences(sentences: Iterable[Sequence[str]]) -> Iterator[Sequence[str
     if isinstance(sentences, str):
         raise TextError(
             f"Expected a list of tokenized sentences, but got the string {_shortened(sentences)!r}. Pass "
-            f"[{_first_words(sentences)}], or split raw text with elmokit.tokenize(text)."
+            f"[{_first_words(sentences)}], or split raw text: with tokenize=True in Elmo.embed, else with "
+            "elmokit.tokenize(text)."
         )
     if not isinstance(sentences, Iterable):
         raise TextError(
@@ -245,7 +246,8 @@ def _check_is_list(sentence: Sequence[str]) -> Sequence[str]:
     if isinstance(sentence, str):
         # A string with a space is probably a whole sentence; one without is a token of a sentence that was not wrapped.
         advice = (
-            f"Pass {_first_words(sentence)}, or split raw text with elmokit.tokenize(text)."
+            f"Pass {_first_words(sentence)}, or split raw text: with tokenize=True in Elmo.embed, else with "
+            "elmokit.tokenize(text)."
             if " " in sentence
             else f"Put the tokens of each sentence into a list of their own: [[{_shortened(sentence)!r}, ...]]."
         )

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import elmokit
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.start_state import boundary_state
 from elmokit.engine.config import BiLMConfig
@@ -190,7 +191,8 @@ def test_layers_must_be_numbers_and_not_empty() -> None:
 def test_a_text_instead_of_sentences_is_refused_with_a_suggestion() -> None:
     elmo = Elmo(random_model())
     message = (
-        r"got the string 'The cat'\. Pass \[\['The', 'cat'\]\], or split raw text with elmokit\.tokenize\(text\)\."
+        r"got the string 'The cat'\. Pass \[\['The', 'cat'\]\], or split raw text: with tokenize=True in Elmo\.embed, "
+        r"else with elmokit\.tokenize\(text\)\."
     )
     with pytest.raises(TextError, match=message):
         elmo.embed("The cat")  # type: ignore[call-overload]
@@ -253,3 +255,27 @@ def test_large_vectors_may_have_an_infinite_sum() -> None:
     model.check_finite(np.full(4, 3e38, np.float32))
     with pytest.raises(FormatError, match="computes NaN or infinity"):
         model.check_finite(np.array([np.inf, -np.inf], np.float32))
+
+
+def test_raw_texts_are_split_on_request(model: PretrainedBiLM) -> None:
+    pytest.importorskip("nltk")
+    elmo = Elmo(model)
+    texts = ["The cat sat. It's on the mat.", "", "A dog ran"]
+    found = elmo.embed(texts, tokenize=True)
+    for array, text in zip(found, texts, strict=True):
+        split = elmokit.tokenize(text) or [[]]
+        np.testing.assert_array_equal(array, np.concatenate(elmo.embed(split), axis=1))
+    (alone,) = elmo.embed(texts[0], tokenize="en", layers="top")
+    np.testing.assert_array_equal(alone, found[0][-1])
+    streamed = elmo.embed(iter(texts), tokenize=True, batch_tokens=4)
+    assert isinstance(streamed, Iterator)
+    for array, expected in zip(streamed, found, strict=True):
+        np.testing.assert_array_equal(array, expected)
+
+
+def test_raw_text_that_is_not_announced_is_refused_and_the_argument_named(model: PretrainedBiLM) -> None:
+    for raw in ("The cat sat.", ["The cat sat."]):
+        with pytest.raises(TextError, match=r"with tokenize=True in Elmo\.embed"):
+            Elmo(model).embed(raw)  # type: ignore[arg-type]
+    with pytest.raises(TextError, match="Expected raw text as one string, but got list"):
+        Elmo(model).embed([["The", "cat"]], tokenize=True)  # type: ignore[call-overload]
