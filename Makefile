@@ -7,6 +7,7 @@
 # make release-check  build the source distribution and a wheel for any platform, check them and try each in an empty environment
 # make campaign  damage files, interrupt commands, fill disks, attack the server (an hour, as root on Linux); PARTS="mutants disk" runs some parts, SCALE=0.01 less of each
 # make fuzz  fuzz every reader of foreign files and the server's bodies, guided by coverage, for MINUTES=5 each; FUZZ="hdf5 jsonnet" some
+# make sanitize  run the C functions under sanitizers, guard pages and valgrind, and analyze them (five minutes); PARTS="address threads" runs some parts, SECONDS_EACH=600 more random calls
 # make integrations  test elmokit inside each library that it integrates with, each in an environment of its own (noxfile.py)
 # make docs   build the documentation site into site/; warnings are errors      make docs-serve  show it while you edit
 # make bench  measure tokens/s of every backend: SENTENCES=file, PEER="--peer-python ... --peer-script ..." (benchmarks/inference.py)
@@ -20,12 +21,13 @@ PARTS ?=
 SCALE ?= 1
 FUZZ ?=
 MINUTES ?= 5
+SECONDS_EACH ?= 10
 # Not quiet: without pip's progress, nothing would be printed for minutes.
 PIP = $(BIN)/pip install --disable-pip-version-check --constraint constraints.txt
 # One process per core with one thread each: threads of several processes would compete for the cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-.PHONY: demo test quick coverage check campaign fuzz docs docs-serve wheel wheels wasm release-check integrations bench clean
+.PHONY: demo test quick coverage check campaign sanitize fuzz docs docs-serve wheel wheels wasm release-check integrations bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py vectors.hdf5
@@ -54,6 +56,9 @@ docs-serve: $(VENV)/installed-docs
 
 campaign: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.campaign --scale $(SCALE) $(PARTS)
+
+sanitize: $(VENV)/installed-dev
+	$(BIN)/python -m tests.sanitize --seconds $(SECONDS_EACH) $(PARTS)
 
 fuzz: $(VENV)/installed-fuzz
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(FUZZ)

@@ -31,7 +31,7 @@ ELMOKIT_API int64_t elmokit_precision(const char *name);
 /* Reasons for a failure. */
 enum {
     ELMOKIT_NO_MEMORY = 1,
-    ELMOKIT_BAD_SIZES = 2, /* sizes are not positive, or do not fit together */
+    ELMOKIT_BAD_SIZES = 2, /* sizes are not positive, are above 2^28, or do not fit together */
     ELMOKIT_BAD_IDS = 3,   /* an id is not a row of its table */
     ELMOKIT_BAD_LAYER = 4, /* a layer to pack does not exist or is packed already, or one to compute is not packed yet */
 };

@@ -35,6 +35,11 @@ enum { SMALL_LAYER_BYTES = 1 << 23 };
 /* Memory of this size and below is kept for the next call: new pages cost as much as filling them twice. */
 enum { MAX_KEPT = 1 << 26, N_KEPT = 4 };
 
+/* Larger sizes are refused: no computer has the memory for such matrices, and the bytes of one must fit into 64 bits. */
+enum { MAX_SIZE = 1 << 28 };
+
+static int is_size(int64_t n) { return n >= 1 && n <= MAX_SIZE; }
+
 struct elmokit_tokens {
     token_layer layer;
 };
@@ -97,7 +102,7 @@ int64_t elmokit_token_vectors(const elmokit_tokens *tokens, int64_t n_threads, i
 
 int64_t elmokit_open_lstm(const elmokit_lstm_sizes *sizes, int64_t lowest_precision, elmokit_lstm **lstm) {
     *lstm = NULL;
-    if (sizes->n_directions < 1 || sizes->n_layers < 1 || sizes->dim < 1 || sizes->hidden_dim < 1)
+    if (!is_size(sizes->n_directions) || !is_size(sizes->n_layers) || !is_size(sizes->dim) || !is_size(sizes->hidden_dim))
         return ELMOKIT_BAD_SIZES;
     const int64_t n_weights = 8 * sizes->hidden_dim * sizes->dim;
     elmokit_kernels kernels;
@@ -336,7 +341,7 @@ static int run_groups(elmokit_lstm *lstm, const elmokit_batch *batch, int64_t n_
             step_rows[step] = n, starts[step] = one.order.n_tokens, one.order.n_tokens += n;
         }
         one.order.step_rows = step_rows, one.starts = starts, numbers = starts + longest;
-        if (!one.order.n_rows) continue;
+        if (!one.order.n_steps) continue;
         if (!choose_layers(lstm, one.order.n_tokens, one.order.n_steps, &one.layers)) return ELMOKIT_NO_MEMORY;
         for (one.direction = batch->first_direction; one.direction < batch->last_direction; one.direction++)
             tasks[n_tasks++] = one;
@@ -369,7 +374,10 @@ int64_t elmokit_layers(elmokit_lstm *lstm, int64_t n_threads, const elmokit_batc
     const int is_small = lstm_bytes(lstm->layers) <= SMALL_LAYER_BYTES;
     if (batch->n_rows < 1 || n_directions < 1) return 0;
     int64_t n_tokens = 0;
-    for (int64_t row = 0; row < batch->n_rows; row++) n_tokens += batch->rows[row].length;
+    for (int64_t row = 0; row < batch->n_rows; row++) {
+        if (batch->rows[row].length < 0) return ELMOKIT_BAD_SIZES;
+        n_tokens += batch->rows[row].length;
+    }
     if (n_tokens * n_directions * lstm->n_layers * 9 * lstm->hidden_dim * lstm->dim < SMALL_WORK) n_threads = 1;
     int64_t n_groups = is_small && n_threads > 1 ? (n_threads + n_directions - 1) / n_directions : 1, longest = 0;
     n_groups = n_groups < batch->n_rows ? n_groups : batch->n_rows;
@@ -405,7 +413,7 @@ struct elmokit_matrix {
 int64_t elmokit_open_matrix(int64_t precision, int64_t n_outputs, int64_t n_inputs, const float *weight,
                             const float *bias, elmokit_matrix **packed) {
     *packed = NULL;
-    if (n_outputs < 1 || n_inputs < 1) return ELMOKIT_BAD_SIZES;
+    if (!is_size(n_outputs) || !is_size(n_inputs)) return ELMOKIT_BAD_SIZES;
     elmokit_matrix *made = calloc(1, sizeof *made);
     const float **rows = malloc(n_outputs * sizeof *rows);
     int has_memory = made && rows;

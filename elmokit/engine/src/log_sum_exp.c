@@ -169,12 +169,13 @@ INLINE void multiply_terms(int n_terms, int64_t n_steps, const char *words, cons
 
 /* A panel of the text: floats, or tiles of all terms. */
 static int64_t panel_bytes(int64_t dim) {
-    const int64_t in_floats = 4 * PANEL * dim;
-#if HAS_BFLOAT16
-    const int64_t in_tiles = N_TERMS * 2 * TILE_SIZE * blocks(dim);
-    return HAS_TILES || in_tiles > in_floats ? in_tiles : in_floats;
+#if HAS_TILES
+    return N_TERMS * 2 * TILE_SIZE * blocks(dim);
+#elif HAS_BFLOAT16
+    const int64_t in_floats = 4 * PANEL * dim, in_tiles = N_TERMS * 2 * TILE_SIZE * blocks(dim);
+    return in_tiles > in_floats ? in_tiles : in_floats;
 #else
-    return in_floats;
+    return 4 * PANEL * dim;
 #endif
 }
 

@@ -382,9 +382,10 @@ int run_token_layer(const token_layer *layer, int64_t n_threads, int64_t n_token
     const int keeps_tables = !layer->n_convolutions || layer->convolutions[0].table;
     int64_t *apart = NULL, n_rows = layer->n_characters; /* word ids, then char ids */
     float **tables = calloc(layer->n_convolutions ? layer->n_convolutions : 1, sizeof *tables), *characters = NULL;
-    int has_memory = tables != NULL;
+    if (!tables) return ELMOKIT_NO_MEMORY;
+    int has_memory = 1;
     const int64_t *word_ids = ids, *char_ids = ids;
-    if (has_memory && n_columns && (has_words || !keeps_tables)) {
+    if (n_columns && (has_words || !keeps_tables)) {
         has_memory = (apart = malloc((n_tokens ? n_tokens : 1) * n_ids * sizeof *apart)) != NULL;
         for (int64_t token = 0; has_memory && token < n_tokens; token++) {
             if (has_words) apart[token] = ids[token * n_ids];
@@ -412,7 +413,7 @@ int run_token_layer(const token_layer *layer, int64_t n_threads, int64_t n_token
     if (has_memory && is_small) share_work(n_threads, run_apart, &call);
     if (has_memory && !is_small) run_team(n_threads, run_shared, &call);
     give_memory(call.memory);
-    for (int64_t k = 0; !keeps_tables && tables && k < layer->n_convolutions; k++) give_memory(tables[k]);
+    for (int64_t k = 0; !keeps_tables && k < layer->n_convolutions; k++) give_memory(tables[k]);
     free(tables);
     free(characters);
     free(apart);

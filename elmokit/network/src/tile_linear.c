@@ -218,7 +218,7 @@ static void drop(const member *me, void *context) {
     const int64_t n = call.n, seed = call.seed;
     const float factor = 1.0f / (1.0f - call.probability);
     const unsigned threshold = (unsigned)(call.probability * 16777216.0f);
-    bits lanes;
+    bits lanes = {0};
     for (int lane = 0; lane < LANES; lane++) lanes[lane] = (unsigned)lane;
     for (int64_t at = first_number(me, n); at < last_number(me, n); at += LANES) {
         /* The mixing function of MurmurHash3, on a counter, twice: consecutive counters get unrelated bits. */

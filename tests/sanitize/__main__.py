@@ -1,0 +1,5 @@
+"""Run the sanitizers: ``python -m tests.sanitize``."""
+
+from tests.sanitize.full import main
+
+main()
