@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib
 import os
+import selectors
 import socket
 import sys
 import tempfile
@@ -35,7 +36,8 @@ MAX_TOKEN_FILE = 1 << 16
 BACKLOG = 2048
 ACCEPTED_AT_ONCE = 16  # connections that asyncio accepts before the limit of their number is looked at
 RESERVED_FILES = 128  # besides connections: the model, metrics, the event loop, and connections accepted at once
-LAST_READ_SECONDS = 0.2
+LAST_READ_SECONDS = 0.2  # for requests of new connections to arrive
+MAX_LAST_READ_SECONDS = 5.0  # for those that have arrived to be read, if the machine is busy
 GRACE_SECONDS = 3.0  # for the computation of a batch to end, when the accepted requests have been given up
 KILL_AFTER_SECONDS = GRACE_SECONDS + 2
 KEEP_ALIVE_SECONDS = 75  # longer than a reverse proxy's, which might otherwise use a connection that was just closed
@@ -79,7 +81,7 @@ def serve(
             work(is_listening)
         else:
             is_listening()  # connections wait until the first process is ready
-            limit = config.drain_seconds + config.stop_timeout_seconds + KILL_AFTER_SECONDS
+            limit = config.drain_seconds + config.stop_timeout_seconds + MAX_LAST_READ_SECONDS + KILL_AFTER_SECONDS
             run_workers(config.workers, partial(work, lambda: None), listener.close, limit)
         report("Stopped.")
 
@@ -130,7 +132,7 @@ class _Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self.lifecycle, self.drain_seconds, self.is_listening = lifecycle, drain_seconds, is_listening
-        self.stop_timeout_seconds = LAST_READ_SECONDS + (config.timeout_graceful_shutdown or 0)
+        self.stop_timeout_seconds = MAX_LAST_READ_SECONDS + (config.timeout_graceful_shutdown or 0)
         self.stop_at: float | None = None
         self.end_at: float | None = None
 
@@ -171,7 +173,19 @@ class _Server(uvicorn.Server):
             await asyncio.get_running_loop().connect_accepted_socket(self._create_connection, connection)
         # uvicorn closes connections without a request at once, but the request of a new one may not have been read yet.
         await asyncio.sleep(LAST_READ_SECONDS)
+        deadline = time.monotonic() + MAX_LAST_READ_SECONDS - LAST_READ_SECONDS
+        while self._has_unread_requests() and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
         await super().shutdown(sockets)
+
+    def _has_unread_requests(self) -> bool:
+        """Return whether a connection that waits for a request has bytes that were not read yet."""
+        waiting: list[Any] = [one for one in self.server_state.connections if getattr(one, "is_waiting", False)]
+        with selectors.DefaultSelector() as selector:
+            for connection in waiting:
+                if not connection.transport.is_closing():
+                    selector.register(connection.transport.get_extra_info("socket").fileno(), selectors.EVENT_READ)
+            return bool(selector.get_map()) and bool(selector.select(0))
 
     def _create_connection(self) -> asyncio.Protocol:
         """Create a connection as uvicorn does, which has no method for it."""

@@ -224,8 +224,11 @@ def test_a_lack_of_files_is_logged_in_one_line(model: Path, connect: Connect) ->
 
 
 @pytest.mark.slow
-def test_connections_at_the_moment_of_sigterm_are_answered_or_refused(model: Path, connect: Connect) -> None:
-    with serving(model) as server:
+@pytest.mark.parametrize("seconds", [0.2, 0.0])  # a machine that is busy for all of this time
+def test_connections_at_the_moment_of_sigterm_are_answered_or_refused(
+    model: Path, connect: Connect, seconds: float
+) -> None:
+    with serving(model, before=f"import elmokit.serve.server as s; s.LAST_READ_SECONDS = {seconds}") as server:
         idle, half = connect(server), connect(server, HALF_A_REQUEST)
         assert server.get("/healthz").status == 200  # the others are accepted
         server.process.send_signal(signal.SIGSTOP)
