@@ -291,7 +291,8 @@ def _option(
         is_flag=is_flag,
         multiple=is_repeated,
         required=required,
-        default=None if required else default,
+        # Not None for a required option: click 8.3 and newer take that for a value, and do not ask for another.
+        **({} if required else {"default": default}),
         show_default=not (required or default is None or default is False or default == ()),
         metavar=entry.metavar if entry and entry.metavar else flag.metavar,
         help=entry.help if entry and entry.help else flag.help,

@@ -428,7 +428,7 @@ def _runs(pid: int) -> bool:
 
 def full_backlog(work: Path, scale: float) -> Outcome:
     """Send SIGTERM while a full backlog of connections waits: each is answered, and none is reset."""
-    n, n_waiting = max(1, round(N_STOPS * scale / 4)), 1000
+    n, n_waiting = max(1, round(N_STOPS * scale / 4)), min(1000, max(200, round(5000 * scale)))
     model = write_model(work)
     good = questions(model, work, 12)
     failures: list[str] = []

@@ -417,3 +417,10 @@ def test_words_without_unk_are_no_vocabulary_to_predict(shell) -> None:  # type:
     with h5py.File("words.hdf5") as file:
         for row, word in enumerate(words):
             np.testing.assert_array_equal(table[1 + initial.vocabulary.ids[word]], file["embedding"][row])
+
+
+@pytest.mark.parametrize("command", [("finetune", "text.txt"), ("distill", "model", "text.txt")], ids=" ".join)
+def test_a_run_without_its_directory_is_a_missing_option(command: tuple[str, ...], shell) -> None:  # type: ignore[no-untyped-def]
+    ran = shell(*command, "--held-out", "text.txt")
+    assert ran.code == 2
+    assert "Missing option '--out'" in ran.err
