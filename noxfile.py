@@ -20,7 +20,7 @@ HOSTS = {
     "sentence-transformers": ["mteb"],
     "serve": ["openai", "pyarrow", "axe-playwright-python"],
     "sklearn": ["pandas", "polars"],
-    "spacy": [],
+    "spacy": ["torch>=2.4"],
     "transformers": ["minicons", "accelerate"],
 }
 """What the tests of an integration need besides its extra."""

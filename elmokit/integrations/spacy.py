@@ -1,37 +1,33 @@
 """ELMo in spaCy: the architecture ``elmokit.Tok2Vec.v1`` and the component ``elmo_layers``.
 
-spaCy finds both by name wherever elmokit is installed, through the entry points in pyproject.toml.
+spaCy finds both by name wherever elmokit is installed, through the entry points in pyproject.toml. The component needs
+no PyTorch; the architecture is trained with it (``spacy_tok2vec.py``).
 """
 
 # spaCy checks the values of a config against the annotations below, which therefore must not be strings: this module
 # does not import annotations from __future__.
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from safetensors import torch as safetensors
-from torch import Tensor, nn
 
-from elmokit.config import from_dict, to_dict
 from elmokit.embedding.elmo import Elmo, Vectors
-from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.embedding.start_state import check_start_name
-from elmokit.errors import ConfigError, needs_extra
+from elmokit.errors import needs_extra, needs_torch
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
-from elmokit.formats.structure import ModelStructure
+from elmokit.integrations.spacy_docs import is_embedded, split_vectors, tokens_of_sentences
 
 with needs_extra("elmokit.integrations.spacy", "spacy"):
     import srsly
     from spacy.language import Language
     from spacy.tokens import Doc, Span, Token
     from spacy.util import minibatch
-    from thinc.api import ArgsKwargs, Model, PyTorchWrapper_v3, torch2xp, xp2torch
+    from thinc.api import Model
+    from thinc.compat import has_torch
     from thinc.types import Floats2d
     from thinc.util import get_torch_default_device
 
@@ -65,127 +61,12 @@ def elmo_tok2vec(
 
     Raises:
         ConfigError: An argument is not valid.
+        MissingExtraError: PyTorch is not installed.
     """
     check_start_name(start)  # a batch has no rows that continue those of the one before
-    wrapper = PyTorchWrapper_v3(
-        _Network(model, layers, start, trainable),
-        convert_inputs=_convert_docs,
-        convert_outputs=_convert_vectors,
-        serialize_model=_network_to_bytes,
-        deserialize_model=_network_from_bytes,
-    )
-    wrapper.name = "elmo"
-    wrapper.init = _initialize
-    # spaCy sets the attribute of this name in every layer that has it.
-    wrapper.attrs["dropout_rate"] = 0.0
-    if width is not None:
-        wrapper.set_dim("nO", width)
-    return wrapper
-
-
-class _Network(nn.Module):
-    """The PyTorch module inside the architecture: tokenized sentences to the mixed vectors of all their tokens."""
-
-    # It is created without weights, and gets them from `_initialize` or from a saved pipeline. So a saved pipeline does
-    # not need the model that it was trained with.
-
-    def __init__(self, model: str | None, layers: Any, start: Any, trainable: bool) -> None:
-        super().__init__()
-        self.model_name, self.layers, self.start, self.trainable = model, layers, start, trainable
-        self._elmo: ElmoModule | None = None
-
-    @property
-    def elmo(self) -> ElmoModule:
-        if self._elmo is None:
-            raise ConfigError(
-                "elmokit.Tok2Vec.v1 has no weights yet. Call nlp.initialize() before you use the pipeline."
-            )
-        return self._elmo
-
-    def open(self, source: PretrainedBiLM) -> None:
-        elmo = ElmoModule(source, start=self.start, layers=self.layers, trainable=self.trainable)
-        # The optimizers of Thinc, spaCy's neural networks, do not accept parameters without a dimension.
-        elmo.mixes[0].gamma = nn.Parameter(elmo.mixes[0].get_parameter("gamma").detach().reshape(1))
-        self._elmo = elmo.to(get_torch_default_device())
-
-    def forward(self, sentences: list[list[str]], dropout: float) -> Tensor:
-        """Return the vectors of all tokens, ``(tokens, dim)``, one sentence after the other."""
-        self.elmo.dropout.p = dropout
-        return torch.cat(self.elmo.mixed_vectors(sentences))
-
-
-def _initialize(model: Model, X: Any = None, Y: Any = None) -> None:
-    """Open the model that the config names, unless it is open already."""
-    network = model.shims[0]._model
-    if network._elmo is None:
-        network.open(open_model(network.model_name))
-    dim = network.elmo.output_dim
-    if model.has_dim("nO") and model.get_dim("nO") != dim:
-        raise ConfigError(
-            f"width is {model.get_dim('nO')}, but the vectors of {network.model_name or 'the model'} have {dim} "
-            f"dimensions. Set width = {dim} for elmokit.Tok2Vec.v1."
-        )
-    model.set_dim("nO", dim)
-
-
-def _convert_docs(model: Model, docs: Sequence[Doc], is_train: bool) -> tuple[ArgsKwargs, Callable[[Any], list[Doc]]]:
-    rate = model.attrs["dropout_rate"] if is_train else 0.0
-    inputs = ArgsKwargs(args=(_sentences(docs), rate), kwargs={})
-    return inputs, lambda gradient: []  # there is no gradient of docs
-
-
-def _convert_vectors(
-    model: Model, docs_and_vectors: tuple[Sequence[Doc], Tensor], is_train: bool
-) -> tuple[list[Floats2d], Callable[[list[Floats2d]], ArgsKwargs]]:
-    docs, vectors = docs_and_vectors
-    masks = [model.ops.asarray(_is_embedded(doc)) for doc in docs]
-
-    def convert_gradient(gradients: list[Floats2d]) -> ArgsKwargs:
-        rows = [gradient[mask] for gradient, mask in zip(gradients, masks, strict=True)]
-        gradient = xp2torch(model.ops.xp.concatenate(rows), device=vectors.device)
-        return ArgsKwargs(args=((vectors,),), kwargs={"grad_tensors": (gradient,)})
-
-    return _split(torch2xp(vectors, ops=model.ops), masks, model.ops.xp), convert_gradient
-
-
-def _is_embedded(doc: Doc) -> NDArray[np.bool_]:
-    """Mark the tokens that ELMo reads: spaCy keeps extra whitespace as tokens, which no ELMo was trained on."""
-    return np.array([not token.is_space for token in doc], np.bool_)
-
-
-def _sentences(docs: Iterable[Doc]) -> list[list[str]]:
-    """Return the tokens of all sentences of docs."""
-    sentences = []
-    for doc in docs:
-        # One sentence for an empty doc too, so that there is always something to compute.
-        for sentence in doc.sents if len(doc) and doc.has_annotation("SENT_START") else [doc]:
-            sentences.append([token.text for token in sentence if not token.is_space])
-    return sentences
-
-
-def _split(vectors: Any, masks: list[NDArray[np.bool_]], xp: Any) -> list[Any]:
-    """Split the vectors of many docs, ``(..., tokens, dim)``, and insert zeros for the tokens that were left out."""
-    result, stop = [], 0
-    for mask in masks:
-        start, stop = stop, stop + int(mask.sum())
-        rows = xp.zeros((*vectors.shape[:-2], len(mask), vectors.shape[-1]), dtype="float32")
-        rows[..., mask, :] = vectors[..., start:stop, :]
-        result.append(rows)
-    return result
-
-
-def _network_to_bytes(network: _Network) -> bytes:
-    # Contiguous copies: safetensors refuses views.
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.elmo.state_dict().items()}
-    structure = to_dict(ModelStructure.of(network.elmo.model))
-    return bytes(srsly.msgpack_dumps({"structure": structure, "tensors": safetensors.save(tensors)}))
-
-
-def _network_from_bytes(network: _Network, content: bytes, device: torch.device) -> _Network:
-    message = srsly.msgpack_loads(content)
-    network.open(from_dict(ModelStructure, message["structure"], "the saved pipeline").build())
-    network.elmo.load_state_dict(safetensors.load(message["tensors"]))
-    return network.to(device)
+    with needs_torch("elmokit.Tok2Vec.v1"):
+        from elmokit.integrations.spacy_tok2vec import tok2vec_model
+    return tok2vec_model(model, layers, start, trainable, width)
 
 
 class ElmoLayers:
@@ -207,7 +88,9 @@ class ElmoLayers:
         return self._elmo
 
     def _open(self, model: PretrainedBiLM) -> None:
-        self._elmo = Elmo(model, start=self.start).to(get_torch_default_device())
+        self._elmo = Elmo(model, start=self.start)
+        if has_torch:  # spaCy chooses a GPU with PyTorch
+            self._elmo.to(get_torch_default_device())
 
     def __call__(self, doc: Doc) -> Doc:
         """Set the layers of a doc."""
@@ -216,8 +99,8 @@ class ElmoLayers:
     def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
         """Set the layers of a stream of docs, and yield them in order."""
         for docs in minibatch(stream, batch_size):
-            joined = np.concatenate(self.elmo.embed(_sentences(docs)), axis=1)
-            for doc, layers in zip(docs, _split(joined, list(map(_is_embedded, docs)), np), strict=True):
+            joined = np.concatenate(self.elmo.embed(tokens_of_sentences(docs)), axis=1)
+            for doc, layers in zip(docs, split_vectors(joined, list(map(is_embedded, docs)), np), strict=True):
                 doc._.set(EXTENSION, layers)
                 yield doc
 

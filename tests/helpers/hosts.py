@@ -17,7 +17,7 @@ MODULES = {
     "mcp": ["mcp", "nltk"],
     "transformers": ["transformers", "minicons", "accelerate", "nltk"],
     "sentence-transformers": ["sentence_transformers", "accelerate", "datasets", "nltk"],
-    "spacy": ["spacy"],
+    "spacy": ["spacy", "torch"],
 }
 """The modules that the tests, the example and the how-to page of an integration import."""
 ENTRY_POINTS = {"spacy": "spacy_architectures"}

@@ -259,6 +259,24 @@ def scikit_learn() -> None:
 
 
 @work
+def layers_in_spacy() -> None:
+    import spacy
+
+    from elmokit.errors import MissingExtraError
+    from elmokit.integrations.spacy import elmo_tok2vec, make_elmo_layers
+
+    nlp = spacy.blank("en")
+    component = make_elmo_layers(nlp, "elmo_layers", None, "warm")
+    assert component(nlp("The cat sat."))._.elmo_layers.shape == (3, 4, 384)
+    try:
+        elmo_tok2vec()
+    except MissingExtraError as error:
+        assert str(error) == str(MissingExtraError("elmokit.Tok2Vec.v1", "torch"))  # noqa: PT017
+    else:
+        raise AssertionError
+
+
+@work
 def batches_of_a_table() -> None:
     from elmokit.integrations.batch import Embed
 

@@ -1,0 +1,38 @@
+"""Docs of spaCy and the sentences that ELMo reads, for ``elmokit.integrations.spacy``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc
+
+
+def is_embedded(doc: Doc) -> NDArray[np.bool_]:
+    """Mark the tokens that ELMo reads: spaCy keeps extra whitespace as tokens, which no ELMo was trained on."""
+    return np.array([not token.is_space for token in doc], np.bool_)
+
+
+def tokens_of_sentences(docs: Iterable[Doc]) -> list[list[str]]:
+    """Return the tokens of all sentences of docs."""
+    sentences = []
+    for doc in docs:
+        # One sentence for an empty doc too, so that there is always something to compute.
+        for sentence in doc.sents if len(doc) and doc.has_annotation("SENT_START") else [doc]:
+            sentences.append([token.text for token in sentence if not token.is_space])
+    return sentences
+
+
+def split_vectors(vectors: Any, masks: list[NDArray[np.bool_]], xp: Any) -> list[Any]:
+    """Split the vectors of many docs, ``(..., tokens, dim)``, and insert zeros for the tokens that were left out."""
+    result, stop = [], 0
+    for mask in masks:
+        start, stop = stop, stop + int(mask.sum())
+        rows = xp.zeros((*vectors.shape[:-2], len(mask), vectors.shape[-1]), dtype="float32")
+        rows[..., mask, :] = vectors[..., start:stop, :]
+        result.append(rows)
+    return result

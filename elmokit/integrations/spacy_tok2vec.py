@@ -1,0 +1,122 @@
+"""The architecture ``elmokit.Tok2Vec.v1`` of ``elmokit.integrations.spacy``: a PyTorch module in a model of Thinc."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import srsly
+import torch
+from safetensors import torch as safetensors
+from spacy.tokens import Doc
+from thinc.api import ArgsKwargs, Model, PyTorchWrapper_v3, torch2xp, xp2torch
+from thinc.types import Floats2d
+from thinc.util import get_torch_default_device
+from torch import Tensor, nn
+
+from elmokit.config import from_dict, to_dict
+from elmokit.embedding.elmo_module import ElmoModule
+from elmokit.errors import ConfigError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.formats.structure import ModelStructure
+from elmokit.integrations.spacy_docs import is_embedded, split_vectors, tokens_of_sentences
+
+
+def tok2vec_model(
+    model: str | None, layers: str | int | list[int], start: str, trainable: bool, width: int | None
+) -> Model[list[Doc], list[Floats2d]]:
+    """Return the model of :func:`elmokit.integrations.spacy.elmo_tok2vec`, without weights yet."""
+    wrapper = PyTorchWrapper_v3(
+        _Network(model, layers, start, trainable),
+        convert_inputs=_convert_docs,
+        convert_outputs=_convert_vectors,
+        serialize_model=_network_to_bytes,
+        deserialize_model=_network_from_bytes,
+    )
+    wrapper.name = "elmo"
+    wrapper.init = _initialize
+    # spaCy sets the attribute of this name in every layer that has it.
+    wrapper.attrs["dropout_rate"] = 0.0
+    if width is not None:
+        wrapper.set_dim("nO", width)
+    return wrapper
+
+
+class _Network(nn.Module):
+    """The PyTorch module inside the architecture: tokenized sentences to the mixed vectors of all their tokens."""
+
+    # It is created without weights, and gets them from `_initialize` or from a saved pipeline. So a saved pipeline does
+    # not need the model that it was trained with.
+
+    def __init__(self, model: str | None, layers: Any, start: Any, trainable: bool) -> None:
+        super().__init__()
+        self.model_name, self.layers, self.start, self.trainable = model, layers, start, trainable
+        self._elmo: ElmoModule | None = None
+
+    @property
+    def elmo(self) -> ElmoModule:
+        if self._elmo is None:
+            raise ConfigError(
+                "elmokit.Tok2Vec.v1 has no weights yet. Call nlp.initialize() before you use the pipeline."
+            )
+        return self._elmo
+
+    def open(self, source: PretrainedBiLM) -> None:
+        elmo = ElmoModule(source, start=self.start, layers=self.layers, trainable=self.trainable)
+        # The optimizers of Thinc, spaCy's neural networks, do not accept parameters without a dimension.
+        elmo.mixes[0].gamma = nn.Parameter(elmo.mixes[0].get_parameter("gamma").detach().reshape(1))
+        self._elmo = elmo.to(get_torch_default_device())
+
+    def forward(self, sentences: list[list[str]], dropout: float) -> Tensor:
+        """Return the vectors of all tokens, ``(tokens, dim)``, one sentence after the other."""
+        self.elmo.dropout.p = dropout
+        return torch.cat(self.elmo.mixed_vectors(sentences))
+
+
+def _initialize(model: Model, X: Any = None, Y: Any = None) -> None:
+    """Open the model that the config names, unless it is open already."""
+    network = model.shims[0]._model
+    if network._elmo is None:
+        network.open(open_model(network.model_name))
+    dim = network.elmo.output_dim
+    if model.has_dim("nO") and model.get_dim("nO") != dim:
+        raise ConfigError(
+            f"width is {model.get_dim('nO')}, but the vectors of {network.model_name or 'the model'} have {dim} "
+            f"dimensions. Set width = {dim} for elmokit.Tok2Vec.v1."
+        )
+    model.set_dim("nO", dim)
+
+
+def _convert_docs(model: Model, docs: Sequence[Doc], is_train: bool) -> tuple[ArgsKwargs, Callable[[Any], list[Doc]]]:
+    rate = model.attrs["dropout_rate"] if is_train else 0.0
+    inputs = ArgsKwargs(args=(tokens_of_sentences(docs), rate), kwargs={})
+    return inputs, lambda gradient: []  # there is no gradient of docs
+
+
+def _convert_vectors(
+    model: Model, docs_and_vectors: tuple[Sequence[Doc], Tensor], is_train: bool
+) -> tuple[list[Floats2d], Callable[[list[Floats2d]], ArgsKwargs]]:
+    docs, vectors = docs_and_vectors
+    masks = [model.ops.asarray(is_embedded(doc)) for doc in docs]
+
+    def convert_gradient(gradients: list[Floats2d]) -> ArgsKwargs:
+        rows = [gradient[mask] for gradient, mask in zip(gradients, masks, strict=True)]
+        gradient = xp2torch(model.ops.xp.concatenate(rows), device=vectors.device)
+        return ArgsKwargs(args=((vectors,),), kwargs={"grad_tensors": (gradient,)})
+
+    return split_vectors(torch2xp(vectors, ops=model.ops), masks, model.ops.xp), convert_gradient
+
+
+def _network_to_bytes(network: _Network) -> bytes:
+    # Contiguous copies: safetensors refuses views.
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.elmo.state_dict().items()}
+    structure = to_dict(ModelStructure.of(network.elmo.model))
+    return bytes(srsly.msgpack_dumps({"structure": structure, "tensors": safetensors.save(tensors)}))
+
+
+def _network_from_bytes(network: _Network, content: bytes, device: torch.device) -> _Network:
+    message = srsly.msgpack_loads(content)
+    network.open(from_dict(ModelStructure, message["structure"], "the saved pipeline").build())
+    network.elmo.load_state_dict(safetensors.load(message["tensors"]))
+    return network.to(device)
