@@ -67,8 +67,8 @@ class ProgressBar:
     def __call__(self, stage: str, done: int, total: int | None) -> None:
         """Show that ``done`` of ``total`` units of a stage are finished; a new name starts a new stage."""
         # The first report of a stage says what an earlier, interrupted run has done, which is left out of the estimated
-        # time.
-        if stage != self._stage:
+        # time. Where less is done than before, a stage of the same name has begun, such as for the next file.
+        if stage != self._stage or done < self.done:
             self._last_line = self._clock()
             self._start(stage, done)
         self.done, self.total = done, total

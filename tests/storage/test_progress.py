@@ -43,6 +43,15 @@ def test_each_stage_estimates_its_time_without_what_an_earlier_run_has_done(
     assert capsys.readouterr().err.splitlines() == ["index:  80% of 1,000 words, 15 s left", "sort: 5 words"]
 
 
+def test_a_count_that_falls_begins_a_new_estimate(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    with ProgressBar("words", clock=lambda: now[0]) as progress:
+        for done, second in ((0, 0), (10, 1), (900, 2), (0, 3), (10, 4), (20, 40)):
+            now[0] = second
+            progress("answer", done, 1000)
+    assert capsys.readouterr().err.splitlines() == ["answer:   2% of 1,000 words, 59 min left"]
+
+
 def test_a_slow_first_step_does_not_spoil_the_estimate(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
     with ProgressBar("words", clock=lambda: now[0]) as progress:
