@@ -98,6 +98,7 @@ def test_signature_and_docstring_make_flags_and_help() -> None:
         "--ratio FLOAT Of what. [required]",
         "--json Print JSON.",
         "--seed INTEGER First random number. [default: 0]",
+        "-q, --quiet Print results, warnings and errors only.",
         "--help Show this message and exit.",
         "Examples:",
         "elmokit measure a b",
@@ -157,6 +158,7 @@ def test_each_setting_is_an_option_with_its_default_under_its_heading() -> None:
         "--is-quiet / --no-is-quiet Say less. [default: no]",
         "--is-loud / --calm Say more. [default: yes]",
         "--texts PATH What to read.",
+        "-q, --quiet Print results, warnings and errors only.",
         "--help Show this message and exit.",
     ]
 
