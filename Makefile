@@ -23,7 +23,11 @@ FUZZ ?=
 MINUTES ?= 5
 SECONDS_EACH ?= 10
 # Not quiet: without pip's progress, nothing would be printed for minutes.
-PIP = $(BIN)/pip install --disable-pip-version-check --constraint constraints.txt
+PIP = $(BIN)/pip install --disable-pip-version-check
+# Nothing but the files that requirements/ has the hashes of (.ci/lock).
+LOCKED = $(PIP) --require-hashes --requirement requirements
+# The lock has all that it needs, the build tools too.
+EDITABLE = $(PIP) --no-deps --no-build-isolation --editable .
 # One process per core with one thread each: threads of several processes would compete for the cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
@@ -90,22 +94,28 @@ $(VENV)/pip:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/installed: pyproject.toml constraints.txt | $(VENV)/pip
+$(VENV)/installed: pyproject.toml requirements/core.txt | $(VENV)/pip
 	@echo "Installing elmokit into $(VENV)."
-	$(PIP) --editable .
+	$(LOCKED)/core.txt
+	$(EDITABLE)
 	@touch $@
 
-$(VENV)/installed-dev: pyproject.toml constraints.txt | $(VENV)/installed
+# PyTorch is not locked: which file it is depends on the system, and on CPUs, CUDA or ROCm.
+$(VENV)/installed-dev: pyproject.toml constraints.txt requirements/dev.txt | $(VENV)/installed
 	@echo "Installing PyTorch and the other libraries that the tests need. The first time, this takes a few minutes."
-	$(PIP) --editable ".[dev]"
+	$(LOCKED)/dev.txt
+	$(PIP) --constraint constraints.txt torch
+	$(EDITABLE)
+	$(BIN)/pip check
 	@touch $@
 
 # Not an extra: it has no wheel for every system that the tests run on.
 $(VENV)/installed-fuzz: constraints.txt | $(VENV)/installed-dev
-	$(PIP) atheris
+	$(PIP) --constraint constraints.txt atheris
 	@touch $@
 
-$(VENV)/installed-docs: pyproject.toml constraints.txt | $(VENV)/installed
+$(VENV)/installed-docs: pyproject.toml requirements/docs.txt | $(VENV)/installed
 	@echo "Installing the libraries that build the documentation."
-	$(PIP) --editable ".[docs]"
+	$(LOCKED)/docs.txt
+	$(EDITABLE)
 	@touch $@

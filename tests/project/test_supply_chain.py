@@ -1,12 +1,39 @@
-"""Actions that workflows take from elsewhere are pinned to commits."""
+"""What is installed and run from elsewhere is pinned: packages by hash, actions by commit."""
 
 from __future__ import annotations
 
 import re
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.helpers.paths import ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def locked(name: str) -> dict[str, list[str]]:
+    """Return the versions of each package of a lock."""
+    versions: dict[str, list[str]] = {}
+    for package, version in re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "requirements" / name).read_text(), re.MULTILINE):
+        versions.setdefault(canonicalize_name(package), []).append(version)
+    return versions
+
+
+def requirements_of(extra: str) -> list[Requirement]:
+    """Return what an extra requires, with what its own extras require."""
+    found = []
+    for text in PROJECT["optional-dependencies"][extra]:
+        requirement = Requirement(text)
+        if requirement.name == "elmokit":
+            found += [each for inner in requirement.extras for each in requirements_of(inner)]
+        else:
+            found.append(requirement)
+    return found
 
 
 def test_every_action_is_pinned_to_a_commit_with_its_version() -> None:
@@ -26,3 +53,34 @@ def test_an_action_has_one_commit_in_all_workflows() -> None:
         for action, commit in re.findall(r"uses: ([\w./-]+)@(\S+)", path.read_text(encoding="utf-8")):
             pins.setdefault("/".join(action.split("/")[:2]), set()).add(commit)
     assert {action: commits for action, commits in pins.items() if len(commits) > 1} == {}
+
+
+@pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
+def test_every_package_of_a_lock_has_a_hash(path) -> None:
+    entries = re.split(r"\n(?=\S)", path.read_text(encoding="utf-8"))
+    packages = [entry for entry in entries if not entry.startswith("#")]
+    assert len(packages) > 10
+    for entry in packages:
+        assert re.match(r"[\w.-]+==\S+", entry), entry
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), entry
+
+
+@pytest.mark.parametrize(("lock", "extra"), [("core.txt", None), ("dev.txt", "dev"), ("docs.txt", "docs")])
+def test_locks_have_what_is_declared(lock: str, extra: str | None) -> None:
+    versions = locked(lock)
+    declared = [Requirement(text) for text in PROJECT["dependencies"]] + (requirements_of(extra) if extra else [])
+    # What builds the editable installation, see the Makefile.
+    declared += [Requirement("hatchling>=1.24"), Requirement("editables")]
+    for requirement in declared:
+        if requirement.name == "torch":
+            continue  # .ci/lock says why
+        found = versions.get(canonicalize_name(requirement.name), [])
+        assert found, f"{requirement} is not in {lock}: run .ci/lock"
+        assert all(requirement.specifier.contains(version) for version in found), f"{requirement}: run .ci/lock"
+
+
+def test_the_locks_agree_with_each_other() -> None:
+    core = locked("core.txt")
+    for lock in ("dev.txt", "docs.txt"):
+        other = locked(lock)
+        assert {package: other[package] for package in core} == core
