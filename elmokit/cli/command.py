@@ -288,7 +288,7 @@ def _option(
     return HeadedOption(
         [*flags, name],
         type=kind,
-        is_flag=is_flag,
+        is_flag=is_flag or None,  # False would let the option stand without a value
         multiple=is_repeated,
         required=required,
         # Not None for a required option: click 8.3 and newer take that for a value, and do not ask for another.

@@ -64,7 +64,7 @@ class BilmTFHDF5(Format):
         return path.is_file() and (path.suffix in HDF5_SUFFIXES or h5py.is_hdf5(path))
 
     def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
-        if path.suffix == ".json":
+        if path.suffix == ".json" and not path.is_dir():
             options, path = options or path, _weights_of(path)
         weights = _only_model(path) if path.is_dir() else path
         if not h5py.is_hdf5(weights) and (guess := guess_foreign(weights)):

@@ -153,6 +153,12 @@ class Connection:
     def __init__(self, port: int) -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
 
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.connection.close()
+
     def ask(self, question: Question) -> str | None:
         """Send a request and return what is wrong with its answer."""
         self.connection.request("POST", question.path, question.body, {"Content-Type": "application/json"})
@@ -169,10 +175,11 @@ def many_requests(work: Path, scale: float) -> Outcome:
     with serving(model, *LIMITS) as server:
 
         def client(number: int, n: int) -> None:
-            random, connection = Random(number), Connection(server.port)
-            for _ in range(n):
-                if problem := connection.ask(random.choice(asked)):
-                    failures.append(problem)
+            random = Random(number)
+            with Connection(server.port) as connection:
+                for _ in range(n):
+                    if problem := connection.ask(random.choice(asked)):
+                        failures.append(problem)
 
         def send(n: int) -> None:
             with ThreadPoolExecutor(n_clients) as pool:
@@ -255,8 +262,8 @@ def mixed_clients(work: Path, scale: float) -> Outcome:
 
 
 def _well_behaved(port: int, random: Random, asked: list[Question]) -> str | None:
-    connection = Connection(port)
-    problems = [connection.ask(random.choice(asked)) for _ in range(10)]
+    with Connection(port) as connection:
+        problems = [connection.ask(random.choice(asked)) for _ in range(10)]
     return next((problem for problem in problems if problem), None)
 
 
@@ -350,7 +357,8 @@ def killed_workers(work: Path, scale: float) -> Outcome:
             random = Random(number)
             while not is_over.is_set():
                 try:
-                    problem = Connection(server.port).ask(random.choice(good))
+                    with Connection(server.port) as connection:
+                        problem = connection.ask(random.choice(good))
                 except (OSError, http.client.HTTPException):  # the worker that had this connection was killed
                     counts["broken"] += 1
                     continue
@@ -404,8 +412,9 @@ def killed_parent(work: Path, scale: float) -> Outcome:
     for number in range(n):
         with serving(model, "--workers", "2", "--port", port) as server:
             port = str(server.port)
-            if problem := Connection(server.port).ask(good[number % len(good)]):
-                failures.append(problem)
+            with Connection(server.port) as connection:
+                if problem := connection.ask(good[number % len(good)]):
+                    failures.append(problem)
             time.sleep(random.uniform(0, 0.5))
             workers = server.children()
             server.process.kill()

@@ -106,6 +106,13 @@ def test_signature_and_docstring_make_flags_and_help() -> None:
     ]
 
 
+def test_an_option_without_its_value_is_refused() -> None:
+    for arguments in (("--model",), ("--ratio", "--all"), ("--kind", "--number", "2")):
+        ran = run(measure, "a", "b", *arguments)
+        assert ran.exit_code == 2
+        assert f"'{arguments[0]}'" in ran.output
+
+
 def test_values_have_the_types_of_the_signature() -> None:
     files = (Path("a"), Path("b"))
     few = run(measure, "a", "b", "c", "--ratio", "1").output

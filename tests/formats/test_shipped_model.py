@@ -73,7 +73,7 @@ def test_the_nearest_use_of_an_ambiguous_word_mostly_has_the_same_sense(
 def test_the_demo_writes_vectors_and_shows_neighbors(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "demo.py"), str(tmp_path / "vectors.hdf5")]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
-    for shown in ("M parameters", "tokens/s", "(layers, tokens, dim)", "nearest to", "[bank]", "[play]"):
+    for shown in ("M parameters", "words/s", "(layers, tokens, dim)", "nearest to", "[bank]", "[play]"):
         assert shown in ran.stdout
     with h5py.File(tmp_path / "vectors.hdf5") as file:
         assert len(file) == len(SENTENCES) + 1

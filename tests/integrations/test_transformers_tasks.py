@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from huggingface_hub import ModelCard
 
 from elmokit import Elmo, LanguageModel, PretrainedBiLM
 from elmokit.engine.config import PRESETS
@@ -21,6 +20,7 @@ from tests.helpers.hosts import need_host
 need_host("transformers")
 pytestmark = pytest.mark.filterwarnings("default")  # its dependencies warn on import
 
+from huggingface_hub import ModelCard  # noqa: E402
 from minicons.scorer import MaskedLMScorer  # noqa: E402
 from transformers import (  # noqa: E402
     AutoModel,
