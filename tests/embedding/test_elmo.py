@@ -277,5 +277,9 @@ def test_raw_text_that_is_not_announced_is_refused_and_the_argument_named(model:
     for raw in ("The cat sat.", ["The cat sat."]):
         with pytest.raises(TextError, match=r"with tokenize=True in Elmo\.embed"):
             Elmo(model).embed(raw)  # type: ignore[arg-type]
+
+
+def test_tokens_that_are_announced_as_raw_text_are_refused(model: PretrainedBiLM) -> None:
+    pytest.importorskip("nltk")
     with pytest.raises(TextError, match="Expected raw text as one string, but got list"):
         Elmo(model).embed([["The", "cat"]], tokenize=True)  # type: ignore[call-overload]
