@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from elmokit.cli.command import setting_options, with_settings
 from elmokit.cli.parameters import Device, Model, ModelOptions, ModelPrecision, Threads
-from elmokit.cli.running import given_settings, name_flags
+from elmokit.cli.serve import serve_config
 
 
 def mcp_settings() -> list[click.Option]:
@@ -41,15 +40,11 @@ def mcp(
         elmokit mcp
         elmokit mcp --model original --index my-index
     """
-    from elmokit.config import from_dict
     from elmokit.embedding.elmo import Elmo
     from elmokit.engine.threads import set_threads
-    from elmokit.serve.config import ServeConfig
     from elmokit.serve.mcp import run_server
 
-    given = {name: str(value) if isinstance(value, Path) else value for name, value in given_settings(settings).items()}
-    with name_flags(given):
-        config = from_dict(ServeConfig, given, "")
+    config = serve_config(settings)
     if threads is not None:
         set_threads(threads)
     run_server(Elmo.from_pretrained(model, options=options, device=device, precision=precision), config)

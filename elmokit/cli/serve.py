@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,12 +14,25 @@ from elmokit.cli.parameters import Device, Model, ModelOptions, ModelPrecision, 
 from elmokit.cli.running import given_settings, name_flags
 from elmokit.errors import MissingExtraError
 
+if TYPE_CHECKING:
+    from elmokit.serve.config import ServeConfig
+
 
 def serve_settings() -> list[click.Option]:
     """Make an option for each setting of the server."""
     from elmokit.serve.config import ServeConfig
 
     return setting_options(ServeConfig)
+
+
+def serve_config(settings: dict[str, Any]) -> ServeConfig:
+    """Return the settings of a server that were given on the command line, and the defaults of the others."""
+    from elmokit.config import from_dict
+    from elmokit.serve.config import ServeConfig
+
+    given = {name: str(value) if isinstance(value, Path) else value for name, value in given_settings(settings).items()}
+    with name_flags(given):
+        return from_dict(ServeConfig, given, "")
 
 
 @with_settings(serve_settings)
@@ -49,13 +62,9 @@ def serve(
     # Looked up and not imported: prometheus_client must be imported after the number of processes is known.
     if not all(importlib.util.find_spec(name) for name in ("fastapi", "prometheus_client", "uvicorn")):
         raise MissingExtraError("elmokit serve", "serve")
-    from elmokit.config import from_dict
     from elmokit.embedding.elmo import Elmo
-    from elmokit.serve.config import ServeConfig
     from elmokit.serve.server import serve as serve_model
 
-    given = {name: str(value) if isinstance(value, Path) else value for name, value in given_settings(settings).items()}
-    with name_flags(given):
-        config = from_dict(ServeConfig, given, "")
+    config = serve_config(settings)
     open_elmo = partial(Elmo.from_pretrained, model, options=options, device=device, precision=precision)
     serve_model(open_elmo, config, partial(click.echo, err=True), threads)

@@ -274,9 +274,8 @@ def words_only(tokens: Sequence[str]) -> list[bool]:
 def fold_quotes(tokens: Sequence[str], vocabulary: Vocabulary | None) -> Sequence[str]:
     """Return a sentence with the quotes that the model was trained on.
 
-    A token with curly quotes, or a quote of the Penn Treebank, is replaced by the same token
-    with plain ones if only that is in the vocabulary. What is not a list of tokens is returned as it is: it is refused
-    when it is embedded.
+    A token with curly quotes, or a quote of the Penn Treebank, is replaced by the same token with plain ones if only
+    that is in the vocabulary. What is not a list of tokens is returned as it is: it is refused when it is embedded.
     """
     if vocabulary is None or not isinstance(tokens, list | tuple) or not all(isinstance(one, str) for one in tokens):
         return tokens

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
 
 from elmokit.embedding.sentence_vectors import SentenceEmbedder, words_only
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.atomic import atomic_write, check_output_path
+from elmokit.storage.tensor_file import write_tensor_file
 from elmokit.storage.text_files import expand_user
 from elmokit.text.vocabulary import SPECIALS
 
@@ -29,7 +28,7 @@ CLITICS = "n't|'(?:s|m|d|re|ve|ll)"
 """What the Penn Treebank splits off the end of a word."""
 WORD = r"[\p{L}\p{M}\p{N}]+(?:[-.][\p{L}\p{M}\p{N}]+)*"
 MAX_TOKENS = 512
-"""Where model2vec cuts a text unless it is told otherwise."""
+"""The number of tokens after which model2vec cuts a text by default."""
 
 
 def export_static(
@@ -98,11 +97,7 @@ def export_static(
         {"idx": 1, "name": "1", "path": "1_Normalize", "type": "sentence_transformers.models.Normalize"},
     ]
     with atomic_write(directory, overwrite, folder=True) as folder:
-        try:
-            save_file({"embeddings": table.astype(np.float16)}, folder / "model.safetensors")
-        except SafetensorError as error:
-            raise OSError(str(error)) from error
-        (folder / "model.safetensors").chmod(0o644)  # safetensors creates files that only their owner can read
+        write_tensor_file({"embeddings": table.astype(np.float16)}, folder / "model.safetensors")
         for name, content in (
             ("tokenizer.json", _tokenizer([UNKNOWN, *listed])),
             ("config.json", config),
