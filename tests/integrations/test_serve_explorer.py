@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
-import shutil
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -24,16 +23,16 @@ pytest.importorskip("playwright")
 pytest.importorskip("axe_playwright_python")
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import sync_playwright
 
 from elmokit import Elmo, LanguageModel
 from elmokit.serve.app import PAGE, create_app
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.examples import SENSES
 from elmokit.serve.served_model import ServedModel
+from tests.helpers.browser import CHROMIUM, launched
+from tests.helpers.browser import new_page as new_page_at
 from tests.helpers.http_client import Client, running
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
@@ -58,29 +57,14 @@ def server(served: ServedModel) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with sync_playwright() as started:
-        # Chromium refuses to sandbox its processes as root, which is the user in many containers.
-        options = ["--no-sandbox"] if os.geteuid() == 0 else []
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=options)
+    with launched() as opened:
         yield opened
-        opened.close()
 
 
-@contextlib.contextmanager
-def new_page(browser: Any, client: Client, address: str = "", **options: Any) -> Iterator[Any]:
-    """Open the explorer in a window of its own. Faults of the page's scripts fail the test."""
-    context = browser.new_context(base_url=f"http://127.0.0.1:{client.port}", **options)
-    context.set_default_timeout(PATIENCE)
-    page = context.new_page()
-    faults: list[str] = []
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("dialog", lambda dialog: faults.append(f"dialog: {dialog.message}"))
-    page.goto(f"/{address}")
-    try:
-        yield page
-        assert not faults
-    finally:
-        context.close()
+def new_page(browser: Any, client: Client, address: str = "", **options: Any) -> AbstractContextManager[Any]:
+    """Open the explorer in a window of its own."""
+    base = f"http://127.0.0.1:{client.port}"
+    return new_page_at(browser, f"{base}/{address}", PATIENCE, base_url=base, **options)
 
 
 @pytest.fixture

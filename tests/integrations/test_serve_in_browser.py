@@ -6,7 +6,6 @@ import contextlib
 import functools
 import http.server
 import json
-import os
 import re
 import runpy
 import shutil
@@ -26,24 +25,24 @@ pytest.importorskip("playwright")
 pytest.importorskip("axe_playwright_python")
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import sync_playwright
 
 from elmokit import Elmo
 from elmokit.serve.app import create_app
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.examples import SENTENCES
 from elmokit.serve.served_model import ServedModel
+from tests.helpers.browser import CHROMIUM, launched, new_page
 from tests.helpers.http_client import Client, running
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "packages/js"
 EXAMPLE = ROOT / "examples/javascript/surprisal.html"
 MAKE_TRY = runpy.run_path(str(ROOT / "docs/make_try.py"))
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 TEXT = "The bank didn't raise its rate (yet)."
 VIEWS = ["senses", "sentence", "layers"]
 AT_THE_TOP = "figure[data-layer='2']"  # the map has moved to the top layer
+PATIENCE = 60_000  # milliseconds
 MAX_BYTES = 16_000_000
 LARGEST_DIFFERENCE = 0.05
 """Of numbers of the two engines: they round differently, and an input may move to the next of 255 levels in int8."""
@@ -94,33 +93,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with sync_playwright() as started:
-        # Chromium refuses to sandbox its processes as root, which is the user in many containers.
-        options = ["--no-sandbox"] if os.geteuid() == 0 else []
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=options)
+    with launched() as opened:
         yield opened
-        opened.close()
-
-
-@contextlib.contextmanager
-def new_page(browser: Any, address: str, **options: Any) -> Iterator[Any]:
-    """Open a page in a window of its own. Faults of the page's scripts fail the test."""
-    context = browser.new_context(**options)
-    context.set_default_timeout(60_000)
-    page = context.new_page()
-    faults: list[str] = []
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.goto(address)
-    try:
-        yield page
-        assert not faults
-    finally:
-        context.close()
 
 
 @pytest.fixture(scope="module")
 def page(browser: Any, site: Site) -> Iterator[Any]:
-    with new_page(browser, site.address) as opened:
+    with new_page(browser, site.address, PATIENCE) as opened:
         opened.wait_for_selector(AT_THE_TOP)
         yield opened
 
@@ -153,7 +132,7 @@ def assert_same(found: Any, expected: Any, what: str = "answer") -> None:
 
 
 def test_the_module_that_asks_the_engine_has_the_exports_of_the_one_that_asks_the_server() -> None:
-    exported = re.compile(r"^export (?:async )?(?:const|let|class|function) (\w+)", re.MULTILINE)
+    exported = re.compile(r"^export (?:async )?(?:const|let|class|function|\{) (\w+)", re.MULTILINE)
     names = [
         sorted(exported.findall(path.read_text(encoding="utf-8")))
         for path in (ROOT / "elmokit/serve/page/server.js", PACKAGE / "explorer/server.js")
@@ -195,7 +174,7 @@ def test_answers_are_those_of_the_server(page: Any, server: Client) -> None:
 @needs_browser
 @pytest.mark.slow
 def test_the_page_works_without_a_network_once_it_was_loaded(browser: Any, folder: Path) -> None:
-    with serving(folder) as site, new_page(browser, site.address) as page:
+    with serving(folder) as site, new_page(browser, site.address, PATIENCE) as page:
         page.wait_for_selector(AT_THE_TOP)
         page.evaluate("navigator.serviceWorker.ready.then(() => {})")
         page.wait_for_function("navigator.serviceWorker.controller !== null")
@@ -211,7 +190,7 @@ def test_the_page_works_without_a_network_once_it_was_loaded(browser: Any, folde
 @needs_browser
 @pytest.mark.slow
 def test_every_view_shows_something_and_the_page_answers_while_the_engine_computes(browser: Any, site: Site) -> None:
-    with new_page(browser, site.address, viewport={"width": 360, "height": 740}) as page:
+    with new_page(browser, site.address, PATIENCE, viewport={"width": 360, "height": 740}) as page:
         page.wait_for_selector(AT_THE_TOP)
         for view in VIEWS:
             open_view(page, view)
@@ -254,7 +233,7 @@ def test_the_example_colors_words_while_somebody_types(browser: Any, tmp_path: P
     shutil.copytree(PACKAGE / "src", tmp_path / "elmokit/src")
     shutil.copytree(ROOT / "elmokit/models/en-mini", tmp_path / "elmokit/models/en-mini")
     shutil.copy(EXAMPLE, tmp_path)
-    with serving(tmp_path) as site, new_page(browser, f"{site.address}{EXAMPLE.name}") as page:
+    with serving(tmp_path) as site, new_page(browser, f"{site.address}{EXAMPLE.name}", PATIENCE) as page:
         page.wait_for_selector("#words span:has-text('keyboard')")
         page.get_by_label("A sentence").press_sequentially(" The end")
         page.wait_for_selector("#words span:has-text('end')")

@@ -1,22 +1,16 @@
 // Ask the server that this page came from.
 
+import { keepAnswers, ServerError, vectorsByLayer } from "./questions.js";
+
+export { ServerError };
+
 const STORED = "elmokit-token";
-
-/** A problem that the server reported, or that there is no answer. Its message is empty if a token is still missing. */
-export class ServerError extends Error {
-  constructor(status, message) {
-    super(message);
-    this.status = status;
-  }
-}
-
-const answers = new Map();
-const MAX_ANSWERS = 60;
+const kept = keepAnswers(request);
 
 /** Keep the bearer token for requests until the tab is closed. */
 export function useToken(token) {
   sessionStorage.setItem(STORED, token);
-  answers.clear(); // also those that are still on their way: they are answers to another token
+  kept.forget(); // also the answers that are still on their way: they are answers to another token
 }
 
 // What this page can do about an answer. The server's own messages are for programs.
@@ -31,16 +25,7 @@ const REMEDIES = {
  * Return the answer of a path; a `body` is sent as JSON with POST. The last answers are kept.
  * @throws {ServerError} The server does not answer or reports a problem.
  */
-export function ask(path, body) {
-  const key = path + JSON.stringify(body);
-  if (!answers.has(key)) {
-    const answer = request(path, body);
-    answers.set(key, answer);
-    answer.catch(() => answers.get(key) === answer && answers.delete(key));
-    if (answers.size > MAX_ANSWERS) answers.delete(answers.keys().next().value);
-  }
-  return answers.get(key);
-}
+export const ask = kept.ask;
 
 async function request(path, body) {
   const headers = { "Content-Type": "application/json" };
@@ -69,10 +54,6 @@ export async function tokenVectors(texts) {
   const answer = await ask("v1/tokens", { input: texts, layers: "all", encoding_format: "base64" });
   return answer.data.map(({ tokens, shape, vectors }) => {
     const bytes = Uint8Array.from(atob(vectors), (character) => character.charCodeAt(0));
-    const numbers = new Float32Array(bytes.buffer);
-    const [nLayers, nTokens, dim] = shape;
-    const row = (layer, token) => numbers.subarray((layer * nTokens + token) * dim, (layer * nTokens + token + 1) * dim);
-    const layers = Array.from({ length: nLayers }, (_, layer) => tokens.map((_, token) => row(layer, token)));
-    return { tokens, layers };
+    return vectorsByLayer(tokens, shape, new Float32Array(bytes.buffer));
   });
 }

@@ -1,34 +1,20 @@
 // Ask the engine that runs in this browser. The documentation site has this module in the place of `server.js` of
 // `elmokit serve`, with the same exports, so that both have the same page.
 
-/** A problem with a question. */
-export class ServerError extends Error {
-  constructor(status, message) {
-    super(message);
-    this.status = status;
-  }
-}
+import { keepAnswers, ServerError, vectorsByLayer } from "./questions.js"; // of `elmokit serve`, too
+
+export { ServerError };
 
 /** A server may need a token. This page needs none. */
 export const useToken = () => {};
 
-const answers = new Map();
-const MAX_ANSWERS = 60;
+const kept = keepAnswers(request);
 
 /**
  * Return the answer to what would be a request of a server: a path and a body. The last answers are kept.
  * @throws {ServerError} The engine does not start, or the question has a problem.
  */
-export function ask(path, body) {
-  const key = path + JSON.stringify(body);
-  if (!answers.has(key)) {
-    const answer = request(path, body);
-    answers.set(key, answer);
-    answer.catch(() => answers.get(key) === answer && answers.delete(key));
-    if (answers.size > MAX_ANSWERS) answers.delete(answers.keys().next().value);
-  }
-  return answers.get(key);
-}
+export const ask = kept.ask;
 
 /**
  * Return the tokens of each text and their vectors: `layers[layer][token]` is a Float32Array.
@@ -36,12 +22,7 @@ export function ask(path, body) {
  */
 export async function tokenVectors(texts) {
   const answer = await ask("v1/tokens", { input: texts, layers: "all" });
-  return answer.data.map(({ tokens, shape, vectors }) => {
-    const [nLayers, nTokens, dim] = shape;
-    const row = (layer, token) => vectors.subarray((layer * nTokens + token) * dim, (layer * nTokens + token + 1) * dim);
-    const layers = Array.from({ length: nLayers }, (_, layer) => tokens.map((_, token) => row(layer, token)));
-    return { tokens, layers };
-  });
+  return answer.data.map(({ tokens, shape, vectors }) => vectorsByLayer(tokens, shape, vectors));
 }
 
 // A worker, so that the page answers to keys and clicks while the engine computes.

@@ -1,0 +1,43 @@
+// What the page asks, whoever answers: the server, or an engine in the browser (`server.js` in the documentation site).
+
+/** A problem that was reported, or that there is no answer. Its message is empty if a token is still missing. */
+export class ServerError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+const MAX_ANSWERS = 60;
+
+/**
+ * Keep the last answers.
+ * @param {function(string, Object=): Promise<Object>} request Returns the answer to a path and a body.
+ * @returns {{ask: function(string, Object=): Promise<Object>, forget: function(): void}} `ask` is `request` that asks
+ *   the same question once; `forget` drops all answers, also those that are still on their way.
+ */
+export function keepAnswers(request) {
+  const answers = new Map();
+  const ask = (path, body) => {
+    const key = path + JSON.stringify(body);
+    if (!answers.has(key)) {
+      const answer = request(path, body);
+      answers.set(key, answer);
+      answer.catch(() => answers.get(key) === answer && answers.delete(key));
+      if (answers.size > MAX_ANSWERS) answers.delete(answers.keys().next().value);
+    }
+    return answers.get(key);
+  };
+  return { ask, forget: () => answers.clear() };
+}
+
+/**
+ * Return the tokens of a text and their vectors: `layers[layer][token]` is a Float32Array.
+ * @param {string[]} tokens
+ * @param {number[]} shape Layers, tokens, dimensions.
+ * @param {Float32Array} numbers
+ */
+export function vectorsByLayer(tokens, [nLayers, nTokens, dim], numbers) {
+  const row = (layer, token) => numbers.subarray((layer * nTokens + token) * dim, (layer * nTokens + token + 1) * dim);
+  return { tokens, layers: Array.from({ length: nLayers }, (_, layer) => tokens.map((_, token) => row(layer, token))) };
+}

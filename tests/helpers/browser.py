@@ -1,0 +1,46 @@
+"""A real browser for tests of pages. It needs Playwright, so import this module after checking for that."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+from playwright.sync_api import sync_playwright
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@contextlib.contextmanager
+def launched() -> Iterator[Any]:
+    """Run Chromium without a window."""
+    with sync_playwright() as started:
+        # Chromium refuses to sandbox its processes as root, which is the user in many containers.
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=options)
+        yield opened
+        opened.close()
+
+
+@contextlib.contextmanager
+def new_page(browser: Any, address: str, patience: int, **options: Any) -> Iterator[Any]:
+    """Open a page in a window of its own. Faults of the page's scripts fail the test.
+
+    Args:
+        patience: How long each wait may take, in milliseconds.
+        **options: Of the window, such as ``color_scheme``.
+    """
+    context = browser.new_context(**options)
+    context.set_default_timeout(patience)
+    page = context.new_page()
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("dialog", lambda dialog: faults.append(f"dialog: {dialog.message}"))
+    page.goto(address)
+    try:
+        yield page
+        assert not faults
+    finally:
+        context.close()
