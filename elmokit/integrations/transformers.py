@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -496,6 +496,17 @@ class _ElmoLM(ElmoPreTrainedModel):
         self.softmax = build_softmax(kind, config.vocab_size, projection_dim, self.elmo.bilm.token_layer)
         _reset_parameters(self.softmax)
 
+    @classmethod
+    def _with_weights(
+        cls, opened: PretrainedBiLM, softmax: SoftmaxModule, direction: int | None = None, **fields: Any
+    ) -> Self:
+        """Create the model with the weights of an elmokit model, or of one direction, and some fields of the config."""
+        new = cls(ElmoConfig.of(opened, softmax=to_dict(softmax_config(softmax)), **fields))
+        new.elmo._copy_weights(opened, direction)
+        new.softmax.load_state_dict(softmax.state_dict())
+        new.eval()
+        return new
+
     def _scores(self, hidden: Tensor) -> Tensor:
         """Return the scores of all words, ``(batch, time, words)``, for the outputs of a direction."""
         scores: Tensor = self.softmax.scores(hidden.flatten(0, 1))
@@ -547,11 +558,8 @@ class ElmoForMaskedLM(_ElmoLM):
             ConfigError: The model reads word ids instead of characters, or only one direction.
         """
         opened, softmax, vocabulary = _open_with_softmax(model)
-        new = cls(ElmoConfig.of(opened, softmax=to_dict(softmax_config(softmax)), special_words=special_words))
-        new.elmo._copy_weights(opened)
-        new.softmax.load_state_dict(softmax.state_dict())
+        new = cls._with_weights(opened, softmax, special_words=special_words)
         new.log_unigram.copy_(torch.from_numpy(log_unigram(vocabulary)))
-        new.eval()
         return new
 
     @can_return_tuple  # type: ignore[untyped-decorator]
@@ -626,11 +634,7 @@ class ElmoForCausalLM(_ElmoLM):
         if direction not in names:
             raise ConfigError(f"direction is {direction!r}, but the model reads {' and '.join(names)}.")
         bilm = to_dict(replace(sizes, bidirectional=False, backward_only=False))
-        new = cls(ElmoConfig.of(opened, bilm=bilm, softmax=to_dict(softmax_config(softmax))))
-        new.elmo._copy_weights(opened, names.index(direction))
-        new.softmax.load_state_dict(softmax.state_dict())
-        new.eval()
-        return new
+        return cls._with_weights(opened, softmax, names.index(direction), bilm=bilm)
 
     @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
