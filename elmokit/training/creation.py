@@ -99,7 +99,8 @@ class TrainingRequest:
             "max_words": self.data.max_words,
             "vocabulary_crc32": None if words is None else text_crc32(words.to_text()),
             "teacher": None if self.teacher is None else fingerprint(self.teacher, "warm"),
-            "model": None if self.model is None else fingerprint(self.model, "warm"),
+            # Not "model", which is the architecture among the settings.
+            "initial_model": None if self.model is None else fingerprint(self.model, "warm"),
             "keep_optimizer": self.keep_optimizer,
             "old_text_crc32": sentences_crc32(self.old_sentences),
         }

@@ -330,6 +330,8 @@ def test_a_call_with_other_settings_is_refused_and_says_what_differs(corpus: Pat
     arguments: dict[str, Any] = {"held_out": corpus, "out": "run", "report": lambda _: None, **SETTINGS}
     with pytest.raises(TrainingError, match=r"other settings: batch_size was 2 and is 3\. Continue it"):
         train(corpus, **{**arguments, "batch_size": 3})
+    with pytest.raises(TrainingError, match=r"other settings: model\.hidden_dim was 64 and is 48\."):
+        train(corpus, **{**arguments, "hidden_dim": 48})
     with pytest.raises(TrainingError, match=r"other settings: max_words was 9 and is 8\."):
         train(corpus, **{**arguments, "max_words": 8})
     with pytest.raises(TrainingError, match=r"other settings: texts was \[\['corpus\.txt', 780\]\] and is"):
