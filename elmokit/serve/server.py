@@ -82,7 +82,7 @@ def serve(
         else:
             is_listening()  # connections wait until the first process is ready
             limit = config.drain_seconds + config.stop_timeout_seconds + MAX_LAST_READ_SECONDS + KILL_AFTER_SECONDS
-            run_workers(config.workers, partial(work, lambda: None), listener.close, limit)
+            run_workers(config.workers, work, listener.close, limit)
         report("Stopped.")
 
 

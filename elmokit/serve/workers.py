@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 
 MIN_UPTIME_SECONDS = 5.0
@@ -23,7 +24,8 @@ POLL_SECONDS = 0.1
 
 def run_workers(
     n_workers: int,
-    work: Callable[[], None],  # what each of them does; it returns after SIGTERM
+    # What each of them does. It calls what it is given once it handles signals, and returns after SIGTERM.
+    work: Callable[[Callable[[], object]], None],
     # Closes the listening socket of this process when it is to stop. Otherwise clients could still connect, and nobody
     # would answer.
     close: Callable[[], None],
@@ -83,18 +85,21 @@ def _end(started: dict[int, float], timeout_seconds: float) -> None:
 
 
 def _run_worker(
-    work: Callable[[], None], signals: set[signal.Signals], parent_ended: int, stop_timeout_seconds: float
+    work: Callable[[Callable[[], object]], None],
+    signals: set[signal.Signals],
+    parent_ended: int,
+    stop_timeout_seconds: float,
 ) -> None:
     """Do a process's work and end it, without the clean-up that is its parent's."""
     code = 1
     try:
         for number in signals:
             signal.signal(number, signal.default_int_handler)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
         threading.Thread(target=_stop_with_parent, args=(parent_ended, stop_timeout_seconds), daemon=True).start()
-        work()
+        # Signals stay blocked until then: an exception in the middle of the start would leave parts of it behind.
+        work(partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, signals))
         code = 0
-    except KeyboardInterrupt:  # stopped before it served
+    except KeyboardInterrupt:  # a second signal, after its own handlers were removed
         code = 0
     except BaseException:
         traceback.print_exc()

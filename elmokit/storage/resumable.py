@@ -31,11 +31,14 @@ from typing import IO, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.errors import OutputError
+from elmokit.errors import LockedError, OutputError
 from elmokit.storage.atomic import sync
 from elmokit.storage.checksums import WrittenExtents
 from elmokit.storage.lock import LOCK, file_lock
 from elmokit.storage.store_journal import CHECKSUMS, JOURNAL, NEW_JOURNAL, StoreContents, read_journal, write_journal
+
+OWNER = "owner"
+"""The file that names the process that opened a store last: a random number for each time that it is opened."""
 
 COMMIT_SECONDS = 2.0
 """The least time between two timed commits. Waiting for the disk costs time, so not every batch is committed."""
@@ -111,6 +114,8 @@ class ResumableStore:
         self._n_commits = 0
         self._committed_at = time.monotonic()
         self._open = contextlib.ExitStack()
+        self._owner = os.urandom(8)
+        self._is_shared = self._is_lost = False
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -148,7 +153,7 @@ class ResumableStore:
         # is released last.
         with self._open:
             self._close()
-            if not self.progress:
+            if not self.progress and not self._is_lost:
                 self._remove()
         if isinstance(error, OSError):
             raise self._failure(error) from error
@@ -192,11 +197,13 @@ class ResumableStore:
             truncate: Files to cut, with their new sizes.
 
         Raises:
+            LockedError: Another process has opened the store in spite of the lock.
             OSError: It cannot be written.
         """
         # The order matters: data and state first, then the journal that refers to them. If power fails in between, the
         # old journal still describes valid prefixes, because committed data is never overwritten.
         truncate = truncate or {}
+        self._check_owner()
         for name, size in truncate.items():
             if self.size(name) < size:  # a file that grows must do so before the journal says that it did
                 self._file(name).truncate(size)
@@ -234,8 +241,12 @@ class ResumableStore:
                 state_crc32=zlib.crc32(state or b""),
             )
         )
+        self._check_owner()
         for name, size in truncate.items():
             self._file(name).truncate(size)
+        if finished:
+            self._verify_if_shared()
+            (self.folder / OWNER).unlink(missing_ok=True)
         # Only now that no journal refers to them any more.
         for old in self.folder.glob("state-*"):
             if old.name != state_file:
@@ -245,12 +256,19 @@ class ResumableStore:
     def publish(self, name: str, target: Path) -> None:
         """Move a file to its final place, and delete the rest of the store."""
         os.fsync(self._file(name).fileno())
+        self._check_owner()
         # If the process dies between the move and the removal, the journal shows that the leftovers are not a partial
         # output.
         self._write_journal(replace(self.committed, published=name))
         self._close()
+        self._verify_if_shared()
         (self.folder / name).replace(target)
         sync(target.parent)
+        try:
+            self._check_owner()
+        except LockedError:  # the other process may have cut the file before it was moved
+            target.replace(self.folder / name)
+            raise
         self.committed = replace(self.committed, progress={})
 
     def _load(self) -> None:
@@ -266,6 +284,7 @@ class ResumableStore:
         if recorded is not None and recorded.published is not None and not (self.folder / recorded.published).exists():
             recorded = None
         if recorded is None or not recorded.progress:
+            self._take_ownership()
             # Replaced and not deleted first: a directory with data but without a journal would not be recognized.
             self._write_journal(self.committed)
             for name in (*self._names, CHECKSUMS):
@@ -284,6 +303,8 @@ class ResumableStore:
                     f"{self.folder} was created with {name} {old!r}, but this run has {name} {new!r}. {how}, or start "
                     f"from scratch: {self.restart_hint}."
                 )
+        if not recorded.finished:
+            self._take_ownership()
         self.committed = recorded
         # Opened at once, not when first needed, so that a missing or short file is reported before hours of computing.
         for name in recorded.sizes:
@@ -297,7 +318,7 @@ class ResumableStore:
         """Protect a directory that is not a store: nothing in it is touched, not even to create the lock."""
         if not self.folder.exists() or (self.folder / JOURNAL).exists():
             return
-        if self.folder.is_dir() and {path.name for path in self.folder.iterdir()} <= {LOCK, NEW_JOURNAL}:
+        if self.folder.is_dir() and {path.name for path in self.folder.iterdir()} <= {LOCK, OWNER, NEW_JOURNAL}:
             return  # the process died before it wrote the first journal
         raise OutputError(f"{self.folder} already exists and is not an elmokit output. Choose another name.")
 
@@ -324,6 +345,33 @@ class ResumableStore:
         write_journal(contents)
         self.committed = contents
 
+    # Some network file systems grant every lock, so two machines may write to one store. The one that opened it first
+    # stops when it sees the name of the other, which it cannot do between looking and writing. The other one therefore
+    # compares everything with its checksums before it is done.
+
+    def _take_ownership(self) -> None:
+        try:
+            with (self.folder / OWNER).open("xb") as file:  # of several processes, only one creates it
+                file.write(self._owner)
+        except FileExistsError:
+            self._is_shared = True  # with a process that still runs, or one that was interrupted
+            (self.folder / OWNER).write_bytes(self._owner)
+
+    def _check_owner(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if (self.folder / OWNER).read_bytes() == self._owner:
+                return
+        if self.folder.exists():  # if it was deleted, the next write says so
+            self._is_lost = True
+            raise LockedError(self._locked_message or f"Another process is writing to {self.folder}. Wait for it.")
+
+    def _verify_if_shared(self) -> None:
+        if self._is_shared:
+            self.committed.verify(
+                [name for name in self.committed.sizes if name not in self._unverified],
+                f"Another process may have written to it at the same time. To start from scratch, {self.restart_hint}.",
+            )
+
     def _close(self) -> None:
         for file in self._files.values():
             file.close()
@@ -333,7 +381,7 @@ class ResumableStore:
         """Remove the files of the store, and its directory if nothing else is in it."""
         with contextlib.suppress(OSError):
             # Only files of the store are removed: `rmdir` fails, as it should, if the user has put others next to them.
-            names = [*self._names, CHECKSUMS, JOURNAL, NEW_JOURNAL, LOCK]
+            names = [*self._names, CHECKSUMS, OWNER, JOURNAL, NEW_JOURNAL, LOCK]
             for path in [*self.folder.glob("state-*"), *(self.folder / name for name in names)]:
                 path.unlink(missing_ok=True)
             self.folder.rmdir()

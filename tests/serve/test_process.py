@@ -54,6 +54,26 @@ def test_a_computation_that_does_not_end_cannot_keep_the_process_alive(model: Pa
     assert "Traceback" not in printed
 
 
+STOPPED_AT_ITS_START = """
+import uvicorn
+run = uvicorn.Server.serve
+def serve(server, sockets):
+    result = run(server, sockets)  # the coroutine exists, and does not run yet
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.1)
+    return result
+import os, signal, time
+uvicorn.Server.serve = serve
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_stopped_while_it_starts_ends_quietly(model: Path) -> None:
+    with serving(model, "--workers", "2", before=STOPPED_AT_ITS_START) as server:
+        time.sleep(1)
+        assert server.stop() == (0, "Stopped.\n")
+
+
 @pytest.mark.slow
 def test_workers_that_die_do_not_prevent_a_clean_stop(model: Path) -> None:
     with serving(model, "--workers", "3") as server:

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +130,67 @@ def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
             pass
     with ResumableStore(tmp_path / "store", SETTINGS) as store:
         assert store.progress == {"n_done": 1}
+
+
+@pytest.fixture
+def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Grant every lock, as some network file systems do."""
+
+    @contextlib.contextmanager
+    def granted(path: Path, message: str | None = None, wait: bool = False) -> Iterator[None]:
+        path.parent.mkdir(exist_ok=True)
+        yield
+
+    monkeypatch.setattr(resumable, "file_lock", granted)
+
+
+@pytest.mark.usefixtures("without_locks")
+@pytest.mark.parametrize("finish", [True, False])
+def test_a_writer_stops_when_another_has_opened_its_store_without_a_lock(tmp_path: Path, finish: bool) -> None:
+    rows = np.arange(4, dtype="<i4")
+
+    def end(store: ResumableStore) -> None:
+        if finish:
+            store.publish("rows", tmp_path / "rows")
+        else:
+            store.append("rows", np.arange(9, dtype="<i4"))
+            store.commit({"n_done": 9})
+
+    with ResumableStore(tmp_path / "store", SETTINGS) as first:
+        first.append("rows", rows)
+        first.commit({"n_done": 1})
+        with ResumableStore(tmp_path / "store", SETTINGS) as second:
+            second.append("rows", rows)
+            second.commit({"n_done": 2})
+            with pytest.raises(LockedError, match="Another process is writing"):
+                end(first)
+    assert not (tmp_path / "rows").exists()
+    with ResumableStore(tmp_path / "store", SETTINGS) as third:
+        assert third.progress == {"n_done": 2}
+        third.publish("rows", tmp_path / "rows")
+    assert (tmp_path / "rows").read_bytes() == rows.tobytes() * 2
+
+
+@pytest.mark.usefixtures("without_locks")
+@pytest.mark.parametrize("finish", [True, False])
+def test_what_another_writer_damaged_without_a_lock_is_not_published(tmp_path: Path, finish: bool) -> None:
+    interrupted_run(tmp_path / "store")
+
+    def end(store: ResumableStore) -> None:
+        if finish:
+            store.commit({"n_done": 4}, finished=True)
+        else:
+            store.publish("rows", tmp_path / "rows")
+
+    with ResumableStore(tmp_path / "store", SETTINGS) as store:
+        store.append("rows", np.arange(4, dtype="<i4"))
+        store.commit({"n_done": 3})
+        (tmp_path / "store" / "rows").write_bytes(bytes(32))  # what a writer does that has not yet noticed
+        with pytest.raises(OutputError, match=r"is damaged: bytes 0 to 16 .* Another process may have written to it"):
+            end(store)
+    assert not (tmp_path / "rows").exists()
+    with pytest.raises(OutputError, match="is damaged"), ResumableStore(tmp_path / "store", SETTINGS):
+        pass
 
 
 def test_a_second_writer_can_wait_for_the_first(tmp_path: Path) -> None:
