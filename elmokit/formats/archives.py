@@ -51,6 +51,7 @@ _DAMAGE = (
     NotImplementedError,
     RuntimeError,
     OverflowError,  # a length in a header of a tar archive
+    TypeError,  # tarfile, if a file ends in its gzip header
     ValueError,
 )
 _DRIVE = re.compile(r"^[A-Za-z]:")

@@ -361,3 +361,11 @@ def test_a_gzip_file_without_a_tar_is_not_an_archive(tmp_path: Path) -> None:
     assert not is_archive(path)
     with pytest.raises(FormatError, match="gzip file without a tar archive"):
         open_model(path)
+
+
+@pytest.mark.parametrize("n_bytes", range(2, 10))
+def test_a_file_that_ends_in_its_gzip_header_is_one_clear_error(tmp_path: Path, n_bytes: int) -> None:
+    path = tmp_path / "model.tar.gz"
+    path.write_bytes(gzip.compress(b"")[:n_bytes])
+    with pytest.raises(FormatError):
+        open_model(path)
