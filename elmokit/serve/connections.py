@@ -18,6 +18,17 @@ logger = logging.getLogger("elmokit.serve")
 LOG_SECONDS = 60.0
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
+STOPPING = Problem(503, "The server is stopping. Send the request again.", code="stopping")
+
+
+def refusal(problem: Problem) -> bytes:
+    """Return the answer to a request that was not read, after which the connection is closed."""
+    response, connection = problem.response(), h11.Connection(h11.SERVER)
+    headers = [*response.raw_headers, (b"connection", b"close")]
+    head = h11.Response(status_code=problem.status, headers=headers)
+    events = (head, h11.Data(data=bytes(response.body)), h11.EndOfMessage())
+    return b"".join(connection.send(event) or b"" for event in events)
+
 
 class Connection(H11Protocol):
     """A connection that waits only for a limited time for the headers of a request."""
@@ -72,7 +83,7 @@ class Connection(H11Protocol):
     def shutdown(self) -> None:
         """Close the connection when the server stops, or after the answer if there is a request."""
         if self.is_waiting:
-            self._refuse_headers(Problem(503, "The server is stopping. Send the request again.", code="stopping"))
+            self._refuse_headers(STOPPING)
         else:
             super().shutdown()
 
@@ -97,14 +108,7 @@ class Connection(H11Protocol):
     def _refuse_headers(self, problem: Problem) -> None:
         """Answer a request whose headers are not complete, if there is one, and close the connection."""
         if self.conn.states == {h11.CLIENT: h11.IDLE, h11.SERVER: h11.IDLE} and self.conn.trailing_data[0]:
-            response = problem.response()
-            headers = [*response.raw_headers, (b"connection", b"close")]
-            for event in (
-                h11.Response(status_code=problem.status, headers=headers),
-                h11.Data(data=bytes(response.body)),
-                h11.EndOfMessage(),
-            ):
-                self.transport.write(self.conn.send(event))
+            self.transport.write(refusal(problem))
         self.transport.close()
 
 

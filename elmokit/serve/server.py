@@ -35,11 +35,13 @@ MIN_TOKEN = 16
 MAX_TOKEN_FILE = 1 << 16
 BACKLOG = 2048
 ACCEPTED_AT_ONCE = 16  # connections that asyncio accepts before the limit of their number is looked at
+READ_AT_ONCE = 64  # connections whose requests are read in one turn of the event loop, when the server stops
 RESERVED_FILES = 128  # besides connections: the model, metrics, the event loop, and connections accepted at once
 LAST_READ_SECONDS = 0.2  # for requests of new connections to arrive
 MAX_LAST_READ_SECONDS = 5.0  # for those that have arrived to be read, if the machine is busy
 GRACE_SECONDS = 3.0  # for the computation of a batch to end, when the accepted requests have been given up
 KILL_AFTER_SECONDS = GRACE_SECONDS + 2
+MAX_DISCARDED = 1 << 20  # bytes of a request that is refused unread
 KEEP_ALIVE_SECONDS = 75  # longer than a reverse proxy's, which might otherwise use a connection that was just closed
 
 
@@ -165,18 +167,41 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer the accepted requests and stop."""
+        started = time.monotonic()
         # Connections that the system has established, but asyncio has not accepted, would be reset.
         accepted = [connection for listener in sockets or () for connection in _accept_waiting(listener)]
         for server in self.servers:
             server.close()
-        for connection in accepted:
-            await asyncio.get_running_loop().connect_accepted_socket(self._create_connection, connection)
+        # Half of the time, so that the other half is left to compute.
+        allowed = 0.0 if self.end_at is None else (self.end_at - started) / 2
+        await self._read_waiting(accepted, started + max(MAX_LAST_READ_SECONDS, allowed))
+        _refuse_unread(accepted)
+        self._leave_time_for_refusals()
+        await super().shutdown(sockets)
+
+    async def _read_waiting(self, accepted: list[socket.socket], deadline: float) -> None:
+        """Read the requests of connections, and remove from the list what was begun before the deadline."""
+        connect = asyncio.get_running_loop().connect_accepted_socket
+        # A turn of the event loop reads all requests that have arrived. Those of a thousand connections at once take
+        # longer on a busy machine than the process has; one after the other, they wait for thousands of turns.
+        while accepted and time.monotonic() < deadline:
+            few = [accepted.pop(0) for _ in accepted[:READ_AT_ONCE]]
+            # An error is that of a client that has left.
+            await asyncio.gather(
+                *(connect(self._create_connection, connection) for connection in few), return_exceptions=True
+            )
         # uvicorn closes connections without a request at once, but the request of a new one may not have been read yet.
         await asyncio.sleep(LAST_READ_SECONDS)
         deadline = time.monotonic() + MAX_LAST_READ_SECONDS - LAST_READ_SECONDS
         while self._has_unread_requests() and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
-        await super().shutdown(sockets)
+
+    def _leave_time_for_refusals(self) -> None:
+        """Let uvicorn wait for answers only as long as there is time left to refuse the rest."""
+        allowed = self.config.timeout_graceful_shutdown
+        if self.end_at is not None and allowed is not None:
+            remaining = int(self.end_at - 2 * GRACE_SECONDS - time.monotonic())
+            self.config.timeout_graceful_shutdown = max(0, min(allowed, remaining))
 
     def _has_unread_requests(self) -> bool:
         """Return whether a connection that waits for a request has bytes that were not read yet."""
@@ -203,6 +228,19 @@ def _accept_waiting(listener: socket.socket) -> list[socket.socket]:
         for _ in range(BACKLOG):
             accepted.append(listener.accept()[0])
     return accepted
+
+
+def _refuse_unread(connections: list[socket.socket]) -> None:
+    """Refuse the requests that there was no time to read, and close their connections."""
+    from elmokit.serve.connections import STOPPING, refusal
+
+    answer = refusal(STOPPING)
+    for connection in connections:
+        with connection, contextlib.suppress(OSError):  # among them BlockingIOError, where no request has arrived
+            connection.setblocking(False)
+            # Bytes that were not taken would let the system reset the connection, and the client would lose the answer.
+            if connection.recv(MAX_DISCARDED):
+                connection.send(answer)
 
 
 def _allow_connections(n: int, report: Callable[[str], None]) -> int:

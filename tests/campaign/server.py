@@ -11,14 +11,17 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import resource
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -435,8 +438,9 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def full_backlog(work: Path, scale: float) -> Outcome:
+def full_backlog(work: Path, scale: float, n_busy: int = 0) -> Outcome:
     """Send SIGTERM while a full backlog of connections waits: each is answered, and none is reset."""
+    # With other processes that are busy, many answers are that the server is stopping.
     n, n_waiting = max(1, round(N_STOPS * scale / 4)), min(1000, max(200, round(5000 * scale)))
     model = write_model(work)
     good = questions(model, work, 12)
@@ -455,6 +459,7 @@ def full_backlog(work: Path, scale: float) -> Outcome:
                 time.sleep(0.05 * number)
             server.process.send_signal(signal.SIGTERM)
             server.process.send_signal(signal.SIGCONT)
+            held.enter_context(_busy(n_busy))
             for connection, question in waiting:
                 try:
                     status = _status_at_stop(connection, question, failures)
@@ -463,10 +468,29 @@ def full_backlog(work: Path, scale: float) -> Outcome:
                     continue
                 counts[status] += 1
             _, printed = server.process.communicate(timeout=120)
+            # uvicorn's line for those that got 503
+            printed = re.sub(r"^ERROR:    Cancel \d+ running task\(s\).*\n", "", printed)
             if (server.process.returncode, printed) != (0, "Stopped.\n"):
                 failures.append(f"stop {number} ended with {server.process.returncode}: {printed}")
     note = ", ".join(f"{count:,} answered with {status}" for status, count in sorted(counts.items()))
     return n * n_waiting, failures, note
+
+
+def full_backlog_when_busy(work: Path, scale: float) -> Outcome:
+    """The same with ten busy processes for each core."""
+    return full_backlog(work, scale, 10 * (os.cpu_count() or 1))
+
+
+@contextlib.contextmanager
+def _busy(n: int) -> Iterator[None]:
+    """Keep processors busy with processes that compute nothing."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(n)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def _status_at_stop(connection: socket.socket, question: Question, failures: list[str]) -> int:
@@ -541,5 +565,6 @@ STEPS: dict[str, Callable[[Path, float], Outcome]] = {
     "SIGKILL of workers": killed_workers,
     "SIGKILL of the parent": killed_parent,
     "SIGTERM with a full backlog": full_backlog,
+    "SIGTERM with a full backlog on a busy machine": full_backlog_when_busy,
     "SIGTERM among requests": stopped_while_asked,
 }

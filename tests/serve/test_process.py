@@ -265,6 +265,35 @@ def test_connections_at_the_moment_of_sigterm_are_answered_or_refused(
     assert (server.process.returncode, printed) == (0, "Stopped.\n")
 
 
+SLOW_TURNS = """
+import asyncio, threading, time
+turn = asyncio.BaseEventLoop._run_once
+def slow_turn(loop):
+    time.sleep(0.04)  # as if other processes had their turn first
+    turn(loop)
+asyncio.BaseEventLoop._run_once = slow_turn
+"""
+
+
+@pytest.mark.slow
+def test_many_connections_at_the_moment_of_sigterm_are_answered_on_a_busy_machine(
+    model: Path, connect: Connect
+) -> None:
+    asked = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    asked += b"Content-Length: 16\r\n\r\n" + b'{"input": "cat"}'
+    whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with serving(model, "--stop-timeout-seconds", "1", before=SLOW_TURNS + HANGING) as server:
+        server.process.send_signal(signal.SIGSTOP)
+        waiting = [connect(server, whole if number % 2 else asked) for number in range(200)]
+        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGCONT)
+        answers = [read_all(connection) for connection in waiting]
+        server.process.communicate(timeout=60)  # the computation is ended
+    assert all(answer.startswith(b"HTTP/1.1 200 ") for answer in answers[1::2])
+    refused = [answer for answer in answers[::2] if answer.startswith(b"HTTP/1.1 503 ") and b'"stopping"' in answer]
+    assert len(refused) == 100
+
+
 @pytest.mark.slow
 def test_an_answer_that_a_client_still_reads_at_sigterm_is_sent_whole(model: Path, connect: Connect) -> None:
     body = json.dumps({"input": [["a"] * 20_000]}).encode()
