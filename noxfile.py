@@ -12,9 +12,10 @@ import nox
 HOSTS = {
     "arrow": ["pandas", "polars", "duckdb", "lancedb"],
     "batch": ["datasets", "ray[data]", "pyspark", "pandas"],
+    "dataframes": ["pandas", "polars"],
     "flair": [],
     "huggingface-hub": [],
-    "lm-eval": [],
+    "lm-eval": ["transformers>=5", "accelerate"],
     "mcp": [],
     "onnx": ["onnxruntime"],
     "sentence-transformers": ["mteb"],

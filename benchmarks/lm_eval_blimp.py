@@ -1,6 +1,10 @@
 """Run the BLiMP tasks of lm-eval on local files, and compare with elmokit's evaluation (results/integrations.md).
 
     python benchmarks/lm_eval_blimp.py blimp.jsonl --pairs 50
+    python benchmarks/lm_eval_blimp.py blimp.jsonl --pairs 50 --directions transformers
+
+"transformers" is the forward direction of the converted model, which lm-eval's own model "hf" opens. It is compared
+with elmokit in float32, without the end of the sentence.
 
 The file is BLiMP's data in one file: one pair per line, with its paradigm as UID.
 """
@@ -37,6 +41,26 @@ def local_tasks(paradigms: dict[str, list[dict[str, Any]]], folder: Path) -> dic
     return {"group": "blimp_local", "task": tasks}
 
 
+def converted(folder: str) -> Any:
+    """Open the model in the package as a causal language model of transformers, as lm-eval opens such models."""
+    import transformers
+    from lm_eval.models.huggingface import HFLM
+
+    from elmokit.integrations.transformers import ElmoForCausalLM, ElmoTokenizer
+
+    transformers.logging.disable_progress_bar()
+    ElmoForCausalLM.from_elmokit().save_pretrained(f"{folder}/model")
+    ElmoTokenizer.from_elmokit().save_pretrained(f"{folder}/model")
+    return HFLM(pretrained=f"{folder}/model", trust_remote_code=True, device="cpu", batch_size=32)
+
+
+def without_end(pairs: list[dict[str, Any]]) -> np.ndarray:
+    """Return the surprisal of the forward direction in float32, ``(pairs, 2)``, without that of ``</S>``."""
+    lm, tokenize = LanguageModel.from_pretrained(precision="float32"), treebank_tokenizer()
+    sentences = [tokenize(pair[key]) for pair in pairs for key in ("sentence_good", "sentence_bad")]
+    return np.array([scored.nats[0, 1:-1].sum() for scored in lm.surprisal(sentences)]).reshape(-1, 2)
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
@@ -61,15 +85,18 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         tasks = local_tasks(paradigms, Path(folder))
         for direction in arguments.directions:
-            model = ElmoLM(lm.model, direction=direction)
+            is_converted = direction == "transformers"
+            model = converted(folder) if is_converted else ElmoLM(lm.model, direction=direction)
             results = lm_eval.simple_evaluate(model, tasks=[tasks], bootstrap_iters=0)
             accuracies, expected, largest = [], [], 0.0
             for name in paradigms:
                 task = next(key for key in results["samples"] if key.endswith(f"blimp_{name}"))
                 samples = sorted(results["samples"][task], key=lambda sample: sample["doc_id"])
                 theirs = -np.array([[float(scored[0]) for scored in sample["filtered_resps"]] for sample in samples])
-                rows = {"forward": [0], "backward": [1], "both": [0, 1]}[direction]
-                ours = own[name][:, :, rows].sum(axis=2)
+                if is_converted:
+                    ours = without_end(paradigms[name])
+                else:
+                    ours = own[name][:, :, {"forward": [0], "backward": [1], "both": [0, 1]}[direction]].sum(axis=2)
                 largest = max(largest, float(np.abs(theirs - ours).max()))
                 accuracies.append(results["results"][task]["acc,none"])
                 expected.append((ours[:, 0] < ours[:, 1]).mean())

@@ -1,7 +1,7 @@
 """ELMo in lm-eval: :class:`ElmoLM`, a model that scores texts by their log probability.
 
-Importing this module registers the model as ``elmokit``. To run the command line of lm-eval with it, write
-``python -m elmokit.integrations.lm_eval --model elmokit ...`` instead of ``lm_eval``.
+``lm_eval --model elmokit`` finds it by an entry point, from the release after lm-eval 0.4.13 on. Earlier releases have
+no plugins: importing this module registers the model, and ``python -m elmokit.integrations.lm_eval`` is their command.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import pytest
 MODULES = {
     "arrow": ["pyarrow", "pandas", "polars", "duckdb", "lancedb"],
     "batch": ["pyarrow", "datasets"],
+    "dataframes": ["pandas", "polars", "pyarrow", "nltk"],
     "flair": ["flair"],
     "sklearn": ["sklearn", "nltk", "pandas"],
     "huggingface-hub": ["huggingface_hub"],

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import subprocess
 import sys
+from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,9 @@ need_host("lm-eval")
 pytestmark = pytest.mark.filterwarnings("default")  # its dependencies warn on import
 
 from lm_eval import simple_evaluate  # noqa: E402
+from lm_eval.api import registry  # noqa: E402
 from lm_eval.api.instance import Instance  # noqa: E402
+from lm_eval.api.model import LM  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
 from elmokit.integrations.lm_eval import ElmoLM  # noqa: E402
@@ -34,6 +38,7 @@ PAIRS = [
     ("the mat sat", "sat mat the"),
 ]
 DIRECTIONS = ["forward", "backward", "both"]
+OFFLINE = os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -71,18 +76,60 @@ def test_blimp_task_gives_the_accuracy_of_elmokit(
     assert results["results"][name]["acc,none"] == accuracy
 
 
-@pytest.mark.slow
-def test_command_line_evaluates_a_model_by_its_path(model: PretrainedBiLM, tmp_path: Path) -> None:
-    save_model(model, tmp_path / "model")
-    task = local_blimp(tmp_path)["task"][0] | {"task": "local_pairs", "output_type": "multiple_choice"}
+def evaluate_in_a_shell(command: list[str], model: str, arguments: str, folder: Path) -> str:
+    """Evaluate the pairs with a command line of lm-eval, and return the accuracy that it prints."""
+    task = local_blimp(folder)["task"][0] | {"task": "local_pairs", "output_type": "multiple_choice"}
     task |= {"validation_split": "train", "doc_to_text": "", "doc_to_target": 0, "test_split": None}
     task |= {"doc_to_choice": "{{[sentence_good, sentence_bad]}}"}
-    (tmp_path / "local_pairs.yaml").write_text(json.dumps(task))  # YAML contains JSON
-    command = [sys.executable, "-m", "elmokit.integrations.lm_eval", "--model", "elmokit", "--tasks", "local_pairs"]
-    options = ["--model_args", f"pretrained={tmp_path / 'model'},direction=both", "--include_path", str(tmp_path)]
-    output = subprocess.run([*command, *options], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    (folder / "local_pairs.yaml").write_text(json.dumps(task))  # YAML contains JSON
+    options = ["--model", model, "--model_args", arguments, "--tasks", "local_pairs", "--include_path", str(folder)]
+    ran = subprocess.run(
+        [*command, *options, "--device", "cpu"], capture_output=True, text=True, cwd=folder, env=OFFLINE, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    accuracy = re.search(r"\|acc +\|.*?\| *([\d.]+)\|", ran.stdout)
+    assert accuracy is not None, ran.stdout
+    return accuracy[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [["lm_eval"], [sys.executable, "-m", "elmokit.integrations.lm_eval"]])
+def test_command_line_evaluates_a_model_by_its_path(command: list[str], model: PretrainedBiLM, tmp_path: Path) -> None:
+    if command == ["lm_eval"]:
+        if not hasattr(registry, "import_plugins"):
+            pytest.skip(f"lm-eval {version('lm_eval')} has no plugins")
+        command = [str(Path(sys.executable).with_name("lm_eval"))]
+    save_model(model, tmp_path / "model")
+    arguments = f"pretrained={tmp_path / 'model'},direction=both"
     accuracy = LanguageModel(model).minimal_pairs([(good.split(), bad.split()) for good, bad in PAIRS]).accuracy
-    assert re.search(r"\|acc +\|.*?\| *([\d.]+)\|", output)[1] == f"{accuracy:.2f}"  # type: ignore[index]
+    assert float(evaluate_in_a_shell(command, "elmokit", arguments, tmp_path)) == pytest.approx(accuracy)
+
+
+@pytest.mark.slow
+def test_command_line_of_any_release_evaluates_a_model_converted_for_transformers(
+    model: PretrainedBiLM, tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers")
+    from elmokit.integrations.transformers import ElmoForCausalLM, ElmoTokenizer
+
+    ElmoForCausalLM.from_elmokit(model).save_pretrained(tmp_path / "model")
+    ElmoTokenizer.from_elmokit(model).save_pretrained(tmp_path / "model")
+    command = [str(Path(sys.executable).with_name("lm_eval"))]
+    arguments = f"pretrained={tmp_path / 'model'},trust_remote_code=True"
+    lm = ElmoLM(model, sentence_end=False)
+    scores = [
+        [score for score, _ in lm.loglikelihood(requests("loglikelihood", ("", good), ("", bad)))]
+        for good, bad in PAIRS
+    ]
+    assert float(evaluate_in_a_shell(command, "hf", arguments, tmp_path)) == np.mean([a > b for a, b in scores])
+
+
+def test_entry_point_leads_to_the_model() -> None:
+    (point,) = entry_points(group="lm_eval.models", name="elmokit") or pytest.skip("elmokit is not installed anew")
+    # What a release with plugins does with an entry point, in the registry of this one.
+    models = registry.Registry("model", base_cls=LM)
+    models.register("elmokit", target=point)
+    assert models.get("elmokit") is ElmoLM
 
 
 def test_continuation_is_conditioned_on_its_context(model: PretrainedBiLM) -> None:

@@ -1,0 +1,135 @@
+"""Sentence vectors in columns of pandas and polars, with both libraries themselves."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elmokit import Elmo, SentenceEmbedder, SentencePooling
+from elmokit.errors import ConfigError, MissingExtraError, TextError
+from elmokit.integrations.dataframes import add_vectors, to_matrix
+from tests.conftest import random_model
+from tests.helpers.hosts import need_host
+
+need_host("dataframes")
+
+import pandas  # noqa: E402
+import polars  # noqa: E402
+
+TEXTS = ["the cat sat.", "", "the dog ran!"]
+TOKENS = [["the", "cat", "sat", "."], [], ["the", "dog", "ran", "!"]]
+LIBRARIES = [pandas, polars]
+
+
+@pytest.fixture(scope="module")
+def embedder() -> SentenceEmbedder:
+    return SentenceEmbedder(Elmo(random_model()), SentencePooling("mean", layers="all"))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("texts", [TEXTS, TOKENS])
+def test_vectors_of_a_column_are_those_of_the_sentence_embedder(
+    library: Any, texts: list[Any], embedder: SentenceEmbedder
+) -> None:
+    frame = library.DataFrame({"text": texts, "stars": [1, 2, 3]})
+    added = add_vectors(frame, embedder=embedder)
+    assert isinstance(added, library.DataFrame)
+    assert list(added.columns) == ["text", "stars", "vector"]
+    assert list(frame.columns) == ["text", "stars"]
+    matrix = to_matrix(added["vector"])
+    assert matrix.dtype == np.float32
+    np.testing.assert_array_equal(matrix, embedder.embed(TOKENS))
+    assert np.shares_memory(matrix, to_matrix(added["vector"]))  # no copy
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_columns_and_tokenizer_are_chosen(library: Any, embedder: SentenceEmbedder) -> None:
+    frame = library.DataFrame({"review": ["the cat.", "a dog"]})
+    added = add_vectors(frame, "review", embedder, name="elmo", tokenize=str.split)
+    np.testing.assert_array_equal(to_matrix(added["elmo"]), embedder.embed([["the", "cat."], ["a", "dog"]]))
+
+
+def test_column_has_a_fixed_size_type(embedder: SentenceEmbedder) -> None:
+    pandas_type = add_vectors(pandas.DataFrame({"text": TEXTS}), embedder=embedder)["vector"].dtype
+    assert pandas_type.pyarrow_dtype.list_size == embedder.dim
+    added = add_vectors(polars.DataFrame({"text": TEXTS}), embedder=embedder)
+    assert added["vector"].dtype == polars.Array(polars.Float32, embedder.dim)
+    assert np.asarray(added["vector"]).shape == (3, embedder.dim)
+
+
+def test_pandas_index_is_kept(embedder: SentenceEmbedder) -> None:
+    frame = pandas.DataFrame({"text": TEXTS}, index=["b", "a", "b"])
+    added = add_vectors(frame, embedder=embedder)
+    assert list(added.index) == ["b", "a", "b"]
+    expected = embedder.embed(TOKENS)
+    np.testing.assert_array_equal(to_matrix(added.loc["b", "vector"]), expected[[0, 2]])
+    np.testing.assert_array_equal(to_matrix(added["vector"][1:]), expected[1:])
+    np.testing.assert_array_equal(to_matrix(pandas.concat([added, added])["vector"]), np.tile(expected, (2, 1)))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_empty_frame_has_an_empty_matrix(library: Any, embedder: SentenceEmbedder) -> None:
+    frame = polars.DataFrame({"text": []}, schema={"text": polars.String})
+    given = frame if library is polars else pandas.DataFrame({"text": []})
+    assert to_matrix(add_vectors(given, embedder=embedder)["vector"]).shape == (0, embedder.dim)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_both_libraries_read_it_back_from_parquet(library: Any, embedder: SentenceEmbedder, tmp_path: Path) -> None:
+    added: Any = add_vectors(library.DataFrame({"text": TEXTS}), embedder=embedder)
+    write = added.to_parquet if library is pandas else added.write_parquet
+    write(tmp_path / "vectors.parquet")
+    with_arrow = pandas.read_parquet(tmp_path / "vectors.parquet", dtype_backend="pyarrow")
+    for frame in (polars.read_parquet(tmp_path / "vectors.parquet"), with_arrow):
+        np.testing.assert_array_equal(to_matrix(frame["vector"]), embedder.embed(TOKENS))
+
+
+def test_columns_that_pandas_reads_as_objects_are_a_matrix_too(embedder: SentenceEmbedder, tmp_path: Path) -> None:
+    added = add_vectors(polars.DataFrame({"text": TEXTS}), embedder=embedder)
+    added.write_parquet(tmp_path / "vectors.parquet")
+    column = pandas.read_parquet(tmp_path / "vectors.parquet")["vector"]
+    assert column.dtype == object
+    np.testing.assert_array_equal(to_matrix(column), embedder.embed(TOKENS))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_mistake_is_told_in_one_line(library: Any, embedder: SentenceEmbedder) -> None:
+    frame, series = library.DataFrame, library.Series
+    not_vectors = "vectors of one length, but its type is"
+
+    def add(given: Any) -> Any:
+        return add_vectors(given, embedder=embedder)
+
+    for call, given, error, message in [
+        (add, frame({"review": TEXTS}), ConfigError, "no column 'text', but 'review'"),
+        (add, frame({"text": ["a", None]}), TextError, "Row 1 of column 'text' has no text.*drop"),
+        (add, frame({"text": [1, 2]}), TextError, "got 1 of type int"),
+        (add, TEXTS, ConfigError, "DataFrame of pandas or polars, but got builtins.list"),
+        (to_matrix, np.zeros((2, 2)), ConfigError, "Series of pandas or polars, but got numpy.ndarray"),
+        (to_matrix, series([[1.0], None]), TextError, "Row 1 of the column has no vector"),
+        (to_matrix, series([1.0, 2.0]), ConfigError, not_vectors),
+        (to_matrix, series([[1.0], [1.0, 2.0]]), ConfigError, not_vectors),
+        (to_matrix, series(["a"]), ConfigError, not_vectors),
+    ]:
+        with pytest.raises(error, match=message) as raised:
+            call(given)
+        assert "\n" not in str(raised.value)
+
+
+def test_lazy_frame_is_refused_with_advice() -> None:
+    with pytest.raises(ConfigError, match=r"got polars.LazyFrame. Call collect\(\) first"):
+        add_vectors(polars.LazyFrame({"text": TEXTS}))
+
+
+def test_missing_pyarrow_names_the_extra(monkeypatch: pytest.MonkeyPatch, embedder: SentenceEmbedder) -> None:
+    frame = pandas.DataFrame({"text": TEXTS})
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match=r"\[dataframes\]"):
+        add_vectors(frame, embedder=embedder)
+    # polars needs no pyarrow.
+    added = add_vectors(polars.DataFrame({"text": TEXTS}), embedder=embedder)
+    assert to_matrix(added["vector"]).shape == (3, embedder.dim)
