@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 
+import pytest
+
 import elmokit
 from tests.helpers.paths import ROOT
 
@@ -31,3 +33,19 @@ def test_a_version_without_notes_is_an_error_in_one_line() -> None:
 def test_the_npm_package_has_the_version_of_the_package() -> None:
     package = json.loads((ROOT / "packages" / "js" / "package.json").read_text(encoding="utf-8"))
     assert package["version"] == elmokit.__version__
+
+
+def test_the_source_distribution_has_every_file_of_the_repository_and_none_that_git_ignores() -> None:
+    sdist = pytest.importorskip("hatchling.builders.sdist", reason="hatchling is not installed")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a clone of the repository")
+    tracked = {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()}
+    included = {file.distribution_path for file in sdist.SdistBuilder(str(ROOT)).recurse_included_files()}
+    assert len(tracked) > 1000
+    # What is not yet added may be in a directory that is included.
+    assert tracked - included == {"pyproject.toml", ".gitignore"}  # hatchling adds these two in any case
+    ignored = subprocess.run(
+        ["git", "check-ignore", "--stdin"], cwd=ROOT, input="\n".join(included), capture_output=True, text=True, check=False
+    )
+    assert ignored.stdout == ""
