@@ -185,13 +185,14 @@ class _Member(tarfile.TarInfo):
     # No header may carry more text than names and dates need. Sparse files are refused, because `tarfile` reads the
     # whole list of their holes, in time that grows with its square. No program stores weights this way by default.
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
-        member = super().frombuf(buf, encoding, errors)
-        if member.type in _TEXT_HEADERS and member.size > _HEADER_BYTES:
-            raise FormatError(f"A header in this tar archive declares {member.size:,} bytes of text. It is not opened.")
-        if member.type == tarfile.GNUTYPE_SPARSE:
-            member._refuse_sparse()
+    # `tarfile` calls this with every header, before it does anything about it. The public `frombuf` is not enough: newer
+    # releases of Python no longer call it.
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in _TEXT_HEADERS and self.size > _HEADER_BYTES:
+            raise FormatError(f"A header in this tar archive declares {self.size:,} bytes of text. It is not opened.")
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            self._refuse_sparse()
+        member: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
         return member
 
     def _refuse_sparse(self, *_: object) -> None:
