@@ -35,6 +35,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist wo
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py vectors.hdf5
+	@echo "To use the command elmokit in this shell: source $(BIN)/activate"
 
 test: $(VENV)/installed-dev
 	$(PYTEST)

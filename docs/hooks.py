@@ -24,6 +24,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).parent))
+from dark_pictures import with_dark_colors
 from make_cli import cli_pages
 from make_try import try_files
 
@@ -145,6 +146,8 @@ def _file_of(path: str, config: MkDocsConfig) -> File:
     uri = _uri_of(path)
     if path.endswith(".ipynb"):
         return File.generated(config, uri, content=_markdown_of(path))
+    if uri.endswith(".svg"):
+        return File.generated(config, uri, content=with_dark_colors((ROOT / path).read_text(encoding="utf-8")))
     if not uri.startswith("source/"):
         return File.generated(config, uri, abs_src_path=str(ROOT / path))
     language = LANGUAGES.get(Path(path).suffix or path, "text")

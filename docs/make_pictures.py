@@ -6,9 +6,11 @@ each number exists once.
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from dark_pictures import with_dark_colors
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
@@ -20,7 +22,7 @@ INK, GRAY, BLUE, ORANGE, GREEN, PALE = "#262626", "#8a8a8a", COLORS[0], COLORS[1
 
 
 class Diagram:
-    """An SVG drawing on a white ground, which is readable on light and dark pages.
+    """An SVG drawing on a ground of its own, which is readable on light and dark pages.
 
     Args:
         width: Width in pixels.
@@ -58,7 +60,7 @@ class Diagram:
 
     def save(self, name: str) -> None:
         """Write the file."""
-        (PICTURES / f"{name}.svg").write_text("\n".join([*self.parts, "</svg>\n"]), encoding="utf-8")
+        (PICTURES / f"{name}.svg").write_text(with_dark_colors("\n".join([*self.parts, "</svg>\n"])), encoding="utf-8")
 
 
 def draw_architecture() -> None:
@@ -221,7 +223,7 @@ def draw_speed() -> None:
     header, *rows = _table("speed.md", "AllenNLP")
     rows = [row for row in rows if row[0] == "original"]
     shown = {
-        "AllenNLP": ("AllenNLP", COLORS[6]),
+        "AllenNLP": ("AllenNLP", INK),
         "reference": ("plain PyTorch", COLORS[3]),
         "float32": ("elmokit, float32", COLORS[0]),
         "bfloat16": ("elmokit, bfloat16", COLORS[4]),
@@ -265,7 +267,9 @@ def _number(cell: str) -> float:
 
 def _save(figure: Figure, name: str) -> None:
     path = PICTURES / f"{name}.svg"
-    figure.savefig(path, format="svg", metadata={"Date": None}, bbox_inches="tight", pad_inches=0.12)
+    svg = io.StringIO()
+    figure.savefig(svg, format="svg", metadata={"Date": None}, bbox_inches="tight", pad_inches=0.12)
+    path.write_text(with_dark_colors(svg.getvalue()), encoding="utf-8")
 
 
 if __name__ == "__main__":

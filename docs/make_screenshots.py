@@ -14,13 +14,11 @@ from urllib.parse import urlencode
 from playwright.sync_api import sync_playwright
 
 PICTURES = Path(__file__).parent / "pictures"
+SENTENCE = {"view": "sentence", "text": "She wore a red dress and a black hat .", "token": 4}
 VIEWS = {
     "explorer-senses": ({"view": "senses", "word": "play", "layer": 2}, "light", 1000),
-    "explorer-sentence": (
-        {"view": "sentence", "text": "She wore a red dress and a black hat .", "token": 4},
-        "light",
-        1000,
-    ),
+    "explorer-sentence": (SENTENCE, "light", 1000),
+    "explorer-sentence-dark": (SENTENCE, "dark", 1000),
     "explorer-layers": ({"view": "layers"}, "dark", 1000),
     "explorer-phone": ({"view": "senses", "word": "watch", "layer": 2}, "dark", 390),
 }

@@ -102,7 +102,7 @@ def test_code_on_the_page_runs_and_prints_the_shapes_in_its_comments(
     page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if page.parent.name == "integrations" and page.stem != "index":
-        need_host(page.stem)
+        need_host(page.stem.removesuffix("-heads"))
     for code in blocks(page, "toml"):
         if name := NAMED.match(code):
             Path(name[1]).write_text(code, encoding="utf-8")
@@ -146,10 +146,20 @@ def test_the_picture_of_the_speed_shows_the_numbers_of_its_table() -> None:
             assert f"<!-- {number} -->" in picture, f"{number} is missing: run python docs/make_pictures.py"
 
 
+@pytest.mark.parametrize("picture", sorted((DOCS / "pictures").glob("*.svg")), ids=lambda path: path.stem)
+def test_pictures_with_a_light_ground_have_a_dark_color_for_every_color(picture: Path) -> None:
+    dark = runpy.run_path(str(DOCS / "dark_pictures.py"))["DARK"]
+    svg, _, sheet = picture.read_text(encoding="utf-8").partition("<style>@media (prefers-color-scheme: dark) {")
+    colors = set(re.findall(r"(?:fill|stroke)(?:: |=\")(#\w{6}|white)\b", svg))
+    if colors & {"white", "#ffffff"}:
+        assert {color.lower() for color in colors} <= set(dark), "run python docs/make_pictures.py"
+        assert all(f"{dark[color.lower()]} !important" in sheet for color in colors)
+
+
 @pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=name_of)
 def test_links_lead_to_files(page: Path) -> None:
     text = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
-    for target in [*re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text), *re.findall(r'src="([^":]+)"', text)]:
+    for target in [*re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text), *re.findall(r'src(?:set)?="([^":]+)"', text)]:
         assert (page.parent / target).exists(), f"{name_of(page)}: {target}"
 
 

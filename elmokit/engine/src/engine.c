@@ -8,7 +8,7 @@
 #include "token_layer.h"
 
 /* Which kernel computes a layer is decided here: by the layer's size, the instruction set and, only between kernels that
-   give the same bits, the number of rows. results/speed.md has the measurements.
+   give the same bits, the number of rows. results/precisions.md has the measurements.
 
    - Weights whose products round the inputs too (bytes with dot products of bytes or of 16-bit numbers; with AMX,
      bfloat16 too) are faster than float32 in every size and for any number of rows.
