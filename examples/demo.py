@@ -36,9 +36,7 @@ def main() -> None:
     print(f"text       {SENTENCES.name}: {summary.n_sentences} sentences, {summary.n_tokens} tokens")
     sentences = [split_tokens(line) for line in read_lines(SENTENCES)]
     print(f"speed      {words_per_second(sentences):,.0f} words/s on one core, in {elmo.model.network.computation()}")
-    print(
-        "           (the README's speeds are of an idle AMD EPYC of 2024, which has VNNI, products of bytes;"
-    )
+    print("           (the README's speeds are of an idle AMD EPYC of 2024, which has VNNI, products of bytes;")
     print("           a larger text is faster, as its frequent words are computed once)")
     with h5py.File(output) as file:
         print(f"written    {output}: {len(file) - 1} datasets named by line number, and sentence_to_index")

@@ -45,8 +45,8 @@ OTHERS = [
 """Documents with links but without code that is run."""
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# (\S+\.toml)\n")
-EXTRA = re.compile(r"# pip install '\.\[([\w-]+)\]'\n")
-"""The first line of code that needs an extra."""
+EXTRA = re.compile(r"# pip install (?:'\.\[([\w-]+)\]'|pandas)\n")
+"""The first line of code that needs an extra or a library that no extra has."""
 PRINTS = re.compile(r"^ *print\(.*\)  # ([^:\n]+)", re.MULTILINE)
 SHAPE = re.compile(r"\((?:\d+, )+\d+\)|^\d+$", re.MULTILINE)
 """A shape, or a line with nothing but a number."""
