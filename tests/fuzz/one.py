@@ -1,10 +1,14 @@
-"""Fuzz one target in this process: ``python -m tests.fuzz.one TARGET CORPUS SEEDS [flags of libFuzzer]``."""
+"""Fuzz one target in this process: ``python -m tests.fuzz.one TARGET SECONDS CORPUS SEEDS [flags of libFuzzer]``.
+
+An input may take SECONDS of a processor: libFuzzer's own limit is one of the clock, which a busy machine exceeds.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
 import tempfile
+import time
 import warnings
 from pathlib import Path
 
@@ -13,7 +17,7 @@ import atheris
 
 def main() -> None:
     """Read the target's name, and give the rest of the command line to libFuzzer."""
-    name = sys.argv.pop(1)
+    name, most_seconds = sys.argv.pop(1), float(sys.argv.pop(1))
     logging.disable()
     with atheris.instrument_imports(include=["elmokit"]):
         from tests.fuzz.targets import let_checksums_be_right, target
@@ -25,7 +29,10 @@ def main() -> None:
         read.prepare(Path(folder))
 
         def run(data: bytes) -> None:
+            started = time.process_time()
             read(data, Path(folder))
+            if (seconds := time.process_time() - started) > most_seconds:
+                raise AssertionError(f"this took {seconds:.0f} seconds of a processor")
 
         atheris.Setup(sys.argv, run)
         atheris.Fuzz()

@@ -218,7 +218,8 @@ def _valgrind(work: Path, seconds: float) -> Result:
     # Python's and NumPy's own are not counted: an error is one of ours if one of our functions was called.
     for error in ElementTree.parse(report).iter("error"):
         frames = [frame.findtext("fn") or "?" for frame in error.iter("frame") if frame.findtext("obj") == str(path)]
-        if frames:
+        # With XML, valgrind looks for leaks whatever the options say, and finds the stacks of the pool's threads.
+        if frames and not (error.findtext("kind") or "").startswith("Leak_"):
             failures.append(f"{error.findtext('kind')} in {' < '.join(frames[:6])}")
     return Result(f"valgrind, {name}", n, "calls", failures)
 
