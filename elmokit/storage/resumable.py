@@ -153,7 +153,7 @@ class ResumableStore:
         # is released last.
         with self._open:
             self._close()
-            if not self.progress and not self._is_lost:
+            if not self.progress:
                 self._remove()
         if isinstance(error, OSError):
             raise self._failure(error) from error
@@ -269,6 +269,7 @@ class ResumableStore:
         except LockedError:  # the other process may have cut the file before it was moved
             target.replace(self.folder / name)
             raise
+        self._is_shared = False
         self.committed = replace(self.committed, progress={})
 
     def _load(self) -> None:
@@ -357,11 +358,16 @@ class ResumableStore:
             self._is_shared = True  # with a process that still runs, or one that was interrupted
             (self.folder / OWNER).write_bytes(self._owner)
 
+    def _recorded_owner(self) -> bytes:
+        """Return the name of the process that opened the store last."""
+        try:
+            return (self.folder / OWNER).read_bytes()
+        except FileNotFoundError:
+            return b""
+
     def _check_owner(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            if (self.folder / OWNER).read_bytes() == self._owner:
-                return
-        if self.folder.exists():  # if it was deleted, the next write says so
+        # If the directory was deleted, the next write says so.
+        if self._recorded_owner() != self._owner and self.folder.exists():
             self._is_lost = True
             raise LockedError(self._locked_message or f"Another process is writing to {self.folder}. Wait for it.")
 
@@ -378,8 +384,13 @@ class ResumableStore:
         self._files.clear()
 
     def _remove(self) -> None:
-        """Remove the files of the store, and its directory if nothing else is in it."""
+        """Remove the files of the store, and its directory if nothing else is in it and nobody else uses it."""
+        if self._is_lost or self._is_shared:
+            return  # another process's files without its journal would not be recognized as a store
         with contextlib.suppress(OSError):
+            # A name that is cut short met a full disk.
+            if len(owner := self._recorded_owner()) == len(self._owner) and owner != self._owner:
+                return
             # Only files of the store are removed: `rmdir` fails, as it should, if the user has put others next to them.
             names = [*self._names, CHECKSUMS, OWNER, JOURNAL, NEW_JOURNAL, LOCK]
             for path in [*self.folder.glob("state-*"), *(self.folder / name for name in names)]:

@@ -193,6 +193,24 @@ def test_what_another_writer_damaged_without_a_lock_is_not_published(tmp_path: P
         pass
 
 
+@pytest.mark.usefixtures("without_locks")
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_writer_that_fails_does_not_remove_what_another_needs(tmp_path: Path, is_first: bool) -> None:
+    first, second = (ResumableStore(tmp_path / "store", SETTINGS).__enter__() for _ in range(2))
+    for store in (first, second):
+        store.append("rows" if store is first else "words", b"of one of them")
+    error = FileNotFoundError(2, "the other one has renamed it")
+    with pytest.raises(OutputError):
+        (first if is_first else second).__exit__(FileNotFoundError, error, None)
+    with contextlib.nullcontext() if is_first else pytest.raises(LockedError):
+        (second if is_first else first).commit({"n_done": 1})
+    (second if is_first else first).__exit__(None, None, None)
+    with ResumableStore(tmp_path / "store", SETTINGS) as store:
+        assert store.progress == ({"n_done": 1} if is_first else {})
+        store.append("rows", np.arange(4, dtype="<i4"))
+        store.publish("rows", tmp_path / "rows")
+
+
 def test_a_second_writer_can_wait_for_the_first(tmp_path: Path) -> None:
     code = (
         "import sys, time; from elmokit.storage.resumable import ResumableStore\n"
