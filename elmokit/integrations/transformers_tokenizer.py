@@ -37,6 +37,9 @@ Source = str | Path | PretrainedBiLM | None
 PADDING, MASK = "<PAD>", "<MASK>"
 """Tokens that no softmax predicts. Their ids follow those of the words."""
 
+BLOCK_TOKENS = 256
+"""Tokens that are cut out of a text together."""
+
 CODE_FILE = "modeling_elmo.py"
 """The file in a saved model that ``trust_remote_code=True`` runs."""
 REMOTE_CODE = '''"""The classes of this model. They are in elmokit, which must be installed."""
@@ -295,8 +298,21 @@ class _Splitter:
 
     def pre_tokenize(self, text: Any) -> None:
         """Split a text, as the interface of the Rust library wants it."""
-        if not self.is_split:
-            text.split(lambda _, piece: [piece[start:stop] for start, stop in self.spans(str(piece))])
+        if self.is_split:
+            return
+        # In two steps, because the library counts characters from the beginning of what is cut.
+        blocks: list[list[tuple[int, int]]] = []
+
+        def into_blocks(_: int, piece: Any) -> list[Any]:
+            blocks.extend(_offsets_by_block(self.spans(str(piece))))
+            return [piece[slice(*_extent(block))] for block in blocks]
+
+        def into_tokens(number: int, piece: Any) -> list[Any]:
+            first, _ = _extent(blocks[number])
+            return [piece[start - first : stop - first] for start, stop in blocks[number]]
+
+        text.split(into_blocks)
+        text.split(into_tokens)
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return the character offsets of the tokens of a text."""
@@ -346,8 +362,13 @@ def open_character_model(model: Source) -> PretrainedBiLM:
     return opened
 
 
-def _is_single(text: Any, is_split: bool) -> bool:
-    return isinstance(text, str) or (is_split and all(isinstance(word, str) for word in text))
+def _offsets_by_block(spans: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    spans = [(start, stop) for start, stop in spans if start < stop]  # the library drops empty pieces
+    return [list(spans[at : at + BLOCK_TOKENS]) for at in range(0, len(spans), BLOCK_TOKENS)]
+
+
+def _extent(spans: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    return min(start for start, _ in spans), max(stop for _, stop in spans)
 
 
 def _write_words(

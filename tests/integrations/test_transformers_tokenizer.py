@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -44,6 +45,18 @@ def test_offsets_point_into_the_text() -> None:
     assert tokenizer.is_fast
     assert encoded.char_to_token(TEXT.index("zebras")) == words.index("zebras")
     assert encoded.word_ids()[1:3] == [0, 1]
+
+
+@pytest.mark.parametrize("direction", [None, "backward"])
+def test_a_long_text_has_the_offsets_of_its_parts(direction: Literal["backward"] | None) -> None:
+    tokenizer = ElmoTokenizer.from_elmokit(tokenization="spaces", direction=direction)
+    part, n = "The caf\u00e9 \U0001f600 is </S> open . ", 300
+    text = part * n
+    spans = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    words = [text[start:stop] for start, stop in spans]
+    assert len(words) == 7 * n
+    assert sorted(spans) == spans if direction is None else sorted(spans) != spans
+    assert "".join(text[start:stop] for start, stop in sorted(spans)) == text.replace(" ", "")
 
 
 def test_a_pair_is_two_sentences_of_one_text(model: PretrainedBiLM) -> None:
