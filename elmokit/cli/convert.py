@@ -78,7 +78,7 @@ def convert(
         from elmokit.formats.alignment import read_alignment
 
         model.alignment = read_alignment(alignment, model.config)
-        model.whitening = None  # it was fitted on the vectors before the alignment
+        model.whitening = model.sentence_head = None  # they were fitted on the vectors before the alignment
         model.card["alignment"] = {"matrices": [Path(matrix).name for matrix in alignment]}
     if whiten is not None:
         from elmokit.embedding.elmo import Elmo
@@ -93,6 +93,7 @@ def convert(
         "softmax, vocabulary": model.softmax,
         "initial state": model.start_state,
         "whitening": model.whitening,
+        "sentence head": model.sentence_head,
         "alignment": model.alignment,
         "precision": model.precision,
     }

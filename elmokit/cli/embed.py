@@ -22,7 +22,7 @@ def embed(
     top: bool = False,
     average: bool = False,
     layers: tuple[int, ...] | None = None,
-    pool: Literal["mean", "sif", "whitened"] | None = None,
+    pool: Literal["mean", "sif", "whitened", "trained"] | None = None,
     dtype: Literal["float32", "float16"] = "float32",
     start: Start = "warm",
     raw: Raw = False,
@@ -57,7 +57,8 @@ def embed(
         average: The mean of all layers: (tokens, dim).
         layers: The given layers, where 0 is context-free: (layers, tokens, dim).
         pool: One vector per sentence: the mean of layer 0 or of the chosen layers, the mean with less weight for
-            frequent words (sif), or the pooling and whitening that are stored with the model (whitened).
+            frequent words (sif), or what is stored with the model: that and a whitening (whitened), or a head that was
+            trained on pairs of sentences (trained).
         dtype: Type of the stored numbers.
         start: LSTM state that each sentence starts from: a fixed initial state, zeros, or (stateful) the state after
             the previous batch, as in AllenNLP; vectors then depend on preceding lines.

@@ -8,6 +8,7 @@ Examples:
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from elmokit.cli.parameters import Model, ModelOptions, Output, Overwrite
 from elmokit.cli.running import print_note
@@ -22,21 +23,26 @@ def static(
     *,
     model: Model = None,
     options: ModelOptions = None,
+    pool: Literal["whitened", "trained", "sif", "mean"] | None = None,
     words: Path | None = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Write sentence vectors as a word table to DIRECTORY, which model2vec loads.
 
-    The vectors are those of `elmokit embed --pool whitened`, or of `--pool sif` for a model that stores no whitening:
-    the mean of the rows of a sentence has the same direction. Words that are not in the table are left out.
+    The vectors are those of `elmokit embed --pool`: the mean of the rows of a sentence has the same direction. Words
+    that are not in the table are left out.
 
     Args:
+        pool: The sentence vectors: whitened or trained as stored with the model, or layer 0 with less weight for
+            frequent words (sif) or without (mean).  [default: whitened if the model stores that, else sif]
         words (FILE): The words of the table, one per line.  [default: the model's vocabulary]
 
     Examples:
         elmokit export static en-mini-static
         elmokit export static my-static --model my-elmo --words words.txt
+        elmokit export static en-mini-trained --pool trained
     """
+    from elmokit.embedding.elmo import Elmo
     from elmokit.embedding.sentence_vectors import SentenceEmbedder
     from elmokit.embedding.static_table import export_static
     from elmokit.storage.atomic import check_output_path
@@ -44,5 +50,6 @@ def static(
 
     check_output_path(directory, overwrite, folder=True)
     listed = None if words is None else read_words(words)
-    embedder = SentenceEmbedder.from_pretrained(model, options=options)
+    elmo = Elmo.from_pretrained(model, options=options)
+    embedder = SentenceEmbedder(elmo) if pool is None else SentenceEmbedder.by_name(elmo, pool)
     print_note(f"wrote {export_static(embedder, directory, listed, overwrite=overwrite)}")

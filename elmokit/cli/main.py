@@ -42,6 +42,10 @@ COMMANDS = {
             "elmokit.cli.align:align",
             "Map the vectors of a model into the space of another, with a dictionary.",
         ),
+        "sentence-head": (
+            "elmokit.cli.sentence_head:sentence_head",
+            "Train sentence vectors on pairs of sentences.",
+        ),
     },
     "Evaluation and tasks": {
         "surprisal": ("elmokit.cli.perplexity:surprisal", "Compute how surprising each token of a text is."),

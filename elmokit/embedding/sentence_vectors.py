@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from elmokit.embedding.elmo import Elmo, Vectors
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.sentence_pooling import SentencePooling, Whitening
+from elmokit.formats.sentence_pooling import SentenceMap, SentencePooling, Whitening
 from elmokit.text.vocabulary import Vocabulary
 
-PoolingName = Literal["mean", "sif", "whitened"]
+PoolingName = Literal["mean", "sif", "whitened", "trained"]
 """See :meth:`SentenceEmbedder.by_name`."""
 
 FIT_SENTENCES = 1024
@@ -44,9 +44,11 @@ class SentenceEmbedder:
             applied; or else ``SentencePooling()``, layer 0 with "sif".
         word_counts: How often each word occurs in a large text, for "sif". None: probabilities follow Zipf's law, by
             the rank of the word in the model's vocabulary, whose words are sorted by frequency.
+        linear_map: Instead of ``pooling``: a map to apply, such as ``elmo.model.sentence_head``, with its own pooling.
 
     Attributes:
-        whitening: Applied to the weighted means; None if there is none. :meth:`fit` sets it.
+        linear_map: Applied to the weighted means: a whitening, or a head that was trained on pairs of sentences; None
+            if there is none. :meth:`fit` sets it.
 
     Raises:
         ConfigError: A layer does not exist; or the weighting is "sif", the model has no vocabulary, and there are no
@@ -64,11 +66,16 @@ class SentenceEmbedder:
     """
 
     def __init__(
-        self, elmo: Elmo, pooling: SentencePooling | None = None, word_counts: Mapping[str, int] | None = None
+        self,
+        elmo: Elmo,
+        pooling: SentencePooling | None = None,
+        word_counts: Mapping[str, int] | None = None,
+        *,
+        linear_map: SentenceMap | None = None,
     ) -> None:
-        self.whitening = elmo.model.whitening if pooling is None else None
+        self.linear_map = elmo.model.whitening if pooling is None and linear_map is None else linear_map
         self.elmo, self._word_counts = elmo, word_counts
-        self.pooling = pooling or (SentencePooling() if self.whitening is None else self.whitening.pooling)
+        self.pooling = pooling or (SentencePooling() if self.linear_map is None else self.linear_map.pooling)
         elmo.embed([], layers=self.pooling.layers)  # checks the layers
         self._mean_dim = self.pooling.dim(elmo.n_layers, elmo.output_dim)
         self._probability = word_probability(elmo.model, word_counts) if self.pooling.weighting == "sif" else None
@@ -85,23 +92,26 @@ class SentenceEmbedder:
         Args:
             elmo: The model.
             pooling: "mean" or "sif" for that weighting, without whitening; "whitened" for the whitening that is stored
-                with the model.
-            layers: As in :class:`SentencePooling`; None for layer 0. "whitened" has its own.
+                with the model; "trained" for the head that is stored with it, which was trained on pairs of sentences.
+            layers: As in :class:`SentencePooling`; None for layer 0. "whitened" and "trained" have their own.
 
         Raises:
-            ConfigError: The name is another one; "whitened" is given with ``layers``, or the model stores no whitening;
-                or as in :class:`SentenceEmbedder`.
+            ConfigError: The name is another one; "whitened" or "trained" is given with ``layers``, or the model stores
+                none; or as in :class:`SentenceEmbedder`.
         """
         if pooling == "whitened":
-            if layers is not None:
-                raise ConfigError(f"layers is {layers!r}, but the stored whitening has its own. Leave it out.")
-            if elmo.model.whitening is None:
-                raise ConfigError(
-                    "The model stores no whitening. Fit one with: elmokit convert MODEL OUT --whiten TEXT. Or choose "
-                    "'sif'."
-                )
-            return cls(elmo)
-        return cls(elmo, SentencePooling(pooling) if layers is None else SentencePooling(pooling, layers))
+            linear_map: SentenceMap | None = elmo.model.whitening
+            name, remedy = "whitening", "Fit one with: elmokit convert MODEL OUT --whiten TEXT"
+        elif pooling == "trained":
+            linear_map = elmo.model.sentence_head
+            name, remedy = "head", "Train one with: elmokit sentence-head PAIRS --model MODEL --out OUT"
+        else:
+            return cls(elmo, SentencePooling(pooling) if layers is None else SentencePooling(pooling, layers))
+        if layers is not None:
+            raise ConfigError(f"layers is {layers!r}, but the stored {name} has its own. Leave it out.")
+        if linear_map is None:
+            raise ConfigError(f"The model stores no {name}. {remedy}. Or choose 'sif'.")
+        return cls(elmo, linear_map=linear_map)
 
     @classmethod
     def from_pretrained(
@@ -154,7 +164,7 @@ class SentenceEmbedder:
     @property
     def dim(self) -> int:
         """Number of dimensions of a sentence vector."""
-        return self._mean_dim if self.whitening is None else self.whitening.projection.shape[1]
+        return self._mean_dim if self.linear_map is None else self.linear_map.projection.shape[1]
 
     def pool(self, tokens: Sequence[str], vectors: Vectors) -> NDArray[np.float32]:
         """Combine the vectors of a sentence's tokens into one.
@@ -177,7 +187,7 @@ class SentenceEmbedder:
         rows = []
         for first in range(0, len(words), FIT_SENTENCES):
             some = words[first : first + FIT_SENTENCES]
-            weights = np.array([self._weight(word) for word in some], np.float32)
+            weights = np.array([self.weight(word) for word in some], np.float32)
             rows.append(self.embed([[word] for word in some]) * weights[:, None])
         return np.concatenate(rows) if rows else np.zeros((0, self.dim), np.float32)
 
@@ -207,19 +217,19 @@ class SentenceEmbedder:
             vocabulary = self.elmo.model.vocabulary
             words = [] if vocabulary is None else vocabulary.words
             parts.append(json.dumps(self._word_counts or words, sort_keys=True).encode("utf-8", "surrogatepass"))
-        if self.whitening is not None:
-            parts += [self.whitening.mean.tobytes(), self.whitening.projection.tobytes()]
+        if self.linear_map is not None:
+            parts += [array.tobytes() for array in self.linear_map.tensors().values()]
         return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
 
     def _pool_chunks(self, tokens: Sequence[str], chunks: Iterable[Vectors]) -> NDArray[np.float32]:
         pooled = self._weighted_mean(tokens, chunks)
         if not len(tokens):
             return np.zeros(self.dim, np.float32)
-        if self.whitening is None:
+        if self.linear_map is None:
             return pooled
-        (whitened,) = self.whitening.apply(pooled[None])
-        self.elmo.model.check_finite(whitened)  # its numbers may be finite and too large, as those of a network
-        return np.asarray(whitened)
+        (mapped,) = self.linear_map.apply(pooled[None])
+        self.elmo.model.check_finite(mapped)  # its numbers may be finite and too large, as those of a network
+        return np.asarray(mapped)
 
     def fit(self, sentences: Iterable[Sequence[str]], n_components: int | None = None) -> SentenceEmbedder:
         """Estimate a whitening from text like that which you will compare.
@@ -242,18 +252,21 @@ class SentenceEmbedder:
         means = (self._weighted_mean(tokens, [array]) for tokens, array in zip(for_weights, vectors, strict=True))
         # A generator of bounded batches, since the sums over one sentence at a time would be slow.
         batches = map(np.stack, iter(lambda: list(itertools.islice(means, FIT_SENTENCES)), []))
-        self.whitening = Whitening.fit(batches, self.pooling, n_components)
-        self.elmo.model.whitening = self.whitening
+        self.linear_map = self.elmo.model.whitening = Whitening.fit(batches, self.pooling, n_components)
         return self
 
-    def _weight(self, token: str) -> float:
-        return 1.0 if self._probability is None else self.pooling.sif_weight(self._probability(token))
+    def weight(self, token: str) -> float:
+        """Return the weight of a token in a sentence's mean. Tokens without a letter or digit have none with "sif"."""
+        weight = 1.0 if self._probability is None else self.pooling.sif_weight(self._probability(token))
+        if self.linear_map is not None:
+            weight *= self.linear_map.word_weight(token, self.elmo.model.vocabulary)
+        return weight
 
     def _fold_quotes(self, sentences: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
         return (fold_quotes(tokens, self.elmo.model.vocabulary) for tokens in sentences)
 
     def _weighted_mean(self, tokens: Sequence[str], chunks: Iterable[Vectors]) -> NDArray[np.float32]:
-        weights = np.array([self._weight(token) for token in tokens], np.float32)
+        weights = np.array([self.weight(token) for token in tokens], np.float32)
         if self._probability is not None:
             weights *= words_only(tokens)
         weights /= weights.sum()

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAIRS_AT_ONCE = 256
-STORED = "stored whitening"
-"""The weighting that a model's own whitening belongs to."""
+STORED = ("stored whitening", "stored head")
+"""The weightings that the maps of sentence vectors that a model stores belong to."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class LayersRow(Record):
 
     layers: str = value("layers")
     by_weighting: dict[str, float | None] = value("", ".3f")
-    """None where a weighting does not exist for these layers, such as the model's own whitening."""
+    """None where a weighting does not exist for these layers, such as what the model stores."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,8 @@ def evaluate_similarity(
     """Score every way of pooling token vectors on pairs of sentences or words.
 
     Each layer, their average, and all concatenated are combined with equal weights ("mean") and with less weight for
-    frequent words ("sif"). If the model stores a whitening, it is scored too. Vectors are computed once for all.
+    frequent words ("sif"). If the model stores a whitening or a head, it is scored too. Vectors are computed once for
+    all.
 
     Args:
         elmo: The model.
@@ -289,14 +290,15 @@ def _embedders(
         for layers in (*range(elmo.n_layers), "average", "all")
         for name, pooling in weightings.items()
     }
-    if elmo.model.whitening is not None:
-        embedders[_layers_name(elmo.model.whitening.pooling.layers), STORED] = SentenceEmbedder(elmo)
+    for name, linear_map in zip(STORED, (elmo.model.whitening, elmo.model.sentence_head), strict=True):
+        if linear_map is not None:
+            key = (_layers_name(linear_map.pooling.layers), name)
+            embedders[key] = SentenceEmbedder(elmo, linear_map=linear_map)
     if whiten:
-        plain = {key: embedder for key, embedder in embedders.items() if embedder.whitening is None}
+        plain = {key: embedder for key, embedder in embedders.items() if embedder.linear_map is None}
         for (layers, name), vectors in _pool(elmo, plain, [list(tokens) for tokens in whiten if len(tokens)]).items():
-            whitened = SentenceEmbedder(elmo, plain[layers, name].pooling)
-            whitened.whitening = Whitening.fit([vectors], whitened.pooling)
-            embedders[layers, f"{name}, whitened"] = whitened
+            whitening = Whitening.fit([vectors], plain[layers, name].pooling)
+            embedders[layers, f"{name}, whitened"] = SentenceEmbedder(elmo, linear_map=whitening)
     return embedders
 
 

@@ -6,6 +6,8 @@
 ``model.safetensors``    the biLM's tensors, as ``storage`` says; ``warm_state.hidden`` and ``.cell`` if calibrated
 ``softmax.safetensors``  the softmax, if there is one (only training and perplexity need it)
 ``whitening.safetensors``  the whitening of sentence vectors, ``mean`` and ``projection``, if one was fitted
+``sentence_head.safetensors``  the map that was trained on pairs of sentences, if there is one: ``mean``,
+                         ``projection``, and ``word_weights`` for the words of ``vocab.txt``
 ``alignment.safetensors``  the map into the space of another model, ``matrices`` and ``offsets``, if there is one
 ``vocab.txt``            the words of the softmax, one per line, if there are any
 ``lexicon.json``         if the model has word or character tables of its own: ``words`` and ``chars``, each null or
@@ -31,7 +33,7 @@ from elmokit.engine.state import Floats, State
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.formats.format import Format, Storage
 from elmokit.formats.model import PretrainedBiLM, Weights
-from elmokit.formats.sentence_pooling import SentencePooling, Whitening
+from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, Whitening
 from elmokit.formats.tensor_rows import FileArrays, is_finite, read_through, same_rows
 from elmokit.storage.tensor_file import StoredTensors, TensorFile, to_int8, write_tensor_file
 from elmokit.text.vocabulary import MAX_BYTES, Vocabulary, row_vocabulary
@@ -49,7 +51,7 @@ DEFAULT_MODEL = "en-mini"
 RUN_MODEL = "model"
 """The subfolder in which a training run keeps its best model."""
 _WARM = "warm_state."
-_WHITENING, _ALIGNMENT = "whitening.safetensors", "alignment.safetensors"
+_WHITENING, _HEAD, _ALIGNMENT = "whitening.safetensors", "sentence_head.safetensors", "alignment.safetensors"
 
 
 def included_model() -> Path:
@@ -67,6 +69,7 @@ class ElmokitFolder(Format):
         "model.safetensors",
         "softmax.safetensors",
         _WHITENING,
+        _HEAD,
         _ALIGNMENT,
         "vocab.txt",
         "lexicon.json",
@@ -122,6 +125,7 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
         "lexicon": model.lexicon is not None,
         **({} if model.softmax is None else {"softmax": to_dict(model.softmax.config)}),
         **({} if model.whitening is None else {"sentence_pooling": to_dict(model.whitening.pooling)}),
+        **({} if model.sentence_head is None else {"sentence_head": to_dict(model.sentence_head.pooling)}),
         **({} if model.alignment is None else {"alignment": True}),
         "card": model.card,
     }
@@ -133,10 +137,10 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
         _save_stored(arrays, folder / "model.safetensors", storage)
         if model.softmax is not None:
             _save_stored(model.softmax.arrays, folder / "softmax.safetensors", storage)
-        if model.whitening is not None:
-            whitening = {"mean": model.whitening.mean, "projection": model.whitening.projection}
-            # Always float32: a direction of small variance has a large factor, which float16 would round badly.
-            write_tensor_file(whitening, folder / _WHITENING)
+        for linear_map, name in ((model.whitening, _WHITENING), (model.sentence_head, _HEAD)):
+            if linear_map is not None:
+                # Always float32: a direction of small variance has a large factor, which float16 would round badly.
+                write_tensor_file(linear_map.tensors(), folder / name)
         if model.alignment is not None:
             # float32, too: vectors of float16 matrices would drift from those of the model that was aligned.
             alignment = {"matrices": model.alignment.matrices, "offsets": model.alignment.offsets}
@@ -182,6 +186,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         vocabulary=vocabulary,
         start_state=start_state,
         whitening=_read_whitening(folder, content, config),
+        sentence_head=_read_sentence_head(folder, content, config, vocabulary),
         alignment=_read_alignment(folder / _ALIGNMENT, config) if content.get("alignment") else None,
         card=content["card"],
         lexicon=lexicon,
@@ -225,22 +230,47 @@ def _choice(folder: Path, content: Mapping[str, Any], name: str, choices: tuple[
 
 def _read_whitening(folder: Path, content: Mapping[str, Any], config: BiLMConfig) -> Whitening | None:
     """Read the whitening of sentence vectors, if there is one, and check its sizes."""
-    path = folder / _WHITENING
     if "sentence_pooling" not in content:
         return None
     pooling = from_dict(SentencePooling, content["sentence_pooling"], f"{folder / 'config.json'}, sentence_pooling")
-    file = TensorFile(path)
-    mean, projection = (file.shapes.get(name, ()) for name in ("mean", "projection"))
+    return Whitening(pooling, *_read_map(folder / _WHITENING, pooling, config, "fit a whitening again"))
+
+
+def _read_sentence_head(
+    folder: Path, content: Mapping[str, Any], config: BiLMConfig, vocabulary: Vocabulary | None
+) -> SentenceHead | None:
+    """Read the map that was trained on pairs of sentences, if there is one, and check its sizes."""
+    if "sentence_head" not in content:
+        return None
+    pooling = from_dict(SentencePooling, content["sentence_head"], f"{folder / 'config.json'}, sentence_head")
+    n_words = 0 if vocabulary is None else len(vocabulary)
+    return SentenceHead(pooling, *_read_map(folder / _HEAD, pooling, config, "train the head again", n_words))
+
+
+def _read_map(
+    path: Path, pooling: SentencePooling, config: BiLMConfig, remedy: str, n_words: int | None = None
+) -> list[Floats]:
+    """Read the numbers of a linear map of sentence vectors, and of the weights of words, if it has any."""
     dim = pooling.dim(config.n_layers + 1, config.output_dim)
-    if mean != (dim,) or len(projection) != 2 or projection[0] != dim:
+    expected = {"mean": (dim,), "projection": (dim, "n")}
+    if n_words is not None:
+        expected["word_weights"] = (n_words,)
+    file = TensorFile(path)
+    shapes = {name: file.shapes.get(name, ()) for name in expected}
+    if any(shape[:1] != expected[name][:1] or len(shape) != len(expected[name]) for name, shape in shapes.items()):
         raise TensorMismatchError(
-            f"{path} has mean {mean} and projection {projection}; expected ({dim},) and ({dim}, n). Restore the "
-            "file that belongs to the model, or fit a whitening again."
+            f"{path} has {_and(shapes)}; expected {_and(expected)}. Restore the file that belongs to the model, or "
+            f"{remedy}."
         )
-    arrays = [file.read(name).astype(np.float32) for name in ("mean", "projection")]
+    arrays = [file.read(name).astype(np.float32) for name in expected]
     if not all(map(is_finite, arrays)):
-        raise FormatError(f"{path} holds NaN or infinity. Copy the file again, or fit a whitening again.")
-    return Whitening(pooling, *arrays)
+        raise FormatError(f"{path} holds NaN or infinity. Copy the file again, or {remedy}.")
+    return arrays
+
+
+def _and(shapes: Mapping[str, tuple[int | str, ...]]) -> str:
+    named = [f"{name} {str(shape).replace(chr(39), '')}" for name, shape in shapes.items()]
+    return f"{', '.join(named[:-1])} and {named[-1]}"
 
 
 def _read_alignment(path: Path, config: BiLMConfig) -> LayerAlignment:

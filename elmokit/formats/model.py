@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from elmokit.engine.layer_alignment import LayerAlignment
-    from elmokit.formats.sentence_pooling import Whitening
+    from elmokit.formats.sentence_pooling import SentenceHead, Whitening
     from elmokit.network.bilm import BiLM
     from elmokit.network.softmax import SoftmaxModule
     from elmokit.text.lexicon import Lexicon
@@ -56,6 +56,7 @@ class PretrainedBiLM:
         start_state: The LSTM state, for one row, that every sentence starts from; None if none was calibrated.
         card: The model card: corpus, tokens seen, perplexities, command; free in form.
         whitening: The whitening of sentence vectors; None if none was fitted.
+        sentence_head: The map of sentence vectors that was trained on pairs of sentences; None if none was.
         alignment: Maps the vectors of every layer into the space of another model; None if none was learned. ``Elmo``
             applies it. The network itself, and so the softmax, works with the vectors before it.
         lexicon: The rows of a model with word and character tables of its own; None if characters are UTF-8 bytes.
@@ -74,6 +75,7 @@ class PretrainedBiLM:
         start_state: State | None = None,
         card: dict[str, Any] | None = None,
         whitening: Whitening | None = None,
+        sentence_head: SentenceHead | None = None,
         alignment: LayerAlignment | None = None,
         lexicon: Lexicon | None = None,
         storage: str = "float32",
@@ -86,7 +88,8 @@ class PretrainedBiLM:
         self.vocabulary = vocabulary
         self.start_state = start_state
         self.card: dict[str, Any] = {} if card is None else card
-        self.whitening, self.alignment, self.lexicon = whitening, alignment, lexicon
+        self.whitening, self.sentence_head = whitening, sentence_head
+        self.alignment, self.lexicon = alignment, lexicon
         self.storage = storage
         self._precision: Precision | None = None
         if self._bilm is None or precision is not None:
@@ -99,7 +102,7 @@ class PretrainedBiLM:
         return type(self)(**{**self._parts(), **changes})
 
     def _parts(self) -> dict[str, Any]:
-        names = "family source vocabulary start_state card whitening alignment lexicon storage precision"
+        names = "family source vocabulary start_state card whitening sentence_head alignment lexicon storage precision"
         parts = {name: getattr(self, name) for name in names.split()}
         return parts | {"weights": self._bilm or self._weights, "softmax": self._softmax}
 

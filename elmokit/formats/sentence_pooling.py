@@ -1,16 +1,19 @@
-"""How token vectors become the vector of a sentence: settings, and a whitening that a model can store."""
+"""How token vectors become the vector of a sentence: settings, and the linear maps that a model can store."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import check_choice, check_positive
 from elmokit.errors import ConfigError, TextError
+
+if TYPE_CHECKING:
+    from elmokit.text.vocabulary import Vocabulary
 
 Numbers = TypeVar("Numbers")
 """A number, an array or a tensor."""
@@ -53,15 +56,11 @@ class SentencePooling:
 
 
 @dataclass(frozen=True)
-class Whitening:
-    """A linear map to vectors with mean 0, uncorrelated dimensions and variance 1 (Su et al. 2021).
-
-    Mean vectors of sentences all point in similar directions, because a few dimensions with a large mean or variance
-    dominate them. Whitening removes the mean and gives each direction the same weight, so that a cosine measures
-    similarity better.
+class SentenceMap:
+    """A linear map of sentence vectors.
 
     Attributes:
-        pooling: How the vectors that it was fitted on were made. It suits no others.
+        pooling: How the vectors that it was made for are pooled. It suits no others.
         mean: ``(dim,)``; subtracted first.
         projection: ``(dim, n_components)``; multiplied next.
     """
@@ -70,10 +69,53 @@ class Whitening:
     mean: NDArray[np.float32]
     projection: NDArray[np.float32]
 
+    def word_weight(self, word: str, vocabulary: Vocabulary | None) -> float:
+        """Return what the weight of a word is multiplied by when vectors are pooled."""
+        return 1.0
+
+    def tensors(self) -> dict[str, NDArray[np.float32]]:
+        """Return its numbers by name."""
+        return {"mean": self.mean, "projection": self.projection}
+
     def apply(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
         """Map vectors ``(n, dim)`` to ``(n, n_components)``. An overflow gives infinity, without a warning."""
         with np.errstate(over="ignore", invalid="ignore"):
             return np.asarray((vectors - self.mean) @ self.projection, np.float32)
+
+
+@dataclass(frozen=True)
+class SentenceHead(SentenceMap):
+    """A linear map of sentence vectors, and a weight for each word, that were trained on pairs of sentences.
+
+    Attributes:
+        word_weights: ``(n_words,)``; the weight of each word of the model's vocabulary, by which that of its pooling is
+            multiplied.
+    """
+
+    word_weights: NDArray[np.float32]
+
+    def word_weight(self, word: str, vocabulary: Vocabulary | None) -> float:
+        number = -1 if vocabulary is None else head_word_id(word, vocabulary)
+        return 1.0 if number < 0 else float(self.word_weights[number])
+
+    def tensors(self) -> dict[str, NDArray[np.float32]]:
+        return super().tensors() | {"word_weights": self.word_weights}
+
+
+def head_word_id(word: str, vocabulary: Vocabulary) -> int:
+    """Return the id of the word whose weight in a :class:`SentenceHead` is that of a token; -1 if there is none."""
+    # In lower case where that is a word, so that the first word of a sentence is weighted like the others.
+    return vocabulary.ids.get(word.lower(), vocabulary.ids.get(word, vocabulary.unknown_id))
+
+
+@dataclass(frozen=True)
+class Whitening(SentenceMap):
+    """A linear map to vectors with mean 0, uncorrelated dimensions and variance 1 (Su et al. 2021).
+
+    Mean vectors of sentences all point in similar directions, because a few dimensions with a large mean or variance
+    dominate them. Whitening removes the mean and gives each direction the same weight, so that a cosine measures
+    similarity better.
+    """
 
     @classmethod
     def fit(

@@ -32,7 +32,7 @@ class Embed:
         column: The column of texts or of lists of tokens.
         layers: As in :meth:`Elmo.embed`; with ``pooling``, as in :meth:`SentenceEmbedder.by_name`. None for all layers,
             or with ``pooling`` for its own.
-        pooling: "mean", "sif" or "whitened" for one vector per sentence. None for the vectors of the tokens.
+        pooling: "mean", "sif", "whitened" or "trained" for one vector per sentence. None for the vectors of the tokens.
         dtype: The type of the numbers.
         tokenize: Splits a text into tokens. Lists of tokens are left as they are.
         batch_tokens: As in :meth:`Elmo.embed`.

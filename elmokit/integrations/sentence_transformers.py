@@ -232,7 +232,7 @@ class ElmoPooling(Module):  # type: ignore[misc]
             ConfigError: A layer does not exist; or the weighting is "sif" and the model has no vocabulary.
         """
         embedder = SentenceEmbedder(elmo.elmo if isinstance(elmo, ElmoModule) else elmo, pooling)
-        used, whitening = embedder.pooling, embedder.whitening
+        used, whitening = embedder.pooling, embedder.linear_map
         input_dim = used.dim(elmo.n_layers, elmo.output_dim)
         module = cls(
             used.weighting, used.layers, used.smoothing, input_dim, None if whitening is None else embedder.dim

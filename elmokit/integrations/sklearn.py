@@ -35,7 +35,7 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     Args:
         model: The path or name of a model, as in :meth:`Elmo.from_pretrained`. None for the one in the package.
-        pooling: "mean", "sif" or "whitened", as in :meth:`SentenceEmbedder.by_name`.
+        pooling: "mean", "sif", "whitened" or "trained", as in :meth:`SentenceEmbedder.by_name`.
         layers: As there; None for layer 0.
         tokenizer: Splits a text into tokens. None for the Penn Treebank's rules. Lists of tokens are left as they are.
         precision, device: As in :meth:`Elmo.from_pretrained`.

@@ -10,7 +10,7 @@ from typing import Literal
 from elmokit.config import check_at_least, check_at_most, check_choice, check_not_negative, check_positive, setting
 from elmokit.errors import SettingError
 
-Pooling = Literal["auto", "whitened", "sif", "mean"]
+Pooling = Literal["auto", "trained", "whitened", "sif", "mean"]
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 HOST = re.compile(r"\*|\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]*]+")
@@ -84,7 +84,7 @@ class ServeConfig:
     )
 
     def __post_init__(self) -> None:
-        check_choice("pooling", self.pooling, ("auto", "whitened", "sif", "mean"))
+        check_choice("pooling", self.pooling, ("auto", "trained", "whitened", "sif", "mean"))
         for name in ("workers", "batch_tokens", "queue_requests", "queue_tokens", "max_body_mib", "max_texts"):
             check_at_least(name, getattr(self, name), 1)
         for name in ("max_text_characters", "max_request_tokens", "max_connections", "stop_timeout_seconds"):

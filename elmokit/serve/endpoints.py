@@ -15,6 +15,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from elmokit.evaluation.neighbors import Neighbors
+from elmokit.formats.sentence_pooling import Whitening
 from elmokit.serve.answers import (
     ARROW,
     arrow_stream,
@@ -136,7 +137,7 @@ class Endpoints:
         """Compute one vector of length 1 per text, as the OpenAI API does."""
         self._check_model(body.model)
         embedder = self.model.embedder
-        if body.dimensions is not None and embedder.whitening is None:
+        if body.dimensions is not None and not isinstance(embedder.linear_map, Whitening):
             raise Problem(
                 422,
                 f"dimensions needs whitened vectors, whose first dimensions say most; those of {self.model.name} are "

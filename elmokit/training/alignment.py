@@ -159,7 +159,7 @@ def align(
     tested = [pair for pair in usable if pair[0] in test_words]
     retrieval = tuple(measure_retrieval(anchors[0], anchors[1], tested, alignment)) if tested else ()
     # A whitening was fitted on the vectors before the alignment, and does not suit those after it.
-    model = models[0].replace(alignment=alignment, whitening=None, card=dict(models[0].card))
+    model = models[0].replace(alignment=alignment, whitening=None, sentence_head=None, card=dict(models[0].card))
     result = AlignmentResult(
         model,
         retrieval,

@@ -6,6 +6,7 @@ in one line, or it computes finite numbers, the same ones as the plain formulas 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -27,6 +28,7 @@ from elmokit.engine.precision import NAMES
 from elmokit.errors import ElmoError
 from elmokit.formats.save import save_model
 from elmokit.serve.examples import SENTENCES
+from elmokit.training.sentence_head import HeadConfig, train_sentence_head
 from tests.campaign.commands import text
 from tests.conftest import aligned_model, random_model
 from tests.helpers.children import Ended, Limits, run_child
@@ -131,7 +133,10 @@ def own_format(storage: Any, extras: bool) -> Callable[[Path, RandomChange], Non
         if not (folder / "model").exists():
             model = aligned_model() if extras else random_model()
             if extras:
-                SentenceEmbedder(Elmo(model)).fit([sentence.split() for sentence in SENTENCES], 8)
+                sentences = [sentence.split() for sentence in SENTENCES]
+                SentenceEmbedder(Elmo(model)).fit(sentences, 8)
+                pairs = list(itertools.pairwise(sentences))
+                model.sentence_head = train_sentence_head(Elmo(model), (), pairs, HeadConfig(n_steps=5))
                 model.start_state = boundary_state(model)
             save_model(model, folder / "model", storage)
         change_safetensors(change.random.choice(sorted((folder / "model").glob("*.safetensors"))), change)
@@ -194,6 +199,8 @@ def _results(elmo: Elmo, backend: str) -> list[Array]:
     results.append(SentenceEmbedder.by_name(elmo, "mean").embed(LINES[1:4]))
     if elmo.model.whitening is not None:
         results.append(SentenceEmbedder.by_name(elmo, "whitened").embed(LINES[1:4]))
+    if elmo.model.sentence_head is not None:
+        results.append(SentenceEmbedder.by_name(elmo, "trained").embed(LINES[1:4]))
     if elmo.model.softmax is not None:
         language_model = LanguageModel(elmo.model)
         results += [np.asarray(found.total_nats) for found in language_model.surprisal(LINES[1:4])]

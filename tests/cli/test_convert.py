@@ -157,7 +157,7 @@ def test_whiten_stores_a_whitening_of_sentence_vectors(shell: Shell, folder: Pat
     Path("text.txt").write_text("the cat sat .\nthe dog ran .\na mat\n", encoding="utf-8")
     ran = shell("convert", "en-mini", "whitened", "--whiten", "text.txt")
     assert ran.code == 0, ran.err
-    assert SentenceEmbedder.from_pretrained("whitened").whitening is not None
+    assert SentenceEmbedder.from_pretrained("whitened").linear_map is not None
     ran = shell("convert", "whitened", "plain.hdf5")
     assert "Not saved (.hdf5 files cannot hold it): softmax, vocabulary, initial state, whitening" in ran.err
 

@@ -134,8 +134,8 @@ def test_a_whitening_is_stored_with_the_model_and_used_by_default(elmo: Elmo, tm
 
 def test_an_explicit_pooling_ignores_the_stored_whitening(elmo: Elmo) -> None:
     SentenceEmbedder(elmo).fit(random_sentences(300))
-    assert SentenceEmbedder(elmo).whitening is not None
-    assert SentenceEmbedder(elmo, SentencePooling()).whitening is None
+    assert SentenceEmbedder(elmo).linear_map is not None
+    assert SentenceEmbedder(elmo, SentencePooling()).linear_map is None
 
 
 def test_a_whitening_of_another_size_is_refused(elmo: Elmo, tmp_path: Path) -> None:
@@ -150,9 +150,9 @@ def test_a_whitening_of_another_size_is_refused(elmo: Elmo, tmp_path: Path) -> N
 @pytest.mark.filterwarnings("error")
 def test_a_whitening_of_unsound_numbers_is_refused(elmo: Elmo, tmp_path: Path, value: float, message: str) -> None:
     embedder = SentenceEmbedder(elmo).fit(random_sentences(300))
-    assert embedder.whitening is not None
+    assert embedder.linear_map is not None
     mean, projection = (
-        torch.from_numpy(part.copy()) for part in (embedder.whitening.mean, embedder.whitening.projection)
+        torch.from_numpy(part.copy()) for part in (embedder.linear_map.mean, embedder.linear_map.projection)
     )
     projection[:] = value
     save_model(elmo.model, tmp_path / "model")

@@ -112,7 +112,7 @@ def test_a_whitening_is_fitted_for_every_pooling_and_not_stored(embedder: Senten
     result = evaluate_similarity(embedder.elmo, {"pairs": PAIRS}, whiten=text)
     assert embedder.elmo.model.whitening is stored
     own = SentenceEmbedder(embedder.elmo, SentencePooling(layers=1))
-    own.whitening = Whitening.fit([SentenceEmbedder(embedder.elmo, own.pooling).embed(text)], own.pooling)
+    own.linear_map = Whitening.fit([SentenceEmbedder(embedder.elmo, own.pooling).embed(text)], own.pooling)
     (found,) = (s for s in result.scores["pairs"] if (s.layers, s.weighting) == ("1", "sif, whitened"))
     assert found.spearman == pytest.approx(score_similarity(own, PAIRS).spearman)
 

@@ -1,0 +1,105 @@
+"""``elmokit sentence-head``: train sentence vectors on pairs of sentences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from elmokit.cli.evaluation_options import Tokenizer
+from elmokit.cli.parameters import Json, Model, ModelOptions, Output, Overwrite
+from elmokit.cli.running import echo_json, print_note
+from elmokit.errors import OutputError
+from elmokit.storage.progress import ProgressBar, count_of
+
+if TYPE_CHECKING:
+    from elmokit.formats.format import Storage
+
+
+def sentence_head(
+    pairs: tuple[Path, ...],
+    *,
+    out: Output,
+    model: Model = None,
+    options: ModelOptions = None,
+    held_out: Path | None = None,
+    tokenizer: Tokenizer = "treebank",
+    steps: int = 300,
+    learning_rate: float = 2e-3,
+    word_learning_rate: float = 1e-2,
+    decay: float = 1.0,
+    seed: int = 0,
+    json: Json = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Train sentence vectors on PAIRS of sentences that people have compared, and save the model with them.
+
+    PAIRS are files of pairs with scores, as of `elmokit evaluate similarity`: a sentence, a sentence and a number in
+    each row, CSV if they are named .csv. Files named .jsonl have labels as SNLI: their entailed pairs are used, each
+    of which should be closer than others.
+
+    Trained are a linear map and a weight for each word, on top of the context-free layer 0. It takes a minute. To use
+    the result, choose `--pool trained` in `elmokit embed`, or "trained" in Python.
+
+    Args:
+        out: Directory for the model with its trained head.
+        held_out: Pairs with scores to measure on, before and after.
+        steps: Number of optimizer steps.
+        learning_rate: Learning rate of the linear map.
+        word_learning_rate: Learning rate of the word weights. 0 leaves them as they are.
+        decay: How strongly the map and the weights are held to where they start.
+        seed: Seed of the order of the pairs.
+
+    Examples:
+        elmokit sentence-head sts-train.csv --held-out sts-dev.csv --out my-model
+        elmokit sentence-head sts-train.csv snli-train.jsonl --model my-elmo --out my-model
+    """
+    from elmokit.embedding.elmo import Elmo
+    from elmokit.embedding.sentence_vectors import SentenceEmbedder
+    from elmokit.evaluation.similarity import read_scored_pairs, score_similarity
+    from elmokit.formats.save import format_to_write, save_model
+    from elmokit.storage.text_files import check_can_reread
+    from elmokit.tasks.readers.pairs import read_pairs
+    from elmokit.text.tokenize import get_tokenizer
+    from elmokit.training.sentence_head import HeadConfig, train_sentence_head
+
+    target_format = format_to_write(out)
+    if not target_format.is_complete:
+        raise OutputError(f"{out}: {out.suffix} files cannot store a head. Choose a name without that ending.")
+    target_format.check_target(out, overwrite)
+    config = HeadConfig(steps, learning_rate, word_learning_rate, decay, seed)
+    tokenize = get_tokenizer(tokenizer)
+    for path in pairs:
+        check_can_reread(path)
+    with_labels = [path for path in pairs if ".jsonl" in path.suffixes]
+    scored = [pair for path in pairs if path not in with_labels for pair in read_scored_pairs(path, tokenize)]
+    entailed = [
+        (tokenize(pair.first), tokenize(pair.second))
+        for path in with_labels
+        for pair in read_pairs(str(path))
+        if pair.label == "entailment"
+    ]
+    measured = None if held_out is None else read_scored_pairs(held_out, tokenize)
+    elmo = Elmo.from_pretrained(model, options=options)
+    result: dict[str, object] = {"scored_pairs": len(scored), "entailed_pairs": len(entailed)}
+    if measured is not None and held_out is not None:
+        result["held_out"] = held_out.name
+        result["spearman_before"] = score_similarity(SentenceEmbedder(elmo), measured).spearman
+    with ProgressBar("steps") as progress:
+        elmo.model.sentence_head = train_sentence_head(elmo, scored, entailed, config, progress)
+    if measured is not None:
+        result["spearman"] = score_similarity(SentenceEmbedder.by_name(elmo, "trained"), measured).spearman
+    elmo.model.card["sentence_head"] = {"pairs": [path.name for path in pairs], **result}
+    # As they were stored: only the head is new.
+    save_model(elmo.model, out, cast("Storage", elmo.model.storage), overwrite)
+    if json:
+        echo_json(result)
+    else:
+        click.echo(f"Trained on {count_of(len(scored), 'scored pair')} and {count_of(len(entailed), 'entailed pair')}.")
+        if measured is not None:
+            click.echo(
+                f"{held_out}, {count_of(len(measured), 'pair')}, Spearman correlation of cosines with scores: "
+                f"{result['spearman']:.3f}; before: {result['spearman_before']:.3f}."
+            )
+    print_note(f"wrote {out}")
