@@ -185,8 +185,8 @@ class _Member(tarfile.TarInfo):
     # No header may carry more text than names and dates need. Sparse files are refused, because `tarfile` reads the
     # whole list of their holes, in time that grows with its square. No program stores weights this way by default.
 
-    # `tarfile` calls this with every header, before it does anything about it. The public `frombuf` is not enough: newer
-    # releases of Python no longer call it.
+    # `tarfile` calls this with every header, before it does anything about it. The public `frombuf` is not enough:
+    # newer releases of Python no longer call it.
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.type in _TEXT_HEADERS and self.size > _HEADER_BYTES:
             raise FormatError(f"A header in this tar archive declares {self.size:,} bytes of text. It is not opened.")

@@ -46,6 +46,11 @@ def test_the_source_distribution_has_every_file_of_the_repository_and_none_that_
     # What is not yet added may be in a directory that is included.
     assert tracked - included == {"pyproject.toml", ".gitignore"}  # hatchling adds these two in any case
     ignored = subprocess.run(
-        ["git", "check-ignore", "--stdin"], cwd=ROOT, input="\n".join(included), capture_output=True, text=True, check=False
+        ["git", "check-ignore", "--stdin"],
+        cwd=ROOT,
+        input="\n".join(included),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ignored.stdout == ""
