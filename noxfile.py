@@ -15,6 +15,7 @@ HOSTS = {
     "dataframes": ["pandas", "polars"],
     "flair": [],
     "huggingface-hub": [],
+    "keras": ["torch>=2.4", "jax"],
     "lm-eval": ["transformers>=5", "accelerate"],
     "mcp": [],
     "onnx": ["onnxruntime"],
@@ -46,6 +47,7 @@ def test_host(session: nox.Session) -> None:
         "-k",
         named,
         *session.posargs,
+        env={"KERAS_BACKEND": "torch"},  # Keras reads it; the tests try the other backends, too
     )
 
 

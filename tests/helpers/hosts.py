@@ -14,6 +14,7 @@ MODULES = {
     "sklearn": ["sklearn", "nltk", "pandas"],
     "huggingface-hub": ["huggingface_hub"],
     "onnx": ["onnx", "onnxruntime"],
+    "keras": ["keras", "torch", "nltk"],
     "lm-eval": ["lm_eval", "datasets", "nltk"],
     "mcp": ["mcp", "nltk"],
     "transformers": ["transformers", "minicons", "accelerate", "nltk"],
