@@ -27,6 +27,8 @@ EXPECTED = {
     "resume": "how-to/resume/",
     "perplexity": "how-to/surprisal/",
     "spacy": "how-to/integrations/spacy/",
+    "int8": "how-to/speed/",
+    "browser": "how-to/browser/",
 }
 """What people type, and a page that must be among the first results."""
 N_RESULTS = 4

@@ -43,7 +43,16 @@ CLI = "reference/cli/"
 TRY = "try/"
 GENERATED = {"make_cli.py": f"{CLI}index.md", "make_try.py": f"{TRY}index.html"}
 """Scripts whose pages are only in the site: a link to the script leads to what it makes."""
-SEARCH_WEIGHTS = {"source/": 0.0, "about/log": 0.0, "about/": 0.2, "results/": 0.5}
+SEARCH_WEIGHTS = {
+    "source/": 0.0,
+    "about/log": 0.0,
+    "about/": 0.2,
+    "results/": 0.5,
+    "how-to/develop/": 0.3,
+    "how-to/speed": 3.0,  # its precisions, and the formats of vector files, are named on many pages
+    "reference/vector-files": 2.0,
+    "reference/environment": 2.0,
+}
 """How much a match on pages whose path starts so counts in a search, where not 1. What weighs 0 is not found at all."""
 FOLDED = "<details"
 """What a reader unfolds, the source code of functions and the list of all files, is not searched either."""
