@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
+import textwrap
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ INTERRUPTED = 130
 """The exit code after Ctrl-C or SIGTERM."""
 CONTEXT_CHARACTERS = 60
 """How much of a sentence is shown on each side of a word."""
+MAX_SHOWN = 2000
+"""Characters of a sentence, and of a word, that an error shows."""
 
 Result = TypeVar("Result")
 Text = Annotated[str, Field(min_length=1, max_length=20_000)]
@@ -244,8 +247,9 @@ def _find(tokens: Sequence[str], word: str, occurrence: int = 1) -> int:
     positions = [position for position, token in enumerate(tokens) if token == word]
     positions = positions or [position for position, token in enumerate(tokens) if token.lower() == word.lower()]
     if occurrence > len(positions):
+        shown = textwrap.shorten(" | ".join(tokens), MAX_SHOWN, placeholder=" ...")  # it fills a model's context
         raise ConfigError(
-            f"{word!r} occurs {len(positions)} times among the tokens {' | '.join(tokens)}, but occurrence is "
+            f"{word[:MAX_SHOWN]!r} occurs {len(positions)} times among the tokens {shown}, but occurrence is "
             f"{occurrence}. Give one of these tokens."
         )
     return positions[occurrence - 1]

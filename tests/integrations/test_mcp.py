@@ -132,6 +132,9 @@ def test_errors_tell_the_client_what_to_change(model: ServedModel) -> None:
     assert "'cat' occurs 0 times among the tokens The | dog | ran | ." in error
     error = refusal(model, "substitutes", sentence="The dog ran.", word="dog", occurrence=2)
     assert "occurrence is 2" in error
+    error = refusal(model, "substitutes", sentence="a " * 9000, word="b" * 20_000)
+    assert len(error) < 4500
+    assert "occurs 0 times among the tokens a | a | " in error
     assert "has no words" in refusal(model, "surprisal", sentences=["  "])
     assert "less than or equal to 100" in refusal(model, "substitutes", sentence="a b", word="a", n=101)
     assert "sentences" in refusal(model, "compare_senses", word="bank", sentences=[RIVER])
