@@ -96,6 +96,9 @@ def compile_sources(
         for name, content in source_files().items():
             Path(directory, name).write_bytes(content)
 
+        # conda sets LD_RUN_PATH, which would add a directory of this machine, and conda changes it at installation.
+        variables = {name: value for name, value in os.environ.items() if name != "LD_RUN_PATH"}
+
         def run(*command: str) -> None:
             subprocess.run(
                 command,
@@ -104,7 +107,7 @@ def compile_sources(
                 timeout=timeout,
                 pass_fds=descriptors,
                 # Its intermediate files become part of the library too, so they are not left in a directory of others.
-                env={**os.environ, "TMPDIR": directory},
+                env={**variables, "TMPDIR": directory},
             )
 
         files = sorted(str(file) for file in Path(directory).glob("*.c"))

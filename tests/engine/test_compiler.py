@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.engine import c_sources, compiler, instruction_sets
+from elmokit.engine.c_sources import compile_sources
 from elmokit.engine.config import BiLMConfig
-from elmokit.engine.instruction_sets import InstructionSet
+from elmokit.engine.instruction_sets import INSTRUCTION_SETS, InstructionSet
 from elmokit.engine.library import Library
 from elmokit.engine.lstm import LSTM
 from elmokit.engine.matrix import Matrix
@@ -453,3 +454,19 @@ def test_an_instruction_set_that_the_compiler_rejects_is_replaced_by_the_next(
     forget_library()
     assert compiler.load_library() is None
     assert "rejected the kernels" in compiler.why_unavailable()
+
+
+def test_a_library_has_no_directory_of_the_machine_that_compiles_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The linker would write it into the library, and conda replaces it at installation: the library's hash changes.
+    monkeypatch.setenv("LD_RUN_PATH", "/build/lib")
+    seen = tmp_path / "seen"
+    stand_in = tmp_path / "cc"
+    stand_in.write_text(f"#!/bin/sh\nenv > '{seen}'\n", encoding="utf-8")
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("CC", str(stand_in))
+    compile_sources(tmp_path / "library.so", INSTRUCTION_SETS["portable"])
+    variables = seen.read_text(encoding="utf-8")
+    assert "TMPDIR=" in variables
+    assert "LD_RUN_PATH" not in variables
