@@ -155,6 +155,8 @@ class ResumableStore:
             self._close()
             if not self.progress:
                 self._remove()
+            elif self._recorded_owner() == self._owner:
+                (self.folder / OWNER).unlink()
         if isinstance(error, OSError):
             raise self._failure(error) from error
 
@@ -246,7 +248,6 @@ class ResumableStore:
             self._file(name).truncate(size)
         if finished:
             self._verify_if_shared()
-            (self.folder / OWNER).unlink(missing_ok=True)
         # Only now that no journal refers to them any more.
         for old in self.folder.glob("state-*"):
             if old.name != state_file:

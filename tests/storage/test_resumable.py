@@ -175,6 +175,7 @@ def test_a_writer_stops_when_another_has_opened_its_store_without_a_lock(tmp_pat
 @pytest.mark.parametrize("finish", [True, False])
 def test_what_another_writer_damaged_without_a_lock_is_not_published(tmp_path: Path, finish: bool) -> None:
     interrupted_run(tmp_path / "store")
+    (tmp_path / "store" / resumable.OWNER).write_bytes(b"other")  # of a process that is killed, or still runs
 
     def end(store: ResumableStore) -> None:
         if finish:
