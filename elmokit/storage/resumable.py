@@ -156,7 +156,8 @@ class ResumableStore:
             if not self.progress:
                 self._remove()
             elif self._recorded_owner() == self._owner:
-                (self.folder / OWNER).unlink()
+                with contextlib.suppress(OSError):  # such as a disk that has become read-only
+                    (self.folder / OWNER).unlink()
         if isinstance(error, OSError):
             raise self._failure(error) from error
 
