@@ -99,6 +99,9 @@ class PretrainedBiLM:
 
     def replace(self, **changes: Any) -> PretrainedBiLM:
         """Return a copy with other parts, named as in the constructor. Parts that stay are shared."""
+        # A head has a weight for each word, so it belongs to this vocabulary.
+        if changes.get("vocabulary", self.vocabulary) is not self.vocabulary:
+            changes = {"sentence_head": None, **changes}
         return type(self)(**{**self._parts(), **changes})
 
     def _parts(self) -> dict[str, Any]:

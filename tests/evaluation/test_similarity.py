@@ -102,7 +102,9 @@ def test_every_pooling_scores_like_its_own_embedder(embedder: SentenceEmbedder) 
     ):
         alone = score_similarity(SentenceEmbedder(embedder.elmo, pooling), PAIRS)
         assert found[layers, weighting] == pytest.approx(alone.spearman)
-    assert len(found) == 5 * 3 + 1
+    head = score_similarity(SentenceEmbedder.by_name(embedder.elmo, "trained"), PAIRS)
+    assert found["0", "stored head"] == pytest.approx(head.spearman)
+    assert len(found) == 5 * 3 + 2
     assert result.table("pairs").rows[0][0] == "0"
 
 

@@ -17,6 +17,7 @@ from elmokit.errors import ConfigError, FormatError, TensorMismatchError, TextEr
 from elmokit.evaluation.similarity import ScoredPair, score_similarity
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sentence_pooling import SentenceHead
+from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.sentence_head import HeadConfig, train_sentence_head
 from tests.conftest import random_model
 from tests.helpers.shell import Shell
@@ -142,6 +143,16 @@ def test_a_head_of_unsound_numbers_is_refused(trained: PretrainedBiLM, tmp_path:
     save_file(tensors, path)
     with pytest.raises(FormatError, match="NaN or infinity"):
         open_model(tmp_path / "model")
+
+
+def test_a_model_with_another_vocabulary_has_no_head(trained: PretrainedBiLM, tmp_path: Path) -> None:
+    assert trained.vocabulary is not None
+    assert trained.replace(card={}).sentence_head is trained.sentence_head
+    other = trained.replace(vocabulary=Vocabulary([*trained.vocabulary.words[:-1], "another"]), softmax=None)
+    for model in (other, trained.replace(vocabulary=None, softmax=None)):
+        assert model.sentence_head is None
+        save_model(model, tmp_path / "model", overwrite=True)
+        assert open_model(tmp_path / "model").sentence_head is None
 
 
 def test_pairs_that_nothing_can_be_learned_from_are_refused(model: PretrainedBiLM) -> None:
