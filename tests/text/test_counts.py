@@ -25,6 +25,7 @@ def test_tokens_and_sentences_are_counted_and_blank_lines_are_not(tmp_path: Path
 WORDS = st.text(st.characters(exclude_characters=" \t\n", exclude_categories=["Cs"]), min_size=1, max_size=3)
 
 
+@pytest.mark.filterwarnings("ignore:.* looks like raw text:UserWarning")  # such as "AA:", which is one word here
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(lines=st.lists(st.lists(WORDS, min_size=1), min_size=1, max_size=12), max_types=st.integers(1, 5))
 def test_counts_that_were_spilled_to_disk_are_exact(lines: list[list[str]], max_types: int, tmp_path: Path) -> None:
