@@ -22,7 +22,7 @@ import polars
 
 from elmokit import SentenceEmbedder, SentencePooling
 from elmokit.integrations.dataframes import add_vectors, to_matrix
-from elmokit.storage.text_files import read_lines
+from elmokit.storage.text_files import read_sentences
 
 
 class Known:
@@ -64,7 +64,7 @@ if __name__ == "__main__":
     parser.add_argument("text", type=Path)
     parser.add_argument("--lines", type=int, default=2000)
     arguments = parser.parse_args()
-    sentences = [line.split() for line in islice(read_lines(arguments.text), arguments.lines)]
+    sentences = list(islice(read_sentences(arguments.text), arguments.lines))
     embedder = SentenceEmbedder.from_pretrained(pooling=SentencePooling("mean", "all"))
     started = time.perf_counter()
     vectors = embedder.embed(sentences)

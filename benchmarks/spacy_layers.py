@@ -18,14 +18,14 @@ import spacy
 from spacy.tokens import Doc
 
 from elmokit import Elmo
-from elmokit.storage.text_files import read_lines
+from elmokit.storage.text_files import read_sentences
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", type=Path)
     parser.add_argument("--lines", type=int, default=200)
     arguments = parser.parse_args()
-    sentences = [line.split() for line in islice(read_lines(arguments.text), arguments.lines)]
+    sentences = list(islice(read_sentences(arguments.text), arguments.lines))
     n_tokens = sum(map(len, sentences))
 
     started = time.process_time()

@@ -8,7 +8,6 @@ import click
 
 from elmokit.cli.parameters import Device, Json, Output, Overwrite
 from elmokit.cli.running import echo_json, print_note
-from elmokit.errors import OutputError
 from elmokit.storage.progress import ProgressBar
 
 
@@ -49,13 +48,10 @@ def align(
         elmokit align german-elmo english-elmo de.txt en.txt de-en.txt --out german-aligned
         elmokit embed de.txt vectors.hdf5 --model german-aligned
     """
-    from elmokit.formats.save import format_to_write, save_model
+    from elmokit.formats.save import refuse_incomplete_target, save_model
     from elmokit.training.alignment import align as learn_alignment
 
-    target_format = format_to_write(out)
-    if not target_format.is_complete:
-        raise OutputError(f"{out}: {out.suffix} files cannot store an alignment. Choose a name without that ending.")
-    target_format.check_target(out, overwrite)
+    refuse_incomplete_target(out, overwrite, "an alignment")
     with ProgressBar("sentences") as progress:
         result = learn_alignment(
             source,

@@ -5,7 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from elmokit.cli.parameters import Device, Language, Model, ModelOptions, ModelPrecision, Output, Raw, Start, Threads
+from elmokit.cli.parameters import (
+    Device,
+    Language,
+    Model,
+    ModelOptions,
+    ModelPrecision,
+    Output,
+    Pool,
+    Raw,
+    Start,
+    Threads,
+)
 from elmokit.cli.running import print_note, raw_language, resumable_command
 from elmokit.errors import ConfigError
 
@@ -22,7 +33,7 @@ def embed(
     top: bool = False,
     average: bool = False,
     layers: tuple[int, ...] | None = None,
-    pool: Literal["mean", "sif", "whitened", "trained"] | None = None,
+    pool: Pool | None = None,
     dtype: Literal["float32", "float16"] = "float32",
     start: Start = "warm",
     raw: Raw = False,

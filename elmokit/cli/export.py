@@ -8,9 +8,8 @@ Examples:
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
-from elmokit.cli.parameters import Model, ModelOptions, Output, Overwrite
+from elmokit.cli.parameters import Model, ModelOptions, Output, Overwrite, Pool
 from elmokit.cli.running import print_note
 
 COMMANDS = {
@@ -23,7 +22,7 @@ def static(
     *,
     model: Model = None,
     options: ModelOptions = None,
-    pool: Literal["whitened", "trained", "sif", "mean"] | None = None,
+    pool: Pool | None = None,
     words: Path | None = None,
     overwrite: Overwrite = False,
 ) -> None:

@@ -10,7 +10,6 @@ import click
 from elmokit.cli.evaluation_options import Tokenizer
 from elmokit.cli.parameters import Json, Model, ModelOptions, Output, Overwrite
 from elmokit.cli.running import echo_json, print_note
-from elmokit.errors import OutputError
 from elmokit.storage.progress import ProgressBar, count_of
 
 if TYPE_CHECKING:
@@ -58,16 +57,13 @@ def sentence_head(
     from elmokit.embedding.elmo import Elmo
     from elmokit.embedding.sentence_vectors import SentenceEmbedder
     from elmokit.evaluation.similarity import read_scored_pairs, score_similarity
-    from elmokit.formats.save import format_to_write, save_model
+    from elmokit.formats.save import refuse_incomplete_target, save_model
     from elmokit.storage.text_files import check_can_reread
     from elmokit.tasks.readers.pairs import read_pairs
     from elmokit.text.tokenize import get_tokenizer
     from elmokit.training.sentence_head import HeadConfig, train_sentence_head
 
-    target_format = format_to_write(out)
-    if not target_format.is_complete:
-        raise OutputError(f"{out}: {out.suffix} files cannot store a head. Choose a name without that ending.")
-    target_format.check_target(out, overwrite)
+    refuse_incomplete_target(out, overwrite, "a head")
     config = HeadConfig(steps, learning_rate, word_learning_rate, decay, seed)
     tokenize = get_tokenizer(tokenizer)
     for path in pairs:
@@ -80,15 +76,15 @@ def sentence_head(
         for pair in read_pairs(str(path))
         if pair.label == "entailment"
     ]
-    measured = None if held_out is None else read_scored_pairs(held_out, tokenize)
+    measured = [] if held_out is None else read_scored_pairs(held_out, tokenize)
     elmo = Elmo.from_pretrained(model, options=options)
     result: dict[str, object] = {"scored_pairs": len(scored), "entailed_pairs": len(entailed)}
-    if measured is not None and held_out is not None:
+    if held_out is not None:
         result["held_out"] = held_out.name
         result["spearman_before"] = score_similarity(SentenceEmbedder(elmo), measured).spearman
     with ProgressBar("steps") as progress:
         elmo.model.sentence_head = train_sentence_head(elmo, scored, entailed, config, progress)
-    if measured is not None:
+    if held_out is not None:
         result["spearman"] = score_similarity(SentenceEmbedder.by_name(elmo, "trained"), measured).spearman
     elmo.model.card["sentence_head"] = {"pairs": [path.name for path in pairs], **result}
     # As they were stored: only the head is new.
@@ -97,7 +93,7 @@ def sentence_head(
         echo_json(result)
     else:
         click.echo(f"Trained on {count_of(len(scored), 'scored pair')} and {count_of(len(entailed), 'entailed pair')}.")
-        if measured is not None:
+        if held_out is not None:
             click.echo(
                 f"{held_out}, {count_of(len(measured), 'pair')}, Spearman correlation of cosines with scores: "
                 f"{result['spearman']:.3f}; before: {result['spearman_before']:.3f}."

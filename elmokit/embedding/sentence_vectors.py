@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from elmokit.embedding.elmo import Elmo, Vectors
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.sentence_pooling import SentenceMap, SentencePooling, Whitening
+from elmokit.formats.sentence_pooling import SentenceHead, SentenceMap, SentencePooling, Whitening
 from elmokit.text.vocabulary import Vocabulary
 
 PoolingName = Literal["mean", "sif", "whitened", "trained"]
@@ -256,9 +256,9 @@ class SentenceEmbedder:
         return self
 
     def weight(self, token: str) -> float:
-        """Return the weight of a token in a sentence's mean. Tokens without a letter or digit have none with "sif"."""
+        """Return the weight of a word in a sentence's mean. Which tokens are words is for :func:`words_only` to say."""
         weight = 1.0 if self._probability is None else self.pooling.sif_weight(self._probability(token))
-        if self.linear_map is not None:
+        if isinstance(self.linear_map, SentenceHead):
             weight *= self.linear_map.word_weight(token, self.elmo.model.vocabulary)
         return weight
 

@@ -252,25 +252,21 @@ def _read_map(
 ) -> list[Floats]:
     """Read the numbers of a linear map of sentence vectors, and of the weights of words, if it has any."""
     dim = pooling.dim(config.n_layers + 1, config.output_dim)
-    expected = {"mean": (dim,), "projection": (dim, "n")}
+    file = TensorFile(path)
+    n_components = (0, *file.shapes.get("projection", ()))[-1]  # any number of them
+    expected: dict[str, tuple[int, ...]] = {"mean": (dim,), "projection": (dim, n_components)}
     if n_words is not None:
         expected["word_weights"] = (n_words,)
-    file = TensorFile(path)
     shapes = {name: file.shapes.get(name, ()) for name in expected}
-    if any(shape[:1] != expected[name][:1] or len(shape) != len(expected[name]) for name, shape in shapes.items()):
+    if shapes != expected:
+        named, wanted = (" and ".join(f"{name} {shape}" for name, shape in each.items()) for each in (shapes, expected))
         raise TensorMismatchError(
-            f"{path} has {_and(shapes)}; expected {_and(expected)}. Restore the file that belongs to the model, or "
-            f"{remedy}."
+            f"{path} has {named}; expected {wanted}. Restore the file that belongs to the model, or {remedy}."
         )
     arrays = [file.read(name).astype(np.float32) for name in expected]
     if not all(map(is_finite, arrays)):
         raise FormatError(f"{path} holds NaN or infinity. Copy the file again, or {remedy}.")
     return arrays
-
-
-def _and(shapes: Mapping[str, tuple[int | str, ...]]) -> str:
-    named = [f"{name} {str(shape).replace(chr(39), '')}" for name, shape in shapes.items()]
-    return f"{', '.join(named[:-1])} and {named[-1]}"
 
 
 def _read_alignment(path: Path, config: BiLMConfig) -> LayerAlignment:

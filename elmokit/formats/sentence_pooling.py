@@ -69,10 +69,6 @@ class SentenceMap:
     mean: NDArray[np.float32]
     projection: NDArray[np.float32]
 
-    def word_weight(self, word: str, vocabulary: Vocabulary | None) -> float:
-        """Return what the weight of a word is multiplied by when vectors are pooled."""
-        return 1.0
-
     def tensors(self) -> dict[str, NDArray[np.float32]]:
         """Return its numbers by name."""
         return {"mean": self.mean, "projection": self.projection}
@@ -95,6 +91,7 @@ class SentenceHead(SentenceMap):
     word_weights: NDArray[np.float32]
 
     def word_weight(self, word: str, vocabulary: Vocabulary | None) -> float:
+        """Return what the weight of a word is multiplied by when vectors are pooled."""
         number = -1 if vocabulary is None else head_word_id(word, vocabulary)
         return 1.0 if number < 0 else float(self.word_weights[number])
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from elmokit.embedding.outputs.arrow import vector_array
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.errors import ConfigError, TextError, needs_extra
-from elmokit.text.batching import tokens_of
-from elmokit.text.tokenize import treebank_tokenizer
+from elmokit.text.batching import tokens_of_all
 
 Frame = TypeVar("Frame")
 """``pandas.DataFrame`` or ``polars.DataFrame``."""
@@ -66,10 +65,7 @@ def add_vectors(
     if (missing := _first_null(texts)) is not None:
         drop = f"dropna(subset=[{column!r}])" if library == "pandas" else f"drop_nulls({column!r})"
         raise TextError(f"Row {missing} of column {column!r} has no text (null). Use frame.{drop}, or fill it.")
-    rows = texts.to_list()
-    if tokenize is None:  # lists of tokens do not need NLTK
-        tokenize = treebank_tokenizer() if any(isinstance(row, str) for row in rows) else list
-    sentences = [tokens_of(row, tokenize) for row in rows]
+    sentences = tokens_of_all(texts.to_list(), tokenize)
     embedder = SentenceEmbedder.from_pretrained() if embedder is None else embedder
     vectors = embedder.embed(sentences)
     if library == "pandas":

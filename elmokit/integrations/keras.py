@@ -12,8 +12,7 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.start_state import check_start_name
 from elmokit.engine.precision import Precision
 from elmokit.errors import ConfigError, MissingExtraError, TextError
-from elmokit.text.batching import tokens_of
-from elmokit.text.tokenize import treebank_tokenizer
+from elmokit.text.batching import tokens_of_all
 
 try:
     import keras
@@ -55,9 +54,7 @@ def encode_texts(
     """
     if isinstance(texts, str):
         raise TextError(f"Expected a list of texts, but got the string {texts[:30]!r}. Wrap it in a list.")
-    if tokenize is None:  # lists of tokens do not need NLTK
-        tokenize = treebank_tokenizer() if any(isinstance(text, str) for text in texts) else list
-    sentences = [tokens_of(text, tokenize) for text in texts]
+    sentences = tokens_of_all(texts, tokenize)
     for number, sentence in enumerate(sentences):
         if "" in sentence:  # which would look like padding
             raise TextError(f"Token {sentence.index('')} of text {number} is empty. Leave it out.")

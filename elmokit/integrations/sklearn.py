@@ -14,8 +14,7 @@ from elmokit.embedding.sentence_vectors import PoolingName, SentenceEmbedder
 from elmokit.engine.precision import Precision
 from elmokit.errors import TextError, needs_extra
 from elmokit.storage.text_files import expand_user
-from elmokit.text.batching import tokens_of
-from elmokit.text.tokenize import treebank_tokenizer
+from elmokit.text.batching import tokens_of_all
 
 with needs_extra("elmokit.integrations.sklearn", "sklearn"):
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -97,11 +96,7 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             MissingExtraError: There is no ``tokenizer``, and NLTK is not installed.
         """
         _check_is_one_column(X)
-        texts, tokenize = list(_only_column(X)), self.tokenizer
-        if tokenize is None:  # lists of tokens do not need NLTK
-            tokenize = treebank_tokenizer() if any(isinstance(text, str) for text in texts) else list
-        sentences = [tokens_of(text, tokenize) for text in texts]
-        return self._embedder().embed(sentences)
+        return self._embedder().embed(tokens_of_all(_only_column(X), self.tokenizer))
 
     @property
     def _n_features_out(self) -> int:

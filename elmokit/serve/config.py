@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from elmokit.config import check_at_least, check_at_most, check_choice, check_not_negative, check_positive, setting
 from elmokit.errors import SettingError
@@ -84,7 +84,7 @@ class ServeConfig:
     )
 
     def __post_init__(self) -> None:
-        check_choice("pooling", self.pooling, ("auto", "trained", "whitened", "sif", "mean"))
+        check_choice("pooling", self.pooling, get_args(Pooling))
         for name in ("workers", "batch_tokens", "queue_requests", "queue_tokens", "max_body_mib", "max_texts"):
             check_at_least(name, getattr(self, name), 1)
         for name in ("max_text_characters", "max_request_tokens", "max_connections", "stop_timeout_seconds"):

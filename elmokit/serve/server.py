@@ -180,7 +180,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _read_waiting(self, accepted: list[socket.socket], deadline: float) -> None:
-        """Read the requests of connections, and remove from the list what was begun before the deadline."""
+        """Read the requests of connections until the deadline, and take those connections off the list."""
         connect = asyncio.get_running_loop().connect_accepted_socket
         # A turn of the event loop reads all requests that have arrived. Those of a thousand connections at once take
         # longer on a busy machine than the process has; one after the other, they wait for thousands of turns.

@@ -242,6 +242,16 @@ def tokens_of(text: str | Sequence[str], tokenize: Callable[[str], list[str]]) -
     return tokenize(text) if isinstance(text, str) else list(check_sentence(text))
 
 
+def tokens_of_all(texts: Iterable[str | Sequence[str]], tokenize: Callable[[str], list[str]] | None) -> list[list[str]]:
+    """Return the tokens of texts, or of lists of tokens. By default, texts are split by the Penn Treebank's rules."""
+    texts = list(texts)
+    if tokenize is None:  # lists of tokens do not need NLTK
+        from elmokit.text.tokenize import treebank_tokenizer  # here: a first vector does not wait for it
+
+        tokenize = treebank_tokenizer() if any(isinstance(text, str) for text in texts) else list
+    return [tokens_of(text, tokenize) for text in texts]
+
+
 def _check_is_list(sentence: Sequence[str]) -> Sequence[str]:
     if isinstance(sentence, str):
         # A string with a space is probably a whole sentence; one without is a token of a sentence that was not wrapped.
