@@ -36,7 +36,7 @@ if __name__ == "__main__":
     seconds, largest = {"ONNX Runtime": 0.0, "elmokit": 0.0}, 0.0
     for batch in batches:
         started = time.process_time()
-        (layers,) = session.run(["layers"], {"char_ids": elmo.ids(batch).numpy()})
+        (layers,) = session.run(["layers"], {"char_ids": elmo.ids(batch)})
         seconds["ONNX Runtime"] += time.process_time() - started
         started = time.process_time()
         vectors = elmo.embed(batch)

@@ -41,7 +41,9 @@ enum {
 typedef struct {
     int64_t n_words;                 /* rows of the word table, row 0 ("no token") included */
     int64_t word_dim;
-    const float *words;              /* (n_words, word_dim) */
+    const float *words;              /* (n_words, word_dim); or NULL, and the two below */
+    const int8_t *word_integers;     /* (n_words, word_dim): the table as integers, each to be multiplied by ... */
+    const float *word_scales;        /* (n_words): ... the scale of its row */
     int64_t n_characters;            /* rows of the character table, row 0 included */
     int64_t character_dim;
     const float *characters;         /* (n_characters, character_dim) */

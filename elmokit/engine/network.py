@@ -106,7 +106,7 @@ def read_weights(
     prefix: str,  # what the names of the part begin with
     dtype: Any,  # to convert them to; those that have it are not copied
     *,
-    without: str = "",  # leave out names that begin with this after the prefix
+    without: str | tuple[str, ...] = (),  # leave out names that begin with this, or one of these, after the prefix
 ) -> dict[str, NDArray[Any]]:
     """Read the weights of a part of a model, each once, by their names without the prefix."""
     shapes = {name.removeprefix(prefix): s for name, s in tensor_shapes(config).items() if name.startswith(prefix)}
@@ -115,7 +115,7 @@ def read_weights(
         shapes["projection"] = (config.projection_dim, config.hidden_dim)
     weights = {}
     for name, shape in shapes.items():
-        if not without or not name.startswith(without):
+        if not name.startswith(without):
             weights[name] = np.ascontiguousarray(arrays[prefix + name], dtype)
             check_array(prefix + name, weights[name], dtype, shape)
     return weights

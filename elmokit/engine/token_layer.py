@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elmokit.engine.config import BiLMConfig, CharCNNConfig
 from elmokit.engine.library import Library, address, check, open_packed, pointers
 from elmokit.engine.network import as_rows, read_weights
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import Floats, Ids
+
+WORD_FEATURES = "word_embedding.weight"  # within the token layer: the word table of a model that also reads characters
+
+
+@runtime_checkable
+class HasIntegers(Protocol):
+    """Weights of which some are stored as integers with scales."""
+
+    def integers(self, name: str) -> tuple[NDArray[np.int8], Floats] | None:
+        """Return a tensor's integers and the scale of each row; None if it is stored otherwise."""
 
 
 class TokenLayer:
@@ -32,8 +43,12 @@ class TokenLayer:
             self._pack_highway(arrays, number, f"token_layer.{highways}{number}.")
 
     def _open(self, arrays: Mapping[str, Floats], highways: str, precision: Precision) -> int | None:
-        weights = read_weights(self.config, arrays, "token_layer.", np.float32, without=highways)
-        fields = _TokenFields(self.config, weights)
+        table = None
+        if self.config.word_features is not None and isinstance(arrays, HasIntegers):
+            table = arrays.integers(f"token_layer.{WORD_FEATURES}")
+        without = (highways, WORD_FEATURES) if table else (highways,)
+        weights = read_weights(self.config, arrays, "token_layer.", np.float32, without=without)
+        fields = _TokenFields(self.config, weights, table)
         struct = self._library.structs["token_weights"](**fields.values)
         return open_packed(self, self._library, "tokens", struct, precision)
 
@@ -68,14 +83,19 @@ def _chars_prefix(config: BiLMConfig) -> str:
 class _TokenFields:
     """The fields of ``elmokit_token_weights``, and the arrays of sizes and pointers that they lead to."""
 
-    def __init__(self, config: BiLMConfig, weights: Mapping[str, Floats]) -> None:
+    def __init__(
+        self,
+        config: BiLMConfig,
+        weights: Mapping[str, Floats],
+        integers: tuple[NDArray[np.int8], Floats] | None,  # the word table with its scales, if not among the weights
+    ) -> None:
         self.values: dict[str, Any] = {"output_dim": config.projection_dim}
-        self._weights = weights
+        self._weights, self._integers = weights, integers
         words, cnn = config.word_features, config.char_cnn
         if config.n_words is not None:
             self._add_words("embedding.weight", config.n_words, config.projection_dim)
         if words is not None:
-            self._add_words("word_embedding.weight", words.n_words, words.word_dim)
+            self._add_words(WORD_FEATURES, words.n_words, words.word_dim)
         if cnn is not None:
             self._add_characters(cnn, _chars_prefix(config))
         self.values["projection"] = self._pointer("projection.weight")
@@ -86,6 +106,12 @@ class _TokenFields:
 
     def _add_words(self, name: str, n_words: int, dim: int) -> None:
         self.values |= {"n_words": n_words + 1, "word_dim": dim, "words": self._pointer(name)}
+        if self._integers is not None:
+            table, scales = self._integers
+            self.values |= {
+                "word_integers": address("word_integers", table, np.int8, (n_words + 1, dim)),
+                "word_scales": address("word_scales", scales, np.float32, (n_words + 1,)),
+            }
 
     def _add_characters(self, cnn: CharCNNConfig, prefix: str) -> None:
         convolutions = [f"{prefix}convolutions.{number}." for number in range(len(cnn.filters))]

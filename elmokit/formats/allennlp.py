@@ -24,8 +24,10 @@ DIRECTIONS = ("forward", "backward")
 
 def char_cnn_of(config: BiLMConfig) -> CharCNNConfig:
     """Return the config of the char CNN, or raise a ConfigError if AllenNLP's ELMo cannot represent the model."""
-    if config.char_cnn is None:
-        raise ConfigError("AllenNLP's ELMo reads characters, and this model reads words. Open it with elmokit.Elmo.")
+    if config.char_cnn is None or config.word_features is not None:
+        raise ConfigError(
+            "AllenNLP's ELMo reads characters alone, and this model reads words. Open it with elmokit.Elmo."
+        )
     if not config.bidirectional:
         raise ConfigError("AllenNLP's ELMo reads in both directions, and this model in one. Open it with elmokit.Elmo.")
     return config.char_cnn

@@ -163,8 +163,9 @@ def write_hdf5(
     """Write the weights and an options file with the model card; nothing else, which the old loaders could not read."""
     config = model.config
     if model.lexicon is not None or config.word_features is not None:
+        needed = "a word table next to the characters" if model.lexicon is None else "a word or character lexicon"
         raise OutputError(
-            f"{weights_path}: the HDF5 format cannot hold a word or character lexicon, and this model needs one. "
+            f"{weights_path}: the HDF5 format cannot hold {needed}, and this model needs one. "
             "Write a directory instead: a path without .hdf5 or .h5."
         )
     with atomic_write(options_path, overwrite) as options, atomic_write(weights_path, overwrite) as weights:

@@ -313,7 +313,7 @@ def _read_model(path: Path, config: BiLMConfig) -> tuple[FileArrays, State | Non
     tensors = StoredTensors(TensorFile(path), str(path))
     shapes = {name: shape for name, shape in tensors.shapes.items() if not name.startswith(_WARM)}
     wanted = tensor_shapes(config)
-    arrays = read_through(same_rows(wanted), wanted, shapes, tensors.read, str(path))
+    arrays = read_through(same_rows(wanted), wanted, shapes, tensors.read, str(path), tensors.integers)
     of_state = {name: shape for name, shape in tensors.shapes.items() if name not in shapes}
     if not of_state:
         return arrays, None

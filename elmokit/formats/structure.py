@@ -28,7 +28,7 @@ class ModelStructure:
 
     bilm: BiLMConfig
     lexicon: Lexicon | None = None
-    words: tuple[str, ...] | None = None  # of a word-input model, one per row of its table
+    words: tuple[str, ...] | None = None  # of a model with a table that its softmax can share, one per row
     is_aligned: bool = False
     card: dict[str, Any] = field(default_factory=dict)
     precision: Precision | None = None
@@ -37,7 +37,7 @@ class ModelStructure:
     def of(cls, model: PretrainedBiLM) -> ModelStructure:
         """Return the structure of a model."""
         config = model.config
-        vocabulary = model.vocabulary if config.n_words is not None else None
+        vocabulary = model.vocabulary if config.word_table is not None else None
         return cls(
             config,
             model.lexicon,

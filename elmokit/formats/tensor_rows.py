@@ -17,6 +17,8 @@ from elmokit.engine.state import Floats
 from elmokit.errors import FormatError, TensorMismatchError
 
 Array = NDArray[Any]
+IntegerRows = tuple[NDArray[np.int8], Floats]
+"""A matrix as integers, and the scale of each row."""
 SHOWN = 5
 """How many tensors an error lists of each kind."""
 
@@ -98,8 +100,10 @@ class FileArrays(Mapping[str, Floats]):
         shapes: Mapping[str, Shape],
         read: Callable[[str], Array],
         what: str,
+        integers: Callable[[str], IntegerRows | None],
     ) -> None:
         self._names, self._shapes, self._read, self._what = names, shapes, read, what
+        self._integers = integers
 
     def __getitem__(self, name: str) -> Floats:
         """Read a tensor, and check its shape and that it has no NaN and no infinity."""
@@ -121,6 +125,13 @@ class FileArrays(Mapping[str, Floats]):
             )
         return array
 
+    def integers(self, name: str) -> IntegerRows | None:
+        """Read a tensor as integers and the scale of each row, if it is stored so and all of its numbers are finite."""
+        theirs, _ = self._names[name]
+        found = self._integers(theirs)
+        with np.errstate(over="ignore"):
+            return found if found is not None and is_finite(found[1] * np.float32(-128)) else None
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
@@ -140,6 +151,7 @@ def read_through(
     shapes: Mapping[str, Shape],
     read: Callable[[str], Array],
     what: str,
+    integers: Callable[[str], IntegerRows | None] = lambda name: None,
 ) -> FileArrays:
     """Return the tensors of a file, which are read when they are asked for. All names and shapes are checked at once.
 
@@ -149,6 +161,7 @@ def read_through(
         shapes: The shape of every tensor in the file, by its name there.
         read: Reads a tensor by its name in the file, an array of floating-point numbers.
         what: The file, for error messages.
+        integers: Reads a tensor that is stored as integers with scales, in our layout; None for another one.
 
     Raises:
         TensorMismatchError: Tensors are missing, unexpected or have the wrong shape. The message lists them all, by
@@ -179,7 +192,7 @@ def read_through(
             f"{what} does not hold the tensors that its configuration describes. {'. '.join(problems)}. "
             "Check that the configuration belongs to these weights."
         )
-    return FileArrays(names, wanted, read, what)
+    return FileArrays(names, wanted, read, what, integers)
 
 
 def _first(names: list[str]) -> str:

@@ -116,6 +116,8 @@ def with_token_embeddings(model: PretrainedBiLM, path: str | Path, vocabulary: s
     # reads words maps them to `<UNK>`, or refuses them if its list has none.
     path = Path(path)
     config = model.config
+    if config.word_table is not None and config.word_features is not None:
+        raise ConfigError(f"{model.source} has a word table of its own: it needs no token embeddings from {path}.")
     table = read_embeddings(path, config.projection_dim)
     words_path = find_vocabulary(path) if vocabulary is None else Path(vocabulary)
     if words_path is None:

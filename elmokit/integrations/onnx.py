@@ -29,6 +29,7 @@ with needs_extra("elmokit.integrations.onnx", "onnx"):
 
 OPSET, IR_VERSION = 17, 9
 """Versions of the operators and of the file format: ONNX 1.13 or later, ONNX Runtime 1.14 or later."""
+LAST = np.iinfo(np.int64).max  # as the end of a slice: all that there is
 
 
 def export_onnx(
@@ -40,8 +41,9 @@ def export_onnx(
 ) -> Path:
     """Write a model as an ONNX graph from char ids to the vectors of all layers.
 
-    The graph has the input ``char_ids`` ``(batch, time, chars)``, int64, as :meth:`elmokit.Elmo.ids` returns them; and
-    the output ``layers`` ``(layers, batch, time, dim)``, float32, with boundaries, layer 0 first, and zero on padding.
+    The graph has the input ``char_ids`` ``(batch, time, chars)``, int64, as :meth:`elmokit.Elmo.ids` returns them: for
+    a model with a word table, such as ``en-mini``, a word's row in it comes before its characters. It has the output
+    ``layers`` ``(layers, batch, time, dim)``, float32, with boundaries, layer 0 first, and zero on padding.
 
     Args:
         model: A path, address or name, as in :func:`elmokit.open_model`, or an opened model. None: the small English
@@ -55,7 +57,7 @@ def export_onnx(
 
     Raises:
         ModelError: No model was found, or it cannot be opened.
-        ConfigError: The model does not read characters alone or has an alignment, or the start is not valid.
+        ConfigError: The model reads no characters or has an alignment, or the start is not valid.
         OutputError: The file exists and may not be overwritten, cannot be written, or does not end in ``.onnx``.
 
     Example:
@@ -72,13 +74,13 @@ def export_onnx(
     config, arrays = opened.config, opened.arrays
     if opened.alignment is not None:
         raise ConfigError("The model has an alignment, which the graph lacks. Set model.alignment to None to drop it.")
-    if config.char_cnn is None or config.word_features is not None:
-        raise ConfigError(f"{opened.source} reads words, but the graph reads characters alone.")
+    if config.char_cnn is None:
+        raise ConfigError(f"{opened.source} reads words alone, but the graph reads characters.")
     graph = _Graph()
     # Where there is no token, all char ids are 0.
     largest = graph.add("ReduceMax", "char_ids", axes=[2], keepdims=1)
     mask = graph.add("Cast", graph.add("Greater", largest, graph.constant(np.int64(0))), to=TensorProto.FLOAT)
-    vectors = graph.add("Mul", _char_cnn(graph, config.char_cnn, arrays), mask)
+    vectors = graph.add("Mul", _token_layer(graph, config, arrays), mask)
     state = Elmo(opened, start=start).start_state
     layers = [[vectors] * config.n_directions]
     # Scan runs over the first axis, so time comes first inside the stacks.
@@ -93,7 +95,8 @@ def export_onnx(
     ]
     graph.add("Concat", *joined, axis=0, output="layers")
     with atomic_write(path, overwrite) as temporary:
-        onnx.save(graph.to_model(config.char_cnn.max_chars, config.output_dim, len(layers)), temporary)
+        n_ids = config.char_cnn.max_chars + (config.word_features is not None)
+        onnx.save(graph.to_model(n_ids, config.output_dim, len(layers)), temporary)
     return path
 
 
@@ -127,9 +130,9 @@ class _Graph:
         product = self.add("MatMul", inputs, self.constant(weight.T))
         return product if bias is None else self.add("Add", product, self.constant(bias))
 
-    def to_model(self, n_chars: int, dim: int, n_layers: int) -> Any:
+    def to_model(self, n_ids: int, dim: int, n_layers: int) -> Any:
         """Return the checked model."""
-        inputs = [helper.make_tensor_value_info("char_ids", TensorProto.INT64, ["batch", "time", n_chars])]
+        inputs = [helper.make_tensor_value_info("char_ids", TensorProto.INT64, ["batch", "time", n_ids])]
         outputs = [helper.make_tensor_value_info("layers", TensorProto.FLOAT, [n_layers, "batch", "time", dim])]
         graph = helper.make_graph(self.nodes, "elmo", inputs, outputs, self.constants)
         model = helper.make_model(
@@ -139,30 +142,45 @@ class _Graph:
         return model
 
 
-def _char_cnn(graph: _Graph, config: CharCNNConfig, arrays: Mapping[str, Floats]) -> str:
+def _token_layer(graph: _Graph, config: BiLMConfig, arrays: Mapping[str, Floats]) -> str:
     """Add the token layer, and return its output ``(batch, time, projection_dim)``."""
-    embedded = graph.add("Gather", graph.constant(arrays["token_layer.char_embedding.weight"]), "char_ids")
+    assert config.char_cnn is not None
+    prefix, words = "token_layer.", config.word_features
+    if words is None:
+        features = _char_cnn(graph, config.char_cnn, arrays, prefix, "char_ids")
+    else:
+        first, others = (graph.add("Slice", "char_ids", *_ints(graph, [a], [b], [2])) for a, b in ((0, 1), (1, LAST)))
+        rows = graph.add("Gather", graph.constant(arrays[f"{prefix}word_embedding.weight"]), first)
+        rows = graph.add("Reshape", rows, *_ints(graph, [-1, words.word_dim]))
+        features = _char_cnn(graph, config.char_cnn, arrays, f"{prefix}chars.", others)
+        features = graph.add("Concat", rows, features, axis=1)
+    if f"{prefix}projection.weight" in arrays:
+        features = _linear(graph, features, arrays, f"{prefix}projection")
+    by_sentence = graph.add("Concat", _sizes(graph, "char_ids", 0, 2), *_ints(graph, [-1]), axis=0)
+    return graph.add("Reshape", features, by_sentence)
+
+
+def _char_cnn(graph: _Graph, config: CharCNNConfig, arrays: Mapping[str, Floats], prefix: str, char_ids: str) -> str:
+    """Add the convolutions and highways, and return their output ``(batch * time, features)``."""
+    embedded = graph.add("Gather", graph.constant(arrays[f"{prefix}char_embedding.weight"]), char_ids)
     # One row per token, for the convolutions: (batch * time, char_dim, chars).
-    n_chars = _sizes(graph, "char_ids", 2, 3)
+    n_chars = _sizes(graph, char_ids, 2, 3)
     by_token = graph.add("Concat", *_ints(graph, [-1, config.char_dim]), n_chars, axis=0)
     flat = graph.add("Reshape", graph.add("Transpose", embedded, perm=[0, 1, 3, 2]), by_token)
     pooled = []
     for number in range(len(config.filters)):
-        weights = [graph.constant(arrays[f"token_layer.convolutions.{number}.{name}"]) for name in ("weight", "bias")]
+        weights = [graph.constant(arrays[f"{prefix}convolutions.{number}.{name}"]) for name in ("weight", "bias")]
         pooled.append(graph.add("ReduceMax", graph.add("Conv", flat, *weights), axes=[2], keepdims=0))
     features = graph.add("Relu" if config.activation == "relu" else "Tanh", graph.add("Concat", *pooled, axis=1))
     for number in range(config.n_highway):
         gate, new = (
-            graph.add(kind, _linear(graph, features, arrays, f"token_layer.highways.{number}.{name}"))
+            graph.add(kind, _linear(graph, features, arrays, f"{prefix}highways.{number}.{name}"))
             for kind, name in (("Sigmoid", "gate"), ("Relu", "transform"))
         )
         # gate * new + (1 - gate) * old, with one product less.
         change = graph.add("Mul", gate, graph.add("Sub", new, features))
         features = graph.add("Add", features, change)
-    if "token_layer.projection.weight" in arrays:
-        features = _linear(graph, features, arrays, "token_layer.projection")
-    by_sentence = graph.add("Concat", _sizes(graph, "char_ids", 0, 2), *_ints(graph, [-1]), axis=0)
-    return graph.add("Reshape", features, by_sentence)
+    return features
 
 
 def _linear(graph: _Graph, inputs: str, arrays: Mapping[str, Floats], name: str) -> str:

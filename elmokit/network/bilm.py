@@ -18,7 +18,7 @@ from elmokit.engine.lstm import LSTM
 from elmokit.engine.precision import Precision, check_precision, requested_backend
 from elmokit.engine.state import State
 from elmokit.network.backends import ParameterCache
-from elmokit.network.char_cnn import CharCNN, WordCharLayer, WordEmbedding
+from elmokit.network.char_cnn import CharCNN, NativeTokenLayer, WordCharLayer, WordEmbedding
 from elmokit.network.lstm import LSTMStack, LSTMState, StackPacking, run_in_engine
 from elmokit.network.tensors import tensor_of
 
@@ -156,7 +156,7 @@ class BiLM(nn.Module):
             assert isinstance(direction, LSTMStack)
             direction.precision = precision
         for module in self.token_layer.modules():
-            if isinstance(module, CharCNN):
+            if isinstance(module, NativeTokenLayer):
                 module.precision = precision
 
     def kernels(self) -> list[LayerKernel]:

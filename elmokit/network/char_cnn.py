@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.engine.computation import NATIVE, LayerKernel, native_kernel
-from elmokit.engine.config import MIN_CHARS, Activation, BiLMConfig, CharCNNConfig
+from elmokit.engine.config import MIN_CHARS, Activation, BiLMConfig, CharCNNConfig, WordFeaturesConfig
 from elmokit.engine.library import Library, choose_kernels
 from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.threads import n_threads
-from elmokit.engine.token_layer import TokenLayer
+from elmokit.engine.token_layer import WORD_FEATURES, TokenLayer
 from elmokit.errors import ConfigError
 from elmokit.network.backends import ParameterCache, native_library, select_backend, tile_library_for
 from elmokit.network.char_convolution import pooled_convolutions
@@ -25,7 +25,7 @@ BLOCK = 64
 
 
 class TokenLayerWeights(NamedTuple):
-    """The weights of a char CNN."""
+    """The weights of a char CNN, and of the word table next to it."""
 
     char_embedding: Tensor  # (rows, char_dim)
     convolutions: Sequence[tuple[Tensor, Tensor | None]]  # (filters, char_dim, width), (filters,)
@@ -33,6 +33,9 @@ class TokenLayerWeights(NamedTuple):
     # (2 * features, features), (2 * features,): the transform, then the gate of the transformed branch
     highways: Sequence[tuple[Tensor, Tensor]]
     projection: tuple[Tensor, Tensor] | None  # (output_dim, features), (output_dim,)
+    words: Tensor | None = (
+        None  # (rows, word_dim); with it, features are those of a word before those of its characters
+    )
 
 
 def zero_padded_embedding(n_rows: int, dim: int) -> nn.Embedding:
@@ -94,7 +97,62 @@ class Highway(nn.Module):
         return [(torch.cat([weight for weight, _ in parts]), torch.cat([bias for _, bias in parts]))]
 
 
-class CharCNN(nn.Module):
+class NativeTokenLayer(nn.Module):
+    """A token layer that the C functions compute where no gradient is needed.
+
+    Attributes:
+        precision: As in :class:`~elmokit.network.bilm.BiLM`, which sets it.
+    """
+
+    precision: Precision | None = None
+    _packed: ParameterCache[TokenLayer | None]
+
+    def weights(self) -> TokenLayerWeights:
+        """Return the weights as the C functions take them."""
+        raise NotImplementedError
+
+    def run_native(self, ids: Tensor) -> Tensor | None:
+        """Encode tokens with the C functions, in the precision of the model; None if they cannot.
+
+        C code would read foreign memory for tensors of wrong sizes and for ids outside the table. PyTorch's operations
+        raise their usual errors for these.
+        """
+        parameters = list(self.parameters())
+        if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
+            return None
+        if any(parameter.dtype != torch.float32 or parameter.device.type != "cpu" for parameter in parameters):
+            return None
+        if ids.device.type != "cpu" or ids.dtype != torch.int64 or ids.ndim != 2 or not len(ids):
+            return None
+        library, kernel = native_library(), self.kernel()
+        if kernel.backend not in NATIVE or library is None or torch.is_autocast_enabled("cpu"):
+            return None
+        precision = kernel.precision
+        layer = self._packed.get(precision, parameters, lambda: pack_token_layer(library, precision, self.weights()))
+        if layer is None:
+            return None
+        try:
+            return torch.from_numpy(layer(ids.numpy(), n_threads()))
+        except ValueError:  # an id that is not in the table, or too few characters for a filter
+            return None
+
+    def kernel(self) -> LayerKernel:
+        """Describe what computes token vectors when no gradient is needed."""
+        weight = next(self.parameters())
+        if weight.dtype != torch.float32:
+            return LayerKernel("reference", "float32", None)
+        request = requested_backend(self.precision)
+        backend = select_backend(weight.device, request)
+        if backend in NATIVE:
+            library = native_library()
+            assert library is not None
+            return native_kernel(library.instructions, choose_kernels(library, NATIVE[backend], 0).token_layer)
+        # Only the C functions round weights of this layer; without them, `TileLinear` computes it.
+        products = select_backend(weight.device, "reference" if request == "reference" else "float32")
+        return LayerKernel(products, "float32", None)
+
+
+class CharCNN(NativeTokenLayer):
     """Compute a token's vector from its characters alone (Kim et al. 2016; Peters et al. 2018, section 3.4).
 
     Convolutions over the characters, the maximum of each filter over positions, highway layers, a projection. Row 0
@@ -108,12 +166,7 @@ class CharCNN(nn.Module):
         activation: Applied to the maxima.
         n_highway: Number of highway layers.
         output_dim: Size of the token vector. There is no projection if the filters already sum to it.
-
-    Attributes:
-        precision: As in :class:`~elmokit.network.bilm.BiLM`, which sets it.
     """
-
-    precision: Precision | None = None
 
     def __init__(
         self,
@@ -132,7 +185,7 @@ class CharCNN(nn.Module):
         self.highways = nn.ModuleList(Highway(n_features) for _ in range(n_highway))
         self.projection = TileLinear(n_features, output_dim) if n_features != output_dim else None
         self.output_dim = output_dim
-        self._packed: ParameterCache[TokenLayer | None] = ParameterCache()
+        self._packed = ParameterCache()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights as bilm-tf does."""
@@ -157,7 +210,7 @@ class CharCNN(nn.Module):
 
     def forward(self, char_ids: Tensor) -> Tensor:
         """Encode tokens: char ids ``(tokens, chars)``, all 0 in a row without a token, to ``(tokens, output_dim)``."""
-        vectors = self._run_native(char_ids)
+        vectors = self.run_native(char_ids)
         if vectors is not None:
             return vectors
         features = pooled_convolutions(char_ids, self.char_embedding, self.convolutions)
@@ -166,46 +219,6 @@ class CharCNN(nn.Module):
         for highway in self.highways:
             features = highway(features)
         return features if self.projection is None else self.projection(features)
-
-    def _run_native(self, char_ids: Tensor) -> Tensor | None:
-        """Encode tokens with the C functions, in the precision of the model; None if they cannot.
-
-        C code would read foreign memory for tensors of wrong sizes and for ids outside the table. PyTorch's operations
-        raise their usual errors for these.
-        """
-        parameters = list(self.parameters())
-        if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
-            return None
-        if any(parameter.dtype != torch.float32 or parameter.device.type != "cpu" for parameter in parameters):
-            return None
-        if char_ids.device.type != "cpu" or char_ids.dtype != torch.int64 or char_ids.ndim != 2 or not len(char_ids):
-            return None
-        library, kernel = native_library(), self.kernel()
-        if kernel.backend not in NATIVE or library is None or torch.is_autocast_enabled("cpu"):
-            return None
-        precision = kernel.precision
-        layer = self._packed.get(precision, parameters, lambda: pack_char_cnn(library, precision, self.weights()))
-        if layer is None:
-            return None
-        try:
-            return torch.from_numpy(layer(char_ids.numpy(), n_threads()))
-        except ValueError:  # an id that is not in the table, or too few characters for a filter
-            return None
-
-    def kernel(self) -> LayerKernel:
-        """Describe what computes token vectors when no gradient is needed."""
-        weight = self.char_embedding.weight
-        if weight.dtype != torch.float32:
-            return LayerKernel("reference", "float32", None)
-        request = requested_backend(self.precision)
-        backend = select_backend(weight.device, request)
-        if backend in NATIVE:
-            library = native_library()
-            assert library is not None
-            return native_kernel(library.instructions, choose_kernels(library, NATIVE[backend], 0).token_layer)
-        # Only the C functions round weights of this layer; without them, `TileLinear` computes it.
-        products = select_backend(weight.device, "reference" if request == "reference" else "float32")
-        return LayerKernel(products, "float32", None)
 
     def weights(self) -> TokenLayerWeights:
         """Return the weights as the C functions take them."""
@@ -220,8 +233,8 @@ class CharCNN(nn.Module):
 
 
 @torch.no_grad()
-def pack_char_cnn(library: Library, precision: Precision, weights: TokenLayerWeights) -> TokenLayer | None:
-    """Pack the weights of a char CNN for the engine; return None if their sizes do not fit together."""
+def pack_token_layer(library: Library, precision: Precision, weights: TokenLayerWeights) -> TokenLayer | None:
+    """Pack the weights of a token layer for the engine; return None if their sizes do not fit together."""
     n_features = sum(len(weight) for weight, _ in weights.convolutions)
     widths = [weight.shape[2] for weight, _ in weights.convolutions]
     n_rows, char_dim = weights.char_embedding.shape
@@ -235,6 +248,10 @@ def pack_char_cnn(library: Library, precision: Precision, weights: TokenLayerWei
         for name, rows in (("transform", slice(n_features)), ("gate", slice(n_features, None))):
             tensors[f"highways.{number}.{name}.weight"] = weight[rows]
             tensors[f"highways.{number}.{name}.bias"] = bias[rows]
+    words = None
+    if weights.words is not None:
+        tensors = {f"chars.{name}": tensor for name, tensor in tensors.items()} | {WORD_FEATURES: weights.words}
+        words = WordFeaturesConfig(len(weights.words) - 1, weights.words.shape[1])
     if weights.projection is not None:
         tensors["projection.weight"], tensors["projection.bias"] = weights.projection
     try:
@@ -248,7 +265,7 @@ def pack_char_cnn(library: Library, precision: Precision, weights: TokenLayerWei
             max_chars=max(MIN_CHARS, *widths),
             n_chars=n_rows - 1,
         )
-        config = BiLMConfig(cnn, projection_dim=dim, hidden_dim=dim)
+        config = BiLMConfig(cnn, word_features=words, projection_dim=dim, hidden_dim=dim)
         arrays = {f"token_layer.{name}": tensor.detach().numpy() for name, tensor in tensors.items()}
         return TokenLayer(config, arrays, precision, library)
     except (ConfigError, ValueError):
@@ -299,7 +316,7 @@ class WordEmbedding(nn.Module):
         return vectors
 
 
-class WordCharLayer(nn.Module):
+class WordCharLayer(NativeTokenLayer):
     """Compute a token's vector from its word id and its characters: both are concatenated and projected.
 
     The token layer of ELMoForManyLangs (Che et al. 2018).
@@ -316,6 +333,7 @@ class WordCharLayer(nn.Module):
         self.word_embedding = zero_padded_embedding(n_words + 1, word_dim)
         self.chars = chars
         self.projection = TileLinear(word_dim + (0 if chars is None else chars.output_dim), output_dim)
+        self._packed = ParameterCache()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights: word vectors of length about 1, as ELMoForManyLangs does; the rest as in the char CNN."""
@@ -331,8 +349,14 @@ class WordCharLayer(nn.Module):
             self.chars.reset_parameters(generator)
 
     def kernel(self) -> LayerKernel:
-        """Describe what computes token vectors without gradients, but for the last projection, which is PyTorch's."""
-        return LayerKernel("reference", "float32", None) if self.chars is None else self.chars.kernel()
+        """Describe what computes token vectors when no gradient is needed."""
+        return LayerKernel("reference", "float32", None) if self.chars is None else super().kernel()
+
+    def weights(self) -> TokenLayerWeights:
+        """Return the weights as the C functions take them."""
+        assert self.chars is not None
+        projection = self.projection.weight, self.projection.bias
+        return self.chars.weights()._replace(projection=projection, words=self.word_embedding.weight)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Encode tokens.
@@ -344,6 +368,9 @@ class WordCharLayer(nn.Module):
         Returns:
             ``(tokens, output_dim)``
         """
+        native = None if self.chars is None else self.run_native(ids)
+        if native is not None:
+            return native
         features = [self.word_embedding(ids[:, 0])]  # (tokens, word_dim)
         if self.chars is not None:
             features.append(self.chars(ids[:, 1:]))  # (tokens, n_features)

@@ -188,9 +188,16 @@ class StoredTensors:
 
     def read(self, name: str) -> Array:
         """Read a tensor; integers are multiplied by their scales."""
-        array = self._file.read(name)
+        if (integers := self.integers(name)) is None:
+            return self._file.read(name)
+        array, scales = integers
+        with np.errstate(over="ignore"):  # too large for float32: infinity, which the readers of weights refuse
+            return np.multiply(array, scales.reshape(-1, *[1] * (array.ndim - 1)), dtype=np.float32)
+
+    def integers(self, name: str) -> tuple[NDArray[np.int8], NDArray[np.float32]] | None:
+        """Read a tensor's integers, and the scale of each row; None if it is stored as floating-point numbers."""
         if name not in self._integers:
-            return array
+            return None
         scales = self._file.read(name + SCALE).astype(np.float32)
         # A sign or a NaN in a scale would change a whole row, without any weight that looks wrong.
         if not bool((np.isfinite(scales) & (scales >= 0)).all()):
@@ -198,5 +205,4 @@ class StoredTensors:
                 f"{self._what} holds scales in {name + SCALE} that are negative, NaN or infinite. Training diverged, "
                 "or the file is damaged: download or copy it again."
             )
-        with np.errstate(over="ignore"):  # too large for float32: infinity, which the readers of weights refuse
-            return np.multiply(array, scales.reshape(-1, *[1] * (array.ndim - 1)), dtype=np.float32)
+        return self._file.read(name), scales

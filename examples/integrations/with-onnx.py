@@ -23,7 +23,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = export_onnx(None, Path(folder) / "en-mini.onnx")
         session = onnxruntime.InferenceSession(path)
-        (layers,) = session.run(["layers"], {"char_ids": elmo.ids(sentences).numpy()})
+        (layers,) = session.run(["layers"], {"char_ids": elmo.ids(sentences)})
     print(layers.shape)
     for number, expected in enumerate(elmo.embed(sentences)):
         # The first position is the boundary <S>.

@@ -11,14 +11,15 @@ import pytest
 
 from elmokit import ElmoModule
 from elmokit.config import from_dict, to_dict
-from elmokit.engine.config import PRESETS
+from elmokit.engine.config import PRESETS, WordFeaturesConfig
 from elmokit.errors import FormatError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.structure import ModelStructure
-from tests.conftest import aligned_model, random_model
+from tests.conftest import WORDS, aligned_model, random_model
 from tests.helpers.many_langs_files import toy_model
 
+TABLE = replace(PRESETS["tiny"], word_features=WordFeaturesConfig(len(WORDS), PRESETS["tiny"].projection_dim))
 SENTENCES = [["the", "cat", "sat"], ["a", "dog"]]
 
 
@@ -26,12 +27,13 @@ def models(folder: Path) -> dict[str, PretrainedBiLM]:
     return {
         "characters": random_model(),
         "words": random_model(replace(PRESETS["tiny"], char_cnn=None, n_words=11)),
+        "table": random_model(TABLE),
         "lexicon": open_model(toy_model().write(folder / "many-langs")),
         "aligned": aligned_model(),
     }
 
 
-@pytest.mark.parametrize("kind", ["characters", "words", "lexicon", "aligned"])
+@pytest.mark.parametrize("kind", ["characters", "words", "table", "lexicon", "aligned"])
 @pytest.mark.parametrize("start", ["warm", "zero"])
 def test_structure_and_state_dict_restore_the_vectors(tmp_path: Path, kind: str, start: str) -> None:
     model = models(tmp_path)[kind]

@@ -213,10 +213,15 @@ def elmokit_models_and_info() -> None:
 
 @work
 def elmokit_convert() -> None:
-    from elmokit import Elmo, open_model, save_model
+    from elmokit import PRESETS, Elmo, open_model, save_model
+    from elmokit.engine.config import tensor_shapes
+    from elmokit.formats.model import PretrainedBiLM, Weights
 
     command("convert", "en-mini", "copy", "--storage", "float16", "--precision", "int8", "--whiten", "text.txt")
-    command("convert", "en-mini", "copy.hdf5", "--calibrate", "text.txt")
+    draw = np.random.default_rng(0)
+    arrays = {name: draw.normal(0, 0.1, shape) for name, shape in tensor_shapes(PRESETS["tiny"]).items()}
+    save_model(PretrainedBiLM(Weights(PRESETS["tiny"], arrays), "elmokit"), "characters")
+    command("convert", "characters", "copy.hdf5", "--calibrate", "text.txt")
     save_model(open_model("copy.hdf5"), "again")
     (first,), (again,) = (Elmo(open_model(path)).embed(SENTENCES[:1]) for path in ("copy.hdf5", "again"))
     np.testing.assert_array_equal(first, again)

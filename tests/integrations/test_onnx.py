@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from elmokit import Elmo, PretrainedBiLM
-from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.config import PRESETS, BiLMConfig, WordFeaturesConfig
 from elmokit.errors import ConfigError, OutputError
+from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from tests.conftest import aligned_model, random_model
 from tests.helpers.hosts import need_host
 
@@ -21,6 +22,7 @@ import onnxruntime  # noqa: E402
 from elmokit.integrations.onnx import export_onnx  # noqa: E402
 
 SENTENCES = [["the", "cat", "sat", "on", "the", "mat", "."], ["a" * 60, "Zürich"], []]
+WORDS = [*SPECIALS, "the", "cat", "mat"]
 TINY = PRESETS["tiny"]
 assert TINY.char_cnn is not None
 
@@ -42,12 +44,15 @@ def run(path: Path, elmo: Elmo, sentences: list[list[str]]) -> np.ndarray:
         replace(TINY, cell_clip=None, projection_clip=None),
         replace(TINY, projection_dim=TINY.hidden_dim),
         replace(TINY, char_cnn=replace(TINY.char_cnn, activation="tanh", n_highway=0)),
+        replace(TINY, word_features=WordFeaturesConfig(len(WORDS), TINY.projection_dim)),
     ],
-    ids=["default", "forward", "backward", "clips", "no clips", "no projection", "tanh"],
+    ids=["default", "forward", "backward", "clips", "no clips", "no projection", "tanh", "words"],
 )
 @pytest.mark.parametrize("start", ["warm", "zero"])
 def test_graph_computes_the_vectors_of_elmo(config: BiLMConfig, start: str, tmp_path: Path) -> None:
     model = random_model(config)
+    if config.word_features is not None:
+        model = model.replace(vocabulary=Vocabulary(WORDS))
     path = export_onnx(model, tmp_path / "model.onnx", start=start)  # type: ignore[arg-type]
     elmo = Elmo(model, start=start)  # type: ignore[arg-type]
     layers = run(path, elmo, SENTENCES)
@@ -70,7 +75,7 @@ def test_what_cannot_be_exported_is_refused(model: PretrainedBiLM, tmp_path: Pat
     with pytest.raises(ConfigError, match="Choose 'warm' or 'zero'"):
         export_onnx(model, tmp_path / "model.onnx", start="stateful")  # type: ignore[arg-type]
     words = random_model(replace(TINY, char_cnn=None, n_words=11))
-    with pytest.raises(ConfigError, match="reads characters alone"):
+    with pytest.raises(ConfigError, match="reads words alone"):
         export_onnx(words, tmp_path / "model.onnx")
     with pytest.raises(ConfigError, match=r"Set model\.alignment to None"):
         export_onnx(aligned_model(), tmp_path / "model.onnx")

@@ -16,10 +16,12 @@ import shutil
 import sys
 from pathlib import Path
 import numpy as np
-from elmokit import Elmo, open_model, save_model
+from elmokit import PRESETS, Elmo, open_model, save_model
 from elmokit.cli.main import main
+from elmokit.engine.config import tensor_shapes
 from elmokit.errors import ElmoError
 from elmokit.formats.format import model_files
+from elmokit.formats.model import PretrainedBiLM, Weights
 
 def run(*command):
     sys.argv = ["elmokit", *command]
@@ -35,9 +37,13 @@ def error_of(call, *arguments):
         return str(error)
 
 Path("tiny").mkdir()
-assert not run("convert", "en-mini", "tiny/x_weights.safetensors")
+draw, config = np.random.default_rng(0), PRESETS["tiny"]
+arrays = {name: draw.normal(0, 0.1, shape).astype("f") for name, shape in tensor_shapes(config).items()}
+arrays["token_layer.char_embedding.weight"][0] = 0  # "no token"
+save_model(PretrainedBiLM(Weights(config, arrays), "elmokit"), "my-elmo")
+assert not run("convert", "my-elmo", "tiny/x_weights.safetensors")
 assert {path.name for path in Path("tiny").iterdir()} == {"x_weights.safetensors", "x_options.json"}
-ours = open_model("en-mini")
+ours = open_model("my-elmo")
 shutil.make_archive("tiny", "zip", ".", "tiny")
 for path in ("tiny/x_weights.safetensors", "tiny", "tiny.zip"):
     model = open_model(path)
@@ -45,11 +51,11 @@ for path in ("tiny/x_weights.safetensors", "tiny", "tiny.zip"):
     assert set(model.arrays) == set(ours.arrays)
     assert all(np.array_equal(model.arrays[name], ours.arrays[name]) for name in ours.arrays)
 sentence = [["The", "cat", "sat", "."]]
-one, other = (Elmo(open_model(path, precision="float32"), start="zero") for path in ("en-mini", "tiny"))
+one, other = (Elmo(open_model(path, precision="float32"), start="zero") for path in ("my-elmo", "tiny"))
 np.testing.assert_array_equal(one.embed(sentence)[0], other.embed(sentence)[0])
 
-assert run("convert", "en-mini", "tiny/x_weights.safetensors") == 2  # it exists
-assert run("convert", "en-mini", "y_weights.safetensors", "--storage", "int8") == 2
+assert run("convert", "my-elmo", "tiny/x_weights.safetensors") == 2  # it exists
+assert run("convert", "my-elmo", "y_weights.safetensors", "--storage", "int8") == 2
 assert "choose a name" in error_of(save_model, ours, "z.safetensors")
 assert "*_weights.safetensors" in model_files()
 Path("empty").mkdir()

@@ -148,7 +148,12 @@ def tokens(it: Scenario) -> None:
     n_features = n_columns = 0
     if has_words:
         sizes |= {"n_words": it.size(), "word_dim": it.size(70)}
-        sizes["words"] = at(it.buffers.of(it.weights(sizes["n_words"], sizes["word_dim"])))
+        shape = sizes["n_words"], sizes["word_dim"]
+        if random.random() < 0.5:
+            sizes["words"] = at(it.buffers.of(it.weights(*shape)))
+        else:
+            sizes["word_integers"] = at(it.buffers.of(it.numbers.integers(-128, 128, shape), np.int8))
+            sizes["word_scales"] = at(it.buffers.of(np.abs(it.weights(shape[0]))))
     if has_characters:
         # Of that many characters, no table is kept.
         many = random.random() < 0.15

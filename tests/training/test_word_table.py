@@ -9,9 +9,13 @@ import pytest
 import torch
 
 from elmokit import Elmo, LanguageModel, finetune, open_model, resume, save_model, train
-from elmokit.errors import ConfigError, OutputError
+from elmokit.engine.compiler import load_library
+from elmokit.engine.token_layer import TokenLayer
+from elmokit.errors import ConfigError, FormatError, OutputError
+from elmokit.formats.allennlp import char_cnn_of
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.softmax import TiedSoftmax
+from elmokit.storage.tensor_file import SCALE, TensorFile, write_tensor_file
 from elmokit.training.losses import WindowLosses
 from elmokit.training.reports import TrainingProgress
 from elmokit.training.results import TrainingResult
@@ -69,6 +73,35 @@ def test_a_saved_model_computes_the_same_and_stores_the_table_once(trained: Trai
     np.testing.assert_allclose(again, given, atol=1e-5 if storage == "float32" else 0.05)
 
 
+def test_a_table_of_integers_stays_so_in_memory_and_gives_the_bits_of_its_numbers(trained: TrainingResult) -> None:
+    library = load_library()
+    if library is None:
+        pytest.skip("no C functions")
+    save_model(model_of(trained), "model", storage="int8")
+    model = open_model("model")
+    ids = model.encode(["the", "cat", "zebra", "</S>"])
+    integers, numbers = (
+        TokenLayer(model.config, arrays, "float32", library) for arrays in (model.arrays, dict(model.arrays))
+    )
+    assert np.array_equal(integers(ids), numbers(ids))
+    n_words, dim = model.arrays["token_layer.word_embedding.weight"].shape
+    assert numbers.n_bytes - integers.n_bytes == n_words * (4 * dim - dim - 4)
+
+
+def test_a_table_of_integers_that_overflow_is_refused(trained: TrainingResult) -> None:
+    save_model(model_of(trained), "model", storage="int8")
+    path = Path("model/model.safetensors")
+    file, table = TensorFile(path), "token_layer.word_embedding.weight"
+    stored = {
+        name: (file.read(name).view(np.uint32) >> 16).astype(np.uint16) if dtype == "BF16" else file.read(name)
+        for name, dtype in file.dtypes.items()
+    }
+    stored[table + SCALE][:] = 0x7F7F  # 3.4e38
+    write_tensor_file(stored, path)
+    with pytest.raises(FormatError, match="NaN or infinity"):
+        Elmo.from_pretrained("model").embed([["cat"]])
+
+
 def test_pytorch_computes_the_same_as_the_engine(trained: TrainingResult) -> None:
     sentence = ["the", "cat", "sat", "on", "a", "zebra", "."]
     expected = Elmo(model_of(trained)).embed([sentence])[0]
@@ -117,6 +150,11 @@ def test_fine_tuning_on_other_words_keeps_the_rows_of_known_ones(trained: Traini
     assert len(new.arrays[name]) == len(new.vocabulary) + 1
 
 
-def test_bilm_tfs_format_cannot_hold_the_table(trained: TrainingResult) -> None:
-    with pytest.raises((OutputError, ConfigError), match="word"):
-        save_model(model_of(trained), "weights.hdf5")
+def test_what_knows_no_word_table_says_so(trained: TrainingResult) -> None:
+    model = model_of(trained)
+    with pytest.raises(OutputError, match="cannot hold a word table next to the characters"):
+        save_model(model, "weights.hdf5")
+    with pytest.raises(ConfigError, match="AllenNLP's ELMo reads characters alone"):
+        char_cnn_of(model.config)
+    with pytest.raises(ConfigError, match="has a word table of its own"):
+        open_model("run", token_embeddings="table.hdf5")

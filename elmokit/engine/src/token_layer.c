@@ -42,11 +42,13 @@ static void fill_table(const convolution *of, int64_t n_rows, const float *chara
     }
 }
 
-static float *copy(const float *from, int64_t n) {
-    float *to = take_memory(n * sizeof(float));
-    if (to) memcpy(to, from, n * sizeof(float));
+static void *copy_bytes(const void *from, int64_t n) {
+    void *to = take_memory(n);
+    if (to) memcpy(to, from, n);
     return to;
 }
+
+static float *copy(const float *from, int64_t n) { return copy_bytes(from, n * sizeof(float)); }
 
 /* Pack the filters of a convolution for each place of the window. */
 static int pack_filters(const float *filters, int64_t character_dim, convolution *of) {
@@ -116,7 +118,16 @@ static int pack_linear(int precision, int64_t n_inputs, int64_t n, const float *
 int pack_token_layer(const elmokit_token_weights *given, int precision, token_layer *layer) {
     *layer = (token_layer){.uses_tanh = given->uses_tanh != 0, .output_dim = given->output_dim, .precision = precision};
     if (given->n_words) {
-        if (!(layer->words = copy(given->words, given->n_words * given->word_dim))) return ELMOKIT_NO_MEMORY;
+        /* Integers stay integers: the table of a small model would be larger than the rest of it, and a text needs some
+           rows. */
+        const int64_t n = given->n_words * given->word_dim;
+        if (given->words) {
+            if (!(layer->words = copy(given->words, n))) return ELMOKIT_NO_MEMORY;
+        } else {
+            layer->word_integers = copy_bytes(given->word_integers, n);
+            layer->word_scales = copy(given->word_scales, given->n_words);
+            if (!layer->word_integers || !layer->word_scales) return ELMOKIT_NO_MEMORY;
+        }
         layer->n_words = given->n_words, layer->word_dim = given->word_dim;
     }
     if (given->n_characters) {
@@ -157,7 +168,8 @@ static int64_t matrices_bytes(const token_layer *layer) {
 }
 
 int64_t token_layer_bytes(const token_layer *layer) {
-    int64_t n_bytes = matrices_bytes(layer) + 4 * layer->n_words * layer->word_dim;
+    int64_t n_bytes = matrices_bytes(layer);
+    n_bytes += layer->words ? 4 * layer->n_words * layer->word_dim : layer->n_words * (layer->word_dim + 4);
     n_bytes += 4 * layer->n_characters * layer->character_dim;
     for (int64_t k = 0; k < layer->n_convolutions; k++) {
         const convolution *of = layer->convolutions + k;
@@ -180,6 +192,8 @@ void free_token_layer(token_layer *layer) {
     free(layer->highways);
     free_matrix(&layer->projection);
     give_memory(layer->words);
+    give_memory(layer->word_integers);
+    give_memory(layer->word_scales);
     give_memory(layer->characters);
     *layer = (token_layer){0};
 }
@@ -273,6 +287,15 @@ static int64_t run_bytes(const token_layer *layer, int64_t n) {
     return (n * (4 * (inputs + 3 * layer->n_features) + rounded) + 2 * 64) / 64 * 64;
 }
 
+static void read_word(const token_layer *layer, int64_t word, float *to) {
+    const int64_t dim = layer->word_dim;
+    if (layer->words) {
+        memcpy(to, layer->words + word * dim, dim * sizeof(float));
+        return;
+    }
+    for (int64_t k = 0; k < dim; k++) to[k] = layer->word_scales[word] * layer->word_integers[word * dim + k];
+}
+
 /* Compute n tokens from `first` on, in a team or alone. */
 static void run_tokens(const member *me, const token_call *call, int64_t first, int64_t n, char *memory) {
     const token_layer *layer = call->layer;
@@ -304,8 +327,7 @@ static void run_tokens(const member *me, const token_call *call, int64_t first, 
     if (layer->word_dim) {
         float *to = layer->projection.panels ? all_inputs : vectors;
         for (int64_t token = first_of(me, n); token < last_of(me, n); token++) {
-            memcpy(to + token * n_inputs, layer->words + call->word_ids[first + token] * layer->word_dim,
-                   layer->word_dim * sizeof(float));
+            read_word(layer, call->word_ids[first + token], to + token * n_inputs);
             if (n_features)
                 memcpy(to + token * n_inputs + layer->word_dim, features + token * n_features, n_features * sizeof(float));
         }

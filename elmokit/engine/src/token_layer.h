@@ -16,6 +16,8 @@ typedef struct {
 typedef struct {
     int64_t n_words, word_dim; /* the word table; 0 for none */
     float *words;
+    int8_t *word_integers; /* the table is in floats, or in integers with a scale for each row */
+    float *word_scales;
     int64_t n_characters, character_dim; /* 0 for a model that reads no characters */
     float *characters;
     int64_t n_convolutions, n_features; /* features: the filters of all convolutions */

@@ -1,11 +1,15 @@
 // The architecture of a model, from config.json.
 
 const FORMAT_VERSION = 1;
+/** The name of the table of words in model.safetensors. Row 0 belongs to no word. */
+export const WORD_TABLE = "token_layer.word_embedding.weight";
 
 /**
  * @typedef {Object} Config
  * @property {{filters: number[][], dim: number, nHighways: number, activation: string, maxChars: number, nCharacters: number}} charCnn
- * @property {number} dim Outputs of each direction.
+ * @property {number} nTableWords Rows of a table of words, tied to the softmax, that is used next to the characters; 0 for none.
+ * @property {number} dim Outputs of each direction, and of a row of that table.
+ * @property {number} nIds Numbers of a token: its row in that table, and its characters.
  * @property {number} hiddenDim
  * @property {number} nLayers LSTM layers.
  * @property {number} nDirections
@@ -33,7 +37,8 @@ export function readConfig(content, name) {
   const { bilm } = content;
   for (const [part, isThere] of [
     ["a model that reads word ids", bilm.n_words != null],
-    ["a table of words next to the characters", bilm.word_features != null],
+    ["a table of words without characters", bilm.word_features != null && bilm.char_cnn == null],
+    ["a table of words that the softmax does not share", (bilm.word_features?.word_dim ?? bilm.projection_dim) !== bilm.projection_dim],
     ["a lexicon of its own", content.lexicon],
     ["an alignment with another model", content.alignment],
   ]) {
@@ -50,6 +55,8 @@ export function readConfig(content, name) {
       maxChars: cnn.max_chars,
       nCharacters: cnn.n_chars,
     },
+    nTableWords: bilm.word_features?.n_words ?? 0,
+    nIds: cnn.max_chars + (bilm.word_features ? 1 : 0),
     dim: bilm.projection_dim,
     hiddenDim: bilm.hidden_dim,
     nLayers: bilm.n_layers,
@@ -63,26 +70,31 @@ export function readConfig(content, name) {
   };
 }
 
+/** Return what the names of the char CNN's tensors begin with. */
+export const charsPrefix = (nTableWords) => `token_layer.${nTableWords ? "chars." : ""}`;
+
 /**
  * Return the shape of every tensor of a model, by its name in model.safetensors.
  * @param {Config} config
  * @returns {Object<string, number[]>}
  */
-export function tensorShapes({ charCnn, dim, hiddenDim, nLayers, nDirections }) {
-  const shapes = { "token_layer.char_embedding.weight": [charCnn.nCharacters + 1, charCnn.dim] };
+export function tensorShapes({ charCnn, nTableWords, dim, hiddenDim, nLayers, nDirections }) {
+  const chars = charsPrefix(nTableWords);
+  const shapes = { [`${chars}char_embedding.weight`]: [charCnn.nCharacters + 1, charCnn.dim] };
   charCnn.filters.forEach(([width, count], number) => {
-    shapes[`token_layer.convolutions.${number}.weight`] = [count, charCnn.dim, width];
-    shapes[`token_layer.convolutions.${number}.bias`] = [count];
+    shapes[`${chars}convolutions.${number}.weight`] = [count, charCnn.dim, width];
+    shapes[`${chars}convolutions.${number}.bias`] = [count];
   });
   const nFeatures = charCnn.filters.reduce((sum, [, count]) => sum + count, 0);
   for (let number = 0; number < charCnn.nHighways; number++) {
     for (const part of ["transform", "gate"]) {
-      shapes[`token_layer.highways.${number}.${part}.weight`] = [nFeatures, nFeatures];
-      shapes[`token_layer.highways.${number}.${part}.bias`] = [nFeatures];
+      shapes[`${chars}highways.${number}.${part}.weight`] = [nFeatures, nFeatures];
+      shapes[`${chars}highways.${number}.${part}.bias`] = [nFeatures];
     }
   }
-  if (nFeatures !== dim) {
-    shapes["token_layer.projection.weight"] = [dim, nFeatures];
+  if (nTableWords) shapes[WORD_TABLE] = [nTableWords + 1, dim];
+  if (nTableWords || nFeatures !== dim) {
+    shapes["token_layer.projection.weight"] = [dim, nFeatures + (nTableWords ? dim : 0)];
     shapes["token_layer.projection.bias"] = [dim];
   }
   for (let direction = 0; direction < nDirections; direction++) {

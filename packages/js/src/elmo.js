@@ -1,7 +1,7 @@
 // `Elmo`: a model, and everything that it computes.
 
 import { BEGIN_SENTENCE, END_SENTENCE, encodeTokens } from "./characters.js";
-import { readConfig, tensorShapes } from "./config.js";
+import { readConfig, tensorShapes, WORD_TABLE } from "./config.js";
 import { Engine, openLibrary, PackedMatrix } from "./engine.js";
 import { directoryUrl, MissingFileError, readBytes, Tensors } from "./files.js";
 import { bestWords, Scores, surprisalOf } from "./predictions.js";
@@ -79,6 +79,9 @@ export class Elmo {
     tensors.check(tensorShapes(config));
     const lowest = precision ?? content.precision ?? "float32";
     const vocabulary = words && Vocabulary.fromText(text(words));
+    if (config.nTableWords && vocabulary?.words.length !== config.nTableWords) {
+      throw new Error(`The model has a table of ${config.nTableWords} words, and ${vocabulary?.words.length ?? "no"} words in vocab.txt.`);
+    }
     return new Elmo({
       config,
       card: content.card ?? {},
@@ -87,7 +90,7 @@ export class Elmo {
       vocabulary,
       engine: new Engine(library, config, tensors, lowest),
       start: startState(start, tensors, config),
-      softmax: softmaxFile && openSoftmax(library, softmaxFile, content.softmax, vocabulary, config),
+      softmax: softmaxFile && openSoftmax(library, softmaxFile, tensors, content.softmax, vocabulary, config),
       pooling: new SentencePooling(content.sentence_pooling, whitening && new Tensors(whitening, "whitening.safetensors"), vocabulary),
     });
   }
@@ -205,7 +208,21 @@ export class Elmo {
         return numbers.get(token);
       }),
     );
-    return { ids: encodeTokens([...numbers.keys()], this.config.charCnn.maxChars), rows };
+    return { ids: this.#encode([...numbers.keys()]), rows };
+  }
+
+  /** Return what the token layer reads: characters, after the row of the word if there is a table of words. */
+  #encode(tokens) {
+    const { nTableWords, nIds, charCnn } = this.config;
+    const characters = encodeTokens(tokens, charCnn.maxChars);
+    if (!nTableWords) return characters;
+    const ids = new Int32Array(tokens.length * nIds);
+    tokens.forEach((token, number) => {
+      const id = this.vocabulary.id(token);
+      ids[number * nIds] = id === this.vocabulary.unknownId ? 0 : id + 1; // 0: a word outside of it is its spelling alone
+      ids.set(characters.subarray(number * charCnn.maxChars, (number + 1) * charCnn.maxChars), number * nIds + 1);
+    });
+    return ids;
   }
 
   #stateAfterAnEmptySentence() {
@@ -254,8 +271,8 @@ export class Elmo {
   }
 }
 
-function openSoftmax(library, bytes, { kind }, vocabulary, { dim }) {
-  if (kind !== "full") {
+function openSoftmax(library, bytes, model, { kind }, vocabulary, { dim }) {
+  if (!["full", "tied"].includes(kind)) {
     throw new Error(
       `The softmax of this model is ${kind}, which the JavaScript package does not have. Load it with { predicts: false } ` +
         "for vectors, or use Python.",
@@ -264,8 +281,12 @@ function openSoftmax(library, bytes, { kind }, vocabulary, { dim }) {
   if (!vocabulary) throw new Error("The model has a softmax but no vocab.txt that names its words.");
   const nWords = vocabulary.words.length;
   const tensors = new Tensors(bytes, "softmax.safetensors");
-  tensors.check({ weight: [nWords, dim], bias: [nWords] });
-  return new PackedMatrix(library, tensors, nWords, dim);
+  const isTied = kind === "tied";
+  tensors.check({ ...(!isTied && { weight: [nWords, dim] }), bias: [nWords] });
+  // Row 0 of a table that the softmax shares belongs to no word.
+  const readRows = (first, last) =>
+    isTied ? model.read(WORD_TABLE, first + 1, last + 1) : tensors.read("weight", first, last);
+  return new PackedMatrix(library, readRows, tensors.read("bias"), dim);
 }
 
 const zeroState = ({ nDirections, nLayers, dim, hiddenDim }) => ({

@@ -1,5 +1,6 @@
 // The C functions of the engine, compiled to WebAssembly, and the packed weights of one model.
 
+import { charsPrefix, WORD_TABLE } from "./config.js";
 import { CONSTANTS, FUNCTIONS, STRUCTS } from "./header.js";
 import { readBytes } from "./files.js";
 
@@ -106,6 +107,13 @@ class Arena {
     return address;
   }
 
+  /** @param {Int8Array|Uint8Array} numbers */
+  bytes(numbers) {
+    const address = this.take(numbers.length);
+    new Int8Array(this.#exports.memory.buffer, address, numbers.length).set(numbers);
+    return address;
+  }
+
   /** Whole numbers of 64 bits. */
   ids(numbers) {
     const address = this.take(8 * numbers.length);
@@ -152,6 +160,13 @@ function layout(name) {
   return { size: Math.ceil(end / alignment) * alignment, fields };
 }
 
+/** Copy the table of words into the engine's memory: as integers if it is stored so. */
+function packTable(tensors, arena) {
+  const { integers, scales } = tensors.integers(WORD_TABLE) ?? {};
+  if (!integers) return { words: arena.floats(tensors.read(WORD_TABLE)) };
+  return { word_integers: arena.bytes(integers), word_scales: arena.floats(scales) };
+}
+
 /** The packed token layer and LSTM layers of a biLM. */
 export class Engine {
   #library;
@@ -169,10 +184,7 @@ export class Engine {
     this.#library = library;
     this.#config = config;
     const number = library.within((arena) => {
-      const name = new TextEncoder().encode(`${precision}\0`);
-      const address = arena.take(name.length);
-      new Uint8Array(library.exports.memory.buffer, address, name.length).set(name);
-      return library.precision(address);
+      return library.precision(arena.bytes(new TextEncoder().encode(`${precision}\0`)));
     });
     if (number < 0) throw new Error(`precision is '${precision}'. Use 'float32', 'bfloat16', 'int8' or 'int7'.`);
     // The largest layers first: their weights in float32 are freed before the packed ones have reached their full size.
@@ -217,14 +229,16 @@ export class Engine {
   }
 
   #packTokens(tensors, precision) {
-    const { charCnn, dim } = this.#config;
+    const { charCnn, nTableWords, dim } = this.#config;
     const library = this.#library;
-    const read = (name) => tensors.readIfPresent(`token_layer.${name}`);
+    const read = (name) => tensors.readIfPresent(`${charsPrefix(nTableWords)}${name}`);
     const tokens = library.within((arena) => {
       const floats = (name) => arena.floats(read(name));
+      const shared = (name) => arena.floats(tensors.readIfPresent(name));
       const each = (part) => arena.pointers(charCnn.filters.map((_, number) => floats(`convolutions.${number}.${part}`)));
       const weights = arena.structs("token_weights", [
         {
+          ...(nTableWords && { n_words: nTableWords + 1, word_dim: dim, ...packTable(tensors, arena) }),
           n_characters: charCnn.nCharacters + 1,
           character_dim: charCnn.dim,
           characters: floats("char_embedding.weight"),
@@ -235,8 +249,8 @@ export class Engine {
           filter_biases: each("bias"),
           uses_tanh: Number(charCnn.activation === "tanh"),
           n_highways: charCnn.nHighways,
-          projection: floats("projection.weight"),
-          projection_bias: floats("projection.bias"),
+          projection: shared("token_layer.projection.weight"),
+          projection_bias: shared("token_layer.projection.bias"),
           output_dim: dim,
         },
       ]);
@@ -254,7 +268,8 @@ export class Engine {
 
   /**
    * Compute the layers of some sentences.
-   * @param {Int32Array} ids Of each distinct token its characters, one token after the other.
+   * @param {Int32Array} ids Of each distinct token its row in the table of words, if there is one, and its characters; one token
+   *   after the other.
    * @param {number[][]} sentences For each position of each sentence, boundaries included, a distinct token.
    * @param {number[]} wanted The layers to return, in this order.
    * @param {State} start The state before the first position.
@@ -263,14 +278,12 @@ export class Engine {
    *   that after the first sentence.
    */
   layers(ids, sentences, wanted, start, { nEdges = 0, returnsState = false } = {}) {
-    const { nDirections, nLayers, dim, hiddenDim, outputDim, charCnn } = this.#config;
+    const { nDirections, nLayers, dim, hiddenDim, outputDim, nIds } = this.#config;
     const library = this.#library;
     return library.within((arena) => {
-      const nTokens = ids.length / charCnn.maxChars;
+      const nTokens = ids.length / nIds;
       const vectors = arena.take(4 * nTokens * dim);
-      library.check(
-        library.token_vectors(this.#tokens, ONE_THREAD, nTokens, charCnn.maxChars, arena.ids(ids), vectors),
-      );
+      library.check(library.token_vectors(this.#tokens, ONE_THREAD, nTokens, nIds, arena.ids(ids), vectors));
       const slots = Array.from({ length: nLayers + 1 }, (_, layer) => wanted.indexOf(layer));
       const sizes = sentences.map((words) => Math.max(0, words.length - 2 * nEdges));
       const outputs = sizes.map((n) => arena.take(4 * wanted.length * n * outputDim));
@@ -320,18 +333,17 @@ export class PackedMatrix {
 
   /**
    * @param {Library} library
-   * @param {import("./files.js").Tensors} tensors
-   * @param {number} nRows Of the tensors `weight` and `bias`.
+   * @param {(first: number, last: number) => Float32Array} readRows Returns some rows, each of which is read once.
+   * @param {Float32Array} bias A number for each row.
    * @param {number} nInputs
    */
-  constructor(library, tensors, nRows, nInputs, rowsAtOnce = 4096) {
+  constructor(library, readRows, bias, nInputs, rowsAtOnce = 4096) {
     this.#library = library;
-    this.nRows = nRows;
-    const bias = tensors.read("bias");
-    for (let first = 0; first < nRows; first += rowsAtOnce) {
-      const n = Math.min(rowsAtOnce, nRows - first);
+    this.nRows = bias.length;
+    for (let first = 0; first < this.nRows; first += rowsAtOnce) {
+      const n = Math.min(rowsAtOnce, this.nRows - first);
       const packed = library.within((arena) => {
-        const weight = arena.floats(tensors.read("weight", first, first + n));
+        const weight = arena.floats(readRows(first, first + n));
         const handle = arena.take(4);
         const precision = 0; // float32: the most precise one has the lowest number
         library.check(

@@ -125,13 +125,30 @@ export class Tensors {
     const width = shape.slice(1).reduce((product, length) => product * length, 1);
     const numbers = this.#numbers(tensor, first * width, ((last ?? nRows) - first) * width);
     if (dtype !== "I8") return check(numbers, tensor, this.name);
-    if (!this.has(tensor + SCALE)) throw this.#damaged(`the scales of ${tensor} are missing`);
-    const scales = this.#numbers(tensor + SCALE, first, numbers.length / width);
+    const scales = this.#scales(tensor, first, numbers.length / width);
     for (let row = 0; row < scales.length; row++) {
-      if (!(scales[row] >= 0 && scales[row] < Infinity)) throw this.#damaged(`a scale of ${tensor} is ${scales[row]}`);
       for (let at = row * width; at < (row + 1) * width; at++) numbers[at] *= scales[row];
     }
     return numbers;
+  }
+
+  /**
+   * Read a tensor as integers and the scale of each row; null if it is stored as floating-point numbers.
+   * @param {string} tensor
+   * @returns {{integers: Int8Array, scales: Float32Array}|null}
+   */
+  integers(tensor) {
+    const { dtype, shape, data_offsets: [start, stop] } = this.#entries[tensor];
+    if (dtype !== "I8") return null;
+    return { integers: new Int8Array(this.#bytes.slice(this.#first + start, this.#first + stop).buffer), scales: this.#scales(tensor, 0, shape[0]) };
+  }
+
+  #scales(tensor, first, n) {
+    if (!this.has(tensor + SCALE)) throw this.#damaged(`the scales of ${tensor} are missing`);
+    const scales = this.#numbers(tensor + SCALE, first, n);
+    const wrong = scales.find((scale) => !(scale >= 0 && scale < Infinity));
+    if (wrong !== undefined) throw this.#damaged(`a scale of ${tensor} is ${wrong}`);
+    return scales;
   }
 
   #numbers(tensor, first, n) {

@@ -6,7 +6,7 @@ export const CONSTANTS = {
   BAD_LAYER: 4,
 };
 export const STRUCTS = {
-  token_weights: [["n_words", "int64"], ["word_dim", "int64"], ["words", "pointer"], ["n_characters", "int64"], ["character_dim", "int64"], ["characters", "pointer"], ["n_convolutions", "int64"], ["widths", "pointer"], ["n_filters", "pointer"], ["filters", "pointer"], ["filter_biases", "pointer"], ["uses_tanh", "int64"], ["n_highways", "int64"], ["projection", "pointer"], ["projection_bias", "pointer"], ["output_dim", "int64"]],
+  token_weights: [["n_words", "int64"], ["word_dim", "int64"], ["words", "pointer"], ["word_integers", "pointer"], ["word_scales", "pointer"], ["n_characters", "int64"], ["character_dim", "int64"], ["characters", "pointer"], ["n_convolutions", "int64"], ["widths", "pointer"], ["n_filters", "pointer"], ["filters", "pointer"], ["filter_biases", "pointer"], ["uses_tanh", "int64"], ["n_highways", "int64"], ["projection", "pointer"], ["projection_bias", "pointer"], ["output_dim", "int64"]],
   lstm_sizes: [["n_directions", "int64"], ["reads_backward", "pointer"], ["n_layers", "int64"], ["dim", "int64"], ["hidden_dim", "int64"], ["cell_clip", "float"], ["output_clip", "float"], ["adds_inputs", "int64"]],
   row: [["length", "int64"], ["words", "pointer"], ["places", "pointer"], ["layers", "pointer"], ["layer_stride", "int64"]],
   batch: [["n_rows", "int64"], ["rows", "pointer"], ["vectors", "pointer"], ["slots", "pointer"], ["place_stride", "int64"], ["n_edges", "int64"], ["first_direction", "int64"], ["last_direction", "int64"], ["start_rows", "int64"], ["start_hidden", "pointer"], ["start_cell", "pointer"], ["end_hidden", "pointer"], ["end_cell", "pointer"]],

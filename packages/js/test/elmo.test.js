@@ -101,6 +101,21 @@ test("a model of another shape, in float16, without a start state and a softmax"
   assert.throws(() => elmo.surprisal(sentences), /no softmax/);
 });
 
+for (const [kind, what] of [
+  ["full", "a softmax of its own"],
+  ["tied", "a softmax that shares its table of words"],
+  ["integers", "such a table in integers"],
+]) {
+  test(`a model with ${what} reads and predicts`, async () => {
+    const wanted = expected[kind];
+    const elmo = await Elmo.load(wanted.model);
+    elmo.embed(sentences).forEach(({ data }, number) => assertClose(data, wanted.layers[number], 1e-5, `sentence ${number}`));
+    elmo.surprisal(sentences).forEach(({ totalNats }, number) => {
+      assertClose(totalNats, wanted.total_nats[number], 1e-5, `sentence ${number}`);
+    });
+  });
+}
+
 test("layers can be chosen", async () => {
   const elmo = await load("int8", { predicts: false });
   const [all] = elmo.embed(sentences);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,21 @@ import numpy as np
 from elmokit import Elmo, LanguageModel, SentenceEmbedder, open_model, save_model
 from elmokit.embedding.start_state import start_state
 from elmokit.engine import compiler
-from elmokit.engine.config import BiLMConfig, CharCNNConfig, tensor_shapes
+from elmokit.engine.config import BiLMConfig, CharCNNConfig, Shape, WordFeaturesConfig, tensor_shapes
 from elmokit.engine.engine import Engine
 from elmokit.engine.instruction_sets import EMULATED, machine
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import Precision
+from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
+from elmokit.engine.state import Floats
 from elmokit.evaluation.occurrences import build_index
 from elmokit.formats.folder import included_model
+from elmokit.formats.format import Storage
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.storage.text_files import split_tokens
 from elmokit.text.batching import number_tokens
 from elmokit.text.tokenize import treebank_tokenizer
+from elmokit.text.vocabulary import SPECIALS, Vocabulary
 
 SENTENCES = [
     ["The", "bank", "raised", "its", "rate", "."],
@@ -58,6 +62,9 @@ def main(folder: Path) -> None:
         "included": included,
         "bits": bits(),
         "random": random_model(folder / "random"),
+        "full": random_model(folder / "full", SoftmaxConfig("full")),
+        "tied": random_model(folder / "tied", SoftmaxConfig("tied")),
+        "integers": random_model(folder / "integers", SoftmaxConfig("tied"), "int8"),
         "tokens": tokens(),
         "neighbors": neighbors(folder / "index"),
     }
@@ -105,18 +112,36 @@ def bits() -> dict[str, list[list[int]]] | None:
     return found
 
 
-def random_model(folder: Path) -> dict[str, Any]:
-    """Save a model unlike the included one, in float16, and compute vectors: odd sizes do not fill the vectors of C."""
+def random_model(folder: Path, softmax: SoftmaxConfig | None = None, storage: Storage = "float16") -> dict[str, Any]:
+    """Save a model unlike the included one, and compute with it: odd sizes do not fill the vectors of C.
+
+    One whose softmax is tied has a word table next to the characters.
+    """
+    vocabulary = Vocabulary([*SPECIALS, *dict.fromkeys(SENTENCES[0])])
+    is_tied = softmax is not None and softmax.kind == "tied"
     cnn = CharCNNConfig(((1, 5), (3, 6)), char_dim=3, n_highway=2, activation="tanh", max_chars=11)
     config = BiLMConfig(
-        cnn, projection_dim=11, hidden_dim=11, n_layers=3, cell_clip=None, projection_clip=None, skip_connections=False,
-        bidirectional=False, backward_only=True,
+        cnn, word_features=WordFeaturesConfig(len(vocabulary), 11) if is_tied else None, projection_dim=11,
+        hidden_dim=11, n_layers=3, cell_clip=None, projection_clip=None, skip_connections=False, bidirectional=False,
+        backward_only=True,
     )  # fmt: skip
     generator = np.random.default_rng(0)
-    arrays = {name: generator.normal(0, 0.4, shape).astype(np.float32) for name, shape in tensor_shapes(config).items()}
-    save_model(PretrainedBiLM(Weights(config, arrays), "elmokit"), folder, storage="float16")
-    elmo = Elmo.from_pretrained(folder)
-    return {"model": str(folder), "layers": [array.ravel().tolist() for array in elmo.embed(SENTENCES)]}
+
+    def draw(shapes: Mapping[str, Shape]) -> dict[str, Floats]:
+        return {name: generator.normal(0, 0.4, shape).astype(np.float32) for name, shape in shapes.items()}
+
+    arrays, own = draw(tensor_shapes(config)), None
+    if softmax is not None:
+        tensors = draw(softmax.tensor_shapes(len(vocabulary), config.projection_dim))
+        table = (arrays, config.word_table) if config.word_table else None
+        own = WordSoftmax(softmax, tensors, len(vocabulary), table)
+    model = PretrainedBiLM(Weights(config, arrays), "elmokit", softmax=own, vocabulary=vocabulary if own else None)
+    save_model(model, folder, storage=storage)
+    return {
+        "model": str(folder),
+        "layers": [array.ravel().tolist() for array in Elmo.from_pretrained(folder).embed(SENTENCES)],
+        "total_nats": own and [one.total_nats for one in LanguageModel.from_pretrained(folder).surprisal(SENTENCES)],
+    }
 
 
 def tokens() -> list[tuple[str, list[str]]]:
