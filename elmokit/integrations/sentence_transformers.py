@@ -24,7 +24,7 @@ from elmokit.errors import ModelNotFoundError, TextError, needs_extra
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
 from elmokit.formats.save import save_model
-from elmokit.formats.sentence_pooling import SentencePooling
+from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, head_word_id
 from elmokit.network.scalar_mix import MixedLayers, selected_layers
 from elmokit.network.tensors import save_tensors
 from elmokit.text.tokenize import Tokenization, get_tokenizer
@@ -106,8 +106,9 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
 
         Returns:
             ``input_ids``, those of :meth:`elmokit.ElmoModule.ids`, with boundaries; ``attention_mask``
-            ``(batch, time)``, without them; ``token_probabilities`` ``(batch, time)`` if the model has a vocabulary,
-            infinite for tokens that have no part in the vector of a sentence.
+            ``(batch, time)``, without them; and if the model has a vocabulary, both ``(batch, time)``:
+            ``token_probabilities``, infinite for tokens that have no part in the vector of a sentence, and
+            ``token_word_ids``, the words whose weights a trained pooling gives them.
 
         Raises:
             TextError: An input is not a string.
@@ -129,7 +130,9 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
             # Losses that cut a batch into smaller ones keep only tensors, so the tokens themselves cannot be passed on.
             self._probability = self._probability or word_probability(self.elmo.model)
             probabilities = torch.zeros(features["attention_mask"].shape)
-            for row, tokens in zip(probabilities, sentences, strict=True):
+            word_ids = torch.zeros(features["attention_mask"].shape, dtype=torch.int64)
+            for row, id_row, tokens in zip(probabilities, word_ids, sentences, strict=True):
+                id_row[: len(tokens)] = torch.tensor([head_word_id(token, vocabulary) for token in tokens])
                 # Infinite: without weight, as in SentenceEmbedder.
                 row[: len(tokens)] = torch.tensor(
                     [
@@ -138,6 +141,7 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
                     ]
                 )
             features["token_probabilities"] = probabilities.to(ids.device)
+            features["token_word_ids"] = word_ids.to(ids.device)
         return features
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
@@ -189,19 +193,20 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
 
 
 class ElmoPooling(Module):  # type: ignore[misc]
-    """Sentence vectors as :class:`elmokit.SentenceEmbedder` computes them: a weighted mean, then the whitening.
+    """Sentence vectors as :class:`elmokit.SentenceEmbedder` computes them: a weighted mean, then a linear map.
 
-    :meth:`from_elmo` creates it with the pooling and whitening that a model stores. It reads ``all_layer_embeddings``
-    and adds ``sentence_embedding``. The whitening consists of parameters, which are trained;
-    ``requires_grad_(False)`` keeps them as they are.
+    :meth:`from_elmo` creates it with the pooling and whitening that a model stores, or with the head that was trained
+    on pairs of sentences. It reads ``all_layer_embeddings`` and adds ``sentence_embedding``. The map and the weights of
+    words are parameters, which are trained; ``requires_grad_(False)`` keeps them as they are.
 
     Args:
         weighting, layers, smoothing: As in :class:`elmokit.SentencePooling`.
         input_dim: Number of dimensions of the weighted mean.
-        output_dim: Number of dimensions of the whitened vectors. None: no whitening.
+        output_dim: Number of dimensions of the mapped vectors. None: no map.
+        n_words: Number of words with a weight of their own, those of the model's vocabulary. None: no such weights.
     """
 
-    config_keys = ("weighting", "layers", "smoothing", "input_dim", "output_dim")
+    config_keys = ("weighting", "layers", "smoothing", "input_dim", "output_dim", "n_words")
 
     def __init__(
         self,
@@ -210,37 +215,48 @@ class ElmoPooling(Module):  # type: ignore[misc]
         smoothing: float,
         input_dim: int,
         output_dim: int | None = None,
+        n_words: int | None = None,
     ) -> None:
         super().__init__()
         # A loaded config has lists, since JSON has no tuples.
         self.pooling = SentencePooling(weighting, tuple(layers) if isinstance(layers, list) else layers, smoothing)
-        self.input_dim, self.output_dim = input_dim, output_dim
+        self.input_dim, self.output_dim, self.n_words = input_dim, output_dim, n_words
+        if n_words is not None:
+            self.word_weights = nn.Parameter(torch.ones(n_words))
         if output_dim is not None:
             self.mean = nn.Parameter(torch.zeros(input_dim))
             self.projection = nn.Parameter(torch.zeros(input_dim, output_dim))
 
     @classmethod
-    def from_elmo(cls, elmo: Elmo | ElmoModule, pooling: SentencePooling | None = None) -> ElmoPooling:
+    def from_elmo(
+        cls, elmo: Elmo | ElmoModule, pooling: SentencePooling | Literal["trained"] | None = None
+    ) -> ElmoPooling:
         """Create the pooling for a model.
 
         Args:
             elmo: The model, such as ``ElmoEmbeddings().elmo``.
             pooling: The layers and weights, without whitening. None: those that are stored with the model, and its
-                whitening; or layer 0 with "sif" if it stores none.
+                whitening; or layer 0 with "sif" if it stores none. "trained": the head that was trained on pairs of
+                sentences.
 
         Raises:
-            ConfigError: A layer does not exist; or the weighting is "sif" and the model has no vocabulary.
+            ConfigError: A layer does not exist; the weighting is "sif" and the model has no vocabulary; or the pooling
+                is "trained" and the model stores no head.
         """
-        embedder = SentenceEmbedder(elmo.elmo if isinstance(elmo, ElmoModule) else elmo, pooling)
-        used, whitening = embedder.pooling, embedder.linear_map
+        plain = elmo.elmo if isinstance(elmo, ElmoModule) else elmo
+        if pooling == "trained":
+            embedder = SentenceEmbedder.by_name(plain, pooling)
+        else:
+            embedder = SentenceEmbedder(plain, pooling)
+        used, linear_map = embedder.pooling, embedder.linear_map
         input_dim = used.dim(elmo.n_layers, elmo.output_dim)
-        module = cls(
-            used.weighting, used.layers, used.smoothing, input_dim, None if whitening is None else embedder.dim
-        )
-        if whitening is not None:
+        n_words = len(linear_map.word_weights) if isinstance(linear_map, SentenceHead) else None
+        output_dim = None if linear_map is None else embedder.dim
+        module = cls(used.weighting, used.layers, used.smoothing, input_dim, output_dim, n_words)
+        if linear_map is not None:
             with torch.no_grad():
-                module.mean.copy_(torch.from_numpy(whitening.mean))
-                module.projection.copy_(torch.from_numpy(whitening.projection))
+                for name, array in linear_map.tensors().items():
+                    module.get_parameter(name).copy_(torch.from_numpy(array))
         return module
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
@@ -251,6 +267,8 @@ class ElmoPooling(Module):  # type: ignore[misc]
         weights = mask
         if self.pooling.weighting == "sif":
             weights = mask * self.pooling.sif_weight(features["token_probabilities"].to(layers.dtype))
+        if self.n_words is not None:
+            weights = weights * self.word_weights[features["token_word_ids"]]
         # An empty sentence has no weights; its vector is zero, as in SentenceEmbedder.
         weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
         # "...": several layers are concatenated, one after the other.
@@ -268,10 +286,10 @@ class ElmoPooling(Module):  # type: ignore[misc]
         """Return the arguments that create this module."""
         used = self.pooling
         settings = {"weighting": used.weighting, "layers": used.layers, "smoothing": used.smoothing}
-        return {**settings, "input_dim": self.input_dim, "output_dim": self.output_dim}
+        return {**settings, "input_dim": self.input_dim, "output_dim": self.output_dim, "n_words": self.n_words}
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
-        """Save the settings and the whitening."""
+        """Save the settings and the parameters."""
         self.save_config(output_path)
         save_tensors(self.state_dict(), Path(output_path) / TENSORS)
 

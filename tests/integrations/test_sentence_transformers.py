@@ -13,6 +13,7 @@ import torch
 
 from elmokit import Elmo, PretrainedBiLM, SentenceEmbedder, SentencePooling
 from elmokit.errors import ConfigError, TextError
+from elmokit.formats.sentence_pooling import SentenceHead
 from tests.conftest import aligned_model, random_model
 from tests.helpers.hosts import need_host
 
@@ -86,6 +87,24 @@ def test_elmo_pooling_equals_the_sentence_embedder(pooling: SentencePooling | No
     expected = SentenceEmbedder(elmo.elmo, pooling).embed(TOKENS)
     np.testing.assert_allclose(model.encode(TEXTS), expected, atol=1e-5)
     assert model.get_embedding_dimension() == expected.shape[1]
+
+
+def test_the_trained_head_of_a_model_gives_the_vectors_of_the_sentence_embedder(tmp_path: Path) -> None:
+    model = whitened_model()
+    assert model.whitening is not None
+    assert model.vocabulary is not None
+    weights = np.linspace(0.5, 2, len(model.vocabulary), dtype=np.float32)
+    with pytest.raises(ConfigError, match="stores no head"):
+        ElmoPooling.from_elmo(ElmoEmbeddings(model).elmo, "trained")
+    whitening = model.whitening
+    model = model.replace(
+        sentence_head=SentenceHead(whitening.pooling, whitening.mean, whitening.projection, word_weights=weights)
+    )
+    elmo = ElmoEmbeddings(model)
+    network = transformer(elmo, ElmoPooling.from_elmo(elmo.elmo, "trained"))
+    expected = SentenceEmbedder.by_name(Elmo(model), "trained").embed(TOKENS)
+    np.testing.assert_allclose(network.encode(TEXTS), expected, atol=1e-5)
+    np.testing.assert_array_equal(encode_in_another_process(network, tmp_path), network.encode(TEXTS))
 
 
 def test_vectors_of_an_aligned_model_are_aligned() -> None:

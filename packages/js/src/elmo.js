@@ -40,6 +40,7 @@ export class Elmo {
   #start;
   #softmax = null;
   #pooling;
+  #trained;
 
   /** Use `Elmo.load`. */
   constructor(parts) {
@@ -51,6 +52,7 @@ export class Elmo {
     this.#engine = parts.engine;
     this.#softmax = parts.softmax;
     this.#pooling = parts.pooling;
+    this.#trained = parts.trained;
     this.#start = parts.start ?? this.#stateAfterAnEmptySentence();
   }
 
@@ -68,12 +70,13 @@ export class Elmo {
     const text = (bytes) => new TextDecoder("utf-8", { fatal: true }).decode(bytes);
     const content = JSON.parse(text(await read("config.json")));
     const config = readConfig(content, new URL("config.json", folder).href);
-    const [library, weights, softmaxFile, words, whitening] = await Promise.all([
+    const [library, weights, softmaxFile, words, whitening, head] = await Promise.all([
       openLibrary(wasm),
       read("model.safetensors"),
       predicts && content.softmax ? optional("softmax.safetensors") : null,
       optional("vocab.txt"),
       content.sentence_pooling ? read("whitening.safetensors") : null,
+      content.sentence_head ? read("sentence_head.safetensors") : null,
     ]);
     const tensors = new Tensors(weights, "model.safetensors");
     tensors.check(tensorShapes(config));
@@ -91,7 +94,8 @@ export class Elmo {
       engine: new Engine(library, config, tensors, lowest),
       start: startState(start, tensors, config),
       softmax: softmaxFile && openSoftmax(library, softmaxFile, tensors, content.softmax, vocabulary, config),
-      pooling: new SentencePooling(content.sentence_pooling, whitening && new Tensors(whitening, "whitening.safetensors"), vocabulary),
+      pooling: openPooling(content.sentence_pooling, whitening, "whitening.safetensors", vocabulary),
+      trained: head && openPooling(content.sentence_head, head, "sentence_head.safetensors", vocabulary),
     });
   }
 
@@ -166,11 +170,13 @@ export class Elmo {
   }
 
   /** Compute one vector per sentence; see index.d.ts. */
-  sentenceVectors(sentences) {
-    const checked = checkSentences(sentences).map((tokens) => this.#pooling.foldQuotes(tokens));
-    const layers = this.#pooling.layers(this.nLayers);
+  sentenceVectors(sentences, { trained = false } = {}) {
+    const pooling = trained ? this.#trained : this.#pooling;
+    if (!pooling) throw new Error("The model stores no head that was trained on pairs of sentences. Leave { trained: true } out.");
+    const checked = checkSentences(sentences).map((tokens) => pooling.foldQuotes(tokens));
+    const layers = pooling.layers(this.nLayers);
     const found = this.#compute(checked, layers, 1);
-    return checked.map((tokens, at) => this.#pooling.pool(tokens, found[at], layers.length, this.dim));
+    return checked.map((tokens, at) => pooling.pool(tokens, found[at], layers.length, this.dim));
   }
 
   /** Compute layers of sentences in batches, `(wanted, positions, dim)` each, without `nEdges` positions at both ends. */
@@ -269,6 +275,10 @@ export class Elmo {
     });
     return Object.fromEntries(found);
   }
+}
+
+function openPooling(settings, bytes, name, vocabulary) {
+  return new SentencePooling(settings, bytes && new Tensors(bytes, name), vocabulary);
 }
 
 function openSoftmax(library, bytes, model, { kind }, vocabulary, { dim }) {

@@ -102,8 +102,9 @@ export class Elmo {
   /**
    * Compute one vector per sentence, whitened if the model stores a whitening; compare them by their cosine. Frequent words
    * have less weight, and punctuation none.
+   * @param options.trained Use the head that the model stores instead, which was trained on pairs of sentences.
    */
-  sentenceVectors(sentences: readonly Sentence[]): Float32Array[];
+  sentenceVectors(sentences: readonly Sentence[], options?: { trained?: boolean }): Float32Array[];
 }
 
 /** The words of a softmax; the id of a word is its index. */

@@ -1,4 +1,4 @@
-// One vector per sentence: a weighted mean of token vectors, whitened if the model stores a whitening.
+// One vector per sentence: a weighted mean of token vectors, and a linear map of it if the model stores one.
 
 const DEFAULTS = { weighting: "sif", layers: 0, smoothing: 3e-4 };
 const TREEBANK_QUOTES = { "``": '"', "''": '"' };
@@ -12,18 +12,20 @@ export class SentencePooling {
   #mean = null;
   #projection = null;
   #nComponents = 0;
+  #wordWeights = null;
 
   /**
-   * @param {Object|undefined} settings `sentence_pooling` of config.json.
-   * @param {import("./files.js").Tensors|null} whitening
+   * @param {Object|undefined} settings `sentence_pooling` or `sentence_head` of config.json.
+   * @param {import("./files.js").Tensors|null} map A whitening; or a head that was trained on pairs, which weights words, too.
    * @param {import("./vocabulary.js").Vocabulary|null} vocabulary For the frequencies of words.
    */
-  constructor(settings, whitening, vocabulary) {
+  constructor(settings, map, vocabulary) {
     this.#settings = { ...DEFAULTS, ...settings };
     this.#vocabulary = vocabulary;
-    if (!whitening) return;
-    this.#mean = whitening.read("mean");
-    this.#projection = whitening.read("projection");
+    if (!map) return;
+    this.#mean = map.read("mean");
+    this.#projection = map.read("projection");
+    this.#wordWeights = map.readIfPresent("word_weights");
     this.#nComponents = this.#projection.length / this.#mean.length;
   }
 
@@ -63,10 +65,10 @@ export class SentencePooling {
         for (let at = 0; at < dim; at++) mean[to + at] += share * vectors[first + at];
       });
     }
-    return tokens.length ? this.#whitened(mean) : new Float32Array(this.#nComponents || mean.length);
+    return tokens.length ? this.#mapped(mean) : new Float32Array(this.#nComponents || mean.length);
   }
 
-  #whitened(mean) {
+  #mapped(mean) {
     if (!this.#mean) return Float32Array.from(mean);
     const sums = new Float64Array(this.#nComponents);
     for (let at = 0; at < mean.length; at++) {
@@ -82,13 +84,20 @@ export class SentencePooling {
     return tokens.map((token) => (onlyWords && !LETTER_OR_DIGIT.test(token) ? 0 : this.#weight(token)));
   }
 
-  /** Frequent words say little: a / (a + p). A word is at least as frequent as its lower-case form. */
   #weight(token) {
-    const { weighting, smoothing } = this.#settings;
-    if (weighting === "mean") return 1;
+    const { weighting } = this.#settings;
     const vocabulary = this.#vocabulary;
-    if (!vocabulary) throw new Error("Sentence vectors of this model need word frequencies, and it has no vocab.txt.");
-    const probability = Math.max(vocabulary.probability(token), vocabulary.probability(token.toLowerCase()));
-    return smoothing / (smoothing + probability);
+    if (!vocabulary && (weighting !== "mean" || this.#wordWeights)) {
+      throw new Error("Sentence vectors of this model need word frequencies, and it has no vocab.txt.");
+    }
+    const lower = token.toLowerCase();
+    const trained = this.#wordWeights?.[vocabulary.id(vocabulary.ids.has(lower) ? lower : token)] ?? 1;
+    return weighting === "mean" ? trained : trained * this.#rareness(token, lower);
+  }
+
+  /** Frequent words say little: a / (a + p). A word is at least as frequent as its lower-case form. */
+  #rareness(token, lower) {
+    const { smoothing } = this.#settings;
+    return smoothing / (smoothing + Math.max(this.#vocabulary.probability(token), this.#vocabulary.probability(lower)));
   }
 }

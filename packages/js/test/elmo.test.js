@@ -68,10 +68,12 @@ for (const [precision, tolerance] of [["float32", 1e-5], ["int8", 0.05]]) {
     });
 
     test("has the sentence vectors of the library", () => {
-      elmo.sentenceVectors(sentences).forEach((vector, number) => {
-        // A whitening multiplies small differences.
-        assertClose(vector, wanted.sentence_vectors[number], 10 * tolerance, `sentence ${number}`);
-      });
+      for (const [trained, vectors] of [[false, wanted.sentence_vectors], [true, wanted.trained_vectors]]) {
+        elmo.sentenceVectors(sentences, { trained }).forEach((vector, number) => {
+          // A linear map multiplies small differences.
+          assertClose(vector, vectors[number], 10 * tolerance, `sentence ${number}`);
+        });
+      }
     });
 
     test("has the bits of the same C functions outside of WebAssembly", { skip: !expected.bits && "no plain C here" }, () => {
@@ -99,6 +101,7 @@ test("a model of another shape, in float16, without a start state and a softmax"
     assertClose(data, expected.random.layers[number], 1e-5, `sentence ${number}`);
   });
   assert.throws(() => elmo.surprisal(sentences), /no softmax/);
+  assert.throws(() => elmo.sentenceVectors(sentences, { trained: true }), /stores no head/);
 });
 
 for (const [kind, what] of [

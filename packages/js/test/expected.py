@@ -88,6 +88,7 @@ def computed(precision: Precision) -> dict[str, Any]:
             if (found := lm.substitutes(sentence, 1, direction, 6, special_words=special))
         ],
         "sentence_vectors": SentenceEmbedder(elmo).embed(SENTENCES).tolist(),
+        "trained_vectors": SentenceEmbedder.by_name(elmo, "trained").embed(SENTENCES).tolist(),
     }
 
 
