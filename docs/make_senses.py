@@ -80,7 +80,7 @@ def panel(
         cosines: The mean cosine of two occurrences of one sense, and of different senses.
     """
     center, middle = left + PANEL_WIDTH / 2, top + 24 + PANEL_HEIGHT / 2
-    title = "spelling only, no context" if layer == 0 else "context from both sides"
+    title = "the word alone, no context" if layer == 0 else "context from both sides"
     elements = [
         text(center, top + 12, f'<tspan font-weight="700">Layer {layer}</tspan>: {title}'),
         f'<rect x="{left + 0.5}" y="{top + 24.5}" width="{PANEL_WIDTH - 1}" height="{PANEL_HEIGHT - 1}" rx="10" '

@@ -45,7 +45,7 @@ export async function showLayers(panel, state, change, examples) {
     show: () =>
       panel.replaceChildren(
         element("h2", {}, "What each layer knows"),
-        element("p", { class: "lead" }, "The lowest layer sees only how a word is spelled. The layers above it read the sentence: in most ELMo models grammar comes first, and meaning on top."),
+        element("p", { class: "lead" }, "The lowest layer sees only the word itself. The layers above it read the sentence: in most ELMo models grammar comes first, and meaning on top."),
         element("div", { class: "columns charts" }, ...figures),
         element("h2", {}, "So which layer should I take?"),
         ...advice(mix, measured),

@@ -61,7 +61,7 @@ export async function showSenses(panel, state, remember) {
   const show = () => {
     panel.replaceChildren(
       element("h2", {}, `“${word}” in ${items.length} sentences`),
-      element("p", { class: "lead" }, "Points that are close have similar vectors. Layer 0 sees only the spelling; the layers above it read the sentence."),
+      element("p", { class: "lead" }, "Points that are close have similar vectors. Layer 0 sees only the word; the layers above it read the sentence."),
       element("div", { class: "row between" }, layers, note),
       element("div", { class: "stage" }, figure, element("div", {}, ...groups.map((_, sense) => list(items, sense, lit)))),
       element(
@@ -109,7 +109,7 @@ function about(matrix, layer, items) {
   if (all > 0.9995) return "No context yet: one vector for all of them.";
   const same = mean((a, b) => a.sense === b.sense);
   const other = mean((a, b) => a.sense !== b.sense);
-  const context = layer ? "" : "No context yet, but other spellings. ";
+  const context = layer ? "" : "No context yet, but other forms of the word. ";
   if (same === null || other === null) return `${context}Mean cosine of two uses: ${all.toFixed(2)}.`;
   return `${context}Mean cosine of two uses with the same sense: ${same.toFixed(2)}, with different senses: ${other.toFixed(2)}.`;
 }

@@ -62,7 +62,7 @@ export class Elmo {
    * @param {Object} [options] See index.d.ts.
    * @returns {Promise<Elmo>}
    */
-  static async load(source = MODEL, { precision, start = "warm", predicts = true, wasm } = {}) {
+  static async load(source = MODEL, { precision, start = "warm", predicts = true, trained = true, wasm } = {}) {
     if (!["warm", "zero"].includes(start)) throw new Error(`start is '${start}'. Choose 'warm' or 'zero'.`);
     const folder = directoryUrl(source);
     const read = (name) => readBytes(new URL(name, folder));
@@ -76,7 +76,7 @@ export class Elmo {
       predicts && content.softmax ? optional("softmax.safetensors") : null,
       optional("vocab.txt"),
       content.sentence_pooling ? read("whitening.safetensors") : null,
-      content.sentence_head ? read("sentence_head.safetensors") : null,
+      trained && content.sentence_head ? read("sentence_head.safetensors") : null,
     ]);
     const tensors = new Tensors(weights, "model.safetensors");
     tensors.check(tensorShapes(config));
