@@ -107,10 +107,12 @@ class TorchFile:
             raise ValueError(f"storage {key} has {stop - start:,} bytes, and its tensor needs {n_numbers:,} numbers")
         if 0 in tensor.shape:
             return np.empty(tensor.shape, np.float32 if kind == _BFLOAT16 else dtype)
-        numbers = np.frombuffer(self._map, dtype, n_numbers, start)[tensor.offset :]
+        numbers = np.frombuffer(self._map, dtype, n_numbers, start)
         strides = [stride * dtype.itemsize for stride in tensor.strides]
-        # Within the storage: checked when the pickle was read.
-        array = np.lib.stride_tricks.as_strided(numbers, tensor.shape, strides, writeable=False).copy(order="C")
+        # Within the storage: checked when the pickle was read, and here. `as_strided` checks nothing, and crashes NumPy 1
+        # if there are more dimensions than it knows.
+        offset = tensor.offset * dtype.itemsize
+        array = np.ndarray(tensor.shape, dtype, numbers, offset, strides).copy(order="C")
         return (array.astype(np.uint32) << 16).view(np.float32) if kind == _BFLOAT16 else array
 
     def _open_zip(self, file: IO[bytes]) -> Any:
