@@ -109,8 +109,8 @@ class TorchFile:
             return np.empty(tensor.shape, np.float32 if kind == _BFLOAT16 else dtype)
         numbers = np.frombuffer(self._map, dtype, n_numbers, start)
         strides = [stride * dtype.itemsize for stride in tensor.strides]
-        # Within the storage: checked when the pickle was read, and here. `as_strided` checks nothing, and crashes NumPy 1
-        # if there are more dimensions than it knows.
+        # Within the storage: checked when the pickle was read, and here. `as_strided` checks nothing, and crashes
+        # NumPy 1 if there are more dimensions than it knows.
         offset = tensor.offset * dtype.itemsize
         array = np.ndarray(tensor.shape, dtype, numbers, offset, strides).copy(order="C")
         return (array.astype(np.uint32) << 16).view(np.float32) if kind == _BFLOAT16 else array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from elmokit.errors import OutputError
@@ -17,9 +18,9 @@ def cache_dir() -> Path:
             raise OutputError(f"ELMOKIT_CACHE is {chosen!r}, but that user does not exist. Use a full path.") from None
     import platformdirs  # here, because an installed wheel with a model of one's own needs no cache
 
-    try:
-        return platformdirs.user_cache_path("elmokit", appauthor=False)
-    except RuntimeError:  # a user id without an entry in the password database, as in some containers
-        raise OutputError(
-            "There is no home directory for the cache. Set ELMOKIT_CACHE to a writable directory."
-        ) from None
+    # A user id without an entry in the password database, as in some containers, has no home. platformdirs 4.0 then
+    # returns a directory named ~.
+    with suppress(RuntimeError):
+        if (path := platformdirs.user_cache_path("elmokit", appauthor=False)).is_absolute():
+            return path
+    raise OutputError("There is no home directory for the cache. Set ELMOKIT_CACHE to a writable directory.")

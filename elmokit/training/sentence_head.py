@@ -201,4 +201,5 @@ class _Words:
         factors = (log_weights[self._ids[sentences]] * self._is_known[sentences]).exp()
         weights = self._weights[sentences] * factors
         shares = weights / weights.sum(dim=1, keepdim=True)
-        return F.embedding_bag(sentences, self._vectors, mode="sum", per_sample_weights=shares, padding_idx=0)
+        # Not `embedding_bag`, which would take less memory: PyTorch 2.4 cannot differentiate it by the weights alone.
+        return torch.einsum("sw,swd->sd", shares, self._vectors[sentences])

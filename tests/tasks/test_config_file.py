@@ -204,7 +204,7 @@ def test_a_library_next_to_the_config_is_read(tmp_path: Path) -> None:
         ('{model: import "gone.libsonnet"}', "gone.libsonnet"),
         ("{[std.toString(n)]: std.extVar('V%d' % n) for n in std.range(1, 11)}", "more than 10 external variables"),
         ("local f(n) = if n == 0 then 1 else [f(n - 1)]; {a: f(120)}", "nested more than 100 deep"),
-        ("[" * 100_000, "depth|deep"),
+        ("[" * 100_000, "depth|deep|the evaluator failed"),
     ],
 )
 def test_jsonnet_that_cannot_be_evaluated_is_rejected(tmp_path: Path, text: str, message: str) -> None:
