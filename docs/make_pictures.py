@@ -199,20 +199,14 @@ def draw_layers() -> None:
 
 
 def draw_training() -> None:
-    """Plot the perplexity of ``en-mini`` during the stages of its training (``results/en-mini-training.md``)."""
+    """Plot the perplexity of ``en-mini`` during the last stage of its training (``results/en-mini-training.md``)."""
     header, *rows = _table("en-mini-training.md", "predictions")
-    curves: dict[str, list[tuple[float, float]]] = {"forward": [], "backward": []}
-    for column, name in enumerate(header[1:], start=1):
-        stage, _, direction = name.partition(", ")
-        length = _number(stage.partition("(")[2])
-        curve = curves[direction]
-        start = curve[-1][0] if curve else 0.0
-        points = [(row[0], float(row[column])) for row in rows if row[column]]
-        curve += [(start + (length if at == "end" else _number(at)), value) for at, value in points]
+    millions = [_number(row[0]) for row in rows]
+    curves = {name: [float(row[column]) for row in rows] for column, name in enumerate(header[1:], start=1)}
     with styled_figure(4.6, 2.5) as figure:
         axes = figure.subplots()
         for (name, curve), line in zip(curves.items(), LINES, strict=False):
-            axes.plot(*zip(*curve, strict=True), label=name, **line)
+            axes.plot(millions, curve, label=name, **line)
         axes.set(xlabel="predictions per direction (million)", ylabel="held-out perplexity")
         axes.legend()
         _save(figure, "training")

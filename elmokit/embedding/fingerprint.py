@@ -30,7 +30,7 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
         # A start state that is not stored follows from the weights; its last bits depend on the machine, so it is
         # left out.
         "start": "one empty sentence" if start == "warm" and model.start_state is None else start,
-        "words": None if model.config.n_words is None or model.vocabulary is None else model.vocabulary.words,
+        "words": None if model.config.word_table is None or model.vocabulary is None else model.vocabulary.words,
         "lexicon": None if model.lexicon is None else to_dict(model.lexicon),
     }
     digest.update(json.dumps(facts, sort_keys=True).encode("utf-8", "surrogatepass"))

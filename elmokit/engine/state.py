@@ -11,6 +11,8 @@ from elmokit.engine.config import BiLMConfig
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
+IntegerRows = tuple[NDArray[np.int8], Floats]
+"""A matrix as integers, and the scale of each row."""
 
 
 class State(NamedTuple):

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elmokit.engine.config import BiLMConfig, CharCNNConfig
 from elmokit.engine.library import Library, address, check, open_packed, pointers
 from elmokit.engine.network import as_rows, read_weights
 from elmokit.engine.precision import Precision
-from elmokit.engine.state import Floats, Ids
+from elmokit.engine.state import Floats, Ids, IntegerRows
 
 WORD_FEATURES = "word_embedding.weight"  # within the token layer: the word table of a model that also reads characters
 
@@ -22,7 +21,7 @@ WORD_FEATURES = "word_embedding.weight"  # within the token layer: the word tabl
 class HasIntegers(Protocol):
     """Weights of which some are stored as integers with scales."""
 
-    def integers(self, name: str) -> tuple[NDArray[np.int8], Floats] | None:
+    def integers(self, name: str) -> IntegerRows | None:
         """Return a tensor's integers and the scale of each row; None if it is stored otherwise."""
 
 
@@ -87,7 +86,7 @@ class _TokenFields:
         self,
         config: BiLMConfig,
         weights: Mapping[str, Floats],
-        integers: tuple[NDArray[np.int8], Floats] | None,  # the word table with its scales, if not among the weights
+        integers: IntegerRows | None,  # the word table with its scales, if not among the weights
     ) -> None:
         self.values: dict[str, Any] = {"output_dim": config.projection_dim}
         self._weights, self._integers = weights, integers

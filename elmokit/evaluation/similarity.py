@@ -131,8 +131,20 @@ class SimilarityResult(ResultGroup[FileSimilarity]):
         return " ".join(self.notes(name))
 
     def headlines(self) -> list[tuple[str, str]]:
-        """Return the best correlation on each file."""
-        return [(f"similarity, {name}, best pooling", f"{self.best(name).spearman:.3f}") for name in self.results]
+        """Return the best correlation on each file, and beside it that of a head, which was trained on such pairs."""
+        found: list[tuple[str, str]] = []
+        for name, result in self.results.items():
+            heads = [score.spearman for score in result.poolings if score.weighting == STORED[1]]
+            others = [score.spearman for score in result.poolings if score.weighting != STORED[1]]
+            found += [
+                (f"similarity, {name}, {what}", f"{max(scores):.3f}")
+                for what, scores in (
+                    ("best untrained pooling" if heads else "best pooling", others),
+                    (STORED[1], heads),
+                )
+                if scores
+            ]
+        return found
 
     @property
     def figure_size(self) -> tuple[float, float]:

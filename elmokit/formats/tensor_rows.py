@@ -13,12 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.engine.config import FORGET_OFFSET, Shape
-from elmokit.engine.state import Floats
+from elmokit.engine.state import Floats, IntegerRows
 from elmokit.errors import FormatError, TensorMismatchError
 
 Array = NDArray[Any]
-IntegerRows = tuple[NDArray[np.int8], Floats]
-"""A matrix as integers, and the scale of each row."""
 SHOWN = 5
 """How many tensors an error lists of each kind."""
 

@@ -33,9 +33,7 @@ class TokenLayerWeights(NamedTuple):
     # (2 * features, features), (2 * features,): the transform, then the gate of the transformed branch
     highways: Sequence[tuple[Tensor, Tensor]]
     projection: tuple[Tensor, Tensor] | None  # (output_dim, features), (output_dim,)
-    words: Tensor | None = (
-        None  # (rows, word_dim); with it, features are those of a word before those of its characters
-    )
+    words: Tensor | None = None  # (rows, word_dim); the numbers of a word come before its other features
 
 
 def zero_padded_embedding(n_rows: int, dim: int) -> nn.Embedding:

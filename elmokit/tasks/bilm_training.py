@@ -61,7 +61,7 @@ def copy_for_training(elmo: Elmo) -> ElmoModule:
     model = elmo.model.replace(
         weights=copy.deepcopy(elmo.model.bilm),
         softmax=None,
-        vocabulary=elmo.model.vocabulary if elmo.model.config.n_words is not None else None,
+        vocabulary=elmo.model.vocabulary if elmo.model.config.word_table is not None else None,
         # A model that stores none would get another one from the trained weights when it is opened.
         start_state=elmo.start_state if elmo.start == "warm" else elmo.model.start_state,
     )

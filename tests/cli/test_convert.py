@@ -155,7 +155,7 @@ def test_the_precision_of_a_converted_model_is_kept_until_another_is_given(shell
 
 def test_whiten_stores_a_whitening_of_sentence_vectors(shell: Shell, folder: Path) -> None:
     Path("text.txt").write_text("the cat sat .\nthe dog ran .\na mat\n", encoding="utf-8")
-    ran = shell("convert", "en-mini", "whitened", "--whiten", "text.txt")
+    ran = shell("convert", "model", "whitened", "--whiten", "text.txt", "--calibrate", "text.txt")
     assert ran.code == 0, ran.err
     assert SentenceEmbedder.from_pretrained("whitened").linear_map is not None
     ran = shell("convert", "whitened", "plain.hdf5")

@@ -197,12 +197,10 @@ def test_one_token_repeated_makes_a_model_amplify_any_small_change_so_also_round
     with torch.no_grad():
         for parameter in changed.model.bilm.directions.parameters():
             parameter.mul_(1 + 0.01 * torch.randn_like(parameter))
-    repeated, ordinary = lowest_cosines(changed)
-    assert repeated < 0.7
-    assert ordinary > 0.99
-    repeated, ordinary = lowest_cosines(Elmo.from_pretrained(precision="int8"))
-    assert repeated > 0.3
-    assert ordinary > 0.99
+    for elmo in (changed, Elmo.from_pretrained(precision="int8")):
+        repeated, ordinary = lowest_cosines(elmo)
+        assert ordinary > 0.99
+        assert 1 - repeated > 10 * (1 - ordinary)
 
 
 def test_a_step_is_rounded_no_more_on_a_repeated_token_than_in_a_text() -> None:
