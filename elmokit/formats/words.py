@@ -116,7 +116,7 @@ def with_token_embeddings(model: PretrainedBiLM, path: str | Path, vocabulary: s
     # reads words maps them to `<UNK>`, or refuses them if its list has none.
     path = Path(path)
     config = model.config
-    if config.word_table is not None and config.word_features is not None:
+    if config.word_features is not None:
         raise ConfigError(f"{model.source} has a word table of its own: it needs no token embeddings from {path}.")
     table = read_embeddings(path, config.projection_dim)
     words_path = find_vocabulary(path) if vocabulary is None else Path(vocabulary)
@@ -126,7 +126,7 @@ def with_token_embeddings(model: PretrainedBiLM, path: str | Path, vocabulary: s
             "give it as vocabulary."
         )
     rows_of = f"the dataset 'embedding' of {path}"
-    if config.n_words is None and config.word_features is None:
+    if config.n_words is None:
         words = read_words(words_path)
         if len(words) != len(table):
             row_vocabulary(words_path, len(table), rows_of)  # raises the error

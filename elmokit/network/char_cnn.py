@@ -366,8 +366,7 @@ class WordCharLayer(NativeTokenLayer):
         Returns:
             ``(tokens, output_dim)``
         """
-        native = None if self.chars is None else self.run_native(ids)
-        if native is not None:
+        if (native := self.run_native(ids)) is not None:
             return native
         features = [self.word_embedding(ids[:, 0])]  # (tokens, word_dim)
         if self.chars is not None:

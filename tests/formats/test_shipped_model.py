@@ -50,7 +50,7 @@ def test_it_predicts_from_the_boundary_state_nearly_as_well_as_from_its_own() ->
     for ours, other in zip(own.per_direction, boundary.per_direction, strict=True):
         assert (
             other < 1.2 * ours
-        )  # measured: 1.14; after sixteen empty sentences the backward one is at 1.7 times its own
+        )  # measured: 1.02 and 1.18; after sixteen empty sentences the backward one is at 1.7 times its own
 
 
 @pytest.mark.parametrize(
