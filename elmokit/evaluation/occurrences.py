@@ -33,7 +33,7 @@ from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.evaluation.neighbors import Neighbors, Occurrence, SimilarWord
 from elmokit.evaluation.probe_corpus import model_digest, model_settings, read_chunks, text_digest
 from elmokit.storage.progress import ProgressCallback
-from elmokit.storage.resumable import IfExists, ResumableStore
+from elmokit.storage.resumable import ResumableStore
 from elmokit.storage.store_journal import JOURNAL, StoreContents, read_store
 from elmokit.version import __version__
 
@@ -98,8 +98,7 @@ def build_index(
         "n_layers": elmo.n_layers,
         "dim": elmo.output_dim,
     }
-    if_exists: IfExists = "restart" if overwrite else "resume"
-    with ResumableStore(path, settings, restore=RESTORE, if_exists=if_exists, restart_hint="pass --overwrite") as store:
+    with ResumableStore(path, settings, restore=RESTORE, overwrite=overwrite, restart_hint="pass --overwrite") as store:
         if not store.finished:
             _fill(elmo, sentences(), store, progress)
     return OccurrenceIndex(path)

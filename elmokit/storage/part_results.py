@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from elmokit.errors import OutputError
 from elmokit.storage.bounded import read_bounded
-from elmokit.storage.resumable import IfExists, ResumableStore
+from elmokit.storage.resumable import ResumableStore
 
 FILE = "results.jsonl"
 Value = TypeVar("Value")
@@ -50,9 +50,8 @@ class PartResults:
     ) -> None:
         self._store: ResumableStore | None = None
         if folder is not None:
-            if_exists: IfExists = "restart" if overwrite else "resume"
             hint = "pass --overwrite"
-            self._store = ResumableStore(folder, settings, restore=restore, if_exists=if_exists, restart_hint=hint)
+            self._store = ResumableStore(folder, settings, restore=restore, overwrite=overwrite, restart_hint=hint)
         self._results: dict[str, Any] = {}
         self._open = ExitStack()
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,16 +35,11 @@ from elmokit.errors import LockedError, OutputError
 from elmokit.storage.atomic import sync
 from elmokit.storage.checksums import WrittenExtents
 from elmokit.storage.lock import LOCK, file_lock
+from elmokit.storage.owner import OWNER, Owner
 from elmokit.storage.store_journal import CHECKSUMS, JOURNAL, NEW_JOURNAL, StoreContents, read_journal, write_journal
-
-OWNER = "owner"
-"""The file that names the process that opened a store last: a random number for each time that it is opened."""
 
 COMMIT_SECONDS = 2.0
 """The least time between two timed commits. Waiting for the disk costs time, so not every batch is committed."""
-
-IfExists = Literal["resume", "restart", "refuse"]
-"""What to do with a store that holds committed data: continue it, discard it, or raise an error."""
 
 
 class ResumableStore:
@@ -63,8 +58,7 @@ class ResumableStore:
             settings is rejected, because its data would not match the data still to come. Of several that differ, the
             error names the first.
         restore: For a setting, a function that returns how to get its recorded value again, for the error message.
-        if_exists: What to do if the directory already holds committed data.
-        resume_hint: What the user should do to continue, for error messages.
+        overwrite: Discard what the directory already holds, instead of continuing it.
         restart_hint: What the user should do to start from scratch, for error messages.
         locked_message: The error text if another process is writing to the store.
         wait: Wait for another process that is writing, instead of raising an error.
@@ -72,8 +66,7 @@ class ResumableStore:
 
     Raises:
         LockedError: Another process is writing to the store.
-        OutputError: The directory holds other files; or committed data although ``if_exists`` is "refuse"; or data of
-            other settings; or damaged data.
+        OutputError: The directory holds other files; or data of other settings; or damaged data.
 
     Example:
         >>> with ResumableStore(folder, {"model": fingerprint}) as store:
@@ -93,8 +86,7 @@ class ResumableStore:
         settings: Mapping[str, Any],
         *,
         restore: Mapping[str, Callable[[Any], str]] = {},
-        if_exists: IfExists = "resume",
-        resume_hint: str = "run the same command again",
+        overwrite: bool = False,
         restart_hint: str | None = None,
         locked_message: str | None = None,
         wait: bool = False,
@@ -104,8 +96,7 @@ class ResumableStore:
         # Through JSON, so that the settings compare equal to those of a journal: a tuple, for example, becomes a list.
         self.committed = StoreContents(json.loads(json.dumps(dict(settings))), folder=self.folder)
         self._restore = restore
-        self.if_exists = if_exists
-        self.resume_hint = resume_hint
+        self._overwrite = overwrite
         self.restart_hint = restart_hint or f"delete {self.folder}"
         self._locked_message, self._wait, self._unverified = locked_message, wait, unverified
         self._files: dict[str, IO[bytes]] = {}
@@ -114,8 +105,7 @@ class ResumableStore:
         self._n_commits = 0
         self._committed_at = time.monotonic()
         self._open = contextlib.ExitStack()
-        self._owner = os.urandom(8)
-        self._is_shared = self._is_lost = False
+        self._owner = Owner(self.folder, locked_message)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -155,9 +145,8 @@ class ResumableStore:
             self._close()
             if not self.progress:
                 self._remove()
-            elif self._recorded_owner() == self._owner:
-                with contextlib.suppress(OSError):  # such as a disk that has become read-only
-                    (self.folder / OWNER).unlink()
+            else:
+                self._owner.release()
         if isinstance(error, OSError):
             raise self._failure(error) from error
 
@@ -206,7 +195,7 @@ class ResumableStore:
         # The order matters: data and state first, then the journal that refers to them. If power fails in between, the
         # old journal still describes valid prefixes, because committed data is never overwritten.
         truncate = truncate or {}
-        self._check_owner()
+        self._owner.check()
         for name, size in truncate.items():
             if self.size(name) < size:  # a file that grows must do so before the journal says that it did
                 self._file(name).truncate(size)
@@ -227,10 +216,8 @@ class ResumableStore:
             # Never the name in the journal: that file must stay intact until the journal is replaced.
             self._n_commits += 1 + (self.committed.state_file == f"state-{self._n_commits + 1}")
             state_file = f"state-{self._n_commits}"
-            with (self.folder / state_file).open("wb") as file:
-                file.write(state)
-                file.flush()
-                os.fsync(file.fileno())
+            (self.folder / state_file).write_bytes(state)
+            sync(self.folder / state_file)
         # Before the files are cut: one that is longer than recorded is truncated on resume, a shorter one is an error.
         self._write_journal(
             replace(
@@ -244,7 +231,7 @@ class ResumableStore:
                 state_crc32=zlib.crc32(state or b""),
             )
         )
-        self._check_owner()
+        self._owner.check()
         for name, size in truncate.items():
             self._file(name).truncate(size)
         if finished:
@@ -258,7 +245,7 @@ class ResumableStore:
     def publish(self, name: str, target: Path) -> None:
         """Move a file to its final place, and delete the rest of the store."""
         os.fsync(self._file(name).fileno())
-        self._check_owner()
+        self._owner.check()
         # If the process dies between the move and the removal, the journal shows that the leftovers are not a partial
         # output.
         self._write_journal(replace(self.committed, published=name))
@@ -267,16 +254,16 @@ class ResumableStore:
         (self.folder / name).replace(target)
         sync(target.parent)
         try:
-            self._check_owner()
+            self._owner.check()
         except LockedError:  # the other process may have cut the file before it was moved
             target.replace(self.folder / name)
             raise
-        self._is_shared = False
+        self._owner.is_shared = False  # nobody needs what is left
         self.committed = replace(self.committed, progress={})
 
     def _load(self) -> None:
         """Read the journal and bring the files to the sizes it records."""
-        if self.if_exists == "restart":
+        if self._overwrite:
             recorded = None
             with contextlib.suppress(OutputError):  # a damaged journal does not matter any more
                 self._names.update((read_journal(self.folder) or self.committed).sizes)
@@ -287,17 +274,12 @@ class ResumableStore:
         if recorded is not None and recorded.published is not None and not (self.folder / recorded.published).exists():
             recorded = None
         if recorded is None or not recorded.progress:
-            self._take_ownership()
+            self._owner.take()
             # Replaced and not deleted first: a directory with data but without a journal would not be recognized.
             self._write_journal(self.committed)
             for name in (*self._names, CHECKSUMS):
                 (self.folder / name).unlink(missing_ok=True)
             return
-        if self.if_exists == "refuse":
-            raise OutputError(
-                f"{self.folder} holds the partial output of an interrupted run. To continue it, {self.resume_hint}; "
-                f"to start from scratch, {self.restart_hint}."
-            )
         for name in [*self.settings, *recorded.settings]:
             old, new = recorded.settings.get(name), self.settings.get(name)
             if old != new:
@@ -307,15 +289,12 @@ class ResumableStore:
                     f"from scratch: {self.restart_hint}."
                 )
         if not recorded.finished:
-            self._take_ownership()
+            self._owner.take()
         self.committed = recorded
         # Opened at once, not when first needed, so that a missing or short file is reported before hours of computing.
         for name in recorded.sizes:
             self._file(name)
-        recorded.verify(
-            [name for name in recorded.sizes if name not in self._unverified],
-            f"To start from scratch, {self.restart_hint}.",
-        )
+        self._verify("")
 
     def _refuse_other_files(self) -> None:
         """Protect a directory that is not a store: nothing in it is touched, not even to create the lock."""
@@ -348,37 +327,13 @@ class ResumableStore:
         write_journal(contents)
         self.committed = contents
 
-    # Some network file systems grant every lock, so two machines may write to one store. The one that opened it first
-    # stops when it sees the name of the other, which it cannot do between looking and writing. The other one therefore
-    # compares everything with its checksums before it is done.
-
-    def _take_ownership(self) -> None:
-        try:
-            with (self.folder / OWNER).open("xb") as file:  # of several processes, only one creates it
-                file.write(self._owner)
-        except FileExistsError:
-            self._is_shared = True  # with a process that still runs, or one that was interrupted
-            (self.folder / OWNER).write_bytes(self._owner)
-
-    def _recorded_owner(self) -> bytes:
-        """Return the name of the process that opened the store last."""
-        try:
-            return (self.folder / OWNER).read_bytes()
-        except FileNotFoundError:
-            return b""
-
-    def _check_owner(self) -> None:
-        # If the directory was deleted, the next write says so.
-        if self._recorded_owner() != self._owner and self.folder.exists():
-            self._is_lost = True
-            raise LockedError(self._locked_message or f"Another process is writing to {self.folder}. Wait for it.")
-
     def _verify_if_shared(self) -> None:
-        if self._is_shared:
-            self.committed.verify(
-                [name for name in self.committed.sizes if name not in self._unverified],
-                f"Another process may have written to it at the same time. To start from scratch, {self.restart_hint}.",
-            )
+        if self._owner.is_shared:
+            self._verify("Another process may have written to it at the same time. ")
+
+    def _verify(self, reason: str) -> None:
+        names = [name for name in self.committed.sizes if name not in self._unverified]
+        self.committed.verify(names, f"{reason}To start from scratch, {self.restart_hint}.")
 
     def _close(self) -> None:
         for file in self._files.values():
@@ -387,12 +342,9 @@ class ResumableStore:
 
     def _remove(self) -> None:
         """Remove the files of the store, and its directory if nothing else is in it and nobody else uses it."""
-        if self._is_lost or self._is_shared:
-            return  # another process's files without its journal would not be recognized as a store
         with contextlib.suppress(OSError):
-            # A name that is cut short met a full disk.
-            if len(owner := self._recorded_owner()) == len(self._owner) and owner != self._owner:
-                return
+            if self._owner.others_may_use():
+                return  # their files without a journal would not be recognized as a store
             # Only files of the store are removed: `rmdir` fails, as it should, if the user has put others next to them.
             names = [*self._names, CHECKSUMS, OWNER, JOURNAL, NEW_JOURNAL, LOCK]
             for path in [*self.folder.glob("state-*"), *(self.folder / name for name in names)]:
@@ -404,7 +356,7 @@ class ResumableStore:
         if self.progress and not (self.folder / JOURNAL).exists():
             kept = "The directory was deleted or moved while it was written to, so its contents are lost. Start again."
         elif self.progress:
-            kept = f"Completed work is kept there. Fix the cause, then {self.resume_hint}."
+            kept = f"Completed work is kept there. Fix the cause, then run the same command again."
         return OutputError(f"Writing to {self.folder} failed: {error.strerror or error}. {kept}")
 
 

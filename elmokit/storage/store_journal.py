@@ -152,10 +152,8 @@ def write_journal(contents: StoreContents) -> None:
     # Without the `fsync` before the rename, a file system may store the new name before the new content, and a power
     # loss leaves an empty journal.
     temporary = contents.folder / NEW_JOURNAL
-    with temporary.open("w", encoding="utf-8") as text:
-        json.dump(table, text, indent=1)
-        text.flush()
-        os.fsync(text.fileno())
+    temporary.write_text(json.dumps(table, indent=1), encoding="utf-8")
+    sync(temporary)
     temporary.replace(contents.folder / JOURNAL)
     sync(contents.folder)
 

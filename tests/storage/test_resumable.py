@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import shutil
 import subprocess
@@ -16,10 +17,15 @@ import pytest
 
 from elmokit.errors import LockedError, OutputError
 from elmokit.storage import resumable
-from elmokit.storage.resumable import IfExists, ResumableStore
+from elmokit.storage.checksums import json_crc32
+from elmokit.storage.resumable import ResumableStore
 from elmokit.storage.store_journal import JOURNAL, read_store
 
 SETTINGS = {"what": "numbers", "layers": (0, 2)}
+
+
+def with_checksum(table: dict[str, Any]) -> str:
+    return json.dumps(table | {"crc32": json_crc32(table)})
 
 
 class Interrupted(BaseException):
@@ -100,14 +106,9 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
         assert store.progress == {"n_done": 2}
 
 
-def test_committed_data_is_kept_or_discarded_on_request(tmp_path: Path) -> None:
+def test_committed_data_is_discarded_on_request(tmp_path: Path) -> None:
     interrupted_run(tmp_path / "store")
-    with (
-        pytest.raises(OutputError, match=r"holds the partial output of an interrupted run\. To continue it, say so"),
-        ResumableStore(tmp_path / "store", SETTINGS, if_exists="refuse", resume_hint="say so"),
-    ):
-        pass
-    with ResumableStore(tmp_path / "store", {"what": "letters"}, if_exists="restart") as store:
+    with ResumableStore(tmp_path / "store", {"what": "letters"}, overwrite=True) as store:
         assert (store.progress, store.size("rows")) == ({}, 0)
 
 
@@ -305,11 +306,11 @@ def test_checksums_follow_data_that_is_written_out_of_order_and_cut(tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("if_exists", ["resume", "restart"])
+@pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_run_that_is_killed_at_any_write_can_be_resumed(tmp_path: Path, if_exists: IfExists) -> None:
-    def run(if_exists: IfExists = "resume") -> None:
-        with ResumableStore(tmp_path / "store", SETTINGS, if_exists=if_exists) as store:
+def test_a_run_that_is_killed_at_any_write_can_be_resumed(tmp_path: Path, overwrite: bool) -> None:
+    def run(overwrite: bool = False) -> None:
+        with ResumableStore(tmp_path / "store", SETTINGS, overwrite=overwrite) as store:
             for n in range(store.progress.get("n_done", 0), 3):
                 store.write_at("rows", 4 * n, np.array([n], "<i4"))
                 store.append("other", b"x")
@@ -319,9 +320,9 @@ def test_a_run_that_is_killed_at_any_write_can_be_resumed(tmp_path: Path, if_exi
     while not n_survived:  # until a process runs to its end
         call += 1
         shutil.rmtree(tmp_path / "store", ignore_errors=True)
-        if if_exists == "restart":
+        if overwrite:
             run()
-        if killed_at(call, lambda: run(if_exists)):
+        if killed_at(call, lambda: run(overwrite)):
             run()
         else:
             n_survived += 1
@@ -382,9 +383,9 @@ def test_a_directory_that_is_deleted_during_writing_is_not_reported_as_kept(tmp_
         "[" * 100_000,
         "[]",
         '{"\xff": 1}',
-        '{"settings": {}, "done": 0, "sizes": "many"}',
+        with_checksum({"settings": {}, "done": 0, "sizes": "many"}),
         "\xff",
-        '{"settings": {}, "sizes": {"../a": 1}}',
+        '{"settings": {}, "sizes": {}}',
     ],
 )
 def test_a_damaged_journal_is_refused(tmp_path: Path, content: str) -> None:
@@ -395,6 +396,13 @@ def test_a_damaged_journal_is_refused(tmp_path: Path, content: str) -> None:
         pass
     with pytest.raises(OutputError, match=r"has no journal\.json"):
         read_store(tmp_path / "nowhere")
+
+
+def test_a_journal_cannot_name_a_file_outside_of_its_directory(tmp_path: Path) -> None:
+    journal = with_checksum({"settings": {}, "sizes": {"../a": 1}})
+    (tmp_path / JOURNAL).write_text(journal, encoding="utf-8")
+    with pytest.raises(OutputError, match=r"'\.\./a' has size 1"):
+        read_store(tmp_path)
 
 
 def test_a_disk_error_says_what_is_kept(tmp_path: Path) -> None:

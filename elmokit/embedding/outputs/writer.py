@@ -186,7 +186,7 @@ def open_resumable(output: str | Path, settings: dict[str, Any], overwrite: bool
         partial_folder(output),
         settings,
         restore=RESTORE,
-        if_exists="restart" if overwrite else "resume",
+        overwrite=overwrite,
         restart_hint="pass --overwrite",
         locked_message=f"{output} is being written by another process. Wait for it, or choose another name.",
     )
