@@ -211,8 +211,9 @@ class OccurrenceIndex:
             ConfigError: The layer does not exist, or the index was built with another model.
         """
         self.check_model(elmo)
-        (array,) = elmo.embed([words])
-        return self.search(array, words, token, layers, n_neighbors, among, min_count)
+        (vectors,) = elmo.embed([words])
+        searches = self.searches(vectors, words, token, layers, n_neighbors, among, min_count)
+        return Neighbors.from_layers(words, token, {layer: search() for layer, search in searches.items()})
 
     def check_model(self, elmo: Elmo) -> None:
         """Check that the index was built with a model.
@@ -226,28 +227,6 @@ class OccurrenceIndex:
                 "that model, or build an index with this one."
             )
 
-    def search(
-        self,
-        vectors: NDArray[np.float32],
-        words: Sequence[str],
-        token: int,
-        layers: Sequence[int] | None = None,
-        n_neighbors: int = 5,
-        among: Among = "any",
-        min_count: int = 1,
-    ) -> Neighbors:
-        """Find the neighbors of a word in a sentence whose vectors are known.
-
-        Args:
-            vectors: All layers of the sentence, ``(layers, tokens, dim)``, from the model of the index.
-            words, token, layers, n_neighbors, among, min_count: As in :meth:`neighbors`.
-
-        Raises:
-            ConfigError: The layer does not exist.
-        """
-        searches = self.searches(vectors, words, token, layers, n_neighbors, among, min_count)
-        return Neighbors.from_layers(words, token, {layer: search() for layer, search in searches.items()})
-
     def searches(
         self,
         vectors: NDArray[np.float32],
@@ -258,10 +237,11 @@ class OccurrenceIndex:
         among: Among = "any",
         min_count: int = 1,
     ) -> dict[int, Callable[[], list[Any]]]:
-        """Return the searches that :meth:`search` runs, by layer, for programs that may have to stop between them.
+        """Return the searches that :meth:`neighbors` runs, by layer, for programs that may have to stop between them.
 
         Args:
-            vectors, words, token, layers, n_neighbors, among, min_count: As in :meth:`search`.
+            vectors: All layers of the sentence, ``(layers, tokens, dim)``, from the model of the index.
+            words, token, layers, n_neighbors, among, min_count: As in :meth:`neighbors`.
 
         Returns:
             A function for layer 0, which finds the context-free neighbors, and one for each of ``layers``.

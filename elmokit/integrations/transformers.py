@@ -30,7 +30,7 @@ from elmokit.embedding.start_state import start_state
 from elmokit.engine.config import BiLMConfig
 from elmokit.engine.layer_selection import select_layers
 from elmokit.engine.softmax import SoftmaxConfig
-from elmokit.errors import ConfigError, ModelNotFoundError, needs_extra
+from elmokit.errors import ConfigError, needs_extra
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.integrations.transformers_tokenizer import (
     MASK,
@@ -44,6 +44,7 @@ from elmokit.integrations.transformers_tokenizer import (
     write_code,
 )
 from elmokit.lm.substitutes import UNIGRAM_POWER, log_unigram
+from elmokit.lm.surprisal import softmax_and_vocabulary
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.scalar_mix import ScalarMix, selected_layers
 from elmokit.network.softmax import SoftmaxModule, build_softmax, softmax_config
@@ -170,6 +171,8 @@ class ElmoPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
     main_input_name = "input_ids"
     task = "feature-extraction"
     """The task of the model on the Hub."""
+    auto_class = AutoModel
+    """The auto class that opens the model."""
 
     def _init_weights(self, module: nn.Module) -> None:
         # transformers calls this for modules with parameters of their own that were not loaded. Only a mix and a
@@ -213,8 +216,8 @@ class ElmoPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
             "words": self.config.vocab_size,
         }
         header = {"library_name": "transformers", "tags": ["elmo", "elmokit"], "pipeline_tag": self.task}
-        auto = next(name for name, own in MODELS.items() if own is type(self))
-        return model_card(self.config.card or {}, facts, USE.format(auto=auto), sizes.direction_names, header)
+        use = USE.format(auto=self.auto_class.__name__)
+        return model_card(self.config.card or {}, facts, use, sizes.direction_names, header)
 
 
 def _reset_parameters(module: BiLM | SoftmaxModule) -> None:
@@ -414,6 +417,7 @@ class ElmoForTokenClassification(_ElmoClassifier):
     """
 
     task = "token-classification"
+    auto_class = AutoModelForTokenClassification
 
     @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
@@ -452,6 +456,7 @@ class ElmoForSequenceClassification(_ElmoClassifier):
     """
 
     task = "text-classification"
+    auto_class = AutoModelForSequenceClassification
 
     @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
@@ -536,6 +541,7 @@ class ElmoForMaskedLM(_ElmoLM):
     """
 
     task = "fill-mask"
+    auto_class = AutoModelForMaskedLM
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
@@ -612,6 +618,7 @@ class ElmoForCausalLM(_ElmoLM):
     """
 
     task = "text-generation"
+    auto_class = AutoModelForCausalLM
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
@@ -669,32 +676,25 @@ def _open_without_alignment(model: Source) -> PretrainedBiLM:
 
 def _open_with_softmax(model: Source) -> tuple[PretrainedBiLM, SoftmaxModule, Vocabulary]:
     opened = open_character_model(model)
+    _, vocabulary = softmax_and_vocabulary(opened)
     softmax = opened.softmax_module
-    if softmax is None or opened.vocabulary is None:
-        raise ModelNotFoundError(f"{opened.source} has no softmax and vocabulary, so it cannot predict words.")
-    return opened, softmax, opened.vocabulary
+    assert softmax is not None
+    return opened, softmax, vocabulary
 
 
-MODELS: dict[str, type[ElmoPreTrainedModel]] = {
-    "AutoModel": ElmoModel,
-    "AutoModelForMaskedLM": ElmoForMaskedLM,
-    "AutoModelForTokenClassification": ElmoForTokenClassification,
-    "AutoModelForSequenceClassification": ElmoForSequenceClassification,
-    "AutoModelForCausalLM": ElmoForCausalLM,
-}
-"""The models, by the auto class that opens them."""
+MODELS: tuple[type[ElmoPreTrainedModel], ...] = (
+    ElmoModel,
+    ElmoForMaskedLM,
+    ElmoForTokenClassification,
+    ElmoForSequenceClassification,
+    ElmoForCausalLM,
+)
 AUTO_MAP = {"AutoConfig": remote_class("ElmoConfig")}
-AUTO_MAP |= {name: remote_class(own.__name__) for name, own in MODELS.items()}
+AUTO_MAP |= {model.auto_class.__name__: remote_class(model.__name__) for model in MODELS}
 """The classes in the file that is saved with a model, by the auto class that opens them."""
 
 # The names with which the auto classes find the classes of a saved directory.
 AutoConfig.register(ElmoConfig.model_type, ElmoConfig, exist_ok=True)
 AutoTokenizer.register(ElmoConfig, tokenizer_class=ElmoTokenizer, exist_ok=True)
-for _auto in (
-    AutoModel,
-    AutoModelForMaskedLM,
-    AutoModelForTokenClassification,
-    AutoModelForSequenceClassification,
-    AutoModelForCausalLM,
-):
-    _auto.register(ElmoConfig, MODELS[_auto.__name__], exist_ok=True)
+for _model in MODELS:
+    _model.auto_class.register(ElmoConfig, _model, exist_ok=True)

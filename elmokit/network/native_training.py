@@ -1,7 +1,7 @@
 """The C functions of training: forward passes that keep what the gradient needs, and backward passes.
 
-Each takes the library first, and then tensors. ``lstm_training.py``,
-``tile_products.py`` and ``char_convolution.py`` make differentiable functions of them.
+Each takes the library first, and then tensors. ``lstm_training.py``, ``tile_layers.py`` and ``char_convolution.py``
+make differentiable functions of them.
 
 Tensors must be contiguous, on the CPU and, unless stated otherwise, float32. The C functions cannot check that, nor any
 size: a wrong shape would read foreign memory, so callers check first.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -42,6 +42,7 @@ from elmokit.serve.schemas import (
     TokensRequest,
 )
 from elmokit.serve.served_model import ServedModel
+from elmokit.text.batching import read_ahead, tokens_of_all
 
 MAX_NUMBERS = 1 << 22
 """Most numbers in an answer: 16 MiB of float32, and about 200 MiB while they are turned into JSON."""
@@ -316,8 +317,8 @@ class Endpoints:
                     param=param,
                 )
         sentences: list[list[str]] = []
-        for chunk in _chunks(texts):
-            tokenize = partial(_tokenize, chunk, self.model.tokenize)
+        for chunk in read_ahead(texts, max_tokens=CHUNK_CHARACTERS):
+            tokenize = partial(tokens_of_all, chunk, self.model.tokenize)
             sentences += tokenize() if n_characters < SHORT_TEXT else await self._in_thread(tokenize)
         for number, sentence in enumerate(sentences):
             if not sentence:
@@ -383,26 +384,8 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _chunks(texts: Sequence[Text]) -> Iterator[list[Text]]:
-    """Yield texts in groups that are split into tokens in a short time."""
-    chunk: list[Text] = []
-    n_characters = 0
-    for text in texts:
-        chunk.append(text)
-        n_characters += len(text)
-        if n_characters >= CHUNK_CHARACTERS:
-            yield chunk
-            chunk, n_characters = [], 0
-    if chunk:
-        yield chunk
-
-
 def _call_each(functions: Sequence[Callable[[], Result]]) -> list[Result]:
     return [function() for function in functions]
-
-
-def _tokenize(texts: Sequence[Text], tokenize: Callable[[str], list[str]]) -> list[list[str]]:
-    return [tokenize(text) if isinstance(text, str) else text for text in texts]
 
 
 def _check_position(position: int, sentence: Sequence[str]) -> None:

@@ -151,7 +151,7 @@ class Tools:
         self, sentence: Sentence, word: Word, occurrence: OccurrenceNumber = 1, n: NumberOfResults = 5
     ) -> NeighborsByLayer:
         """Find the occurrences in a corpus whose contextual vectors are most similar to a word in a sentence, by layer
-        of the model. `similar_words` are those of layer 0, which sees the spelling of a word and no context. Layer 1
+        of the model. `similar_words` are those of layer 0, which sees the word and no context. Layer 1
         is closer to grammar, the top layer to meaning.
         """
         tokens = self._tokens(sentence)
@@ -170,7 +170,7 @@ class Tools:
         self, word: Word, sentences: Annotated[list[Sentence], Field(min_length=2, max_length=MAX_COMPARED)]
     ) -> SenseComparison:
         """Compare the uses of one word in several sentences: the cosine of its vectors in each two of them, by layer.
-        Layer 0 sees no context, so it is 1 wherever the spelling is the same. In the layers above, uses in the same
+        Layer 0 sees no context, so it is 1 where the word is the same. In the layers above, uses in the same
         sense have higher cosines than uses in different senses; compare them with each other, not with a threshold.
         """
         texts = [self._tokens(sentence) for sentence in sentences]

@@ -102,7 +102,7 @@ class ServedModel:
         }
 
     def sentence_vectors(self, sentences: Sequence[Sequence[str]]) -> list[NDArray[np.float32]]:
-        """Compute one vector of length 1 per sentence."""
+        """Compute one vector per sentence."""
         return list(self.embedder.embed(sentences))
 
     def token_vectors(self, layers: Any) -> Callable[[Sequence[Sequence[str]]], list[NDArray[np.float32]]]:

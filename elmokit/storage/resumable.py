@@ -356,7 +356,7 @@ class ResumableStore:
         if self.progress and not (self.folder / JOURNAL).exists():
             kept = "The directory was deleted or moved while it was written to, so its contents are lost. Start again."
         elif self.progress:
-            kept = f"Completed work is kept there. Fix the cause, then run the same command again."
+            kept = "Completed work is kept there. Fix the cause, then run the same command again."
         return OutputError(f"Writing to {self.folder} failed: {error.strerror or error}. {kept}")
 
 

@@ -185,7 +185,7 @@ class QaModel(TaskModel[QaBatch, Answer]):
 
 
 class BiDaf(QaModel):
-    """BiDAF as AllenNLP built it, for the models that it trained. ``network/bidaf.py`` explains it."""
+    """BiDAF as AllenNLP built it, for the models that it trained. ``tasks/nn/bidaf.py`` explains it."""
 
     def __init__(self, config: QaModelConfig, inputs: InputLayer) -> None:
         super().__init__(inputs, config.max_answer)

@@ -134,7 +134,7 @@ def resumed_elsewhere(name: str) -> Callable[[Path, float], Outcome]:
             return [f"{name}, interrupted at {at}, resumed with {what}: {problem}" for problem in problems]
 
         def is_exact(what: str) -> bool:
-            # Training says in docs/explanation/reproducibility.md what other kernels change.
+            # Other kernels change the last bits of a training (docs/how-to/resume.md).
             return name in RESUMED or what in ("another version", "a time zone and a language")
 
         n = per_condition * len(own)

@@ -162,14 +162,7 @@ def test_resuming_requires_the_same_text_and_model(elmo: Elmo, tmp_path: Path, m
     monkeypatch.setattr(resumable, "COMMIT_SECONDS", 0.0)
     text, output = tmp_path / "text.txt", tmp_path / "out.hdf5"
     text.write_text(lines(60))
-
-    def stop(stage: str, done: int, total: int | None) -> None:
-        journal = partial_folder(output) / "journal.json"
-        if journal.exists() and json.loads(journal.read_text())["progress"]:
-            raise Stopped
-
-    with pytest.raises(Stopped):
-        embed_file(elmo, text, output, batch_tokens=8, progress=stop)
+    interrupted_run(elmo, text, output)
     with pytest.raises(OutputError, match="was created with model"):
         embed_file(Elmo(random_model(seed=1)), text, output, batch_tokens=8)
     with pytest.raises(OutputError, match="was created with batch 8, but this run has batch 9"):
@@ -252,14 +245,7 @@ def test_a_run_is_resumed_only_by_an_equal_computation(
         pytest.skip("no C functions")
     text, output = tmp_path / "text.txt", tmp_path / "out.hdf5"
     text.write_text(lines(60))
-
-    def stop(stage: str, done: int, total: int | None) -> None:
-        journal = partial_folder(output) / "journal.json"
-        if journal.exists() and json.loads(journal.read_text())["progress"]:
-            raise Stopped
-
-    with pytest.raises(Stopped):
-        embed_file(elmo, text, output, batch_tokens=8, progress=stop)
+    interrupted_run(elmo, text, output)
     own = library.instructions
     with monkeypatch.context() as patch:
         if changed == "instructions":

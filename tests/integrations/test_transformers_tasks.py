@@ -298,3 +298,13 @@ def test_a_saved_model_has_a_card_with_the_results_of_its_training(model: Pretra
     assert (tmp_path / "lm" / "README.md").read_text() == "Mine."
     ElmoForCausalLM.from_elmokit(model).save_pretrained(tmp_path / "other")
     assert ModelCard.load(tmp_path / "other" / "README.md").data.eval_results is None
+
+
+def test_the_card_of_a_class_of_ones_own_names_the_auto_class_of_its_base(
+    model: PretrainedBiLM, tmp_path: Path
+) -> None:
+    class Own(ElmoForCausalLM):
+        pass
+
+    Own.from_elmokit(model).save_pretrained(tmp_path)
+    assert "AutoModelForCausalLM.from_pretrained" in (tmp_path / "README.md").read_text()

@@ -161,8 +161,8 @@ def test_two_processes_share_a_sweep(folder: Path) -> None:
     assert [process.returncode for process in both] == [0, 0], errors
     started = [line for text in errors for line in re.findall(r"training \d+ of \d+: (.*, seed \d+)", text)]
     assert len(started) == len(set(started)) == 6
-    for log in Path("sweep").glob("*/run-*/seed-*/metrics.jsonl"):
-        assert len(log.read_text().splitlines()) == 2
+    logs = list(Path("sweep").glob("*/run-*/seed-*/metrics.jsonl"))
+    assert [len(log.read_text().splitlines()) for log in logs] == [2] * 6
 
 
 def test_a_sweep_with_other_settings_is_refused(folder: Path) -> None:
