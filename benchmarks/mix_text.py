@@ -1,6 +1,6 @@
 """Mix the documents of several corpora into one training text.
 
-    python benchmarks/mix_text.py OUT FOLDER:TIMES ...
+    python benchmarks/mix_text.py OUT FOLDER:TIMES ... [--seed 1]
 
 Each folder has ``train-*.txt.xz`` with one sentence per line, and a table with the columns split, ..., sentences, whose
 rows of the split ``train`` are the documents in the order of the files. ``TIMES`` says how many tokens are taken, as a
@@ -51,8 +51,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("folders", nargs="+", metavar="FOLDER:TIMES")
+    parser.add_argument("--seed", type=int, default=0, help="which documents are taken, and in which order")
     args = parser.parse_args()
-    generator = random.Random(0)
+    generator = random.Random(args.seed)
     mixed: list[list[str]] = []
     for folder, _, times in (name.rpartition(":") for name in args.folders):
         taken = list(passages(Path(folder), float(times), generator))

@@ -236,16 +236,15 @@ def test_a_missing_scipy_is_reported_before_training(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("with_elmo", [False, True])
-def test_the_command_line_trains_evaluates_and_predicts(tmp_path: Path, with_elmo: bool) -> None:
+def test_the_command_line_trains_evaluates_and_predicts(tmp_path: Path) -> None:
     gold = tmp_path / "gold.jsonl"
     gold.write_text(COREF)
     (tmp_path / "text.txt").write_text("Mira fixed her bike .\nIt rides well .\nShe is happy .\n")
     (tmp_path / "coref.toml").write_text(
         f'task = "coref"\npreset = "small"\n[data]\ntrain = "{gold}"\ndev = "{gold}"\n'
         "[words]\nmin_count = 1\ndim = 20\n[model]\nhidden = 16\nmax_width = 2\nkeep = 0.9\n"
-        "lexical_dropout = 0.1\n[train]\nepochs = 60\npatience = false\n[train.optimizer]\nlearning_rate = 0.01\n"
-        + ("[elmo]\n" if with_elmo else "")
+        "lexical_dropout = 0.1\n[train]\nepochs = 60\npatience = false\n"
+        "[train.optimizer]\nlearning_rate = 0.01\n[elmo]\n"
     )
     run = str(tmp_path / "run")
 

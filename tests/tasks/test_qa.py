@@ -176,9 +176,8 @@ def shell(*arguments: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("elmo", ["", '[elmo]\ncache_dtype = "float32"\n'])
 def test_the_small_preset_learns_in_the_shell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], elmo: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("squad.json").write_text(TEXTS["qa"], encoding="utf-8")
@@ -186,7 +185,7 @@ def test_the_small_preset_learns_in_the_shell(
         'task = "qa"\npreset = "small"\n[data]\ntrain = "squad.json"\ndev = "squad.json"\n'
         "[words]\nmin_count = 1\n[chars]\nmin_count = 1\n[model]\nhidden = 16\ndropout = 0.0\n"
         "[train]\nepochs = 40\npatience = false\naverage = 0.9\neval_every = 10\n"
-        f"[train.optimizer]\nlearning_rate = 0.01\n{elmo}"
+        '[train.optimizer]\nlearning_rate = 0.01\n[elmo]\ncache_dtype = "float32"\n'
     )
     shell("task", "train", "qa.toml", "--run", "run")
     capsys.readouterr()

@@ -241,15 +241,15 @@ def test_a_run_reads_folders_of_conll_2012(tmp_path: Path) -> None:
     assert len(open_run(tmp_path / "run").read(str(tmp_path / "train"))) == 2
 
 
-@pytest.mark.parametrize("with_elmo", [False, True])
-def test_the_command_line_trains_evaluates_and_predicts(tmp_path: Path, with_elmo: bool) -> None:
+@pytest.mark.slow
+def test_the_command_line_trains_evaluates_and_predicts(tmp_path: Path) -> None:
     (tmp_path / "roles.txt").write_text(SRL)
     (tmp_path / "text.txt").write_text("Ada fixed it .\n0 wait ! |||\n")
     (tmp_path / "srl.toml").write_text(
         f'task = "srl"\npreset = "small"\n[data]\ntrain = "{tmp_path}/roles.txt"\ndev = "{tmp_path}/roles.txt"\n'
         "[words]\nmin_count = 1\ndim = 20\n"
         "[model]\nhidden = 24\nlayers = 2\n[train]\nepochs = 30\npatience = false\n"
-        "[train.optimizer]\nlearning_rate = 0.01\n" + ("[elmo]\n" if with_elmo else "")
+        "[train.optimizer]\nlearning_rate = 0.01\n[elmo]\n"
     )
     run = str(tmp_path / "run")
 
