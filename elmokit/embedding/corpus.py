@@ -197,9 +197,7 @@ def _settings(embedder: BatchEmbedder, layout: VectorFileLayout, corpus: Corpus)
 
 def _about(model: PretrainedBiLM, settings: dict[str, Any]) -> str:
     """Return what the file says about itself."""
-    # The name alone: files are shared, and tell nobody about the directories of a machine.
-    name = None if model.source is None else model.source.name
-    return json.dumps({**settings, "model": name, "fingerprint": settings["model"]})
+    return json.dumps({**settings, "model": model.source_name, "fingerprint": settings["model"]})
 
 
 def _embed_pools(

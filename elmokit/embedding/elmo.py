@@ -97,7 +97,7 @@ class Elmo:
 
     def __repr__(self) -> str:
         """Say what it is. The precision is the lowest that is accepted."""
-        name = "unknown" if self.model.source is None else self.model.source.name
+        name = self.model.source_name or "unknown"
         precision = requested_backend(self.model.precision)
         return f"{type(self).__name__}(model={name!r}, start={self.start!r}, precision={precision!r})"
 
@@ -487,8 +487,7 @@ class Elmo:
         return vectors
 
     def _select(self, layers: Layers) -> LayerSelection:
-        name = self.model.source.name if self.model.source is not None else "this model"
-        return select_layers(layers, self.n_layers, self.mix, name)
+        return select_layers(layers, self.n_layers, self.mix, self.model.source_name or "this model")
 
 
 def _needs_chunks(batch: Sequence[Sequence[str]], selection: LayerSelection) -> bool:

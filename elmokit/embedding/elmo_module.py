@@ -113,7 +113,7 @@ class ElmoModule(nn.Module):
 
     def extra_repr(self) -> str:
         """Return what ``repr`` shows besides the modules. The precision is the lowest that is accepted."""
-        name = "unknown" if self.model.source is None else self.model.source.name
+        name = self.model.source_name or "unknown"
         return f"model={name!r}, start={self.start!r}, precision={requested_backend(self.bilm.precision)!r}"
 
     def _repr_html_(self) -> str:

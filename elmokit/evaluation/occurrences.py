@@ -261,14 +261,14 @@ class OccurrenceIndex:
             raise ConfigError(f"The number of neighbors is {n_neighbors}; it must be at least 1.")
         query = _unit(vectors[:, token])
         searches: dict[int, Callable[[], list[Any]]] = {
-            0: partial(self.similar_words, query[0], words[token], n_neighbors, min_count)
+            0: partial(self._similar_words, query[0], words[token], n_neighbors, min_count)
         }
         for layer in chosen:
             searches[layer] = partial(self._nearest, query[layer], layer, list(words), token, n_neighbors, among)
         return searches
 
-    def similar_words(
-        self, vector: NDArray[np.float32], word: str, n_neighbors: int = 5, min_count: int = 1
+    def _similar_words(
+        self, vector: NDArray[np.float32], word: str, n_neighbors: int, min_count: int
     ) -> list[SimilarWord]:
         """Find other words of the corpus whose context-free vectors are most similar to a normalized vector."""
         counts = np.zeros(len(self.types), dtype=np.int64)

@@ -97,6 +97,15 @@ class PretrainedBiLM:
         self._engine: tuple[str, Network] | None = None
         self._lock = RLock()
 
+    @property
+    def source_name(self) -> str | None:
+        """The name of the file or directory that the model was opened from; None if it is from no file.
+
+        For what others will read: notebooks and vector files are shared, and tell nobody about the directories of a
+        machine.
+        """
+        return None if self.source is None else self.source.name
+
     def replace(self, **changes: Any) -> PretrainedBiLM:
         """Return a copy with other parts, named as in the constructor. Parts that stay are shared."""
         # A head has a weight for each word, so it belongs to this vocabulary.
@@ -112,15 +121,14 @@ class PretrainedBiLM:
     def __repr__(self) -> str:
         """Say what it is in one line; its tensors would fill pages, also in the ``repr`` of everything that has one."""
         size = f"{self.n_parameters / 1e6:.1f} M parameters"
-        source = "" if self.source is None else f", from {self.source.name}"  # notebooks are shared: not the whole path
+        source = "" if self.source is None else f", from {self.source_name}"
         return f"<{type(self).__name__}: {self.family}, {size}{source}>"
 
     def _repr_html_(self) -> str:
         from elmokit.text.html import table
 
         facts = {name: fact for name, fact in describe(self).items() if name not in ("path", "card")}
-        # Not the whole path: notebooks are shared, and tell nobody else about the directories of a machine.
-        facts = {"name": "unknown" if self.source is None else self.source.name, **facts}
+        facts = {"name": self.source_name or "unknown", **facts}
         return table(facts.items(), caption="ELMo model")
 
     def __getstate__(self) -> dict[str, Any]:

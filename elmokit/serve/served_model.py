@@ -35,8 +35,7 @@ class ServedModel:
 
     def __init__(self, elmo: Elmo, config: ServeConfig, folder: Path) -> None:
         self.elmo = elmo
-        source = elmo.model.source
-        self.name = config.name or (source.name if source is not None else DEFAULT_MODEL)
+        self.name = config.name or elmo.model.source_name or DEFAULT_MODEL
         self.tokenize = get_tokenizer("treebank" if config.tokenize else "spaces")
         self.embedder, self.pooling = _sentence_embedder(elmo, config.pooling)
         if self.mix is not None:

@@ -71,7 +71,7 @@ def copy_for_training(elmo: Elmo) -> ElmoModule:
 def save_trained(elmo: ElmoModule, folder: Path, task: str) -> None:
     """Write a trained biLM as a model directory, replacing an earlier one."""
     model = elmo.model
-    initial = {"source": None if model.source is None else model.source.name, "card": model.card}
+    initial = {"source": model.source_name, "card": model.card}
     save_folder(model.replace(card={"task": task, "initial": initial}), folder / OWN_BILM, overwrite=True)
 
 

@@ -98,6 +98,8 @@ class Inputs:
         elmo: The sizes of the biLM's layers; None without ELMo.
         layers_of: Returns the layers of sentences; None if the biLM is inside the model.
         spelling: Whether a word is read as characters or as bytes; ``chars`` must be ``BYTES`` for the latter.
+
+    Attributes:
         layers_of_texts: Returns the layers of all texts of examples, if those of a text depend on the texts before it.
     """
 
@@ -109,11 +111,10 @@ class Inputs:
         elmo: ElmoShape | None = None,
         layers_of: LayerSource | None = None,
         spelling: Spelling = "characters",
-        layers_of_texts: TextLayerSource | None = None,
     ) -> None:
         self.tables, self.max_chars, self.elmo, self.layers_of = dict(tables), max_chars, elmo, layers_of
         self.spelling: Spelling = spelling
-        self.layers_of_texts = layers_of_texts
+        self.layers_of_texts: TextLayerSource | None = None
         self.chars = None if chars is None else list(chars)
         self._word_ids = {
             name: {word: row for row, word in enumerate(table.words, start=N_SPECIAL)} for name, table in tables.items()
@@ -164,11 +165,9 @@ class Inputs:
         spelled = token.encode("utf-8", "surrogatepass").decode("latin-1")
         return spelled if self.spelling == "bytes" else f"{BEGIN_MARK}{spelled}{END_MARK}"
 
-    def with_elmo(
-        self, elmo: ElmoShape, layers_of: LayerSource | None = None, layers_of_texts: TextLayerSource | None = None
-    ) -> Inputs:
-        """Return the same vocabularies with a source of biLM layers."""
-        return Inputs(self.tables, self.chars, self.max_chars, elmo, layers_of, self.spelling, layers_of_texts)
+    def with_elmo(self, elmo: ElmoShape) -> Inputs:
+        """Return the same vocabularies with biLM layers, whose source is still to be set."""
+        return Inputs(self.tables, self.chars, self.max_chars, elmo, spelling=self.spelling)
 
     def _layers(
         self, sentences: Sequence[Sequence[str]], time: int, known: Sequence[NDArray[Any]] | None

@@ -168,8 +168,7 @@ def align(
         len(anchors[1].words),
         len(pairs) - len(usable),
     )
-    target_name = None if models[1].source is None else models[1].source.name
-    model.card["alignment"] = {"target": target_name, "centered": centered, **result.to_dict()}
+    model.card["alignment"] = {"target": models[1].source_name, "centered": centered, **result.to_dict()}
     return result
 
 

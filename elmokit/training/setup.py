@@ -195,7 +195,7 @@ class TrainingSetup:
         }
         for key, model in (("initial", self.initial), ("teacher", self.teacher)):
             if model is not None:
-                origin[key] = {"source": None if model.source is None else model.source.name, "card": model.card}
+                origin[key] = {"source": model.source_name, "card": model.card}
         return origin
 
     @classmethod

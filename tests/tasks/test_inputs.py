@@ -158,7 +158,8 @@ def test_the_layers_of_several_texts_are_computed_together() -> None:
     def layers(texts: Sequence[Sequence[Sequence[str]]]) -> list[list[NDArray[Any]]]:
         return [[np.full((1, len(one), 2), number) for one in text] for number, text in enumerate(texts)]
 
-    inputs = Inputs({}, None, None).with_elmo(ElmoShape(1, 2), layers_of_texts=layers)
+    inputs = Inputs({}, None, None).with_elmo(ElmoShape(1, 2))
+    inputs.layers_of_texts = layers
     first, second = inputs.batches([["a"]], [["b", "c"]])
     assert first.layers is not None
     assert second.layers is not None

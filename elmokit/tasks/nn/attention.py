@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 
-def masked_softmax(scores: Tensor, mask: Tensor, dim: int = -1) -> Tensor:
-    """Compute the softmax over the positions where ``mask`` is True, with 0 elsewhere."""
+def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
+    """Compute the softmax over the last dimension where ``mask`` is True, with 0 elsewhere."""
     mask = mask.expand_as(scores)
     shifted = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    return shifted.softmax(dim=dim).masked_fill(~mask, 0.0)
+    return shifted.softmax(dim=-1).masked_fill(~mask, 0.0)
 
 
 def attend(scores: Tensor, values: Tensor, mask: Tensor) -> Tensor:
