@@ -249,7 +249,9 @@ class ElmoModule(nn.Module):
                 "elmo.embed(sentences) for NumPy arrays."
             )
         shape = "(batch, time, chars)" if self.bilm.config.n_words is None else "(batch, time)"
-        if ids.ndim != shape.count(",") + 1:
+        width = self.bilm.config.ids_per_token
+        if ids.ndim != shape.count(",") + 1 or (width is not None and ids.shape[-1] != width):
+            shape = shape if width is None else f"(batch, time, {width}: a word and its characters)"
             raise ValueError(
                 f"forward expects the ids of ElmoModule.ids, {shape}, but got a tensor of shape {tuple(ids.shape)}. "
                 "Call elmo(elmo.ids(sentences)) with a list of tokenized sentences."

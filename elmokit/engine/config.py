@@ -155,6 +155,16 @@ class BiLMConfig:
         return "token_layer.word_embedding.weight" if words and words.word_dim == self.projection_dim else None
 
     @property
+    def ids_per_token(self) -> int | None:
+        """How many ids a token with a word and characters has; None for other tokens, whose characters may be fewer.
+
+        With fewer, a character would be taken for the word.
+        """
+        if self.word_features is None:
+            return None
+        return 1 + (self.char_cnn.max_chars if self.char_cnn is not None else 0)
+
+    @property
     def n_table_words(self) -> int | None:
         """The number of words in the :attr:`word_table`; None if there is none."""
         if self.word_table is None:

@@ -223,6 +223,8 @@ def _check_ids(config: BiLMConfig, ids: Ids) -> None:
     """Check the ids of tokens, as the C functions do."""
     table_sizes = [config.n_words] if config.n_words is not None else []
     table_sizes += [config.word_features.n_words] if config.word_features is not None else []
+    if ids.shape[1] != (config.ids_per_token or ids.shape[1]):
+        raise ValueError(WRONG_SIZES)
     n_columns = ids.shape[1] - len(table_sizes)
     if config.char_cnn is None:
         fits = n_columns == 0

@@ -274,8 +274,7 @@ class PretrainedBiLM:
             return self.lexicon.encode(tokens)
         if config.word_features is not None:
             if self.vocabulary is not None and config.char_cnn is not None and config.word_table is not None:
-                known = self.vocabulary.known_ids(tokens) + 1  # 0: a word outside the vocabulary is its spelling alone
-                return np.concatenate([known[:, None], encode_tokens(tokens, config.char_cnn.max_chars)], axis=1)
+                return self.vocabulary.encode_with_chars(tokens, config.char_cnn.max_chars)
             raise ModelNotFoundError(f"{self.source} has a word table but no lexicon that assigns words to its rows.")
         if config.char_cnn is not None:
             return encode_tokens(tokens, config.char_cnn.max_chars)

@@ -263,7 +263,7 @@ class ElmoModel(ElmoPreTrainedModel):
         self.start_cell: Tensor
         # How the words are spelled, for callers that pass input_ids alone.
         n_char_ids = sizes.char_cnn.max_chars if sizes.char_cnn is not None else 0
-        shape = (config.n_token_ids, n_char_ids + (sizes.word_features is not None))
+        shape = (config.n_token_ids, sizes.ids_per_token or n_char_ids)
         self.register_buffer("word_char_ids", torch.zeros(shape, dtype=torch.int32))
         self.word_char_ids: Tensor
         self.post_init()
@@ -324,6 +324,12 @@ class ElmoModel(ElmoPreTrainedModel):
         self, input_ids: Tensor | None, attention_mask: Tensor | None, char_ids: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return all layers ``(layers, batch, time, dim)``, and the mask of the tokens ``(batch, time)``."""
+        width = self.word_char_ids.shape[1]
+        if char_ids is not None and self.config.bilm_config.ids_per_token and char_ids.shape[-1] != width:
+            raise ValueError(
+                f"char_ids has {char_ids.shape[-1]} numbers per token, and this model reads {width}: a word and its "
+                "characters. Use the tokenizer of this model: ElmoTokenizer.from_elmokit, or save it beside the model."
+            )
         if char_ids is None:
             if input_ids is None or not self.config.n_token_ids:
                 raise ValueError(

@@ -84,6 +84,8 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
         vocab_file: The words, one per line.
         lexicon_file: The lexicon of a model with word or character tables of its own.
         max_chars: Char ids per token, if there is no lexicon.
+        word_table: For a model that also reads the words of the vocabulary, as the included one does. The first of a
+            token's char ids is then that of its word.
         tokenization: How a text is split into tokens: "treebank", as the English models were trained; or "spaces" for
             text that is tokenized already, with spaces between the tokens.
         direction: None for models that read both directions: texts get both boundaries, ``<S>`` and ``</S>``. "forward"
@@ -111,6 +113,7 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
         max_chars: int = 50,
         tokenization: Tokenization = "treebank",
         direction: Direction | None = None,
+        word_table: bool = False,
         **kwargs: Any,
     ) -> None:
         if direction not in (None, "forward", "backward"):
@@ -120,6 +123,7 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
         if lexicon_file is not None:
             self.lexicon = from_dict(Lexicon, read_json(Path(lexicon_file), max_bytes=MAX_BYTES), str(lexicon_file))
         self.max_chars, self.tokenization, self.direction = max_chars, tokenization, direction
+        self.word_table = word_table
         ids = token_ids(self.vocabulary)
         # Words are never cut into pieces, because none starts with this prefix. But pipelines ask for the prefix:
         # without one, they guess from spaces that a period belongs to the word before it.
@@ -140,6 +144,7 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
             max_chars=max_chars,
             tokenization=tokenization,
             direction=direction,
+            word_table=word_table,
             **(special | kwargs),
         )
         self._add_splitter()
@@ -172,6 +177,7 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
                 max_chars=50 if cnn is None else cnn.max_chars,
                 tokenization=tokenization,
                 direction=direction,
+                word_table=opened.config.word_features is not None and opened.lexicon is None,
             )
 
     @classmethod
@@ -199,7 +205,11 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
         The mask is read like an unknown word.
         """
         words = [UNKNOWN if token == MASK else token for token in tokens]
-        return encode_tokens(words, self.max_chars) if self.lexicon is None else self.lexicon.encode(words)
+        if self.lexicon is not None:
+            return self.lexicon.encode(words)
+        if self.word_table:
+            return self.vocabulary.encode_with_chars(words, self.max_chars)
+        return encode_tokens(words, self.max_chars)
 
     def _encode_plus(
         self,
@@ -225,7 +235,10 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
         )
         is_single = isinstance(text, str) or (is_split_into_words and all(isinstance(word, str) for word in text))
         texts, pairs = ([text], [text_pair]) if is_single else (text, text_pair or [None] * len(text))
-        sides = [side if isinstance(side, tuple) else (side, pair) for side, pair in zip(texts, pairs, strict=True)]
+        sides = [
+            (side, pair) if isinstance(side, str) or _are_words(side, is_split_into_words) else side
+            for side, pair in zip(texts, pairs, strict=True)
+        ]
         samples = encoded.get("overflow_to_sample_mapping", range(len(sides)))
         char_ids = [
             self._char_ids(encoding, sides[sample], is_split_into_words).tolist()
@@ -255,9 +268,17 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
         padded = super()._pad(encoded_inputs, *args, **kwargs)
         if "char_ids" in padded:
             rows = [list(row) for row in padded["char_ids"]]
-            missing = len(padded["input_ids"]) - len(rows)
-            padded["char_ids"] = rows + [[0] * self.encode_chars([UNKNOWN]).shape[1]] * missing
+            zeros = [[0] * self.encode_chars([UNKNOWN]).shape[1]] * (len(padded["input_ids"]) - len(rows))
+            is_right = (kwargs.get("padding_side") or self.padding_side) == "right"
+            padded["char_ids"] = rows + zeros if is_right else zeros + rows
         return padded
+
+    def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
+        """Accept words that have an id, which the base class marks as special, and refuse others."""
+        new = [token for token in map(str, new_tokens) if token not in token_ids(self.vocabulary)]
+        if new and hasattr(self, "_splitter"):
+            raise ValueError(f"{new[0]!r} is not a word of this model, whose words are a closed list.")
+        return int(super()._add_tokens(new_tokens, special_tokens))
 
     def _save_pretrained(
         self, save_directory: Any, file_names: tuple[str, ...], legacy_format: Any = None, filename_prefix: Any = None
@@ -360,6 +381,11 @@ def open_character_model(model: Source) -> PretrainedBiLM:
     if opened.config.n_words is not None:
         raise ConfigError(f"{opened.source} reads word ids, but the classes for transformers read characters.")
     return opened
+
+
+def _are_words(side: Any, is_split_into_words: bool) -> bool:
+    """Check whether a text is a list or tuple of its words, and not a pair of texts."""
+    return is_split_into_words and all(isinstance(word, str) for word in side)
 
 
 def _offsets_by_block(spans: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from elmokit.config import check_at_least
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError, TextError
-from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
+from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
 
 if TYPE_CHECKING:
     from elmokit.text.counts import WordCounts
@@ -87,6 +87,14 @@ class Vocabulary:
         ids = np.array([self.ids.get(token, -1) for token in tokens], np.int64)
         ids[ids == self.unknown_id] = -1
         return ids
+
+    def encode_with_chars(self, tokens: Sequence[str], max_chars: int) -> NDArray[np.int64]:
+        """Return what a model with a word table reads, ``(tokens, 1 + chars)``: ids of the words and of characters.
+
+        A word that is not in the list has the id 0: it is its spelling alone.
+        """
+        known = self.known_ids(tokens) + 1
+        return np.concatenate([known[:, None], encode_tokens(tokens, max_chars)], axis=1)
 
     @cached_property
     def zipf_probabilities(self) -> dict[str, float]:

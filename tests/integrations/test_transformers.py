@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit import Elmo, LanguageModel, PretrainedBiLM
+from elmokit import Elmo, ElmoModule, LanguageModel, PretrainedBiLM
 from elmokit.engine.config import PRESETS
 from elmokit.errors import ConfigError, ModelNotFoundError
 from tests.conftest import aligned_model, random_model
@@ -79,6 +79,45 @@ def test_other_output_layers_can_be_chosen_when_a_model_is_loaded(model: Pretrai
         np.testing.assert_allclose(vectors[0, 1:-1].detach().numpy(), expected, atol=1e-5)
     with pytest.raises(ConfigError, match="9"):
         AutoModel.from_pretrained(saved, output_layers=9)
+
+
+def test_the_included_model_which_also_reads_words_has_the_vectors_of_elmo(tmp_path: Path) -> None:
+    elmo = Elmo.from_pretrained(precision="float32")
+    ElmoModel.from_elmokit(elmo.model).save_pretrained(tmp_path)
+    ElmoTokenizer.from_elmokit(elmo.model).save_pretrained(tmp_path)
+    loaded, tokenizer = AutoModel.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    tokens = [*TOKENS, ["She", "crossed", "the", "xyzzyq", "river"]]
+    encoded = tokenizer([" ".join(sentence) for sentence in tokens], return_tensors="pt", padding=True)
+    np.testing.assert_array_equal(encoded["char_ids"], elmo.ids(tokens))
+    with torch.no_grad():
+        vectors = loaded(**encoded).last_hidden_state.numpy()
+    for row, expected in zip(vectors, elmo.embed(tokens, layers="top"), strict=True):
+        np.testing.assert_allclose(row[1 : 1 + len(expected)], expected, atol=1e-4)
+    spelling = encoded["char_ids"][..., 1:]
+    with pytest.raises(ValueError, match="char_ids has 50 numbers per token, and this model reads 51"):
+        loaded(char_ids=spelling)
+    with pytest.raises(ValueError, match=r"\(batch, time, 51: a word and its characters\), but got .*50"):
+        ElmoModule(elmo.model)(spelling)
+
+
+def test_tokenizer_reads_a_tuple_of_words_as_words(model: PretrainedBiLM) -> None:
+    tokenizer = ElmoTokenizer.from_elmokit(model)
+    for words in (("the", "cat"), [("the", "cat")], [["the", "cat"]]):
+        encoded = tokenizer(words, is_split_into_words=True, return_tensors="np")
+        np.testing.assert_array_equal(np.squeeze(encoded["char_ids"]), Elmo(model).ids([["the", "cat"]])[0])
+
+
+def test_tokenizer_pads_char_ids_on_the_side_of_the_words(model: PretrainedBiLM) -> None:
+    tokenizer = ElmoTokenizer.from_elmokit(model)
+    tokenizer.padding_side = "left"
+    padded = tokenizer.pad([tokenizer("the cat"), tokenizer("cat")], return_tensors="pt")
+    torch.testing.assert_close((padded["char_ids"] > 0).any(dim=-1), padded["attention_mask"].bool())
+
+
+def test_tokenizer_refuses_words_that_the_model_does_not_have(model: PretrainedBiLM) -> None:
+    tokenizer = ElmoTokenizer.from_elmokit(model)
+    with pytest.raises(ValueError, match="'zzxq' is not a word of this model"):
+        tokenizer.add_tokens(["cat", "zzxq"])
 
 
 def test_tokenizer_returns_the_char_ids_of_elmo(model: PretrainedBiLM) -> None:
