@@ -77,8 +77,10 @@ def convert(
     if alignment:
         from elmokit.formats.alignment import read_alignment
 
+        model, dropped = model.without_fitted_maps()
+        if dropped:
+            print_note(f"left out: {', '.join(dropped)}; they fit the vectors before the alignment")
         model.alignment = read_alignment(alignment, model.config)
-        model.whitening = model.sentence_head = None  # they were fitted on the vectors before the alignment
         model.card["alignment"] = {"matrices": [Path(matrix).name for matrix in alignment]}
     if whiten is not None:
         from elmokit.embedding.elmo import Elmo

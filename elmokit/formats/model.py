@@ -113,6 +113,13 @@ class PretrainedBiLM:
             changes = {"sentence_head": None, **changes}
         return type(self)(**{**self._parts(), **changes})
 
+    def without_fitted_maps(self) -> tuple[PretrainedBiLM, list[str]]:
+        """Return a copy for other vectors, without the maps that were fitted on those of now, and what these were."""
+        maps = {"alignment": self.alignment, "whitening": self.whitening, "sentence_head": self.sentence_head}
+        dropped = [name for name, fitted in maps.items() if fitted is not None]
+        card = {name: fact for name, fact in self.card.items() if name not in maps}
+        return self.replace(**dict.fromkeys(maps), card=card), [name.replace("_", " ") for name in dropped]
+
     def _parts(self) -> dict[str, Any]:
         names = "family source vocabulary start_state card whitening sentence_head alignment lexicon storage precision"
         parts = {name: getattr(self, name) for name in names.split()}

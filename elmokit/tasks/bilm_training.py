@@ -58,7 +58,8 @@ def check_freezing(config: ElmoConfig | None, n_epochs: int) -> None:
 def copy_for_training(elmo: Elmo) -> ElmoModule:
     """Return a copy of a pretrained model whose weights can be trained, without what becomes invalid with them."""
     # Copied without the softmax, which may be larger than the biLM; tasks do not use it, and it would no longer fit.
-    model = elmo.model.replace(
+    fitting, _ = elmo.model.without_fitted_maps()
+    model = fitting.replace(
         weights=copy.deepcopy(elmo.model.bilm),
         softmax=None,
         vocabulary=elmo.model.vocabulary if elmo.model.config.word_table is not None else None,

@@ -158,8 +158,12 @@ class TrainingRequest:
             report(TrainingNotice(change))
         dropout = config.model.dropout
         config = dataclasses.replace(config, model=dataclasses.replace(initial.config, dropout=dropout))
-        # An alignment was learned for the old weights, and there is no dictionary here to learn another one from.
-        initial = with_dropout(initial, dropout).replace(alignment=None)
+        # Of what they were learned from, such as a dictionary or pairs of sentences, nothing is here.
+        initial, _ = with_dropout(initial, dropout).without_fitted_maps()
+        _, dropped = model.without_fitted_maps()
+        if dropped:
+            names = " and ".join(dropped)
+            report(TrainingNotice(f"Left out, because fitted to the old weights: the model's {names}. Fit them again."))
         initial.precision = None
         card = {"corpus": dataclasses.asdict(counts)}
         return TrainingSetup(

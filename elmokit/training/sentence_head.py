@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from elmokit.config import check_at_least, check_not_negative, check_positive
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.sentence_vectors import SentenceEmbedder, fold_quotes, words_only
-from elmokit.errors import ConfigError, TextError
+from elmokit.errors import ConfigError, TextError, TrainingError
 from elmokit.evaluation.similarity import ScoredPair
 from elmokit.formats.sentence_pooling import SentenceHead, SentenceMap, SentencePooling, Whitening, head_word_id
 from elmokit.storage.progress import ProgressCallback
@@ -91,6 +91,7 @@ def train_sentence_head(
 
     Raises:
         ConfigError: The model has no vocabulary.
+        TrainingError: Training diverged.
         TextError: There are neither two scored pairs of different scores nor two entailed ones. Pairs with an empty
             sentence do not count.
 
@@ -120,7 +121,11 @@ def train_sentence_head(
         return F.normalize((words.means(sentences, log_weights) - mean) @ projection, dim=1)
 
     first, second = words.sentences(one for one, _ in pairs), words.sentences(other for _, other in pairs)
-    scores = torch.tensor([pair.score for pair in scored], dtype=torch.float32)
+    # A correlation does not depend on their scale, and float32 has no room for numbers like 1e39.
+    scores = torch.tensor([pair.score for pair in scored], dtype=torch.float64)
+    if has_scores:
+        scores = scores / scores.abs().max()
+    scores = scores.float()
     start_projection = projection.detach().clone()
     rates = [config.learning_rate, config.learning_rate, config.word_learning_rate]
     optimizer = torch.optim.Adam([{"params": [part]} for part in (mean, projection, log_weights)])
@@ -141,7 +146,10 @@ def train_sentence_head(
         optimizer.step()
         if progress is not None:
             progress("training", step + 1, config.n_steps)
-    return SentenceHead(start.pooling, *(part.detach().numpy() for part in (mean, projection, log_weights.exp())))
+    arrays = [part.detach().numpy() for part in (mean, projection, log_weights.exp())]
+    if not all(np.isfinite(array).all() for array in arrays) or not (arrays[2] > 0).all():
+        raise TrainingError("Training diverged: the head contains NaN or infinity. Lower the learning rates.")
+    return SentenceHead(start.pooling, *arrays)
 
 
 def _starting_map(elmo: Elmo, pairs: Sequence[Pair]) -> SentenceMap:

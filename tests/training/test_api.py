@@ -12,11 +12,23 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit import Elmo, LanguageModel, TrainingResult, distill, finetune, resume, train
+from elmokit import (
+    Elmo,
+    LanguageModel,
+    SentenceEmbedder,
+    SentencePooling,
+    TrainingResult,
+    distill,
+    finetune,
+    open_model,
+    resume,
+    train,
+)
 from elmokit.embedding.start_state import calibrate_start_state
 from elmokit.errors import ConfigError, FormatError, OutputError, TrainingError, install_command
 from elmokit.formats.folder import load_folder
 from elmokit.formats.model import PretrainedBiLM
+from elmokit.tasks.bilm_training import copy_for_training
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.distributed import World
 from elmokit.training.reports import (
@@ -146,6 +158,23 @@ def test_many_unknown_words_in_the_held_out_text_are_a_warning(corpus: Path) -> 
     settings = {"tokens": 20, "batch_size": 2, "window_length": 5}
     finetune(random_model(), corpus, held_out=corpus, old_text="other.txt", out="tuned", report=report, **settings)
     assert any(message.startswith("Old text: 75.0% of the words") for message in told)
+
+
+@pytest.mark.slow
+def test_fine_tuning_says_that_maps_of_the_old_weights_are_left_out(corpus: Path) -> None:
+    model, told = random_model(), list[str]()
+    SentenceEmbedder(Elmo(model), SentencePooling()).fit([["the", "cat"], ["the", "dog", "sat"], ["a", "mat"]])
+    assert model.whitening is not None
+
+    def report(content: Any) -> None:
+        if isinstance(content, TrainingNotice):
+            told.append(content.message)
+
+    settings = {"tokens": 20, "batch_size": 2, "window_length": 5}
+    finetune(model, corpus, held_out=corpus, out="tuned", report=report, **settings)
+    assert "Left out, because fitted to the old weights: the model's whitening. Fit them again." in told
+    assert open_model("tuned/model").whitening is None
+    assert copy_for_training(Elmo(model)).model.whitening is None
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -13,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from elmokit import Elmo, SentenceEmbedder, SentencePooling, open_model, save_model
-from elmokit.errors import ConfigError, FormatError, TensorMismatchError, TextError
+from elmokit.errors import ConfigError, FormatError, TensorMismatchError, TextError, TrainingError
 from elmokit.evaluation.similarity import ScoredPair, score_similarity
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sentence_pooling import SentenceHead
@@ -45,6 +46,24 @@ def trained() -> PretrainedBiLM:
     model = random_model()
     model.sentence_head = train_sentence_head(Elmo(model), list(topic_pairs(200, seed=1)), config=QUICK)
     return model
+
+
+def test_a_training_that_diverges_gives_no_head() -> None:
+    pairs = list(topic_pairs(50, seed=1))
+    for settings in (HeadConfig(n_steps=5, learning_rate=1e30), HeadConfig(n_steps=30, word_learning_rate=100.0)):
+        with pytest.raises(TrainingError, match="Training diverged"):
+            train_sentence_head(Elmo(random_model()), pairs, config=settings)
+
+
+def test_scores_of_any_size_give_the_same_head() -> None:
+    pairs = list(topic_pairs(50, seed=1))
+    heads = [
+        train_sentence_head(
+            Elmo(random_model()), [replace(pair, score=pair.score * scale) for pair in pairs], config=QUICK
+        )
+        for scale in (1, 1e300)
+    ]
+    np.testing.assert_allclose(heads[0].projection, heads[1].projection, rtol=1e-4, atol=1e-5)
 
 
 def test_a_head_learns_what_makes_sentences_similar(trained: PretrainedBiLM) -> None:
