@@ -30,16 +30,16 @@ def convert(
 
     If TARGET ends in .hdf5 or .h5, HDF5 weights for AllenNLP and bilm-tf are written, and an options file of the same
     name next to them: X_options.json for X.hdf5 and X_weights.hdf5. A TARGET without an extension becomes an elmokit
-    directory, the only format that also keeps the softmax, its words, the initial state, the whitening of sentence
-    vectors and the alignment. If TARGET ends in .onnx, a graph from char ids to the vectors of all layers is written,
-    which ONNX Runtime runs.
+    directory, the only format that also keeps the softmax, its words, the start state, the whitening and the
+    trained head of sentence vectors, and the alignment. If TARGET ends in .onnx, a graph from char ids to the vectors
+    of all layers is written, which ONNX Runtime runs.
 
     Args:
         storage: Dtype of the tensors in an elmokit directory. int8 takes a quarter of the space of float32.
         precision: Precision in which an elmokit directory is computed unless its user requests another.  [default: that
             of SOURCE, usually float32]
         calibrate (TEXT): Tokenized sentences in the model's language: store the mean state after a sentence as the
-            fixed initial state.
+            start state.
         whiten (TEXT): Tokenized sentences like those to be compared: fit a whitening of sentence vectors and store it.
         alignment (FILE): Alignment matrix saved with torch.save, such as those published for AllenNLP's
             ElmoTokenEmbedderMultiLang: one for all layers; or repeat the option, layer 0 first.

@@ -71,7 +71,7 @@ def embed(
             frequent words (sif), or what is stored with the model: that and a whitening (whitened), or a head that was
             trained on pairs of sentences (trained).
         dtype: Type of the stored numbers.
-        start: LSTM state that each sentence starts from: a fixed initial state, zeros, or (stateful) the state after
+        start: LSTM state that each sentence starts from: the model's start state, zeros, or (stateful) the state after
             the previous batch, as in AllenNLP; vectors then depend on preceding lines.
 
     Text:

@@ -184,7 +184,7 @@ def similarity(
     columns separated by tabs or spaces, as in lists of word pairs. A header is skipped.
 
     Token vectors are pooled in every way: each layer, their average and all concatenated; with equal weights (mean) and
-    with less weight for frequent words (sif); and with the whitening that the model stores.
+    with less weight for frequent words (sif); and with the whitening and the trained head that the model stores.
 
     Args:
         columns (A,B,SCORE): The columns of the two sentences or words and of the score, from 1, if a file has more than

@@ -52,7 +52,7 @@ class EvaluationOptions:
     json: Json = False
     figure: Figure = None
     device: Device = None
-    overwrite: Annotated[bool, Flag("Start anew: replace an existing output, and what --keep kept.")] = False
+    overwrite: Annotated[bool, Flag("Start anew: replace an existing output and kept results.")] = False
 
     def check_figure(self) -> None:
         """Check before any work is done that the figure can be drawn."""

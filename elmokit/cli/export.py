@@ -1,4 +1,4 @@
-"""Write what other programs load.
+"""Export a model in a form that other programs load.
 
 Examples:
     elmokit export static en-mini-static
@@ -28,8 +28,8 @@ def static(
 ) -> None:
     """Write sentence vectors as a word table to DIRECTORY, which model2vec loads.
 
-    The vectors are those of `elmokit embed --pool`: the mean of the rows of a sentence has the same direction. Words
-    that are not in the table are left out.
+    The vectors are those of `elmokit embed --pool`: the mean of a sentence's rows has the same direction as its
+    vector. Words that are not in the table are left out.
 
     Args:
         pool: The sentence vectors: whitened or trained as stored with the model, or layer 0 with less weight for

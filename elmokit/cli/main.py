@@ -30,7 +30,7 @@ COMMANDS = {
         "models": ("elmokit.cli.models:models", "List the models that can be opened by name."),
         "info": ("elmokit.cli.info:info", "Show a model's architecture, size and provenance."),
         "convert": ("elmokit.cli.convert:convert", "Convert a model to another format."),
-        "export": ("elmokit.cli.export", "Write what other programs load."),
+        "export": ("elmokit.cli.export", "Export a model in a form that other programs load."),
         "bench": ("elmokit.cli.bench:bench", "Measure how fast this machine computes a model."),
     },
     "Training": {

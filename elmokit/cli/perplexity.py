@@ -39,7 +39,7 @@ Vocabulary = Annotated[str | None, Flag("File with the words of the softmax, if 
 SentenceStart = Annotated[
     Start | None,
     Flag(
-        "State from which each sentence is read: the model's fixed initial state, zero, or the state after the "
+        "State from which each sentence is read: the model's start state, zero, or the state after the "
         "sentence before (slow).  [default: warm]"
     ),
 ]

@@ -34,12 +34,12 @@ def sentence_head(
 ) -> None:
     """Train sentence vectors on PAIRS of sentences that people have compared, and save the model with them.
 
-    PAIRS are files of pairs with scores, as of `elmokit evaluate similarity`: a sentence, a sentence and a number in
+    PAIRS are files of pairs with scores, as for `elmokit evaluate similarity`: two sentences and a number in
     each row, CSV if they are named .csv. Files named .jsonl have labels as SNLI: their entailed pairs are used, each
     of which should be closer than others.
 
-    Trained are a linear map and a weight for each word, on top of the context-free layer 0. It takes a minute. To use
-    the result, choose `--pool trained` in `elmokit embed`, or "trained" in Python.
+    The head is a linear map and a weight for each word, on top of the context-free layer 0. Training takes a minute.
+    To use the result, choose `--pool trained` in `elmokit embed`, or "trained" in Python.
 
     Args:
         out: Directory for the model with its trained head.
@@ -47,7 +47,7 @@ def sentence_head(
         steps: Number of optimizer steps.
         learning_rate: Learning rate of the linear map.
         word_learning_rate: Learning rate of the word weights. 0 leaves them as they are.
-        decay: How strongly the map and the weights are held to where they start.
+        decay: How strongly the map and the weights are pulled toward their initial values.
         seed: Seed of the order of the pairs.
 
     Examples:

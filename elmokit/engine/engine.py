@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from elmokit.engine import compiler
 from elmokit.engine.computation import Computation, engine_computation
 from elmokit.engine.config import BiLMConfig
-from elmokit.engine.library import Library, choose_kernels
+from elmokit.engine.library import WRONG_SIZES, Library, choose_kernels
 from elmokit.engine.lstm import LSTM
 from elmokit.engine.network import Network, NetworkInput
 from elmokit.engine.precision import BackendRequest, Precision
@@ -56,6 +56,8 @@ class Engine(Network):
         return self._tokens.n_bytes + self._lstm.n_bytes
 
     def token_vectors(self, ids: Ids) -> Floats:
+        if (expected := self._config.ids_per_token) is not None and ids.shape[-1] != expected:
+            raise ValueError(WRONG_SIZES)
         return self._tokens(ids, self._n_threads())
 
     def layers(

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from elmokit.engine.config import BiLMConfig, CharCNNConfig
-from elmokit.engine.library import WRONG_SIZES, Library, address, check, open_packed, pointers
+from elmokit.engine.library import Library, address, check, open_packed, pointers
 from elmokit.engine.network import as_rows, read_weights
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import Floats, Ids, IntegerRows
@@ -64,8 +64,6 @@ class TokenLayer:
     def __call__(self, ids: Ids, threads: int = 1) -> Floats:
         """Compute the context-free vectors of tokens; see :meth:`~elmokit.engine.network.Network.token_vectors`."""
         rows = as_rows(ids)
-        if rows.shape[1] != (self.config.ids_per_token or rows.shape[1]):
-            raise ValueError(WRONG_SIZES)
         vectors = np.empty((len(rows), self.config.projection_dim), np.float32)
         library = self._library
         reason = library.token_vectors(

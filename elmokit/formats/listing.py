@@ -34,7 +34,7 @@ class NamedModel:
 def named_models() -> list[NamedModel]:
     """List the models that can be opened by name, the included one first. ``nlpl:NUMBER`` opens more, without names."""
     size = sum(file.stat().st_size for file in included_model().iterdir())
-    about = "Wikipedia and novels; elmokit"
+    about = "Wikipedia, novels, textbooks, conversations; elmokit"
     included = NamedModel(DEFAULT_MODEL, "English", about, round(size / 1e6), "included", None, None)
     return [included, *map(_named, all_models())]
 

@@ -98,8 +98,8 @@ class TrainingConfig:
     shuffle: bool = setting(True, "Shuffle files and sentences.", "Batches")
     passage_length: int = setting(
         1,
-        "Mean number of sentences that are read in the order of the text; a blank line ends such a passage. In half of "
-        "the text, and with 1 in all of it, sentences are shuffled one by one.",
+        "Mean number of consecutive sentences that are read in their original order; a blank line ends such a passage. "
+        "Half of the text (with 1, all of it) is still shuffled sentence by sentence.",
         "Batches",
     )
     lower_case: float = setting(
@@ -177,7 +177,7 @@ class TrainingConfig:
     save_every: int = setting(500, "Optimizer steps between checkpoints.", "Output")
     save_words: tuple[int, ...] = setting(
         (),
-        "Numbers of words, such as 1M,2M,10M: keep the model that has read as many, in words-1M and so on.",
+        "Keep the model after these numbers of words, such as 1M,2M,10M, in words-1M and so on.",
         "Output",
     )
     tensorboard: bool = setting(False, "Write the log for TensorBoard, too.", "Output")

@@ -248,7 +248,7 @@ def test_settings_are_checked_before_the_text_is_counted(shell, corpus: Path, fl
 
 
 @pytest.mark.slow
-def test_words_that_do_not_descend_in_frequency_are_told_where_that_matters(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+def test_words_that_do_not_descend_in_frequency_are_reported_where_that_matters(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
     Path("sorted.txt").write_text("<S>\n</S>\n<UNK>\nmat\non\nthe\n")
     Path("ranked.txt").write_text("<S>\n</S>\n<UNK>\nthe\n.\nmat\n")
     told = "The first tenth of the vocabulary does not contain the most frequent words of this text"

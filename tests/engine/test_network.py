@@ -297,3 +297,12 @@ def test_a_direction_that_the_model_lacks_is_an_error(number: int, open_network:
     vectors = network.token_vectors(random_ids(config, 12))
     with pytest.raises(ValueError, match=f"The model has 2 directions; there is none of number {number}"):
         network.direction(number, NetworkInput(vectors, WORDS, LENGTHS, State.zero(config, 1)), [2])
+
+
+def test_characters_are_not_taken_for_a_word() -> None:
+    config = CONFIGS["words and characters"]
+    ids, arrays = random_ids(config, 3), arrays_of(random_bilm("words and characters"))
+    for network in (open_with_c(config, arrays), ReferenceEngine(config, arrays)):
+        assert network.token_vectors(ids).shape == (3, config.projection_dim)
+        with pytest.raises(ValueError, match="do not fit together"):
+            network.token_vectors(ids[:, 1:])

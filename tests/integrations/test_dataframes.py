@@ -97,7 +97,7 @@ def test_columns_that_pandas_reads_as_objects_are_a_matrix_too(embedder: Sentenc
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_mistake_is_told_in_one_line(library: Any, embedder: SentenceEmbedder) -> None:
+def test_a_mistake_is_reported_in_one_line(library: Any, embedder: SentenceEmbedder) -> None:
     frame, series = library.DataFrame, library.Series
     not_vectors = "vectors of one length, but its type is"
 

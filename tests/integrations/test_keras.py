@@ -176,7 +176,7 @@ def test_every_installed_backend_passes_these_tests(backend: str) -> None:
 
 
 @pytest.mark.slow
-def test_backend_that_is_not_installed_is_told_in_one_line(tmp_path: Path) -> None:
+def test_backend_that_is_not_installed_is_reported_in_one_line(tmp_path: Path) -> None:
     # A module of this name that is not there, as in an environment without the backend.
     code = (
         "import sys; sys.modules['tensorflow'] = None\n"
