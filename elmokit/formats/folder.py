@@ -163,10 +163,14 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
     lexicon = _read_lexicon(folder / "lexicon.json", config) if content.get("lexicon") else None
     vocabulary: Vocabulary | None = None
     if (words := folder / "vocab.txt").exists():
+        # The table is that of the vocabulary, unless a lexicon assigns its rows.
+        n_rows = config.n_table_words if lexicon is None else config.n_words
         # The word list of a published word-input model may lack <UNK>.
-        n_words = config.n_words
+        strict = config.n_words is None
         vocabulary = (
-            Vocabulary.from_file(words) if n_words is None else row_vocabulary(words, n_words, f"the table of {folder}")
+            Vocabulary.from_file(words)
+            if n_rows is None
+            else row_vocabulary(words, n_rows, f"the table of {folder}", strict)
         )
     softmax = None
     if (folder / "softmax.safetensors").exists():
