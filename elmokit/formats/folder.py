@@ -19,6 +19,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -182,6 +183,13 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         own_arrays = _read_stored(folder / "softmax.safetensors", shapes)
         table = (arrays, config.word_table) if kind.kind == "tied" and config.word_table is not None else None
         softmax = WordSoftmax(kind, own_arrays, len(vocabulary), table)
+    elif "softmax" in content:
+        # Vectors do not need it, and it may have been removed to save space.
+        warnings.warn(
+            f"{folder} has no softmax.safetensors, which its config.json describes, so it gives vectors but cannot "
+            "predict words. Copy that file, too; or, if it was removed on purpose, remove softmax from config.json.",
+            stacklevel=2,
+        )
     return PretrainedBiLM(
         Weights(config, arrays),
         family=NAME,

@@ -147,6 +147,8 @@ def test_damaged_folders_are_clear_errors(model: PretrainedBiLM, tmp_path: Path)
     with pytest.raises(ModelNotFoundError, match=r"no vocab\.txt"):
         load_folder(folder)
     (folder / "softmax.safetensors").unlink()
+    del content["softmax"]
+    (folder / "config.json").write_text(json.dumps(content))
     assert load_folder(folder).softmax is None
 
     weights = folder / "model.safetensors"
@@ -163,6 +165,18 @@ def test_damaged_folders_are_clear_errors(model: PretrainedBiLM, tmp_path: Path)
         load_folder(folder)
     with pytest.raises(ModelNotFoundError, match=r"no config\.json"):
         load_folder(tmp_path)
+
+
+def test_a_lost_softmax_is_a_warning_and_one_that_is_not_declared_is_not(model: PretrainedBiLM, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    save_folder(model, folder)
+    (folder / "softmax.safetensors").unlink()
+    with pytest.warns(UserWarning, match=r"model has no softmax\.safetensors, which its config\.json describes"):
+        lost = load_folder(folder)
+    assert lost.softmax is None
+    assert Elmo(lost).embed([["cat"]])[0].shape == (3, 1, model.config.output_dim)
+    save_folder(lost, tmp_path / "without")
+    assert load_folder(tmp_path / "without").softmax is None  # a warning would be an error here
 
 
 @pytest.mark.parametrize("key", ["storage", "bilm", "softmax"])
