@@ -278,6 +278,8 @@ def _read_map(
     arrays = [file.read(name).astype(np.float32) for name in expected]
     if not all(map(is_finite, arrays)):
         raise FormatError(f"{path} holds NaN or infinity. Copy the file again, or {remedy}.")
+    if n_words is not None and not bool((arrays[-1] > 0).all()):
+        raise FormatError(f"{path} holds weights of words that are not above 0. Copy the file again, or {remedy}.")
     return arrays
 
 

@@ -106,6 +106,43 @@ def test_a_head_weights_each_word_before_its_map(model: PretrainedBiLM) -> None:
     np.testing.assert_allclose(rows.sum(axis=0) / 4.5, expected, rtol=1e-4, atol=1e-6)
 
 
+def head_of(model: PretrainedBiLM, weights: float) -> SentenceHead:
+    """A head that gives every word the same weight."""
+    assert model.vocabulary is not None
+    dim = model.config.output_dim
+    mean, projection = np.zeros(dim, np.float32), np.eye(dim, 2, dtype=np.float32)
+    return SentenceHead(SentencePooling("sif"), mean, projection, np.full(len(model.vocabulary), weights, np.float32))
+
+
+@pytest.mark.parametrize("weight", [1e-45, 3e38])
+def test_word_weights_whose_sum_float32_cannot_hold_give_the_vectors_of_equal_ones(
+    model: PretrainedBiLM, weight: float
+) -> None:
+    sentences = [["the", "cat"], ["cat"], [], ["."]]
+    small, plain = (SentenceEmbedder(Elmo(model), linear_map=head_of(model, one)) for one in (weight, 1.0))
+    np.testing.assert_allclose(small.embed(sentences), plain.embed(sentences), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, np.nan])
+def test_a_sentence_whose_words_weigh_nothing_is_a_clear_error(model: PretrainedBiLM, weight: float) -> None:
+    embedder = SentenceEmbedder(Elmo(model), linear_map=head_of(model, weight))
+    with pytest.raises(ConfigError, match="weights of the words of a sentence must be above 0 and finite"):
+        embedder.embed([["the", "cat"]])
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0])
+def test_a_stored_head_with_weights_that_are_not_above_0_is_refused(
+    model: PretrainedBiLM, tmp_path: Path, weight: float
+) -> None:
+    save_model(model.replace(sentence_head=head_of(model, 1.0)), tmp_path / "model")
+    path = tmp_path / "model" / "sentence_head.safetensors"
+    tensors = load_file(path)
+    tensors["word_weights"][2] = weight
+    save_file(tensors, path)
+    with pytest.raises(FormatError, match=r"holds weights of words that are not above 0\..*train the head again"):
+        open_model(tmp_path / "model")
+
+
 def test_a_head_is_stored_with_the_model(trained: PretrainedBiLM, tmp_path: Path) -> None:
     save_model(trained, tmp_path / "model")
     again = open_model(tmp_path / "model")
