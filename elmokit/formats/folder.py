@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -35,7 +35,7 @@ from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputEr
 from elmokit.formats.format import Format, Storage
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, Whitening
-from elmokit.formats.tensor_rows import FileArrays, is_finite, read_through, same_rows
+from elmokit.formats.tensor_rows import Array, FileArrays, is_finite, read_through, same_rows
 from elmokit.storage.tensor_file import StoredTensors, TensorFile, to_int8, write_tensor_file
 from elmokit.text.vocabulary import MAX_BYTES, Vocabulary, row_vocabulary
 
@@ -114,9 +114,10 @@ def is_model_folder(path: Path) -> bool:
 
 
 def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "float32", overwrite: bool = False) -> None:
-    """Save a model as an elmokit directory, atomically."""
+    """Save a model as an elmokit directory, atomically. A map of sentence vectors that would not be read is refused."""
     from elmokit.storage.atomic import atomic_write
 
+    _check_maps(model)
     config = {
         "format": NAME,
         "format_version": FORMAT_VERSION,
@@ -263,23 +264,50 @@ def _read_map(
     path: Path, pooling: SentencePooling, config: BiLMConfig, remedy: str, n_words: int | None = None
 ) -> list[Floats]:
     """Read the numbers of a linear map of sentence vectors, and of the weights of words, if it has any."""
-    dim = pooling.dim(config.n_layers + 1, config.output_dim)
     file = TensorFile(path)
-    n_components = (0, *file.shapes.get("projection", ()))[-1]  # any number of them
+    remedy = f"Restore the file that belongs to the model, or {remedy}"
+    return _check_map(str(path), file.shapes, file.read, pooling, config, remedy, n_words)
+
+
+def _check_maps(model: PretrainedBiLM) -> None:
+    """Check the whitening and the head of a model as they are checked when they are read."""
+    if (whitening := model.whitening) is not None:
+        tensors = whitening.tensors()
+        shapes = {name: array.shape for name, array in tensors.items()}
+        remedy = "Fit a whitening again"
+        _check_map("The whitening", shapes, tensors.__getitem__, whitening.pooling, model.config, remedy)
+    if (head := model.sentence_head) is not None:
+        tensors = head.tensors()
+        shapes = {name: array.shape for name, array in tensors.items()}
+        n_words = 0 if model.vocabulary is None else len(model.vocabulary)
+        remedy = "Train the head again"
+        _check_map("The sentence head", shapes, tensors.__getitem__, head.pooling, model.config, remedy, n_words)
+
+
+def _check_map(
+    what: str,
+    found: Mapping[str, Shape],
+    read: Callable[[str], Array],
+    pooling: SentencePooling,
+    config: BiLMConfig,
+    remedy: str,
+    n_words: int | None = None,
+) -> list[Floats]:
+    """Check the sizes and the numbers of a linear map of sentence vectors, and return what ``read`` returns of it."""
+    dim = pooling.dim(config.n_layers + 1, config.output_dim)
+    n_components = (0, *found.get("projection", ()))[-1]  # any number of them
     expected: dict[str, tuple[int, ...]] = {"mean": (dim,), "projection": (dim, n_components)}
     if n_words is not None:
         expected["word_weights"] = (n_words,)
-    shapes = {name: file.shapes.get(name, ()) for name in expected}
+    shapes = {name: found.get(name, ()) for name in expected}
     if shapes != expected:
         named, wanted = (" and ".join(f"{name} {shape}" for name, shape in each.items()) for each in (shapes, expected))
-        raise TensorMismatchError(
-            f"{path} has {named}; expected {wanted}. Restore the file that belongs to the model, or {remedy}."
-        )
-    arrays = [file.read(name).astype(np.float32) for name in expected]
+        raise TensorMismatchError(f"{what} has {named}; expected {wanted}. {remedy}.")
+    arrays = [read(name).astype(np.float32) for name in expected]
     if not all(map(is_finite, arrays)):
-        raise FormatError(f"{path} holds NaN or infinity. Copy the file again, or {remedy}.")
+        raise FormatError(f"{what} holds NaN or infinity. {remedy}.")
     if n_words is not None and not bool((arrays[-1] > 0).all()):
-        raise FormatError(f"{path} holds weights of words that are not above 0. Copy the file again, or {remedy}.")
+        raise FormatError(f"{what} holds weights of words that are not above 0. {remedy}.")
     return arrays
 
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from elmokit import Elmo, SentenceEmbedder, SentencePooling, open_model, save_model
-from elmokit.errors import ConfigError, FormatError, TensorMismatchError, TextError
+from elmokit.errors import ConfigError, FormatError, ModelError, TensorMismatchError, TextError
 from elmokit.evaluation.similarity import ScoredPair, score_similarity
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.sentence_pooling import SentenceHead
+from elmokit.formats.sentence_pooling import SentenceHead, Whitening
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.sentence_head import HeadConfig, train_sentence_head
 from tests.conftest import random_model
@@ -141,6 +143,34 @@ def test_a_stored_head_with_weights_that_are_not_above_0_is_refused(
     save_file(tensors, path)
     with pytest.raises(FormatError, match=r"holds weights of words that are not above 0\..*train the head again"):
         open_model(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("mean", lambda array: array[:3], r"has mean \(3,\) and .*; expected mean \(64,\)"),
+        ("projection", lambda array: array[:3], r"has .*projection \(3, 2\)"),
+        ("projection", lambda array: array * np.nan, "holds NaN or infinity"),
+        ("word_weights", lambda array: array[:2], r"has .*word_weights \(2,\)"),
+        ("word_weights", lambda array: array * 0, "holds weights of words that are not above 0"),
+    ],
+)
+def test_a_map_that_would_not_be_read_is_not_written(
+    model: PretrainedBiLM,
+    tmp_path: Path,
+    name: str,
+    change: Callable[[NDArray[np.float32]], NDArray[np.float32]],
+    message: str,
+) -> None:
+    good = head_of(model, 1.0)
+    head = replace(good, **{name: change(getattr(good, name))})
+    with pytest.raises(ModelError, match=rf"The sentence head {message}.*Train the head again"):
+        save_model(model.replace(sentence_head=head), tmp_path / "model")
+    if name != "word_weights":
+        whitening = Whitening(head.pooling, head.mean, head.projection)
+        with pytest.raises(ModelError, match=rf"The whitening {message}.*Fit a whitening again"):
+            save_model(model.replace(whitening=whitening), tmp_path / "model")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_head_is_stored_with_the_model(trained: PretrainedBiLM, tmp_path: Path) -> None:
