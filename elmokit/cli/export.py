@@ -43,11 +43,10 @@ def static(
     """
     from elmokit.embedding.elmo import Elmo
     from elmokit.embedding.sentence_vectors import SentenceEmbedder
-    from elmokit.embedding.static_table import export_static
-    from elmokit.storage.atomic import check_output_path
+    from elmokit.embedding.static_table import check_table_path, export_static
     from elmokit.text.vocabulary import read_words
 
-    check_output_path(directory, overwrite, folder=True)
+    check_table_path(directory, overwrite)
     listed = None if words is None else read_words(words)
     elmo = Elmo.from_pretrained(model, options=options)
     embedder = SentenceEmbedder(elmo) if pool is None else SentenceEmbedder.by_name(elmo, pool)

@@ -59,9 +59,11 @@ def index(
     from elmokit.embedding.elmo import Elmo
     from elmokit.evaluation.occurrences import build_index
     from elmokit.evaluation.probe_corpus import read_corpus_files
+    from elmokit.storage.atomic import check_has_name
     from elmokit.storage.text_files import find_text_files
     from elmokit.text.tokenize import text_splitter
 
+    check_has_name(index)  # before a model is downloaded
     paths = find_text_files(corpus, reread=True)
     language = raw_language(raw, language)
     split = None if language is None else text_splitter(language)

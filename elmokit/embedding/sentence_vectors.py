@@ -265,11 +265,30 @@ class SentenceEmbedder:
     def _fold_quotes(self, sentences: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
         return (fold_quotes(tokens, self.elmo.model.vocabulary) for tokens in sentences)
 
-    def _weighted_mean(self, tokens: Sequence[str], chunks: Iterable[Vectors]) -> NDArray[np.float32]:
-        weights = np.array([self.weight(token) for token in tokens], np.float32)
+    def _shares(self, tokens: Sequence[str]) -> NDArray[np.float32]:
+        """Return the weights of a sentence's tokens, which sum to 1."""
+        weights = np.array([self.weight(token) for token in tokens])
         if self._probability is not None:
             weights *= words_only(tokens)
-        weights /= weights.sum()
+        with np.errstate(over="ignore"):
+            rounded = weights.astype(np.float32)
+            total = rounded.sum()
+        if not len(tokens):
+            return rounded
+        if np.finfo(np.float32).tiny <= total < np.inf:
+            return np.asarray(rounded / total)
+        # float32 cannot hold the sum, and float64 may.
+        largest = weights.max()
+        if not (0 < largest < np.inf and (weights >= 0).all()):
+            raise ConfigError(
+                "The weights of the words of a sentence must be above 0 and finite. Choose a larger smoothing, or "
+                "train the head again."
+            )
+        weights /= largest
+        return np.asarray(weights / weights.sum(), np.float32)
+
+    def _weighted_mean(self, tokens: Sequence[str], chunks: Iterable[Vectors]) -> NDArray[np.float32]:
+        weights = self._shares(tokens)
         mean, first = np.zeros((), np.float32), 0
         for vectors in chunks:
             stop = first + vectors.shape[-2]

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from elmokit.config import read_json
 from elmokit.embedding.sentence_vectors import SentenceEmbedder, words_only
-from elmokit.errors import ConfigError, TextError
+from elmokit.errors import ConfigError, ModelError, OutputError, TextError
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.tensor_file import write_tensor_file
 from elmokit.storage.text_files import expand_user
@@ -29,6 +30,10 @@ CLITICS = "n't|'(?:s|m|d|re|ve|ll)"
 WORD = r"[\p{L}\p{M}\p{N}]+(?:[-.][\p{L}\p{M}\p{N}]+)*"
 MAX_TOKENS = 512
 """The number of tokens after which model2vec cuts a text by default."""
+PARTS = ("model.safetensors", "tokenizer.json", "config.json", "modules.json")
+"""The files of a table."""
+MODEL_TYPE = "model2vec"
+"""What ``config.json`` calls a table."""
 
 
 def export_static(
@@ -50,7 +55,7 @@ def export_static(
         directory: The directory to write: ``model.safetensors``, ``tokenizer.json``, ``config.json`` and
             ``modules.json``.
         words: The words of the table. None: those of the model's vocabulary.
-        overwrite: Replace an existing directory.
+        overwrite: Replace an existing table.
 
     Returns:
         The directory.
@@ -58,7 +63,7 @@ def export_static(
     Raises:
         ConfigError: The pooling uses other layers than layer 0; or there is no vocabulary, and no words are given.
         TextError: There is no word.
-        OutputError: The directory exists and may not be overwritten, or cannot be written.
+        OutputError: The directory exists and may not be overwritten, is not such a table, or cannot be written.
 
     Example:
         >>> export_static(SentenceEmbedder.from_pretrained(), "en-mini-static")
@@ -80,12 +85,12 @@ def export_static(
     listed = [word for word in dict.fromkeys(words) if word not in SPECIALS and words_only([word, "a"])[0]]
     if not listed:
         raise TextError("There is no word with a letter or digit to make a table of.")
-    check_output_path(directory, overwrite, folder=True)
+    check_table_path(directory, overwrite)
     table = np.concatenate([np.zeros((1, embedder.dim), np.float32), embedder.word_rows(listed)])
     # Cosines are independent of the scale; float16 is most exact where numbers are near 1.
     table /= np.abs(table).max() or 1
     config = {
-        "model_type": "model2vec",
+        "model_type": MODEL_TYPE,
         "architectures": ["StaticModel"],
         "normalize": True,
         "max_length": MAX_TOKENS,
@@ -105,6 +110,20 @@ def export_static(
         ):
             (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
     return directory
+
+
+def check_table_path(directory: Path, overwrite: bool) -> None:
+    """Check before any work is done that a table can be written to a directory, which may hold another table."""
+    check_output_path(directory, overwrite, folder=True, parts=PARTS)
+    if not directory.is_dir() or not any(directory.iterdir()):
+        return
+    # Models of other programs, and those of elmokit, have files of the same names.
+    try:
+        is_table = read_json(directory / "config.json").get("model_type") == MODEL_TYPE
+    except ModelError:
+        is_table = False
+    if not is_table:
+        raise OutputError(f"{directory} is not a table of model2vec, so it is not overwritten. Choose another name.")
 
 
 def _tokenizer(words: list[str]) -> dict[str, Any]:

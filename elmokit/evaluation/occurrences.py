@@ -32,6 +32,7 @@ from elmokit.embedding.fingerprint import RESTORE
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.evaluation.neighbors import Neighbors, Occurrence, SimilarWord
 from elmokit.evaluation.probe_corpus import model_digest, model_settings, read_chunks, text_digest
+from elmokit.storage.atomic import check_has_name
 from elmokit.storage.progress import ProgressCallback
 from elmokit.storage.resumable import ResumableStore
 from elmokit.storage.store_journal import JOURNAL, StoreContents, read_store
@@ -70,12 +71,13 @@ def build_index(
 
     Raises:
         TextError: The corpus cannot be read or has no words.
-        OutputError: ``path`` contains something else or cannot be written.
+        OutputError: ``path`` has no name, contains something else or cannot be written.
 
     Example:
         >>> index = build_index(elmo, lambda: read_corpus_files([Path("corpus.txt")]), "index")
         >>> print(index.neighbors(elmo, ["a", "river", "bank"], token=2).to_text())
     """
+    check_has_name(path)
     n_sentences = n_tokens = 0
 
     def counted() -> Iterator[list[str]]:

@@ -19,7 +19,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -34,7 +35,7 @@ from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputEr
 from elmokit.formats.format import Format, Storage
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, Whitening
-from elmokit.formats.tensor_rows import FileArrays, is_finite, read_through, same_rows
+from elmokit.formats.tensor_rows import Array, FileArrays, is_finite, read_through, same_rows
 from elmokit.storage.tensor_file import StoredTensors, TensorFile, to_int8, write_tensor_file
 from elmokit.text.vocabulary import MAX_BYTES, Vocabulary, row_vocabulary
 
@@ -113,9 +114,10 @@ def is_model_folder(path: Path) -> bool:
 
 
 def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "float32", overwrite: bool = False) -> None:
-    """Save a model as an elmokit directory, atomically."""
+    """Save a model as an elmokit directory, atomically. A map of sentence vectors that would not be read is refused."""
     from elmokit.storage.atomic import atomic_write
 
+    _check_maps(model)
     config = {
         "format": NAME,
         "format_version": FORMAT_VERSION,
@@ -163,10 +165,14 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
     lexicon = _read_lexicon(folder / "lexicon.json", config) if content.get("lexicon") else None
     vocabulary: Vocabulary | None = None
     if (words := folder / "vocab.txt").exists():
+        # The table is that of the vocabulary, unless a lexicon assigns its rows.
+        n_rows = config.n_table_words if lexicon is None else config.n_words
         # The word list of a published word-input model may lack <UNK>.
-        n_words = config.n_words
+        strict = config.n_words is None
         vocabulary = (
-            Vocabulary.from_file(words) if n_words is None else row_vocabulary(words, n_words, f"the table of {folder}")
+            Vocabulary.from_file(words)
+            if n_rows is None
+            else row_vocabulary(words, n_rows, f"the table of {folder}", strict)
         )
     softmax = None
     if (folder / "softmax.safetensors").exists():
@@ -178,6 +184,13 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         own_arrays = _read_stored(folder / "softmax.safetensors", shapes)
         table = (arrays, config.word_table) if kind.kind == "tied" and config.word_table is not None else None
         softmax = WordSoftmax(kind, own_arrays, len(vocabulary), table)
+    elif "softmax" in content:
+        # Vectors do not need it, and it may have been removed to save space.
+        warnings.warn(
+            f"{folder} has no softmax.safetensors, which its config.json describes, so it gives vectors but cannot "
+            "predict words. Copy that file, too; or, if it was removed on purpose, remove softmax from config.json.",
+            stacklevel=2,
+        )
     return PretrainedBiLM(
         Weights(config, arrays),
         family=NAME,
@@ -251,21 +264,50 @@ def _read_map(
     path: Path, pooling: SentencePooling, config: BiLMConfig, remedy: str, n_words: int | None = None
 ) -> list[Floats]:
     """Read the numbers of a linear map of sentence vectors, and of the weights of words, if it has any."""
-    dim = pooling.dim(config.n_layers + 1, config.output_dim)
     file = TensorFile(path)
-    n_components = (0, *file.shapes.get("projection", ()))[-1]  # any number of them
+    remedy = f"Restore the file that belongs to the model, or {remedy}"
+    return _check_map(str(path), file.shapes, file.read, pooling, config, remedy, n_words)
+
+
+def _check_maps(model: PretrainedBiLM) -> None:
+    """Check the whitening and the head of a model as they are checked when they are read."""
+    if (whitening := model.whitening) is not None:
+        tensors = whitening.tensors()
+        shapes = {name: array.shape for name, array in tensors.items()}
+        remedy = "Fit a whitening again"
+        _check_map("The whitening", shapes, tensors.__getitem__, whitening.pooling, model.config, remedy)
+    if (head := model.sentence_head) is not None:
+        tensors = head.tensors()
+        shapes = {name: array.shape for name, array in tensors.items()}
+        n_words = 0 if model.vocabulary is None else len(model.vocabulary)
+        remedy = "Train the head again"
+        _check_map("The sentence head", shapes, tensors.__getitem__, head.pooling, model.config, remedy, n_words)
+
+
+def _check_map(
+    what: str,
+    found: Mapping[str, Shape],
+    read: Callable[[str], Array],
+    pooling: SentencePooling,
+    config: BiLMConfig,
+    remedy: str,
+    n_words: int | None = None,
+) -> list[Floats]:
+    """Check the sizes and the numbers of a linear map of sentence vectors, and return what ``read`` returns of it."""
+    dim = pooling.dim(config.n_layers + 1, config.output_dim)
+    n_components = (0, *found.get("projection", ()))[-1]  # any number of them
     expected: dict[str, tuple[int, ...]] = {"mean": (dim,), "projection": (dim, n_components)}
     if n_words is not None:
         expected["word_weights"] = (n_words,)
-    shapes = {name: file.shapes.get(name, ()) for name in expected}
+    shapes = {name: found.get(name, ()) for name in expected}
     if shapes != expected:
         named, wanted = (" and ".join(f"{name} {shape}" for name, shape in each.items()) for each in (shapes, expected))
-        raise TensorMismatchError(
-            f"{path} has {named}; expected {wanted}. Restore the file that belongs to the model, or {remedy}."
-        )
-    arrays = [file.read(name).astype(np.float32) for name in expected]
+        raise TensorMismatchError(f"{what} has {named}; expected {wanted}. {remedy}.")
+    arrays = [read(name).astype(np.float32) for name in expected]
     if not all(map(is_finite, arrays)):
-        raise FormatError(f"{path} holds NaN or infinity. Copy the file again, or {remedy}.")
+        raise FormatError(f"{what} holds NaN or infinity. {remedy}.")
+    if n_words is not None and not bool((arrays[-1] > 0).all()):
+        raise FormatError(f"{what} holds weights of words that are not above 0. {remedy}.")
     return arrays
 
 

@@ -274,13 +274,18 @@ class PretrainedBiLM:
             char ids ``(tokens, 1 + chars)``, or those of the two that the model has.
 
         Raises:
-            ModelNotFoundError: A word-input model came without its vocabulary, or a word table without its lexicon.
+            ModelNotFoundError: A model with a table of words came without its vocabulary, or without its lexicon.
         """
         config = self.config
         if self.lexicon is not None:
             return self.lexicon.encode(tokens)
         if config.word_features is not None:
-            if self.vocabulary is not None and config.char_cnn is not None and config.word_table is not None:
+            if config.char_cnn is not None and config.word_table is not None:  # the table of the vocabulary
+                if self.vocabulary is None:
+                    raise ModelNotFoundError(
+                        f"{self.source} has a word table and no vocabulary that names its rows. Put its vocab.txt next "
+                        "to the weights."
+                    )
                 return self.vocabulary.encode_with_chars(tokens, config.char_cnn.max_chars)
             raise ModelNotFoundError(f"{self.source} has a word table but no lexicon that assigns words to its rows.")
         if config.char_cnn is not None:

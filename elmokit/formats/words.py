@@ -90,10 +90,15 @@ def with_words(model: PretrainedBiLM, path: Path | None) -> PretrainedBiLM:
                 f"{model.source} has a softmax with words of its own, and {path} lists others. Leave it out."
             )
         return model
-    n_words = model.config.n_words
-    if n_words is not None:
-        vocabulary = row_vocabulary(path, n_words, f"the dataset 'embedding' of {model.source}")
-        return model.replace(vocabulary=vocabulary)
+    config = model.config
+    n_rows = config.n_table_words if model.lexicon is None else config.n_words
+    if n_rows is not None:
+        rows_of = (
+            f"the dataset 'embedding' of {model.source}"
+            if config.word_features is None
+            else f"the word table of {model.source}"
+        )
+        return model.replace(vocabulary=row_vocabulary(path, n_rows, rows_of, strict=config.n_words is None))
     try:
         return model.replace(vocabulary=Vocabulary(read_words(path)))
     except FormatError as error:

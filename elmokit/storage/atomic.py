@@ -137,14 +137,19 @@ def check_extension(path: str | Path, extensions: Sequence[str], otherwise: str 
         )
 
 
+def check_has_name(path: str | Path) -> None:
+    """Refuse an output path that names nothing, such as an empty one, or the current directory."""
+    if not Path(path).name:
+        raise OutputError(f"The output path {str(path)!r} has no name. Give it one.")
+
+
 def check_output_path(
     path: str | Path, overwrite: bool, folder: bool = False, parts: Sequence[str] | None = None
 ) -> None:
     """Check before any work is done that an output can be written to a path."""
     # A directory that contains anything but `parts` (name patterns) is not overwritten, because that would be lost.
+    check_has_name(path)
     path = Path(path)
-    if not path.name:
-        raise OutputError(f"The output path {str(path)!r} has no name. Give it one.")
     if not path.exists():
         return
     if not overwrite:

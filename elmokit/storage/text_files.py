@@ -123,8 +123,9 @@ def can_reread(path: str | Path) -> bool:
 
 def check_can_reread(path: str | Path) -> None:
     """Refuse standard input and pipes before any work is done, for a text that is read more than once."""
+    # What does not exist or is a directory is for the reader to refuse.
     is_stdin = str(path) == STDIN
-    if is_stdin or (Path(path).exists() and not can_reread(path)):
+    if is_stdin or not (can_reread(path) or Path(path).is_dir() or not Path(path).exists()):
         what = "Standard input" if is_stdin else f"{path} is a pipe, which"
         raise TextError(f"{what} can be read only once, but this text is read again. Write it to a file first.")
 

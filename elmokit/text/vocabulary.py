@@ -184,7 +184,7 @@ def read_words(path: str | Path) -> list[str]:
     return [word for word in words if word != IGNORED_LINE] if IGNORED_LINE in words else words
 
 
-def row_vocabulary(path: Path, n_rows: int, rows_of: str) -> Vocabulary:
+def row_vocabulary(path: Path, n_rows: int, rows_of: str, strict: bool = False) -> Vocabulary:
     """Read the words of a table, one per row; ``rows_of`` says in the error message what the table is."""
     words = read_words(path)
     if len(words) != n_rows:
@@ -193,6 +193,6 @@ def row_vocabulary(path: Path, n_rows: int, rows_of: str) -> Vocabulary:
             "different models; give the vocabulary of this one."
         )
     try:
-        return Vocabulary(words, strict=False)
+        return Vocabulary(words, strict)
     except FormatError as error:
         raise FormatError(f"{path} cannot be used: {error}") from None

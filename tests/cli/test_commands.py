@@ -381,6 +381,23 @@ def test_vectors_are_not_written_under_the_extension_of_another_format(shell, na
     assert {path.name for path in Path().iterdir()} == {"model", "text.txt"}
 
 
+@pytest.mark.parametrize("name", ["", ".", "./", "/"])
+@pytest.mark.parametrize("command", [("embed",), ("neighbors", "index")], ids=" ".join)
+def test_an_output_without_a_name_is_refused_before_anything_is_opened(
+    shell, command: tuple[str, ...], name: str
+) -> None:  # type: ignore[no-untyped-def]
+    ran = shell(*command, "text.txt", name, "--model", "nowhere")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "has no name" in ran.err
+    assert {path.name for path in Path().iterdir()} == {"model", "text.txt"}
+
+
+@pytest.mark.parametrize("call", [("sentence-head", "--out", "out"), ("evaluate", "similarity")], ids=" ".join)
+def test_a_directory_in_the_place_of_pairs_is_called_one(shell, call: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
+    ran = shell(*call, "model", "--model", "model")
+    assert (ran.code, ran.err) == (2, "elmokit: Cannot read model: Is a directory.\n")
+
+
 @pytest.mark.parametrize("message", BAD_CALLS)
 def test_bad_input_is_one_line_and_exit_code_2(shell, message: str) -> None:  # type: ignore[no-untyped-def]
     Path("latin.txt").write_bytes(b"caf\xe9\n")

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from elmokit import Elmo, SentenceEmbedder, SentencePooling
+from elmokit import Elmo, SentenceEmbedder, SentencePooling, open_model, save_model
 from elmokit.embedding.static_table import export_static
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.formats.model import PretrainedBiLM
@@ -98,6 +98,33 @@ def test_the_command_writes_the_table(shell: Shell) -> None:
     again = shell("export", "static", "static", "--model", "model")
     assert again.code == 2
     assert "static" in again.err
+
+
+def test_only_a_table_is_overwritten_by_a_table(embedder: SentenceEmbedder, tmp_path: Path) -> None:
+    victim, model, table, empty = (tmp_path / name for name in ("victim", "model", "table", "empty"))
+    (victim / "photos").mkdir(parents=True)
+    with pytest.raises(OutputError, match="victim contains photos, which overwriting would delete"):
+        export_static(embedder, victim, overwrite=True)
+    assert (victim / "photos").is_dir()
+    save_model(embedder.elmo.model.replace(softmax=None, vocabulary=None, whitening=None), model)
+    assert {file.name for file in model.iterdir()} == {"config.json", "model.safetensors"}
+    with pytest.raises(OutputError, match="model is not a table of model2vec, so it is not overwritten"):
+        export_static(embedder, model, overwrite=True)
+    assert open_model(model).family == "elmokit"
+    empty.mkdir()
+    export_static(embedder, empty, overwrite=True)
+    for words in (["cat"], ["cat", "dog"]):
+        export_static(embedder, table, words, overwrite=True)
+    assert len(load_file(table / "model.safetensors")["embeddings"]) == 3
+
+
+def test_the_command_refuses_to_overwrite_what_is_not_a_table(shell: Shell) -> None:
+    Path("victim").mkdir()
+    Path("victim/thesis.txt").write_text("x")
+    ran = shell("export", "static", "victim", "--model", "nowhere", "--overwrite")
+    assert ran.code == 2
+    assert "victim contains thesis.txt, which overwriting would delete" in ran.err
+    assert Path("victim/thesis.txt").read_text() == "x"
 
 
 def test_model2vec_loads_the_table_and_splits_text_as_in_the_penn_treebank(tmp_path: Path) -> None:

@@ -51,6 +51,13 @@ def test_the_index_contains_the_corpus(index: OccurrenceIndex) -> None:
     np.testing.assert_allclose(np.linalg.norm(index.layers[2].astype(np.float32), axis=1), 1, atol=1e-3)
 
 
+def test_an_index_without_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OutputError, match="has no name"):
+        build_index(ELMO, corpus, "")
+    assert not list(tmp_path.iterdir())
+
+
 @given(st.data())
 @settings(max_examples=30)
 def test_neighbors_equal_those_of_a_plain_search(index: OccurrenceIndex, data: st.DataObject) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from errno import ENOSPC
 from pathlib import Path
 
@@ -12,13 +13,15 @@ import torch
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.start_state import boundary_state
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.config import PRESETS, BiLMConfig, WordFeaturesConfig
 from elmokit.errors import ConfigError, ElmoError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.formats import folder as folder_module
 from elmokit.formats.folder import load_folder, read_card, save_folder
 from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
 from elmokit.lm.language_model import LanguageModel
-from tests.conftest import random_model
+from elmokit.text.lexicon import Lexicon, Marks
+from tests.conftest import WORDS, random_model
 
 
 def test_folder_round_trip_keeps_everything(model: PretrainedBiLM, tmp_path: Path) -> None:
@@ -44,6 +47,46 @@ def test_a_word_input_model_round_trips(tmp_path: Path) -> None:
     model = random_model(BiLMConfig(char_cnn=None, n_words=11, projection_dim=4, hidden_dim=6))
     save_folder(model, tmp_path / "model")
     assert load_folder(tmp_path / "model").config == model.config
+
+
+def word_table_model(n_words: int = len(WORDS)) -> PretrainedBiLM:
+    """A model without a softmax whose words, with their spelling, have rows in a table."""
+    tiny = PRESETS["tiny"]
+    config = replace(tiny, word_features=WordFeaturesConfig(n_words, tiny.projection_dim))
+    return random_model(config).replace(softmax=None)
+
+
+@pytest.mark.parametrize("n_words", [len(WORDS) - 1, len(WORDS) + 1])
+def test_a_vocabulary_with_another_number_of_words_than_the_table_is_refused(n_words: int, tmp_path: Path) -> None:
+    save_folder(word_table_model(), tmp_path / "model")
+    words = tmp_path / "model" / "vocab.txt"
+    words.write_text("".join(f"{word}\n" for word in [*WORDS, "more"][:n_words]), encoding="utf-8")
+    message = rf"vocab\.txt lists {n_words} words, and the table of .*model has {len(WORDS)} rows"
+    with pytest.raises(TensorMismatchError, match=message):
+        load_folder(tmp_path / "model")
+    given = words.rename(tmp_path / "words.txt")
+    with pytest.raises(TensorMismatchError, match=rf"words\.txt lists {n_words} words.* has {len(WORDS)} rows"):
+        open_model(tmp_path / "model", vocabulary=given)
+
+
+def test_a_lexicon_that_assigns_the_rows_lets_the_vocabulary_have_other_words(tmp_path: Path) -> None:
+    model = word_table_model(3)
+    assert model.config.char_cnn is not None
+    cnn, marks = model.config.char_cnn, Marks(*"?()[]_")
+    chars = (*"?()[]_", *[None] * (cnn.n_chars - 6))
+    lexicon = Lexicon(marks, cnn.max_chars, words=tuple("?()"), chars=chars)
+    save_folder(model.replace(lexicon=lexicon), tmp_path / "model")
+    loaded = load_folder(tmp_path / "model")
+    assert loaded.vocabulary is not None
+    assert loaded.vocabulary.words == WORDS
+
+
+def test_a_model_with_a_word_table_and_no_vocabulary_names_vocab_txt(tmp_path: Path) -> None:
+    save_folder(word_table_model(), tmp_path / "model")
+    words = (tmp_path / "model" / "vocab.txt").rename(tmp_path / "words.txt")
+    with pytest.raises(ModelNotFoundError, match=r"no vocabulary that names its rows\. Put its vocab\.txt next to"):
+        load_folder(tmp_path / "model").encode(["cat"])
+    assert open_model(tmp_path / "model", vocabulary=words).encode(["cat"])[0, 0] == WORDS.index("cat") + 1
 
 
 def test_float16_storage_halves_the_file_and_loads_as_float32(model: PretrainedBiLM, tmp_path: Path) -> None:
@@ -104,6 +147,8 @@ def test_damaged_folders_are_clear_errors(model: PretrainedBiLM, tmp_path: Path)
     with pytest.raises(ModelNotFoundError, match=r"no vocab\.txt"):
         load_folder(folder)
     (folder / "softmax.safetensors").unlink()
+    del content["softmax"]
+    (folder / "config.json").write_text(json.dumps(content))
     assert load_folder(folder).softmax is None
 
     weights = folder / "model.safetensors"
@@ -120,6 +165,18 @@ def test_damaged_folders_are_clear_errors(model: PretrainedBiLM, tmp_path: Path)
         load_folder(folder)
     with pytest.raises(ModelNotFoundError, match=r"no config\.json"):
         load_folder(tmp_path)
+
+
+def test_a_lost_softmax_is_a_warning_and_one_that_is_not_declared_is_not(model: PretrainedBiLM, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    save_folder(model, folder)
+    (folder / "softmax.safetensors").unlink()
+    with pytest.warns(UserWarning, match=r"model has no softmax\.safetensors, which its config\.json describes"):
+        lost = load_folder(folder)
+    assert lost.softmax is None
+    assert Elmo(lost).embed([["cat"]])[0].shape == (3, 1, model.config.output_dim)
+    save_folder(lost, tmp_path / "without")
+    assert load_folder(tmp_path / "without").softmax is None  # a warning would be an error here
 
 
 @pytest.mark.parametrize("key", ["storage", "bilm", "softmax"])

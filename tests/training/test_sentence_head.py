@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -11,13 +11,14 @@ from random import Random
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from elmokit import Elmo, SentenceEmbedder, SentencePooling, open_model, save_model
-from elmokit.errors import ConfigError, FormatError, TensorMismatchError, TextError, TrainingError
+from elmokit.errors import ConfigError, FormatError, ModelError, TensorMismatchError, TextError, TrainingError
 from elmokit.evaluation.similarity import ScoredPair, score_similarity
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.sentence_pooling import SentenceHead
+from elmokit.formats.sentence_pooling import SentenceHead, Whitening
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.sentence_head import HeadConfig, train_sentence_head
 from tests.conftest import random_model
@@ -123,6 +124,71 @@ def test_a_head_weights_each_word_before_its_map(model: PretrainedBiLM) -> None:
     np.testing.assert_allclose(embedder.embed([tokens])[0], expected, rtol=1e-5, atol=1e-6)
     rows = embedder.word_rows(tokens)
     np.testing.assert_allclose(rows.sum(axis=0) / 4.5, expected, rtol=1e-4, atol=1e-6)
+
+
+def head_of(model: PretrainedBiLM, weights: float) -> SentenceHead:
+    """A head that gives every word the same weight."""
+    assert model.vocabulary is not None
+    dim = model.config.output_dim
+    mean, projection = np.zeros(dim, np.float32), np.eye(dim, 2, dtype=np.float32)
+    return SentenceHead(SentencePooling("sif"), mean, projection, np.full(len(model.vocabulary), weights, np.float32))
+
+
+@pytest.mark.parametrize("weight", [1e-45, 3e38])
+def test_word_weights_whose_sum_float32_cannot_hold_give_the_vectors_of_equal_ones(
+    model: PretrainedBiLM, weight: float
+) -> None:
+    sentences = [["the", "cat"], ["cat"], [], ["."]]
+    small, plain = (SentenceEmbedder(Elmo(model), linear_map=head_of(model, one)) for one in (weight, 1.0))
+    np.testing.assert_allclose(small.embed(sentences), plain.embed(sentences), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, np.nan])
+def test_a_sentence_whose_words_weigh_nothing_is_a_clear_error(model: PretrainedBiLM, weight: float) -> None:
+    embedder = SentenceEmbedder(Elmo(model), linear_map=head_of(model, weight))
+    with pytest.raises(ConfigError, match="weights of the words of a sentence must be above 0 and finite"):
+        embedder.embed([["the", "cat"]])
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0])
+def test_a_stored_head_with_weights_that_are_not_above_0_is_refused(
+    model: PretrainedBiLM, tmp_path: Path, weight: float
+) -> None:
+    save_model(model.replace(sentence_head=head_of(model, 1.0)), tmp_path / "model")
+    path = tmp_path / "model" / "sentence_head.safetensors"
+    tensors = load_file(path)
+    tensors["word_weights"][2] = weight
+    save_file(tensors, path)
+    with pytest.raises(FormatError, match=r"holds weights of words that are not above 0\..*train the head again"):
+        open_model(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("mean", lambda array: array[:3], r"has mean \(3,\) and .*; expected mean \(64,\)"),
+        ("projection", lambda array: array[:3], r"has .*projection \(3, 2\)"),
+        ("projection", lambda array: array * np.nan, "holds NaN or infinity"),
+        ("word_weights", lambda array: array[:2], r"has .*word_weights \(2,\)"),
+        ("word_weights", lambda array: array * 0, "holds weights of words that are not above 0"),
+    ],
+)
+def test_a_map_that_would_not_be_read_is_not_written(
+    model: PretrainedBiLM,
+    tmp_path: Path,
+    name: str,
+    change: Callable[[NDArray[np.float32]], NDArray[np.float32]],
+    message: str,
+) -> None:
+    good = head_of(model, 1.0)
+    head = replace(good, **{name: change(getattr(good, name))})
+    with pytest.raises(ModelError, match=rf"The sentence head {message}.*Train the head again"):
+        save_model(model.replace(sentence_head=head), tmp_path / "model")
+    if name != "word_weights":
+        whitening = Whitening(head.pooling, head.mean, head.projection)
+        with pytest.raises(ModelError, match=rf"The whitening {message}.*Fit a whitening again"):
+            save_model(model.replace(whitening=whitening), tmp_path / "model")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_head_is_stored_with_the_model(trained: PretrainedBiLM, tmp_path: Path) -> None:

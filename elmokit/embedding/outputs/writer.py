@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from elmokit.embedding.fingerprint import RESTORE
 from elmokit.engine.state import State
-from elmokit.storage.atomic import check_output_path
+from elmokit.storage.atomic import check_has_name, check_output_path
 from elmokit.storage.resumable import ResumableStore
 from elmokit.storage.store_journal import read_journal
 
@@ -201,8 +201,9 @@ def check_resumable_output(output: str | Path, overwrite: bool) -> None:
     """Check before any work is done that an output can be started, continued or, with ``overwrite``, started anew.
 
     Raises:
-        OutputError: It exists and may not be overwritten.
+        OutputError: It has no name, or it exists and may not be overwritten.
     """
+    check_has_name(output)
     # Next to an existing output, a partial one was started to overwrite it. The same call without `overwrite` resumes.
     check_output_path(output, overwrite or has_partial_output(output))
 
