@@ -8,6 +8,7 @@ the vectors of new words from their characters.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ ACRONYM = r"(?:\p{L}\.){2,}"
 CLITICS = "n't|'(?:s|m|d|re|ve|ll)"
 """What the Penn Treebank splits off the end of a word."""
 WORD = r"[\p{L}\p{M}\p{N}]+(?:[-.][\p{L}\p{M}\p{N}]+)*"
+PLAIN = re.compile(rf"[^\W_]+(?:[-.][^\W_]+)*|(?:[^\W\d_]\.){{2,}}|{CLITICS}|\S")
+"""Words that the patterns above keep whole, in the syntax of Python's own module."""
 MAX_TOKENS = 512
 """The number of tokens after which model2vec cuts a text by default."""
 PARTS = ("model.safetensors", "tokenizer.json", "config.json", "modules.json")
@@ -128,8 +131,9 @@ def check_table_path(directory: Path, overwrite: bool) -> None:
 
 def _tokenizer(words: list[str]) -> dict[str, Any]:
     """Describe a tokenizer of the ``tokenizers`` library that looks up whole words, split as in the Penn Treebank."""
-    # The first of these that fits at a position is a token: "U.S."; the "ca" of "can't", and its "n't"; a word.
-    pattern = f"{ACRONYM}|{WORD}?(?=n't)|{CLITICS}|{WORD}|[^\\s]"
+    # The first of these that fits at a position is a token: "Mr." and "3,000", if they are listed; "U.S."; the "ca" of
+    # "can't", and its "n't"; a word.
+    pattern = f"{_listed(words)}{ACRONYM}|{WORD}?(?=n't)|{CLITICS}|{WORD}|[^\\s]"
     return {
         "version": "1.0",
         "truncation": None,
@@ -151,3 +155,12 @@ def _tokenizer(words: list[str]) -> dict[str, Any]:
         "decoder": None,
         "model": {"type": "WordLevel", "vocab": {word: row for row, word in enumerate(words)}, "unk_token": UNKNOWN},
     }
+
+
+def _listed(words: Iterable[str]) -> str:
+    """Return a pattern of the words that those for all words would split, longest first; or nothing."""
+    split = sorted((word for word in words if word != UNKNOWN and not PLAIN.fullmatch(word)), key=len, reverse=True)
+    # Within no longer word. A period at the end of a text is its own token.
+    edge = r"[\p{L}\p{M}\p{N}]"
+    patterns = (re.escape(word) + (r"(?!\s*\z)" if word.endswith(".") else "") for word in split)
+    return f"(?<!{edge})(?:{'|'.join(patterns)})(?!{edge})|" if split else ""

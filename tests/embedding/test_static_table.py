@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from elmokit import Elmo, SentenceEmbedder, SentencePooling, open_model, save_model
-from elmokit.embedding.static_table import export_static
+from elmokit.embedding.static_table import UNKNOWN, export_static
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from tests.helpers.shell import Shell
@@ -136,3 +136,17 @@ def test_model2vec_loads_the_table_and_splits_text_as_in_the_penn_treebank(tmp_p
     tokens = [static.tokens[number] for number in ids]
     assert tokens == [*TOKENS[:13], "'s", *TOKENS[13:]]
     np.testing.assert_allclose(static.encode([FROM_MODEL2VEC]), unit(embedder.embed([tokens])), atol=20 * 2**-11)
+
+
+def test_every_word_of_the_table_is_found_in_a_text(tmp_path: Path) -> None:
+    model2vec = pytest.importorskip("model2vec")
+    embedder = SentenceEmbedder.from_pretrained()
+    export_static(embedder, tmp_path / "static")
+    tokenizer = model2vec.StaticModel.from_pretrained(str(tmp_path / "static")).tokenizer
+    words = [word for word in tokenizer.get_vocab() if word != UNKNOWN]
+    assert "Mr." in words
+    assert [word for word in words if tokenizer.encode(f"a {word} b").tokens != ["a", word, "b"]] == []
+    # The period of the last sentence is a token of its own, whatever is before it.
+    assert tokenizer.encode("Mr. Lee has 3,000, at No. 5. No.").tokens == [
+        *("Mr.", "Lee", "has", "3,000", UNKNOWN, "at", "No.", "5", UNKNOWN, "No", UNKNOWN)
+    ]
