@@ -21,12 +21,9 @@ from elmokit.engine.computation import Backend, Computation
 from elmokit.engine.config import FORGET_OFFSET, BiLMConfig, CharCNNConfig
 from elmokit.engine.library import UNKNOWN_IDS, WRONG_SIZES
 from elmokit.engine.network import Network, NetworkInput, as_rows, check_batch, check_direction, read_weights
-from elmokit.engine.state import Floats, Ids, State
+from elmokit.engine.state import Floats, Ids, State, overflow_is_checked_later
 
 Array = NDArray[Any]  # float32 or float64
-
-# Weights that are too large make infinity and NaN, which whoever uses the results checks, as those of the C functions.
-_overflow_is_checked_later = np.errstate(over="ignore", invalid="ignore")
 
 TOKENS_AT_ONCE = 64  # bounds the memory of the convolutions: 180 kB per token in the original sizes
 
@@ -75,7 +72,7 @@ class ReferenceEngine(Network):
         layers = [layer for direction in self._lstm_layers for layer in direction]
         return sum(array.nbytes for array in self._token_layer.values()) + sum(layer.n_bytes for layer in layers)
 
-    @_overflow_is_checked_later
+    @overflow_is_checked_later
     def token_vectors(self, ids: Ids) -> Floats:
         rows = as_rows(ids)
         _check_ids(self.config, rows)
@@ -85,7 +82,7 @@ class ReferenceEngine(Network):
             vectors[chunk] = _token_vectors(self.config, self._token_layer, rows[chunk])
         return vectors
 
-    @_overflow_is_checked_later
+    @overflow_is_checked_later
     def layers(
         self, inputs: NetworkInput, wanted: Sequence[int], *, n_edges: int = 0, returns_state: bool = False
     ) -> tuple[list[Floats], State | None]:
@@ -95,7 +92,7 @@ class ReferenceEngine(Network):
         state = State(np.stack([run.hidden for run in runs]), np.stack([run.cell for run in runs]))
         return _sentences(layers, inputs.lengths, wanted, n_edges), state if returns_state else None
 
-    @_overflow_is_checked_later
+    @overflow_is_checked_later
     def direction(self, number: int, inputs: NetworkInput, wanted: Sequence[int]) -> tuple[list[Floats], State]:
         check_direction(self.config, number)
         check_batch(self.config, self.dtype, inputs, wanted)

@@ -14,7 +14,7 @@ from elmokit.config import setting
 from elmokit.engine.config import Shape
 from elmokit.engine.library import Library, address, check
 from elmokit.engine.precision import NAMES, Precision, requested_backend
-from elmokit.engine.state import Floats
+from elmokit.engine.state import Floats, overflow_is_checked_later
 from elmokit.engine.threads import n_threads
 from elmokit.errors import ConfigError
 
@@ -159,6 +159,7 @@ class WordSoftmax:
             self._read["table"] = arrays[name]
         return self._read["table"][1:]
 
+    @overflow_is_checked_later
     def scores(self, hidden: Floats) -> Floats:
         if self.config.kind != "adaptive":
             return np.asarray(hidden @ self.weight.T + self._array("bias"), np.float32)
@@ -174,6 +175,7 @@ class WordSoftmax:
         ]
         return np.concatenate([head[:, :first], *tails], axis=1)
 
+    @overflow_is_checked_later
     def nats(self, hidden: Floats, word_ids: Ids, precision: Precision | None = None) -> Floats:
         # Imported here, because it may compile, which nobody needs who only embeds.
         from elmokit.engine.compiler import load_library

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,13 @@ Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 IntegerRows = tuple[NDArray[np.int8], Floats]
 """A matrix as integers, and the scale of each row."""
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def overflow_is_checked_later(function: _Function) -> _Function:
+    """Let NumPy's formulas return infinity and NaN in silence, as the C functions do; the caller checks for them."""
+    # A setting for each function, since one that is entered twice is not restored by NumPy 1.
+    return np.errstate(over="ignore", invalid="ignore")(function)
 
 
 class State(NamedTuple):

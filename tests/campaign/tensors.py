@@ -237,7 +237,10 @@ def _judge(ended: Ended, n_backends: int) -> str | None:
 def _compare(reference: Path, computed: Path) -> str | None:
     with np.load(reference) as expected, np.load(computed) as found:
         for name in expected.files:
-            bound = 3e-2 * max(1.0, float(np.abs(expected[name]).max(initial=0)))
+            # With weights ten times as large, a rounding error grows about threefold with each token: after ten tokens,
+            # the formulas in float32 and float64 are 0.9 apart where numbers are up to 6.
+            largest = max(1.0, float(np.abs(expected[name]).max(initial=0)))
+            bound = max(3e-2, 2e-6 * 3.0 ** expected[name].shape[1]) * largest
             if not np.allclose(found[name], expected[name], rtol=0, atol=bound):
                 return (
                     f"differs from the formulas by {np.abs(found[name] - expected[name]).max():.2g} (bound {bound:.2g})"
