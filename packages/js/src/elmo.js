@@ -5,12 +5,14 @@ import { readConfig, tensorShapes, WORD_TABLE } from "./config.js";
 import { Engine, openLibrary, PackedMatrix } from "./engine.js";
 import { directoryUrl, MissingFileError, readBytes, Tensors } from "./files.js";
 import { bestWords, Scores, surprisalOf } from "./predictions.js";
-import { SentencePooling } from "./sentence_vectors.js";
+import { pooledDim, poolingSettings, SentencePooling } from "./sentence_vectors.js";
 import { Vocabulary } from "./vocabulary.js";
 
 const BATCH_TOKENS = 2048; // positions that are computed together, which bounds the memory
 const POSITIONS_AT_ONCE = 16; // whose scores of all words are in memory
 const MODEL = new URL("../models/en-mini/", import.meta.url);
+const WHITENING = "whitening.safetensors";
+const SENTENCE_HEAD = "sentence_head.safetensors";
 
 /** The vectors of one sentence. */
 export class Layers {
@@ -41,6 +43,7 @@ export class Elmo {
   #softmax = null;
   #pooling;
   #trained;
+  #leftOutTrained;
 
   /** Use `Elmo.load`. */
   constructor(parts) {
@@ -53,6 +56,7 @@ export class Elmo {
     this.#softmax = parts.softmax;
     this.#pooling = parts.pooling;
     this.#trained = parts.trained;
+    this.#leftOutTrained = parts.leftOutTrained;
     this.#start = parts.start ?? this.#stateAfterAnEmptySentence();
   }
 
@@ -75,8 +79,8 @@ export class Elmo {
       read("model.safetensors"),
       predicts && content.softmax ? optional("softmax.safetensors") : null,
       optional("vocab.txt"),
-      content.sentence_pooling ? read("whitening.safetensors") : null,
-      trained && content.sentence_head ? read("sentence_head.safetensors") : null,
+      content.sentence_pooling !== undefined ? read(WHITENING) : null,
+      trained && content.sentence_head !== undefined ? read(SENTENCE_HEAD) : null,
     ]);
     const tensors = new Tensors(weights, "model.safetensors");
     tensors.check(tensorShapes(config));
@@ -94,8 +98,9 @@ export class Elmo {
       engine: new Engine(library, config, tensors, lowest),
       start: startState(start, tensors, config),
       softmax: softmaxFile && openSoftmax(library, softmaxFile, tensors, content.softmax, vocabulary, config),
-      pooling: openPooling(content.sentence_pooling, whitening, "whitening.safetensors", vocabulary),
-      trained: head && openPooling(content.sentence_head, head, "sentence_head.safetensors", vocabulary),
+      pooling: openPooling(content, "sentence_pooling", whitening, WHITENING, vocabulary, config),
+      trained: head && openPooling(content, "sentence_head", head, SENTENCE_HEAD, vocabulary, config),
+      leftOutTrained: !trained && content.sentence_head !== undefined,
     });
   }
 
@@ -172,11 +177,17 @@ export class Elmo {
   /** Compute one vector per sentence; see index.d.ts. */
   sentenceVectors(sentences, { trained = false } = {}) {
     const pooling = trained ? this.#trained : this.#pooling;
-    if (!pooling) throw new Error("The model stores no head that was trained on pairs of sentences. Leave { trained: true } out.");
+    if (!pooling) {
+      throw new Error(
+        this.#leftOutTrained
+          ? "The head that was trained on pairs of sentences was not loaded. Load the model without { trained: false }."
+          : "The model stores no head that was trained on pairs of sentences. Leave { trained: true } out.",
+      );
+    }
     const checked = checkSentences(sentences).map((tokens) => pooling.foldQuotes(tokens));
     const layers = pooling.layers(this.nLayers);
     const found = this.#compute(checked, layers, 1);
-    return checked.map((tokens, at) => pooling.pool(tokens, found[at], layers.length, this.dim));
+    return checked.map((tokens, at) => checkFinite(pooling.pool(tokens, found[at], layers.length, this.dim)));
   }
 
   /** Compute layers of sentences in batches, `(wanted, positions, dim)` each, without `nEdges` positions at both ends. */
@@ -201,8 +212,7 @@ export class Elmo {
   #computeBatch(sentences, wanted, nEdges) {
     const { ids, rows } = this.#number(sentences);
     const { layers } = this.#engine.layers(ids, rows, wanted, this.#start, { nEdges });
-    for (const numbers of layers) checkFinite(numbers);
-    return layers;
+    return layers.map(checkFinite);
   }
 
   /** Add boundaries, and number the distinct tokens. */
@@ -277,8 +287,29 @@ export class Elmo {
   }
 }
 
-function openPooling(settings, bytes, name, vocabulary) {
-  return new SentencePooling(settings, bytes && new Tensors(bytes, name), vocabulary);
+/** Open a whitening, or a head that was trained on pairs, which weights words, too; without one, there are only settings. */
+function openPooling(content, table, bytes, name, vocabulary, config) {
+  const nLayers = config.nLayers + 1;
+  const settings = poolingSettings(content[table], table, nLayers);
+  if (!bytes) return new SentencePooling(settings, null, vocabulary);
+  const tensors = new Tensors(bytes, name);
+  const dim = pooledDim(settings, nLayers, config.outputDim);
+  const isHead = table === "sentence_head";
+  tensors.check({
+    mean: [dim],
+    projection: [dim, tensors.shape("projection")?.at(-1) ?? "any number"],
+    ...(isHead && { word_weights: [vocabulary?.words.length ?? 0] }),
+  });
+  const map = {
+    mean: tensors.read("mean"),
+    projection: tensors.read("projection"),
+    wordWeights: isHead ? tensors.read("word_weights") : null,
+  };
+  const wrong = map.wordWeights?.find((weight) => !(weight > 0));
+  if (wrong !== undefined) {
+    throw new Error(`${name} has a weight of a word that is ${wrong}; it must be above 0. Restore the file that belongs to the model.`);
+  }
+  return new SentencePooling(settings, map, vocabulary);
 }
 
 function openSoftmax(library, bytes, model, { kind }, vocabulary, { dim }) {
@@ -329,4 +360,5 @@ function checkFinite(numbers) {
   for (let at = 0; at < numbers.length; at++) {
     if (!Number.isFinite(numbers[at])) throw new Error("The model computes NaN or infinity: its weights are too large.");
   }
+  return numbers;
 }

@@ -112,6 +112,11 @@ export class Tensors {
     return this.has(tensor) ? this.read(tensor) : null;
   }
 
+  /** Return the shape of a tensor; undefined if there is none of this name. */
+  shape(tensor) {
+    return this.#entries[tensor]?.shape;
+  }
+
   /**
    * Read a tensor, or some of its rows, as float32 numbers.
    * @param {string} tensor

@@ -5,6 +5,46 @@ const TREEBANK_QUOTES = { "``": '"', "''": '"' };
 const PLAIN_QUOTES = { "\u201c": '"', "\u201d": '"', "\u201e": '"', "\u2018": "'", "\u2019": "'", "\u201a": "'", "`": "'" };
 const LETTER_OR_DIGIT = /[\p{L}\p{N}]/u;
 
+const CHECKS = {
+  weighting: [(value) => ["mean", "sif"].includes(value), () => "Expected 'mean' or 'sif'."],
+  layers: [
+    (value, nLayers) => ["all", "top", "average"].includes(value) || areLayers(Array.isArray(value) ? value : [value], nLayers),
+    (nLayers) => `Expected 'all', 'top', 'average', or distinct numbers from 0 to ${nLayers - 1}.`,
+  ],
+  smoothing: [(value) => Number.isFinite(value) && value > 0, () => "It must be above 0."],
+};
+
+function areLayers(layers, nLayers) {
+  const exists = (layer) => Number.isInteger(layer) && layer >= 0 && layer < nLayers;
+  return layers.length > 0 && layers.every(exists) && new Set(layers).size === layers.length;
+}
+
+/**
+ * Return the settings in a table of config.json, with defaults for those that are not there.
+ * @param {Object|undefined} table
+ * @param {string} name For error messages.
+ * @param {number} nLayers Layer 0 included.
+ */
+export function poolingSettings(table, name, nLayers) {
+  if (table === undefined) return DEFAULTS;
+  const wrong = (problem) => new Error(`config.json, ${name}: ${problem} Restore the file that belongs to the model.`);
+  if (table === null || typeof table !== "object" || Array.isArray(table)) {
+    throw wrong(`expected an object, but got ${JSON.stringify(table)}.`);
+  }
+  for (const [setting, value] of Object.entries(table)) {
+    if (!Object.hasOwn(CHECKS, setting)) throw wrong(`there is no setting ${setting}.`);
+    const [isRight, remedy] = CHECKS[setting];
+    if (!isRight(value, nLayers)) throw wrong(`${setting} is ${JSON.stringify(value)}. ${remedy(nLayers)}`);
+  }
+  return { ...DEFAULTS, ...table };
+}
+
+/** Return the size of a vector that is pooled, before it is mapped. */
+export function pooledDim({ layers }, nLayers, dim) {
+  if (layers === "all") return nLayers * dim;
+  return Array.isArray(layers) ? layers.length * dim : dim;
+}
+
 /** How the token vectors of a sentence become one vector. */
 export class SentencePooling {
   #settings;
@@ -15,17 +55,17 @@ export class SentencePooling {
   #wordWeights = null;
 
   /**
-   * @param {Object|undefined} settings `sentence_pooling` or `sentence_head` of config.json.
-   * @param {import("./files.js").Tensors|null} map A whitening; or a head that was trained on pairs, which weights words, too.
+   * @param {Object} settings What `poolingSettings` returns.
+   * @param {{mean: Float32Array, projection: Float32Array, wordWeights: Float32Array|null}|null} map
    * @param {import("./vocabulary.js").Vocabulary|null} vocabulary For the frequencies of words.
    */
   constructor(settings, map, vocabulary) {
-    this.#settings = { ...DEFAULTS, ...settings };
+    this.#settings = settings;
     this.#vocabulary = vocabulary;
     if (!map) return;
-    this.#mean = map.read("mean");
-    this.#projection = map.read("projection");
-    this.#wordWeights = map.readIfPresent("word_weights");
+    this.#mean = map.mean;
+    this.#projection = map.projection;
+    this.#wordWeights = map.wordWeights;
     this.#nComponents = this.#projection.length / this.#mean.length;
   }
 
