@@ -11,6 +11,7 @@ from anyio import to_thread
 from fastapi import FastAPI
 from fastapi.responses import Response
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
 
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.endpoints import Endpoints
@@ -89,6 +90,7 @@ def create_app(
     app.add_api_route("/docs", docs, methods=["GET"], include_in_schema=False)
     for path, (name, media_type) in PAGE_FILES.items():
         app.add_api_route(path, _file(PAGE / name, media_type), methods=["GET"], include_in_schema=False)
+    _allow_head(app)
     add_handlers(app)
     pages = ["/docs", "/openapi.json", *PAGE_FILES]
     guarded: App = Guard(
@@ -106,10 +108,18 @@ def create_app(
     allowed: App = CORSMiddleware(
         guarded,
         allow_origins=list(config.cors_origins),
-        allow_methods=["GET", "POST"],
+        allow_methods=["GET", "HEAD", "POST"],
         allow_headers=["Authorization", "Content-Type"],
     )
     return allowed
+
+
+def _allow_head(app: FastAPI) -> None:
+    """Answer HEAD wherever GET is answered. The server sends the headers of that answer and leaves out its body."""
+    app.openapi()  # is kept, and does not list each path twice
+    for route in app.routes:
+        if isinstance(route, Route) and route.methods and "GET" in route.methods:
+            route.methods.add("HEAD")
 
 
 def _file(path: Path, media_type: str) -> Any:

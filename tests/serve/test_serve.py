@@ -28,7 +28,7 @@ from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.tf_hub import MIX
 from elmokit.serve import endpoints
-from elmokit.serve.app import create_app
+from elmokit.serve.app import PAGE_FILES, create_app
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.examples import SENSES, SENTENCES
 from elmokit.serve.lifecycle import WaitingRequests
@@ -268,6 +268,38 @@ def test_a_path_or_method_that_does_not_exist_is_refused(client: Client) -> None
     assert client.get("/v2/embeddings").status == 404
     assert client.get("/v1/embeddings").status == 405
     assert client.get("/../../etc/passwd").status == 404
+
+
+def test_head_has_the_headers_of_get_and_no_body_wherever_there_is_get(client: Client) -> None:
+    pages = ["/", "/docs", "/openapi.json", "/healthz", "/readyz", "/v1/examples", "/v1/models", "/v1/models/tiny"]
+    pages += [path for path in PAGE_FILES if path != "/"]
+    for path in pages:
+        head, get = client.send("HEAD", path, None, {}), client.get(path)
+        assert (head.status, head.content) == (200, b""), path
+        assert {**head.headers, "date": ""} == {**get.headers, "date": ""}
+        assert int(head.headers["content-length"]) == len(get.content) > 0
+    metrics = client.send("HEAD", "/metrics", None, {})  # its numbers change
+    assert (metrics.status, metrics.content, int(metrics.headers["content-length"]) > 1000) == (200, b"", True)
+    refused = client.send("HEAD", "/v1/embeddings", None, {})
+    assert (refused.status, refused.headers["allow"], refused.content) == (405, "POST", b"")
+    assert set(client.post("/healthz", {}).headers["allow"].split(", ")) == {"GET", "HEAD"}
+    methods = {method for path in client.get("/openapi.json").json()["paths"].values() for method in path}
+    assert methods == {"get", "post"}
+
+
+def test_head_leaves_the_connection_ready_for_the_next_request(client: Client) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=60)
+    for method in ("HEAD", "GET", "HEAD", "GET"):
+        connection.request(method, "/v1/examples")
+        answer = connection.getresponse()
+        assert (answer.status, bool(answer.read())) == (200, method == "GET")
+    connection.close()
+
+
+def test_head_needs_the_token_where_get_needs_it(model: ServedModel) -> None:
+    with running(create_app(model, ServeConfig(), TOKEN)) as client:
+        assert client.send("HEAD", "/v1/models", None, {}).status == 401
+        assert client.send("HEAD", "/v1/models", None, {"Authorization": f"Bearer {TOKEN}"}).status == 200
 
 
 def test_a_body_that_is_not_declared_as_json_is_refused(client: Client) -> None:
