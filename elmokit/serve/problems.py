@@ -93,12 +93,22 @@ async def _http(request: Request, error: HTTPException) -> Response:
     if isinstance(error.__cause__, Problem):
         return error.__cause__.response()
     messages = {
-        400: "The body cannot be read. Send JSON in UTF-8.",
+        400: _unreadable(error.__cause__),
         404: f"There is nothing at {request.url.path}. /docs lists the addresses.",
         405: f"{request.url.path} does not accept {request.method}. /docs lists the addresses.",
     }
     message = messages.get(error.status_code, str(error.detail))
     return Problem(error.status_code, message, headers=error.headers).response()
+
+
+def _unreadable(cause: BaseException | None) -> str:
+    """Say why a body that may be valid JSON was not read."""
+    if isinstance(cause, RecursionError):
+        return "The JSON in the body is nested too deeply."
+    # Not of UTF-8: Python converts no integers that are longer than its limit, as that takes time.
+    if isinstance(cause, ValueError) and not isinstance(cause, UnicodeError):
+        return "The JSON in the body has a number with too many digits."
+    return "The body cannot be read. Send JSON in UTF-8."
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
