@@ -31,6 +31,10 @@ with needs_extra("elmokit mcp", "mcp"):
     from pydantic import Field
 
 MAX_SENTENCES, MAX_COMPARED = 100, 30
+MAX_TEXT = 20_000
+"""Characters of a sentence, and of a word."""
+MAX_TEXTS = 100_000
+"""Characters of all sentences of a call together: some seconds, and some 100 MB of vectors."""
 INTERRUPTED = 130
 """The exit code after Ctrl-C or SIGTERM."""
 CONTEXT_CHARACTERS = 60
@@ -39,7 +43,7 @@ MAX_SHOWN = 2000
 """Characters of a sentence, and of a word, that an error shows."""
 
 Result = TypeVar("Result")
-Text = Annotated[str, Field(min_length=1, max_length=20_000)]
+Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
 Sentence = Annotated[Text, Field(description="One sentence.")]
 Word = Annotated[Text, Field(description="The word: a token of the sentence.")]
 OccurrenceNumber = Annotated[
@@ -121,7 +125,7 @@ class Tools:
         all words after it for `backward`. Higher is less expected. Words outside the vocabulary count as one unknown
         word. To see which of two sentences is more acceptable, compare their totals; use sentences of the same length.
         """
-        texts = [self._tokens(sentence) for sentence in sentences]
+        texts = self._tokens_of_all(sentences)
         results = []
         for scored in self.model.surprisals(texts):
             by_token = zip(scored.tokens, scored.nats.T.tolist(), scored.is_unknown.tolist(), strict=True)
@@ -173,7 +177,7 @@ class Tools:
         Layer 0 sees no context, so it is 1 where the word is the same. In the layers above, uses in the same
         sense have higher cosines than uses in different senses; compare them with each other, not with a threshold.
         """
-        texts = [self._tokens(sentence) for sentence in sentences]
+        texts = self._tokens_of_all(sentences)
         positions = [_find(tokens, word) for tokens in texts]
         vectors = self.model.token_vectors("all")(texts)  # of each sentence: (layers, tokens, dim)
         of_word = np.stack([array[:, position] for array, position in zip(vectors, positions, strict=True)], axis=1)
@@ -198,10 +202,19 @@ class Tools:
 
         return call
 
+    def _tokens_of_all(self, sentences: Sequence[str]) -> list[list[str]]:
+        n_characters = sum(map(len, sentences))
+        if n_characters > MAX_TEXTS:
+            raise ConfigError(
+                f"The sentences have {n_characters:,} characters together, and {MAX_TEXTS:,} are allowed in a call. "
+                "Give fewer or shorter ones."
+            )
+        return [self._tokens(sentence) for sentence in sentences]
+
     def _tokens(self, sentence: str) -> list[str]:
         tokens = self.model.tokenize(sentence)
         if not tokens:
-            raise ConfigError(f"The sentence {sentence!r} has no words.")
+            raise ConfigError(f"The sentence {sentence[:MAX_SHOWN]!r} has no words.")
         return tokens
 
     def _by_direction(self, nats: Sequence[float]) -> dict[str, float]:
