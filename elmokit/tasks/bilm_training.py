@@ -58,10 +58,12 @@ def check_freezing(config: ElmoConfig | None, n_epochs: int) -> None:
 def copy_for_training(elmo: Elmo) -> ElmoModule:
     """Return a copy of a pretrained model whose weights can be trained, without what becomes invalid with them."""
     # Copied without the softmax, which may be larger than the biLM; tasks do not use it, and it would no longer fit.
-    fitting, _ = elmo.model.without_fitted_maps()
-    model = fitting.replace(
+    # The alignment stays: the task is trained on the aligned vectors.
+    model = elmo.model.replace(
         weights=copy.deepcopy(elmo.model.bilm),
         softmax=None,
+        whitening=None,
+        sentence_head=None,
         vocabulary=elmo.model.vocabulary if elmo.model.config.word_table is not None else None,
         # A model that stores none would get another one from the trained weights when it is opened.
         start_state=elmo.start_state if elmo.start == "warm" else elmo.model.start_state,

@@ -38,7 +38,7 @@ from elmokit.tasks.sweep import layer_variants, run_sweep
 from elmokit.tasks.task import TaskModel
 from elmokit.tasks.vocabulary import make_vocabulary
 from elmokit.training.run import Run
-from tests.conftest import random_model
+from tests.conftest import aligned_model, random_model
 from tests.helpers.task_examples import changed, tiny
 
 GRADUAL = {"freeze_epochs": 1, "unfreeze_every": 1, "layer_decay": 0.5}
@@ -378,3 +378,11 @@ def test_settings_of_a_trained_bilm_are_refused_where_they_have_no_effect(tmp_pa
     with pytest.raises(ConfigError, match=r"freeze_epochs is 4 and train.epochs is 4, so the biLM would never"):
         train_task(task, config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_task_that_trains_an_aligned_model_reads_its_aligned_vectors() -> None:
+    model = aligned_model()
+    copied = copy_for_training(Elmo(model))
+    assert copied.model.alignment is not None
+    (before,), (after,) = (one.embed([["the", "cat"]], layers="all") for one in (Elmo(model), copied))
+    np.testing.assert_allclose(after, before, atol=1e-5)
