@@ -77,9 +77,9 @@ def convert(
     if alignment:
         from elmokit.formats.alignment import read_alignment
 
-        model, dropped = model.without_fitted_maps()
-        if dropped:
-            print_note(f"left out: {', '.join(dropped)}; they fit the vectors before the alignment")
+        if model.fitted_maps:
+            print_note(f"left out: {', '.join(model.fitted_maps)}; they fit the vectors before the alignment")
+        model = model.without_fitted_maps()
         model.alignment = read_alignment(alignment, model.config)
         model.card["alignment"] = {"matrices": [Path(matrix).name for matrix in alignment]}
     if whiten is not None:

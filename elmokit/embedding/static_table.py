@@ -28,7 +28,8 @@ UNKNOWN = "[UNK]"
 ACRONYM = r"(?:\p{L}\.){2,}"
 CLITICS = "n't|'(?:s|m|d|re|ve|ll)"
 """What the Penn Treebank splits off the end of a word."""
-WORD = r"[\p{L}\p{M}\p{N}]+(?:[-.][\p{L}\p{M}\p{N}]+)*"
+LETTER = r"[\p{L}\p{M}\p{N}]"
+WORD = f"{LETTER}+(?:[-.]{LETTER}+)*"
 PLAIN = re.compile(rf"[^\W_]+(?:[-.][^\W_]+)*|(?:[^\W\d_]\.){{2,}}|{CLITICS}|\S")
 """Words that the patterns above keep whole, in the syntax of Python's own module."""
 MAX_TOKENS = 512
@@ -161,6 +162,5 @@ def _listed(words: Iterable[str]) -> str:
     """Return a pattern of the words that those for all words would split, longest first; or nothing."""
     split = sorted((word for word in words if word != UNKNOWN and not PLAIN.fullmatch(word)), key=len, reverse=True)
     # Within no longer word. A period at the end of a text is its own token.
-    edge = r"[\p{L}\p{M}\p{N}]"
     patterns = (re.escape(word) + (r"(?!\s*\z)" if word.endswith(".") else "") for word in split)
-    return f"(?<!{edge})(?:{'|'.join(patterns)})(?!{edge})|" if split else ""
+    return f"(?<!{LETTER})(?:{'|'.join(patterns)})(?!{LETTER})|" if split else ""

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from elmokit.engine import compiler
 from elmokit.engine.computation import Computation, engine_computation
 from elmokit.engine.config import BiLMConfig
-from elmokit.engine.library import WRONG_SIZES, Library, choose_kernels
+from elmokit.engine.library import Library, choose_kernels
 from elmokit.engine.lstm import LSTM
-from elmokit.engine.network import Network, NetworkInput
+from elmokit.engine.network import Network, NetworkInput, token_rows
 from elmokit.engine.precision import BackendRequest, Precision
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.threads import n_threads
@@ -56,9 +56,7 @@ class Engine(Network):
         return self._tokens.n_bytes + self._lstm.n_bytes
 
     def token_vectors(self, ids: Ids) -> Floats:
-        if (expected := self._config.ids_per_token) is not None and ids.shape[-1] != expected:
-            raise ValueError(WRONG_SIZES)
-        return self._tokens(ids, self._n_threads())
+        return self._tokens(token_rows(self._config, ids), self._n_threads())
 
     def layers(
         self, inputs: NetworkInput, wanted: Sequence[int], *, n_edges: int = 0, returns_state: bool = False

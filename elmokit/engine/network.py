@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from elmokit.engine.computation import Computation
 from elmokit.engine.config import BiLMConfig, tensor_shapes
-from elmokit.engine.library import check_array
+from elmokit.engine.library import WRONG_SIZES, check_array
 from elmokit.engine.state import Floats, Ids, State
 
 
@@ -146,6 +146,14 @@ def check_direction(config: BiLMConfig, number: int) -> None:
     """Check that the model has a direction of this number."""
     if not 0 <= number < config.n_directions:
         raise ValueError(f"The model has {config.n_directions} directions; there is none of number {number}.")
+
+
+def token_rows(config: BiLMConfig, ids: Ids) -> Ids:
+    """Return the ids of a model's tokens as ``(tokens, ids of a token)``."""
+    rows = as_rows(ids)
+    if rows.shape[1] != (config.ids_per_token or rows.shape[1]):
+        raise ValueError(WRONG_SIZES)
+    return rows
 
 
 def as_rows(ids: Ids) -> Ids:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from elmokit.engine.computation import Backend, Computation
 from elmokit.engine.config import FORGET_OFFSET, BiLMConfig, CharCNNConfig
 from elmokit.engine.library import UNKNOWN_IDS, WRONG_SIZES
-from elmokit.engine.network import Network, NetworkInput, as_rows, check_batch, check_direction, read_weights
+from elmokit.engine.network import Network, NetworkInput, check_batch, check_direction, read_weights, token_rows
 from elmokit.engine.state import Floats, Ids, State, overflow_is_checked_later
 
 Array = NDArray[Any]  # float32 or float64
@@ -74,7 +74,7 @@ class ReferenceEngine(Network):
 
     @overflow_is_checked_later
     def token_vectors(self, ids: Ids) -> Floats:
-        rows = as_rows(ids)
+        rows = token_rows(self.config, ids)
         _check_ids(self.config, rows)
         vectors = np.empty((len(rows), self.config.projection_dim), self.dtype)
         for start in range(0, len(rows), TOKENS_AT_ONCE):
@@ -220,8 +220,6 @@ def _check_ids(config: BiLMConfig, ids: Ids) -> None:
     """Check the ids of tokens, as the C functions do."""
     table_sizes = [config.n_words] if config.n_words is not None else []
     table_sizes += [config.word_features.n_words] if config.word_features is not None else []
-    if ids.shape[1] != (config.ids_per_token or ids.shape[1]):
-        raise ValueError(WRONG_SIZES)
     n_columns = ids.shape[1] - len(table_sizes)
     if config.char_cnn is None:
         fits = n_columns == 0

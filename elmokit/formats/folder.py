@@ -33,11 +33,11 @@ from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
 from elmokit.engine.state import Floats, State
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.formats.format import Format, Storage
-from elmokit.formats.model import PretrainedBiLM, Weights
+from elmokit.formats.model import PretrainedBiLM, Weights, read_row_words
 from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, Whitening
 from elmokit.formats.tensor_rows import Array, FileArrays, is_finite, read_through, same_rows
 from elmokit.storage.tensor_file import StoredTensors, TensorFile, to_int8, write_tensor_file
-from elmokit.text.vocabulary import MAX_BYTES, Vocabulary, row_vocabulary
+from elmokit.text.vocabulary import MAX_BYTES, Vocabulary
 
 if TYPE_CHECKING:
     from elmokit.engine.layer_alignment import LayerAlignment
@@ -165,15 +165,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
     lexicon = _read_lexicon(folder / "lexicon.json", config) if content.get("lexicon") else None
     vocabulary: Vocabulary | None = None
     if (words := folder / "vocab.txt").exists():
-        # The table is that of the vocabulary, unless a lexicon assigns its rows.
-        n_rows = config.n_table_words if lexicon is None else config.n_words
-        # The word list of a published word-input model may lack <UNK>.
-        strict = config.n_words is None
-        vocabulary = (
-            Vocabulary.from_file(words)
-            if n_rows is None
-            else row_vocabulary(words, n_rows, f"the table of {folder}", strict)
-        )
+        vocabulary = read_row_words(words, config, lexicon, f"the table of {folder}") or Vocabulary.from_file(words)
     softmax = None
     if (folder / "softmax.safetensors").exists():
         if vocabulary is None:
@@ -271,17 +263,15 @@ def _read_map(
 
 def _check_maps(model: PretrainedBiLM) -> None:
     """Check the whitening and the head of a model as they are checked when they are read."""
-    if (whitening := model.whitening) is not None:
-        tensors = whitening.tensors()
-        shapes = {name: array.shape for name, array in tensors.items()}
-        remedy = "Fit a whitening again"
-        _check_map("The whitening", shapes, tensors.__getitem__, whitening.pooling, model.config, remedy)
-    if (head := model.sentence_head) is not None:
-        tensors = head.tensors()
-        shapes = {name: array.shape for name, array in tensors.items()}
-        n_words = 0 if model.vocabulary is None else len(model.vocabulary)
-        remedy = "Train the head again"
-        _check_map("The sentence head", shapes, tensors.__getitem__, head.pooling, model.config, remedy, n_words)
+    n_words = 0 if model.vocabulary is None else len(model.vocabulary)
+    for what, fitted, remedy, n_weights in (
+        ("The whitening", model.whitening, "Fit a whitening again", None),
+        ("The sentence head", model.sentence_head, "Train the head again", n_words),
+    ):
+        if fitted is not None:
+            tensors = fitted.tensors()
+            shapes = {name: array.shape for name, array in tensors.items()}
+            _check_map(what, shapes, tensors.__getitem__, fitted.pooling, model.config, remedy, n_weights)
 
 
 def _check_map(

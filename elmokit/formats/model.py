@@ -20,6 +20,7 @@ from elmokit.engine.state import Floats, State
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import FormatError, ModelNotFoundError, needs_torch
 from elmokit.text.characters import encode_tokens
+from elmokit.text.vocabulary import Vocabulary, row_vocabulary
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
     from elmokit.network.bilm import BiLM
     from elmokit.network.softmax import SoftmaxModule
     from elmokit.text.lexicon import Lexicon
-    from elmokit.text.vocabulary import Vocabulary
+
+
+FITTED_MAPS = ("alignment", "whitening", "sentence_head")
+"""What was fitted on the vectors of a model and does not suit others; also keys of its card."""
 
 
 class Weights(NamedTuple):
@@ -113,12 +117,15 @@ class PretrainedBiLM:
             changes = {"sentence_head": None, **changes}
         return type(self)(**{**self._parts(), **changes})
 
-    def without_fitted_maps(self) -> tuple[PretrainedBiLM, list[str]]:
-        """Return a copy for other vectors, without the maps that were fitted on those of now, and what these were."""
-        maps = {"alignment": self.alignment, "whitening": self.whitening, "sentence_head": self.sentence_head}
-        dropped = [name for name, fitted in maps.items() if fitted is not None]
-        card = {name: fact for name, fact in self.card.items() if name not in maps}
-        return self.replace(**dict.fromkeys(maps), card=card), [name.replace("_", " ") for name in dropped]
+    @property
+    def fitted_maps(self) -> list[str]:
+        """Which maps that were fitted on its vectors the model has, as messages name them."""
+        return [name.replace("_", " ") for name in FITTED_MAPS if getattr(self, name) is not None]
+
+    def without_fitted_maps(self) -> PretrainedBiLM:
+        """Return a copy for other vectors, without the maps that were fitted on those of now."""
+        card = {name: fact for name, fact in self.card.items() if name not in FITTED_MAPS}
+        return self.replace(**dict.fromkeys(FITTED_MAPS), card=card)
 
     def _parts(self) -> dict[str, Any]:
         names = "family source vocabulary start_state card whitening sentence_head alignment lexicon storage precision"
@@ -336,6 +343,14 @@ def check_device(device: str | torch.device | None) -> None:
     with needs_torch(f"The device {str(device)!r}"):
         from elmokit.network.devices import parse_device
     parse_device(device)
+
+
+def read_row_words(path: Path, config: BiLMConfig, lexicon: Lexicon | None, rows_of: str) -> Vocabulary | None:
+    """Read the words of a model's table, one per row; None if words name no rows."""
+    if lexicon is not None or config.n_table_words is None:  # a lexicon assigns the rows
+        return None
+    # The word list of a published word-input model may lack <UNK>.
+    return row_vocabulary(path, config.n_table_words, rows_of, strict=config.n_words is None)
 
 
 def describe(model: PretrainedBiLM) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from elmokit.config import read_json
 from elmokit.engine.state import Floats
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError, FormatError, ModelError, ModelNotFoundError, TensorMismatchError
-from elmokit.formats.model import PretrainedBiLM, Weights
+from elmokit.formats.model import PretrainedBiLM, Weights, read_row_words
 from elmokit.formats.sidecars import VOCABULARY, find_vocabulary, own_file
 from elmokit.storage.hdf5 import HDF5_ERRORS, read_dataset
 from elmokit.text.vocabulary import Vocabulary, read_words, row_vocabulary
@@ -90,15 +90,9 @@ def with_words(model: PretrainedBiLM, path: Path | None) -> PretrainedBiLM:
                 f"{model.source} has a softmax with words of its own, and {path} lists others. Leave it out."
             )
         return model
-    config = model.config
-    n_rows = config.n_table_words if model.lexicon is None else config.n_words
-    if n_rows is not None:
-        rows_of = (
-            f"the dataset 'embedding' of {model.source}"
-            if config.word_features is None
-            else f"the word table of {model.source}"
-        )
-        return model.replace(vocabulary=row_vocabulary(path, n_rows, rows_of, strict=config.n_words is None))
+    table = "the dataset 'embedding'" if model.config.word_features is None else "the word table"
+    if vocabulary := read_row_words(path, model.config, model.lexicon, f"{table} of {model.source}"):
+        return model.replace(vocabulary=vocabulary)
     try:
         return model.replace(vocabulary=Vocabulary(read_words(path)))
     except FormatError as error:

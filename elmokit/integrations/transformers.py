@@ -324,8 +324,8 @@ class ElmoModel(ElmoPreTrainedModel):
         self, input_ids: Tensor | None, attention_mask: Tensor | None, char_ids: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return all layers ``(layers, batch, time, dim)``, and the mask of the tokens ``(batch, time)``."""
-        width = self.word_char_ids.shape[1]
-        if char_ids is not None and self.config.bilm_config.ids_per_token and char_ids.shape[-1] != width:
+        width = self.bilm.config.ids_per_token
+        if char_ids is not None and width is not None and char_ids.shape[-1] != width:
             raise ValueError(
                 f"char_ids has {char_ids.shape[-1]} numbers per token, and this model reads {width}: a word and its "
                 "characters. Use the tokenizer of this model: ElmoTokenizer.from_elmokit, or save it beside the model."

@@ -233,10 +233,10 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
         encoded = super()._encode_plus(
             text, text_pair, is_split_into_words=is_split_into_words, split_special_tokens=True, **kwargs
         )
-        is_single = isinstance(text, str) or (is_split_into_words and all(isinstance(word, str) for word in text))
+        is_single = _is_one_text(text, is_split_into_words)
         texts, pairs = ([text], [text_pair]) if is_single else (text, text_pair or [None] * len(text))
         sides = [
-            (side, pair) if isinstance(side, str) or _are_words(side, is_split_into_words) else side
+            (side, pair) if _is_one_text(side, is_split_into_words) else side
             for side, pair in zip(texts, pairs, strict=True)
         ]
         samples = encoded.get("overflow_to_sample_mapping", range(len(sides)))
@@ -275,8 +275,8 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
 
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
         """Accept words that have an id, which the base class marks as special, and refuse others."""
-        new = [token for token in map(str, new_tokens) if token not in token_ids(self.vocabulary)]
-        if new and hasattr(self, "_splitter"):
+        new = [token for token in map(str, new_tokens) if self._tokenizer.token_to_id(token) is None]
+        if new and hasattr(self, "_splitter"):  # which is missing while the base class adds its special tokens
             raise ValueError(f"{new[0]!r} is not a word of this model, whose words are a closed list.")
         return int(super()._add_tokens(new_tokens, special_tokens))
 
@@ -383,9 +383,9 @@ def open_character_model(model: Source) -> PretrainedBiLM:
     return opened
 
 
-def _are_words(side: Any, is_split_into_words: bool) -> bool:
-    """Check whether a text is a list or tuple of its words, and not a pair of texts."""
-    return is_split_into_words and all(isinstance(word, str) for word in side)
+def _is_one_text(text: Any, is_split_into_words: bool) -> bool:
+    """Check whether this is a text, or a list or tuple of its words, and not several texts or a pair."""
+    return isinstance(text, str) or (is_split_into_words and all(isinstance(word, str) for word in text))
 
 
 def _offsets_by_block(spans: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:

@@ -158,7 +158,7 @@ def align(
     alignment = LayerAlignment.fit(of_source, of_target, centered)
     tested = [pair for pair in usable if pair[0] in test_words]
     retrieval = tuple(measure_retrieval(anchors[0], anchors[1], tested, alignment)) if tested else ()
-    model = models[0].without_fitted_maps()[0].replace(alignment=alignment)
+    model = models[0].without_fitted_maps().replace(alignment=alignment)
     result = AlignmentResult(
         model,
         retrieval,

@@ -159,10 +159,8 @@ class TrainingRequest:
         dropout = config.model.dropout
         config = dataclasses.replace(config, model=dataclasses.replace(initial.config, dropout=dropout))
         # Of what they were learned from, such as a dictionary or pairs of sentences, nothing is here.
-        initial, _ = with_dropout(initial, dropout).without_fitted_maps()
-        _, dropped = model.without_fitted_maps()
-        if dropped:
-            names = " and ".join(dropped)
+        initial = with_dropout(initial, dropout).without_fitted_maps()
+        if names := " and ".join(model.fitted_maps):
             report(TrainingNotice(f"Left out, because fitted to the old weights: the model's {names}. Fit them again."))
         initial.precision = None
         card = {"corpus": dataclasses.asdict(counts)}

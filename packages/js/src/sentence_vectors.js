@@ -39,10 +39,15 @@ export function poolingSettings(table, name, nLayers) {
   return { ...DEFAULTS, ...table };
 }
 
+function chosenLayers({ layers }, nLayers) {
+  if (layers === "all" || layers === "average") return Array.from({ length: nLayers }, (_, layer) => layer);
+  if (layers === "top") return [nLayers - 1];
+  return Array.isArray(layers) ? layers : [layers];
+}
+
 /** Return the size of a vector that is pooled, before it is mapped. */
-export function pooledDim({ layers }, nLayers, dim) {
-  if (layers === "all") return nLayers * dim;
-  return Array.isArray(layers) ? layers.length * dim : dim;
+export function pooledDim(settings, nLayers, dim) {
+  return settings.layers === "average" ? dim : chosenLayers(settings, nLayers).length * dim;
 }
 
 /** How the token vectors of a sentence become one vector. */
@@ -71,10 +76,7 @@ export class SentencePooling {
 
   /** Return the layers whose vectors are needed. */
   layers(nLayers) {
-    const { layers } = this.#settings;
-    if (layers === "all" || layers === "average") return Array.from({ length: nLayers }, (_, layer) => layer);
-    if (layers === "top") return [nLayers - 1];
-    return Array.isArray(layers) ? layers : [layers];
+    return chosenLayers(this.#settings, nLayers);
   }
 
   /** Return a sentence with the quotes that the model was trained on: plain ones, if only those are in the vocabulary. */
