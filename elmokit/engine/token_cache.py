@@ -14,7 +14,7 @@ FIRST_ROWS = 1024
 
 
 class TokenCache:
-    """A least-recently-used cache of layer-0 vectors. It is emptied when the token layer or its precision changes.
+    """A least-recently-used cache of layer-0 vectors. It is emptied when what computes them changes.
 
     The vector of a token is a function of its characters alone, so caching changes only the time. It can be shared by
     threads.
@@ -39,11 +39,11 @@ class TokenCache:
         self,
         words: Sequence[str],
         compute: Callable[[Sequence[str]], Floats],  # the vectors of tokens that are not in the cache
-        version: object,  # what computes them; another object than before empties the cache
+        version: object,  # what computes them; one that does not equal the last one empties the cache
     ) -> Floats:
         """Return the vectors ``(words, dim)`` of distinct tokens."""
         with self._lock:
-            if self._version is not version:
+            if self._version != version:
                 self._version, self._rows, self._table = version, {}, None
             return self._vectors(words, compute)
 

@@ -333,7 +333,8 @@ class PretrainedBiLM:
 
         if cache is None or self.config.n_words is not None:  # a word-input model is a table already
             return compute(words)
-        return cache.vectors(words, compute, network.token_layer_version)
+        # Vocabulary and lexicon say which rows of a table the tokens have.
+        return cache.vectors(words, compute, (network.token_layer_version, self.vocabulary, self.lexicon))
 
 
 def check_device(device: str | torch.device | None) -> None:

@@ -19,6 +19,9 @@ from elmokit.text.batching import tokens_of_all
 with needs_extra("elmokit.integrations.sklearn", "sklearn"):
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
+Version = tuple[tuple[int, int], ...]
+"""What changes with the files of a model: their inodes and the times of their last changes."""
+
 
 class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Transform texts to ELMo sentence vectors.
@@ -29,7 +32,7 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     Nothing is learned from the texts, so that ``transform`` works without ``fit``. To fit a whitening, add
     ``sklearn.decomposition.PCA(whiten=True)`` to the pipeline.
 
-    Opened models are shared by all vectorizers of a process, and opened again if they are replaced on disk. They are
+    Opened models are shared by all vectorizers of a process, and opened again if their files change. They are
     not part of a pickle, which therefore needs the same model where it is loaded.
 
     Args:
@@ -145,23 +148,23 @@ def _only_column(X: Any) -> Iterable[Any]:
     return column
 
 
-def _version_on_disk(model: str | None) -> tuple[int, int] | None:
-    """Return numbers that change when the model at a path is replaced; None for a name or an address."""
-    # Models are written under a temporary name and renamed, which also changes the time of the directory they are in.
+def _version_on_disk(model: str | None) -> Version:
+    """Return numbers that change when the model at a path, or a file of it, is replaced or written to."""
     if model is None:
-        return None
+        return ()
     try:
-        status = expand_user(model).stat()
+        path = expand_user(model)
+        statuses = [file.stat() for file in (path, *(sorted(path.iterdir()) if path.is_dir() else ()))]
     except (OSError, ValueError, TextError):
-        return None  # not a path, or not one that can be opened: `Elmo.from_pretrained` says why
-    return status.st_ino, status.st_mtime_ns
+        return ()  # a name or an address, or a path that cannot be opened: `Elmo.from_pretrained` says why
+    return tuple((status.st_ino, status.st_mtime_ns) for status in statuses)
 
 
 # A grid search clones its estimators for every fold, and a model takes seconds to open.
 @lru_cache(maxsize=4)
 def _open_embedder(
     model: str | None,
-    version: tuple[int, int] | None,
+    version: Version,
     pooling: PoolingName,
     layers: Any,
     precision: Precision | None,
@@ -171,7 +174,5 @@ def _open_embedder(
 
 
 @lru_cache(maxsize=1)
-def _open_elmo(
-    model: str | None, version: tuple[int, int] | None, precision: Precision | None, device: str | None
-) -> Elmo:
+def _open_elmo(model: str | None, version: Version, precision: Precision | None, device: str | None) -> Elmo:
     return Elmo.from_pretrained(model, precision=precision, device=device)

@@ -252,7 +252,13 @@ def run_server(elmo: Elmo, config: ServeConfig) -> None:
 
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, stop)
-        create_server(ServedModel(elmo, config, Path(folder))).run("stdio")
+        try:
+            create_server(ServedModel(elmo, config, Path(folder))).run("stdio")
+        except BaseExceptionGroup as errors:
+            _, others = errors.split(BrokenPipeError)
+            if others is not None:
+                raise
+            raise BrokenPipeError("the client has closed the output") from None  # as other commands say it
 
 
 def _find(tokens: Sequence[str], word: str, occurrence: int = 1) -> int:

@@ -117,10 +117,11 @@ def train_sentence_head(
     mean, projection = (torch.from_numpy(array.copy()).requires_grad_() for array in (start.mean, start.projection))
     log_weights = torch.zeros(len(elmo.model.vocabulary), requires_grad=True)
 
-    def unit(sentences: Tensor) -> Tensor:
-        return F.normalize((words.means(sentences, log_weights) - mean) @ projection, dim=1)
+    def unit(sentences: Sequence[Tensor], chosen: Sequence[int]) -> Tensor:
+        means = words.means([sentences[number] for number in chosen], log_weights)
+        return F.normalize((means - mean) @ projection, dim=1)
 
-    first, second = words.sentences(one for one, _ in pairs), words.sentences(other for _, other in pairs)
+    first, second = ([words.numbers(pair[which]) for pair in pairs] for which in (0, 1))
     # A correlation does not depend on their scale, and float32 has no room for numbers like 1e39.
     scores = torch.tensor([pair.score for pair in scored], dtype=torch.float64)
     if has_scores:
@@ -136,11 +137,11 @@ def train_sentence_head(
         moved = (projection - start_projection).square().sum() / start_projection.square().sum()
         loss = config.decay * (moved + WORD_DECAY * log_weights.square().sum())
         if has_scores:
-            some = torch.tensor(rng.sample(range(len(scored)), min(SCORED_AT_ONCE, len(scored))))
-            loss = loss + SCORED_WEIGHT * _scored_loss(unit(first[some]), unit(second[some]), scores[some])
+            chosen = rng.sample(range(len(scored)), min(SCORED_AT_ONCE, len(scored)))
+            loss = loss + SCORED_WEIGHT * _scored_loss(unit(first, chosen), unit(second, chosen), scores[chosen])
         if len(entailed) > 1:
-            some = torch.tensor(rng.sample(range(len(scored), len(pairs)), min(ENTAILED_AT_ONCE, len(entailed))))
-            loss = loss + _entailed_loss(unit(first[some]), unit(second[some]))
+            chosen = rng.sample(range(len(scored), len(pairs)), min(ENTAILED_AT_ONCE, len(entailed)))
+            loss = loss + _entailed_loss(unit(first, chosen), unit(second, chosen))
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -178,19 +179,19 @@ def _entailed_loss(first: Tensor, second: Tensor) -> Tensor:
 
 
 class _Words:
-    """The distinct words of sentences, with what a sentence vector is made of. Number 0 is padding, with weight 0."""
+    """The distinct words of sentences, with what a sentence vector is made of."""
 
     def __init__(self, embedder: SentenceEmbedder, vocabulary: Vocabulary, pairs: Iterable[Pair]) -> None:
         self._vocabulary, self._numbers = vocabulary, dict[str, int]()
         for pair in pairs:
             for sentence in pair:
                 for word in self._counted(sentence):
-                    self._numbers.setdefault(word, len(self._numbers) + 1)
+                    self._numbers.setdefault(word, len(self._numbers))
         words = list(self._numbers)
         vectors = [array[0] for array in embedder.elmo.embed(iter([word] for word in words), layers=0)]
-        self._vectors = torch.from_numpy(np.stack([np.zeros_like(vectors[0]), *vectors]))
-        self._weights = torch.tensor([0.0, *map(embedder.weight, words)])
-        ids = torch.tensor([-1, *(head_word_id(word, vocabulary) for word in words)])
+        self._vectors = torch.from_numpy(np.stack(vectors))
+        self._weights = torch.tensor([*map(embedder.weight, words)])
+        ids = torch.tensor([head_word_id(word, vocabulary) for word in words])
         # A vocabulary without <UNK> has no weight for other words.
         self._ids, self._is_known = ids.clamp(min=0), (ids >= 0).to(torch.float32)
 
@@ -198,16 +199,17 @@ class _Words:
         folded = fold_quotes(list(sentence), self._vocabulary)
         return [word for word, counts in zip(folded, words_only(folded), strict=True) if counts]
 
-    def sentences(self, sentences: Iterable[Sequence[str]]) -> Tensor:
-        """Return the numbers of words ``(sentences, words)``."""
-        rows = [torch.tensor([self._numbers[word] for word in self._counted(sentence)]) for sentence in sentences]
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    def numbers(self, sentence: Sequence[str]) -> Tensor:
+        """Return the numbers of the words of a sentence."""
+        return torch.tensor([self._numbers[word] for word in self._counted(sentence)])
 
-    def means(self, sentences: Tensor, log_weights: Tensor) -> Tensor:
-        """Return the weighted means of the words' vectors ``(sentences, dim)``."""
-        sentences = sentences[:, : int((sentences > 0).sum(dim=1).max())]
-        factors = (log_weights[self._ids[sentences]] * self._is_known[sentences]).exp()
-        weights = self._weights[sentences] * factors
-        shares = weights / weights.sum(dim=1, keepdim=True)
-        # Not `embedding_bag`, which would take less memory: PyTorch 2.4 cannot differentiate it by the weights alone.
-        return torch.einsum("sw,swd->sd", shares, self._vectors[sentences])
+    def means(self, sentences: Sequence[Tensor], log_weights: Tensor) -> Tensor:
+        """Return the weighted means of the words' vectors ``(sentences, dim)``; sentences are words' numbers."""
+        # Without padding, since one sentence may be thousands of times as long as another. Not `embedding_bag`: PyTorch
+        # 2.4 cannot differentiate it by the weights alone.
+        words = torch.cat(list(sentences))
+        rows = torch.repeat_interleave(torch.arange(len(sentences)), torch.tensor([*map(len, sentences)]))
+        weights = self._weights[words] * (log_weights[self._ids[words]] * self._is_known[words]).exp()
+        shares = weights / torch.zeros(len(sentences)).index_add(0, rows, weights)[rows]
+        sums = torch.zeros(len(sentences), self._vectors.shape[1])
+        return sums.index_add(0, rows, shares[:, None] * self._vectors[words])

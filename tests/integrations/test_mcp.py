@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -34,6 +35,19 @@ RIVER, MUD, MONEY = (
     "A heron stood on the muddy bank and waited for fish.",
     "She opened an account at the bank near the station.",
 )
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}
+INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+
+
+def lines_of(*messages: dict[str, Any] | bytes) -> bytes:
+    as_bytes = (message if isinstance(message, bytes) else json.dumps(message).encode() for message in messages)
+    return b"".join(line + b"\n" for line in as_bytes)
 
 
 @pytest.fixture(scope="module")
@@ -168,3 +182,42 @@ def test_a_signal_ends_the_server_while_it_waits_for_its_client(number: signal.S
         server.kill()
         server.wait()
     assert not list(tmp_path.glob("elmokit-mcp-*"))
+
+
+def test_a_client_that_closes_the_output_gets_no_traceback() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with subprocess.Popen(
+        [sys.executable, "-m", "elmokit", "mcp"], stdin=subprocess.PIPE, stdout=write_end, stderr=subprocess.PIPE
+    ) as server:
+        os.close(write_end)
+        _, errors = server.communicate(lines_of(INITIALIZE), timeout=60)
+    assert (server.returncode, errors) == (1, b"")
+
+
+def test_lines_that_are_no_requests_do_not_end_the_server() -> None:
+    bad = [
+        b"{not json",
+        b"",
+        b"[]",
+        b"null",
+        b"\xff\xfe\0",
+        b"[" * 100_000 + b"]" * 100_000,
+        b'{"id": 7, "method": "x"}',
+    ]
+    question = {"name": "surprisal", "arguments": {"sentences": ["A cat sat ."]}}
+    lines = lines_of(
+        INITIALIZE, INITIALIZED, *bad, {"jsonrpc": "2.0", "id": 8, "method": "tools/call", "params": question}
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "elmokit", "mcp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(lines)
+        server.stdin.flush()
+        answers = [json.loads(server.stdout.readline()) for _ in range(2)]
+        server.stdin.close()
+        assert server.wait(60) == 0
+    assert [answer["id"] for answer in answers] == [0, 8]
+    assert answers[1]["result"]["structuredContent"]["sentences"]

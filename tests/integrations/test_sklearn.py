@@ -91,13 +91,19 @@ def test_clones_and_pickles_compute_the_same(model: str) -> None:
         assert np.array_equal(copy.transform(TEXTS), vectorizer.transform(TEXTS))
 
 
-def test_a_model_that_is_replaced_is_opened_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["the directory is replaced", "a file in it is written to"])
+def test_a_model_whose_files_change_is_opened_again(tmp_path: Path, how: str) -> None:
     path, models = tmp_path / "model", [random_model(), random_model()]
     for tensor in models[1].bilm.parameters():
         tensor.data.mul_(0.5)
     vectorizer = ElmoVectorizer(str(path), pooling="mean")
     for model in models:
-        save_model(model, path, overwrite=True)
+        if model is models[0] or how == "the directory is replaced":
+            save_model(model, path, overwrite=True)
+        else:
+            save_model(model, tmp_path / "other")
+            weights = (tmp_path / "other" / "model.safetensors").read_bytes()
+            (path / "model.safetensors").write_bytes(weights)
         expected = SentenceEmbedder.by_name(Elmo(model), "mean").embed(TOKENS)
         np.testing.assert_allclose(vectorizer.transform(TOKENS), expected, atol=1e-5)
 

@@ -16,6 +16,7 @@ from elmokit.formats.allennlp import char_cnn_of
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.softmax import TiedSoftmax
 from elmokit.storage.tensor_file import SCALE, TensorFile, write_tensor_file
+from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.losses import WindowLosses
 from elmokit.training.reports import TrainingProgress
 from elmokit.training.results import TrainingResult
@@ -58,6 +59,17 @@ def test_a_word_outside_the_vocabulary_is_its_spelling_alone(trained: TrainingRe
     expected = spelled[0] + model.arrays["token_layer.projection.weight"][:, :dim] @ row
     np.testing.assert_allclose(vectors[0], expected, atol=1e-5)
     assert np.array_equal(vectors[1], spelled[1])
+
+
+def test_another_vocabulary_gives_the_words_other_rows_at_once(trained: TrainingResult) -> None:
+    model = model_of(trained)
+    assert model.vocabulary is not None
+    elmo, reordered = Elmo(model), Vocabulary([*model.vocabulary.words[:3], *model.vocabulary.words[:2:-1]])
+    before = elmo.embed([["the", "cat"]], layers=0)[0]
+    model.vocabulary = reordered
+    after = elmo.embed([["the", "cat"]], layers=0)[0]
+    assert abs(after - before).max() > 1e-3
+    assert np.array_equal(after, Elmo(model).embed([["the", "cat"]], layers=0)[0])
 
 
 @pytest.mark.parametrize("storage", ["float32", "int8"])
