@@ -12,7 +12,7 @@ from elmokit.embedding.fingerprint import vector_settings
 from elmokit.embedding.outputs.layout import StoredDtype, VectorFileLayout
 from elmokit.embedding.outputs.writer import ResumableWriter, WriteProgress
 from elmokit.embedding.reading import Corpus, SentencePool, read_pools
-from elmokit.embedding.sentence_vectors import SentenceEmbedder, fold_quotes
+from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.layer_selection import Layers
 from elmokit.errors import ConfigError
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches
@@ -95,7 +95,7 @@ class BatchEmbedder:
         """Yield the vectors of a batch: all at once, or chunk by chunk for a sentence that is too long for that."""
         sentences: list[Sequence[str]] = [pool.sentences[row] for row in batch]
         if self.pooler is not None:
-            sentences = [fold_quotes(tokens, self.elmo.model.vocabulary) for tokens in sentences]
+            sentences = [self.pooler.fold(tokens) for tokens in sentences]
         if self.state is not None:
             vectors, after = self.elmo.embed_batch(sentences, self.state.first_rows(len(batch)), self.layers)
             self.state = self.state.with_first_rows(after)

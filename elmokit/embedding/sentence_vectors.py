@@ -33,8 +33,9 @@ class SentenceEmbedder:
     """Sentence vectors: a weighted mean of token vectors, whitened if the model stores a whitening.
 
     The plain mean of all layers, which many programs use, measures similarity badly. Three things help: layer 0, which
-    has no context; less weight for frequent words, and none for punctuation ("sif"); and whitening. Together they raise
-    the rank correlation of ``en-mini`` with human judgments on the STS benchmark (dev) from 0.59 to 0.73
+    has no context, and where the first word of a sentence is read in lower case; less weight for frequent words, and
+    none for punctuation ("sif"); and token vectors that are whitened and have the same length. Together they raise
+    the rank correlation of ``en-mini`` with human judgments on the STS benchmark (dev) from 0.59 to 0.75
     (docs/how-to/compare-sentences.md). If a classifier is trained on the vectors, include the other layers: it picks
     what it needs.
 
@@ -47,8 +48,8 @@ class SentenceEmbedder:
         linear_map: Instead of ``pooling``: a map to apply, such as ``elmo.model.sentence_head``, with its own pooling.
 
     Attributes:
-        linear_map: Applied to the weighted means: a whitening, or a head that was trained on pairs of sentences; None
-            if there is none. :meth:`fit` sets it.
+        linear_map: Applied to the token vectors, which then have length 1: a whitening, or a head that was trained on
+            pairs of sentences; None if there is none. :meth:`fit` sets it.
 
     Raises:
         ConfigError: A layer does not exist; or the weighting is "sif", the model has no vocabulary, and there are no
@@ -62,7 +63,7 @@ class SentenceEmbedder:
         (3, 192)
         >>> unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         >>> (unit @ unit.T)[0].round(2)
-        array([1.  , 0.67, 0.01], dtype=float32)
+        array([ 1.  ,  0.65, -0.03], dtype=float32)
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class SentenceEmbedder:
             TextError: A sentence is not a list of strings.
         """
         # The tokens are needed twice, to compute their vectors and to weight them.
-        for_elmo, for_weights = itertools.tee(self._fold_quotes(sentences))
+        for_elmo, for_weights = itertools.tee(map(self.fold, sentences))
         token_vectors = self.elmo.embed(for_elmo, layers=self.pooling.layers)
         vectors = map(self.pool, for_weights, token_vectors)
         if isinstance(sentences, Iterator):
@@ -166,12 +167,19 @@ class SentenceEmbedder:
         """Number of dimensions of a sentence vector."""
         return self._mean_dim if self.linear_map is None else self.linear_map.projection.shape[1]
 
+    def fold(self, tokens: Sequence[str]) -> Sequence[str]:
+        """Return a sentence as :meth:`embed` reads it: see :func:`fold_quotes` and, for layer 0, :func:`fold_case`."""
+        vocabulary = self.elmo.model.vocabulary
+        folded = fold_quotes(tokens, vocabulary)
+        return fold_case(folded, vocabulary) if self.pooling.is_context_free else folded
+
     def pool(self, tokens: Sequence[str], vectors: Vectors) -> NDArray[np.float32]:
         """Combine the vectors of a sentence's tokens into one.
 
         Args:
-            tokens: The sentence; :func:`fold_quotes` makes it what :meth:`embed` computes vectors of.
-            vectors: ``(tokens, dim)`` or ``(layers, tokens, dim)``, computed with the layers of ``pooling``.
+            tokens: The sentence, as :meth:`fold` returns it.
+            vectors: Those of these tokens, ``(tokens, dim)`` or ``(layers, tokens, dim)``, with the layers of
+                ``pooling``.
 
         Returns:
             ``(dim,)``.
@@ -197,7 +205,7 @@ class SentenceEmbedder:
         """Combine the vectors of :meth:`Elmo.embed_planned_batch` as they come.
 
         Args:
-            sentences: The sentences of the batch.
+            sentences: The sentences of the batch, as :meth:`fold` returns them.
             batches: What that method yields: one list with the vectors of all sentences; or lists of one array, the
                 chunks of a single long sentence.
 
@@ -212,7 +220,7 @@ class SentenceEmbedder:
 
     def fingerprint(self) -> str:
         """Return a hash of everything but the model's layers that a sentence vector depends on."""
-        parts = [repr(self.pooling).encode(), b"words only"]  # the second: how tokens are chosen
+        parts = [repr(self.pooling).encode(), b"words only, folded, unit"]  # the second: the rules of this version
         if self._probability is not None:
             vocabulary = self.elmo.model.vocabulary
             words = [] if vocabulary is None else vocabulary.words
@@ -222,14 +230,19 @@ class SentenceEmbedder:
         return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
 
     def _pool_chunks(self, tokens: Sequence[str], chunks: Iterable[Vectors]) -> NDArray[np.float32]:
-        pooled = self._weighted_mean(tokens, chunks)
         if not len(tokens):
             return np.zeros(self.dim, np.float32)
-        if self.linear_map is None:
-            return pooled
-        (mapped,) = self.linear_map.apply(pooled[None])
+        if self.linear_map is not None:
+            chunks = map(self._mapped, chunks)
+        return self._weighted_mean(tokens, chunks)
+
+    def _mapped(self, vectors: Vectors) -> Vectors:
+        """Apply the map to token vectors; those of several layers are concatenated, as in a mean."""
+        assert self.linear_map is not None
+        by_token = vectors if vectors.ndim == 2 else vectors.swapaxes(0, 1).reshape(vectors.shape[1], -1)
+        mapped = self.linear_map.apply(by_token)
         self.elmo.model.check_finite(mapped)  # its numbers may be finite and too large, as those of a network
-        return np.asarray(mapped)
+        return mapped
 
     def fit(self, sentences: Iterable[Sequence[str]], n_components: int | None = None) -> SentenceEmbedder:
         """Estimate a whitening from text like that which you will compare.
@@ -247,7 +260,7 @@ class SentenceEmbedder:
             TextError: There are fewer than two sentences.
             ConfigError: There are fewer directions than ``n_components``.
         """
-        for_elmo, for_weights = itertools.tee(self._fold_quotes(tokens for tokens in sentences if len(tokens)))
+        for_elmo, for_weights = itertools.tee(self.fold(tokens) for tokens in sentences if len(tokens))
         vectors = self.elmo.embed(for_elmo, layers=self.pooling.layers)
         means = (self._weighted_mean(tokens, [array]) for tokens, array in zip(for_weights, vectors, strict=True))
         # A generator of bounded batches, since the sums over one sentence at a time would be slow.
@@ -261,9 +274,6 @@ class SentenceEmbedder:
         if isinstance(self.linear_map, SentenceHead):
             weight *= self.linear_map.word_weight(token, self.elmo.model.vocabulary)
         return weight
-
-    def _fold_quotes(self, sentences: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
-        return (fold_quotes(tokens, self.elmo.model.vocabulary) for tokens in sentences)
 
     def _shares(self, tokens: Sequence[str]) -> NDArray[np.float32]:
         """Return the weights of a sentence's tokens, which sum to 1."""
@@ -309,13 +319,35 @@ def fold_quotes(tokens: Sequence[str], vocabulary: Vocabulary | None) -> Sequenc
     A token with curly quotes, or a quote of the Penn Treebank, is replaced by the same token with plain ones if only
     that is in the vocabulary. What is not a list of tokens is returned as it is: it is refused when it is embedded.
     """
-    if vocabulary is None or not isinstance(tokens, list | tuple) or not all(isinstance(one, str) for one in tokens):
+    if vocabulary is None or not _are_tokens(tokens):
         return tokens
     known = vocabulary.ids
     folded = (PLAIN_QUOTES.get(token) or token.translate(PLAIN_CHARACTERS) for token in tokens)
     return [
         plain if plain in known and token not in known else token for token, plain in zip(tokens, folded, strict=True)
     ]
+
+
+def fold_case(tokens: Sequence[str], vocabulary: Vocabulary | None) -> Sequence[str]:
+    """Return a sentence with capitalized words in lower case that are more frequent so: *The*, but not *Paris*.
+
+    For vectors without context: there the first word of a sentence would be another word than the same one later. Words
+    of the vocabulary are taken to be sorted by frequency, and others to be rare.
+    """
+    if vocabulary is None or not _are_tokens(tokens):
+        return tokens
+    ids, n_words = vocabulary.ids, len(vocabulary)
+
+    def fold(token: str) -> str:
+        lower = token.lower()
+        is_capitalized = lower != token and token[1:] == lower[1:]  # not *US* or *IT*
+        return lower if is_capitalized and ids.get(lower, n_words) < ids.get(token, n_words) else token
+
+    return [fold(token) for token in tokens]
+
+
+def _are_tokens(tokens: object) -> bool:
+    return isinstance(tokens, list | tuple) and all(isinstance(token, str) for token in tokens)
 
 
 def word_probability(model: PretrainedBiLM, word_counts: Mapping[str, int] | None = None) -> Callable[[str], float]:

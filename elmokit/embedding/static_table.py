@@ -76,7 +76,7 @@ def export_static(
         (1, 192)
     """
     directory = expand_user(directory)
-    if embedder.pooling.layers not in (0, (0,)):
+    if not embedder.pooling.is_context_free:
         raise ConfigError(
             f"A static table has one vector for each word, and layers is {embedder.pooling.layers!r}: the vectors of "
             "other layers than 0 depend on the sentence. Choose SentencePooling(layers=0)."

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.engine.state import Floats
+from elmokit.engine.unit_vectors import unit_vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,14 +73,9 @@ class LayerAlignment:
         """
         wide = [np.asarray(anchors, np.float64) for anchors in (source, target)]
         means = [anchors.mean(axis=1) if centered else np.zeros_like(anchors[:, 0]) for anchors in wide]
-        x, y = (_unit(anchors - mean[:, None]) for anchors, mean in zip(wide, means, strict=True))
+        x, y = (unit_vectors(anchors - mean[:, None]) for anchors, mean in zip(wide, means, strict=True))
         left, _, right = np.linalg.svd(y.swapaxes(1, 2) @ x)
         matrices = left @ right
         # matrices @ (x - source_mean) + target_mean, as one map.
         offsets = means[1] - (matrices @ means[0][..., None])[..., 0]
         return cls(matrices.astype(np.float32), offsets.astype(np.float32))
-
-
-def _unit(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    norms = np.linalg.norm(vectors, axis=2, keepdims=True)
-    return np.asarray(vectors / np.maximum(norms, 1e-12))

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import RESTORE
+from elmokit.engine.unit_vectors import unit_vectors
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.evaluation.neighbors import Neighbors, Occurrence, SimilarWord
 from elmokit.evaluation.probe_corpus import model_digest, model_settings, read_chunks, text_digest
@@ -115,7 +116,7 @@ def _fill(elmo: Elmo, sentences: Iterator[list[str]], store: ResumableStore, pro
     for chunk in read_chunks(islice(sentences, n_done, None)):
         new: list[str] = []
         for words, array in zip(chunk, elmo.embed(chunk), strict=True):
-            unit = _unit(array).astype(FLOAT16)
+            unit = unit_vectors(array).astype(FLOAT16)
             for layer in range(1, elmo.n_layers):
                 store.append(f"layer-{layer}.f16", unit[layer])
             store.append("starts.i64", np.array([n_tokens], dtype=INT64))
@@ -261,7 +262,7 @@ class OccurrenceIndex:
                 )
         if n_neighbors < 1:
             raise ConfigError(f"The number of neighbors is {n_neighbors}; it must be at least 1.")
-        query = _unit(vectors[:, token])
+        query = unit_vectors(vectors[:, token])
         searches: dict[int, Callable[[], list[Any]]] = {
             0: partial(self._similar_words, query[0], words[token], n_neighbors, min_count)
         }
@@ -342,12 +343,6 @@ def _damaged(path: Path, problem: str) -> OutputError:
 
 def _remedy(path: Path) -> str:
     return f"Delete the directory {path} and build the index again."
-
-
-def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    norms: NDArray[np.float32] = np.sqrt((vectors**2).sum(axis=-1, keepdims=True))
-    norms[norms == 0] = 1
-    return vectors / norms
 
 
 def _blocks(rows: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.float32]]]:

@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import RESTORE
+from elmokit.engine.unit_vectors import unit_vectors
 from elmokit.errors import OutputError, TextError
 from elmokit.evaluation.probe_corpus import model_settings, read_chunks
 from elmokit.evaluation.sense_files import Instance, LemmaPos, SenseSentence, SenseSet, read_keys, read_sense_xml
@@ -145,9 +146,7 @@ class FrequencyProbe:
         return senses[int(np.argmax(cosines + PRIOR_WEIGHT * np.log(counts / counts.sum())))]
 
     def _unit(self, vectors: NDArray[Any]) -> NDArray[np.float64]:
-        mapped: NDArray[np.float64] = (vectors - self._center) @ self._matrix
-        norms = np.linalg.norm(mapped, axis=-1, keepdims=True)
-        return mapped / np.where(norms == 0, 1, norms)
+        return unit_vectors((vectors - self._center) @ self._matrix)
 
 
 def train_senses(

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.sentence_vectors import SentenceEmbedder, fold_quotes
+from elmokit.embedding.sentence_vectors import SentenceEmbedder
+from elmokit.engine.unit_vectors import unit_vectors
 from elmokit.errors import TextError
 from elmokit.evaluation.figures import LINES, PAGE
 from elmokit.evaluation.result import Record, ResultGroup, TableResult, value
@@ -317,12 +318,16 @@ def _embedders(
 def _pool(
     elmo: Elmo, embedders: Mapping[tuple[str, str], SentenceEmbedder], sentences: Sequence[list[str]]
 ) -> dict[tuple[str, str], NDArray[np.float32]]:
-    """Pool the vectors of sentences ``(sentences, dim)`` by each embedder. The layers are computed once for all."""
+    """Pool the vectors of sentences ``(sentences, dim)`` by each embedder. Layers above 0 are computed once for all."""
     pooled: dict[tuple[str, str], list[NDArray[np.float32]]] = {key: [] for key in embedders}
-    sentences = [list(fold_quotes(tokens, elmo.model.vocabulary)) for tokens in sentences]
-    for tokens, layers in zip(sentences, elmo.embed(iter(sentences), layers="all"), strict=True):
-        for key, embedder in embedders.items():
-            pooled[key].append(embedder.pool(tokens, _select(layers, embedder.pooling.layers)))
+    # Without context, some words are read in lower case.
+    computed: tuple[Any, Any] = ("all", [0])
+    for is_context_free in (False, True):
+        group = {key: one for key, one in embedders.items() if one.pooling.is_context_free == is_context_free}
+        folded = [list(next(iter(group.values())).fold(tokens)) for tokens in sentences] if group else []
+        for tokens, layers in zip(folded, elmo.embed(iter(folded), layers=computed[is_context_free]), strict=True):
+            for key, embedder in group.items():
+                pooled[key].append(embedder.pool(tokens, _select(layers, embedder.pooling.layers)))
     return {key: np.stack(rows) for key, rows in pooled.items()}
 
 
@@ -352,7 +357,7 @@ def _check_scores(pairs: Sequence[ScoredPair]) -> None:
 def _agreement(vectors: NDArray[np.float32], pairs: Sequence[ScoredPair]) -> SimilarityScores:
     """Compare cosines with scores. Vectors are ``(2 * pairs, dim)``: of the first and second sentence of each pair."""
     scores = np.array([pair.score for pair in pairs])
-    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    unit = unit_vectors(vectors)
     cosines = (unit[0::2].astype(np.float64) * unit[1::2]).sum(axis=1)
     return SimilarityScores(cosines, _correlation(_ranks(cosines), _ranks(scores)), _correlation(cosines, scores))
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.engine.layer_alignment import LayerAlignment
+from elmokit.engine.unit_vectors import unit_vectors
 
 Pair = tuple[str, str]
 """A word and its translation."""
@@ -111,7 +112,7 @@ def retrieval_precision(
             cosine of each of the two words with its ten nearest neighbors on the other side. In high dimensions some
             words are near to all others, and would be wrong answers to many queries.
     """
-    source, target = _unit(source), _unit(target)
+    source, target = unit_vectors(source), unit_vectors(target)
     n_right, target_density = 0, np.zeros(len(target), np.float32)
     if csls:
         target_density = np.concatenate([_density(block @ source.T) for block in _blocks(target)])
@@ -121,11 +122,6 @@ def retrieval_precision(
         best = (2 * block @ target.T - target_density).argmax(axis=1)
         n_right += sum(int(row) in translations[start + index] for index, row in enumerate(best))
     return n_right / len(rows)
-
-
-def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.maximum(norms, 1e-12), np.float32)
 
 
 def _blocks(rows: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import check_choice, check_positive
+from elmokit.engine.unit_vectors import unit_vectors
 from elmokit.errors import ConfigError, TextError
 
 if TYPE_CHECKING:
@@ -44,6 +45,11 @@ class SentencePooling:
         check_choice("weighting", self.weighting, ("mean", "sif"))
         check_positive("smoothing", self.smoothing)
 
+    @property
+    def is_context_free(self) -> bool:
+        """Whether layer 0 alone is used, where a word has the same vector in every sentence."""
+        return self.layers in (0, (0,))
+
     def sif_weight(self, probability: Numbers) -> Numbers:
         """Return the weight of a word, or of many, by its probability in running text: a / (a + p)."""
         return self.smoothing / (self.smoothing + probability)  # type: ignore[return-value, operator]
@@ -57,7 +63,10 @@ class SentencePooling:
 
 @dataclass(frozen=True)
 class SentenceMap:
-    """A linear map of sentence vectors.
+    """A linear map of token vectors, before their weighted mean is taken.
+
+    The mapped vectors are scaled to length 1, so that a token counts by its weight alone and not by the length of its
+    vector, which differs between words.
 
     Attributes:
         pooling: How the vectors that it was made for are pooled. It suits no others.
@@ -74,14 +83,14 @@ class SentenceMap:
         return {"mean": self.mean, "projection": self.projection}
 
     def apply(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Map vectors ``(n, dim)`` to ``(n, n_components)``. An overflow gives infinity, without a warning."""
+        """Map vectors ``(n, dim)`` to vectors ``(n, n_components)`` of length 1. An overflow gives NaN, no warning."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.asarray((vectors - self.mean) @ self.projection, np.float32)
+            return unit_vectors(np.asarray((vectors - self.mean) @ self.projection, np.float32))
 
 
 @dataclass(frozen=True)
 class SentenceHead(SentenceMap):
-    """A linear map of sentence vectors, and a weight for each word, that were trained on pairs of sentences.
+    """A linear map of token vectors, and a weight for each word, that were trained on pairs of sentences.
 
     Attributes:
         word_weights: ``(n_words,)``; the weight of each word of the model's vocabulary, by which that of its pooling is
@@ -107,18 +116,18 @@ def head_word_id(word: str, vocabulary: Vocabulary) -> int:
 
 @dataclass(frozen=True)
 class Whitening(SentenceMap):
-    """A linear map to vectors with mean 0, uncorrelated dimensions and variance 1 (Su et al. 2021).
+    """The map that gives the mean vectors of sentences mean 0, uncorrelated dimensions and variance 1 (Su et al. 2021).
 
-    Mean vectors of sentences all point in similar directions, because a few dimensions with a large mean or variance
-    dominate them. Whitening removes the mean and gives each direction the same weight, so that a cosine measures
-    similarity better.
+    These means all point in similar directions, because a few dimensions with a large mean or variance dominate them.
+    Whitening removes the mean and gives each direction the same weight, so that a cosine measures similarity better.
+    It is fitted on means of sentences, and applied to each token, as :class:`SentenceMap` says.
     """
 
     @classmethod
     def fit(
         cls, batches: Iterable[NDArray[np.float32]], pooling: SentencePooling, n_components: int | None = None
     ) -> Whitening:
-        """Estimate the map from vectors, in one pass.
+        """Estimate the map from mean vectors of sentences, in one pass.
 
         Args:
             batches: Arrays ``(n, dim)``. Only sums over them are kept.

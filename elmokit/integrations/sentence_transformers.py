@@ -14,10 +14,17 @@ from typing import Any, Literal
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
-from elmokit.embedding.sentence_vectors import SentenceEmbedder, fold_quotes, word_probability, words_only
+from elmokit.embedding.sentence_vectors import (
+    SentenceEmbedder,
+    fold_case,
+    fold_quotes,
+    word_probability,
+    words_only,
+)
 from elmokit.embedding.start_state import StartName, check_start_name
 from elmokit.engine.layer_selection import select_layers
 from elmokit.errors import ModelNotFoundError, TextError, needs_extra
@@ -56,6 +63,8 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
         tokenization: How a text is split into tokens: "treebank", as the English models were trained; or "spaces" for
             text that is tokenized already, with spaces between the tokens.
         max_seq_length: Cut texts after this many tokens. None: read them whole.
+        fold_case: Read a capitalized word in lower case if it is more frequent so, as :class:`elmokit.SentenceEmbedder`
+            does for layer 0, which :class:`ElmoPooling` uses by default. For other layers, choose False.
 
     Raises:
         ModelError: No model was found, or it cannot be opened.
@@ -70,7 +79,7 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
         (1, 192)
     """
 
-    config_keys = ("layers", "start", "dropout", "trainable", "tokenization", "max_seq_length")
+    config_keys = ("layers", "start", "dropout", "trainable", "tokenization", "max_seq_length", "fold_case")
     # The model directory has a config.json of its own, and the root of a saved model may hold other files.
     save_in_root = False
     # sentence-transformers reads the attribute. There is no tokenizer of the transformers library behind it.
@@ -86,13 +95,14 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
         trainable: bool = False,
         tokenization: Tokenization = "treebank",
         max_seq_length: int | None = None,
+        fold_case: bool = True,
     ) -> None:
         super().__init__()
         # Batches are sorted by length here, so that a row of the next batch continues no row of this one.
         check_start_name(start)
         self.elmo = ElmoModule(as_model(model), start=start, dropout=dropout, layers=layers, trainable=trainable)
         self.layers, self.start, self.dropout, self.trainable = layers, start, dropout, trainable
-        self.tokenization, self.max_seq_length = tokenization, max_seq_length
+        self.tokenization, self.max_seq_length, self.fold_case = tokenization, max_seq_length, fold_case
         get_tokenizer(tokenization)  # raises if it is unknown or NLTK is missing
         self._probability: Callable[[str], float] | None = None
 
@@ -119,6 +129,8 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
         split, max_length = get_tokenizer(self.tokenization), kwargs.get("max_length") or self.max_seq_length
         vocabulary = self.elmo.model.vocabulary
         sentences = [fold_quotes(split((prompt or "") + text)[:max_length], vocabulary) for text in inputs]
+        if self.fold_case:
+            sentences = [fold_case(tokens, vocabulary) for tokens in sentences]
         ids = self.elmo.ids(sentences)
         # A batch of empty texts gets one position of padding: pooling modules fail on none.
         if ids.shape[1] == 2:
@@ -193,7 +205,7 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
 
 
 class ElmoPooling(Module):  # type: ignore[misc]
-    """Sentence vectors as :class:`elmokit.SentenceEmbedder` computes them: a weighted mean, then a linear map.
+    """Sentence vectors as :class:`elmokit.SentenceEmbedder` computes them: a weighted mean of mapped token vectors.
 
     :meth:`from_elmo` creates it with the pooling and whitening that a model stores, or with the head that was trained
     on pairs of sentences. It reads ``all_layer_embeddings`` and adds ``sentence_embedding``. The map and the weights of
@@ -201,7 +213,7 @@ class ElmoPooling(Module):  # type: ignore[misc]
 
     Args:
         weighting, layers, smoothing: As in :class:`elmokit.SentencePooling`.
-        input_dim: Number of dimensions of the weighted mean.
+        input_dim: Number of dimensions of the token vectors, those of several layers together.
         output_dim: Number of dimensions of the mapped vectors. None: no map.
         n_words: Number of words with a weight of their own, those of the model's vocabulary. None: no such weights.
     """
@@ -271,11 +283,11 @@ class ElmoPooling(Module):  # type: ignore[misc]
             weights = weights * self.word_weights[features["token_word_ids"]]
         # An empty sentence has no weights; its vector is zero, as in SentenceEmbedder.
         weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
-        # "...": several layers are concatenated, one after the other.
-        mean = torch.einsum("bt,...btd->b...d", weights, selected).flatten(1)
+        # Several layers are concatenated, one after the other.
+        by_token = selected if selected.ndim == 3 else selected.movedim(0, 2).flatten(2)
         if self.output_dim is not None:
-            mean = ((mean - self.mean) @ self.projection) * mask.any(dim=1, keepdim=True)
-        features["sentence_embedding"] = mean
+            by_token = F.normalize((by_token - self.mean) @ self.projection, dim=2)
+        features["sentence_embedding"] = torch.einsum("bt,btd->bd", weights, by_token)
         return features
 
     def get_embedding_dimension(self) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 from fastapi.responses import Response
 from numpy.typing import NDArray
 
+from elmokit.engine.unit_vectors import unit_vectors
 from elmokit.errors import MissingExtraError
 from elmokit.evaluation.neighbors import Neighbors
 from elmokit.lm.substitutes import Direction, Substitute
@@ -39,10 +40,7 @@ def data_json(model: str, data: list[dict[str, Any]], sentences: Sentences, **mo
 
 def embeddings_data(vectors: Sequence[Vectors], dimensions: int | None, as_base64: bool) -> list[dict[str, Any]]:
     """Return one result per text, with a vector of length 1."""
-    rows = np.stack(vectors)[:, :dimensions]
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    norms[norms == 0] = 1
-    rows = rows / norms
+    rows = unit_vectors(np.stack(vectors)[:, :dimensions])
     shown = [_base64(row) for row in rows] if as_base64 else rows.tolist()
     return [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(shown)]
 

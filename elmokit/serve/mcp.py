@@ -18,6 +18,7 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 
 from elmokit.embedding.elmo import Elmo
+from elmokit.engine.unit_vectors import unit_vectors
 from elmokit.errors import ConfigError, ElmoError, needs_extra
 from elmokit.evaluation.neighbors import in_context
 from elmokit.serve.config import ServeConfig
@@ -181,8 +182,7 @@ class Tools:
         positions = [_find(tokens, word) for tokens in texts]
         vectors = self.model.token_vectors("all")(texts)  # of each sentence: (layers, tokens, dim)
         of_word = np.stack([array[:, position] for array, position in zip(vectors, positions, strict=True)], axis=1)
-        norms = np.linalg.norm(of_word, axis=2, keepdims=True)
-        unit = of_word / np.where(norms == 0, 1, norms)  # (layers, sentences, dim)
+        unit = unit_vectors(of_word)  # (layers, sentences, dim)
         cosines = np.einsum("lsd,ltd->lst", unit, unit).astype(np.float64).round(3)
         return SenseComparison(
             [_shown(tokens, position) for tokens, position in zip(texts, positions, strict=True)],

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from elmokit.config import check_at_least, check_not_negative, check_positive
 from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.sentence_vectors import SentenceEmbedder, fold_quotes, words_only
+from elmokit.embedding.sentence_vectors import SentenceEmbedder, words_only
 from elmokit.errors import ConfigError, TextError, TrainingError
 from elmokit.evaluation.similarity import ScoredPair
 from elmokit.formats.sentence_pooling import SentenceHead, SentenceMap, SentencePooling, Whitening, head_word_id
@@ -118,8 +118,7 @@ def train_sentence_head(
     log_weights = torch.zeros(len(elmo.model.vocabulary), requires_grad=True)
 
     def unit(sentences: Sequence[Tensor], chosen: Sequence[int]) -> Tensor:
-        means = words.means([sentences[number] for number in chosen], log_weights)
-        return F.normalize((means - mean) @ projection, dim=1)
+        return F.normalize(words.means([sentences[number] for number in chosen], log_weights, mean, projection), dim=1)
 
     first, second = ([words.numbers(pair[which]) for pair in pairs] for which in (0, 1))
     # A correlation does not depend on their scale, and float32 has no room for numbers like 1e39.
@@ -182,7 +181,7 @@ class _Words:
     """The distinct words of sentences, with what a sentence vector is made of."""
 
     def __init__(self, embedder: SentenceEmbedder, vocabulary: Vocabulary, pairs: Iterable[Pair]) -> None:
-        self._vocabulary, self._numbers = vocabulary, dict[str, int]()
+        self._fold, self._numbers = embedder.fold, dict[str, int]()
         for pair in pairs:
             for sentence in pair:
                 for word in self._counted(sentence):
@@ -196,20 +195,21 @@ class _Words:
         self._ids, self._is_known = ids.clamp(min=0), (ids >= 0).to(torch.float32)
 
     def _counted(self, sentence: Sequence[str]) -> list[str]:
-        folded = fold_quotes(list(sentence), self._vocabulary)
+        folded = self._fold(list(sentence))
         return [word for word, counts in zip(folded, words_only(folded), strict=True) if counts]
 
     def numbers(self, sentence: Sequence[str]) -> Tensor:
         """Return the numbers of the words of a sentence."""
         return torch.tensor([self._numbers[word] for word in self._counted(sentence)])
 
-    def means(self, sentences: Sequence[Tensor], log_weights: Tensor) -> Tensor:
-        """Return the weighted means of the words' vectors ``(sentences, dim)``; sentences are words' numbers."""
+    def means(self, sentences: Sequence[Tensor], log_weights: Tensor, mean: Tensor, projection: Tensor) -> Tensor:
+        """Return the weighted means of the words' mapped vectors; sentences are words' numbers."""
         # Without padding, since one sentence may be thousands of times as long as another. Not `embedding_bag`: PyTorch
         # 2.4 cannot differentiate it by the weights alone.
         words = torch.cat(list(sentences))
         rows = torch.repeat_interleave(torch.arange(len(sentences)), torch.tensor([*map(len, sentences)]))
         weights = self._weights[words] * (log_weights[self._ids[words]] * self._is_known[words]).exp()
         shares = weights / torch.zeros(len(sentences)).index_add(0, rows, weights)[rows]
-        sums = torch.zeros(len(sentences), self._vectors.shape[1])
-        return sums.index_add(0, rows, shares[:, None] * self._vectors[words])
+        distinct, places = torch.unique(words, return_inverse=True)
+        mapped = F.normalize((self._vectors[distinct] - mean) @ projection, dim=1)
+        return torch.zeros(len(sentences), mapped.shape[1]).index_add(0, rows, shares[:, None] * mapped[places])

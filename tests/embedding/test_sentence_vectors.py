@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from elmokit import Elmo, SentenceEmbedder, SentencePooling, embed_file, open_model, save_model
-from elmokit.embedding.sentence_vectors import fold_quotes, word_probability
+from elmokit.embedding.sentence_vectors import fold_case, fold_quotes, word_probability
 from elmokit.errors import ConfigError, FormatError, TensorMismatchError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sentence_pooling import Whitening
@@ -90,10 +91,25 @@ def test_an_empty_sentence_has_a_zero_vector_with_and_without_whitening(elmo: El
 
 
 def test_whitened_vectors_have_mean_zero_and_unit_covariance(elmo: Elmo) -> None:
-    sentences = random_sentences(3000)  # more than are kept in memory at a time
-    vectors = SentenceEmbedder(elmo, SentencePooling(layers=1)).fit(sentences).embed(sentences)
+    sentences, pooling = random_sentences(3000), SentencePooling(layers=1)  # more than are in memory at a time
+    whitening = SentenceEmbedder(elmo, pooling).fit(sentences).linear_map
+    assert whitening is not None
+    vectors = (SentenceEmbedder(elmo, pooling).embed(sentences) - whitening.mean) @ whitening.projection
     np.testing.assert_allclose(vectors.mean(axis=0), 0, atol=1e-2)
     np.testing.assert_allclose(covariance(vectors), np.eye(vectors.shape[1]), atol=1e-2)
+
+
+@pytest.mark.parametrize("layers", [1, (0, 2), "all", "average"])
+def test_each_token_is_whitened_and_counts_by_its_weight_alone(elmo: Elmo, layers: Any) -> None:
+    embedder = SentenceEmbedder(elmo, SentencePooling(layers=layers)).fit(random_sentences(300))
+    sentence = ["the", "zebra", "sat"]
+    (vectors,) = elmo.embed([sentence], layers=layers)
+    rows = vectors if vectors.ndim == 2 else np.concatenate(list(vectors), axis=1)
+    assert embedder.linear_map is not None
+    mapped = (rows - embedder.linear_map.mean) @ embedder.linear_map.projection
+    weights = np.array([embedder.weight(token) for token in sentence])
+    expected = weights / weights.sum() @ (mapped / np.linalg.norm(mapped, axis=1, keepdims=True))
+    np.testing.assert_allclose(embedder.embed([sentence])[0], expected, atol=1e-5)
 
 
 def test_layer_0_keeps_half_of_its_dimensions_because_its_halves_are_equal(elmo: Elmo) -> None:
@@ -104,9 +120,11 @@ def test_layer_0_keeps_half_of_its_dimensions_because_its_halves_are_equal(elmo:
 def test_n_components_keeps_the_directions_of_largest_variance(elmo: Elmo) -> None:
     sentences = random_sentences(500)
     pooling = SentencePooling(layers=1)
-    all_of_them = SentenceEmbedder(elmo, pooling).fit(sentences).embed(sentences)
-    two = SentenceEmbedder(elmo, pooling).fit(sentences, n_components=2).embed(sentences)
-    np.testing.assert_allclose(two, all_of_them[:, :2], atol=1e-5)
+    all_of_them = SentenceEmbedder(elmo, pooling).fit(sentences).linear_map
+    two = SentenceEmbedder(elmo, pooling).fit(sentences, n_components=2).linear_map
+    assert all_of_them is not None
+    assert two is not None
+    np.testing.assert_allclose(two.projection, all_of_them.projection[:, :2], atol=1e-5)
 
 
 def test_whitening_of_one_sentence_is_refused(elmo: Elmo) -> None:
@@ -193,6 +211,20 @@ def test_quotes_are_folded_to_those_of_the_vocabulary() -> None:
     tokens = ["``", "did", "n\u2019t", "\u2019", "\u201c", "''", "it\u2019s"]
     assert fold_quotes(tokens, vocabulary) == ['"', "did", "n't", "\u2019", '"', '"', "it\u2019s"]
     assert fold_quotes(tokens, None) == tokens
+
+
+def test_capitalized_words_are_read_as_the_more_frequent_of_both_cases() -> None:
+    vocabulary = Vocabulary(["</S>", "<S>", "<UNK>", "the", "I", "May", "may", "us", "US", "i", "The", "\u00f6l"])
+    tokens = ["The", "I", "May", "US", "Us", "Zebra", "\u00d6l", "\u0130", "", "the"]
+    assert fold_case(tokens, vocabulary) == ["the", "I", "May", "US", "us", "Zebra", "\u00f6l", "\u0130", "", "the"]
+    assert fold_case(tokens, None) == tokens
+
+
+def test_case_is_folded_where_words_have_no_context(elmo: Elmo) -> None:
+    capitalized, lower = [["The", "dog"]], [["the", "dog"]]
+    for layers, are_equal in ((0, True), ((0,), True), (1, False), ("all", False)):
+        embedder = SentenceEmbedder(elmo, SentencePooling(layers=layers))
+        assert np.array_equal(embedder.embed(capitalized), embedder.embed(lower)) == are_equal
 
 
 def test_folded_quotes_reach_the_network_in_every_way_to_embed(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ export class Elmo {
           : "The model stores no head that was trained on pairs of sentences. Leave { trained: true } out.",
       );
     }
-    const checked = checkSentences(sentences).map((tokens) => pooling.foldQuotes(tokens));
+    const checked = checkSentences(sentences).map((tokens) => pooling.fold(tokens));
     const layers = pooling.layers(this.nLayers);
     const found = this.#compute(checked, layers, 1);
     return checked.map((tokens, at) => checkFinite(pooling.pool(tokens, found[at], layers.length, this.dim)));

@@ -1,4 +1,4 @@
-// One vector per sentence: a weighted mean of token vectors, and a linear map of it if the model stores one.
+// One vector per sentence: a weighted mean of token vectors, which are mapped to length 1 if the model stores a map.
 
 const DEFAULTS = { weighting: "sif", layers: 0, smoothing: 3e-4 };
 const TREEBANK_QUOTES = { "``": '"', "''": '"' };
@@ -50,6 +50,14 @@ export function pooledDim(settings, nLayers, dim) {
   return settings.layers === "average" ? dim : chosenLayers(settings, nLayers).length * dim;
 }
 
+/** Return a capitalized word in lower case if it is more frequent so; words are sorted by frequency. Not US or IT. */
+function foldCase(token, ids) {
+  const lower = token.toLowerCase();
+  const [first = ""] = token; // its first character, which may be two code units
+  const isCapitalized = lower !== token && token.slice(first.length) === lower.slice(first.length);
+  return isCapitalized && (ids.get(lower) ?? ids.size) < (ids.get(token) ?? ids.size) ? lower : token;
+}
+
 /** How the token vectors of a sentence become one vector. */
 export class SentencePooling {
   #settings;
@@ -79,14 +87,17 @@ export class SentencePooling {
     return chosenLayers(this.#settings, nLayers);
   }
 
-  /** Return a sentence with the quotes that the model was trained on: plain ones, if only those are in the vocabulary. */
-  foldQuotes(tokens) {
+  /** Return a sentence as it is read: with the quotes of the vocabulary and, in layer 0, in the case that is more frequent. */
+  fold(tokens) {
     const known = this.#vocabulary?.ids;
     if (!known) return tokens;
-    return tokens.map((token) => {
+    const withQuotes = tokens.map((token) => {
       const plain = TREEBANK_QUOTES[token] ?? token.replace(/[\u201c\u201d\u201e\u2018\u2019\u201a`]/g, (quote) => PLAIN_QUOTES[quote]);
       return known.has(plain) && !known.has(token) ? plain : token;
     });
+    const { layers } = this.#settings;
+    const isContextFree = layers === 0 || (Array.isArray(layers) && layers.length === 1 && layers[0] === 0);
+    return isContextFree ? withQuotes.map((token) => foldCase(token, known)) : withQuotes;
   }
 
   /**
@@ -95,29 +106,33 @@ export class SentencePooling {
    * @param {Float32Array} vectors `(layers, tokens, dim)`
    */
   pool(tokens, vectors, nLayers, dim) {
-    const isAverage = this.#settings.layers === "average";
-    const mean = new Float64Array(isAverage ? dim : nLayers * dim);
+    const pooledDim = this.#settings.layers === "average" ? dim : nLayers * dim;
+    const mean = new Float64Array(this.#nComponents || pooledDim);
     const weights = this.#weights(tokens);
     const total = weights.reduce((sum, weight) => sum + weight, 0);
-    for (let layer = 0; layer < nLayers; layer++) {
-      tokens.forEach((_, token) => {
+    tokens.forEach((_, token) => {
+      const vector = new Float64Array(pooledDim); // of all layers: their average, or one after the other
+      for (let layer = 0; layer < nLayers; layer++) {
         const first = (layer * tokens.length + token) * dim;
-        const share = weights[token] / total / (isAverage ? nLayers : 1);
-        const to = isAverage ? 0 : layer * dim;
-        for (let at = 0; at < dim; at++) mean[to + at] += share * vectors[first + at];
-      });
-    }
-    return tokens.length ? this.#mapped(mean) : new Float32Array(this.#nComponents || mean.length);
+        for (let at = 0; at < dim; at++) vector[(layer * dim + at) % pooledDim] += (vectors[first + at] * pooledDim) / (nLayers * dim);
+      }
+      const mapped = this.#mapped(vector);
+      for (let at = 0; at < mean.length; at++) mean[at] += (weights[token] / total) * mapped[at];
+    });
+    return Float32Array.from(mean);
   }
 
-  #mapped(mean) {
-    if (!this.#mean) return Float32Array.from(mean);
+  /** Map a vector and scale it to length 1, if there is a map. */
+  #mapped(vector) {
+    if (!this.#mean) return vector;
     const sums = new Float64Array(this.#nComponents);
-    for (let at = 0; at < mean.length; at++) {
-      const difference = mean[at] - this.#mean[at];
+    for (let at = 0; at < vector.length; at++) {
+      const difference = vector[at] - this.#mean[at];
       for (let k = 0; k < sums.length; k++) sums[k] += difference * this.#projection[at * sums.length + k];
     }
-    return Float32Array.from(sums);
+    const mapped = Float32Array.from(sums); // infinite where Python's are
+    const length = Math.hypot(...mapped);
+    return length ? mapped.map((value) => value / length) : mapped;
   }
 
   /** With "sif", punctuation has no weight, unless there is nothing else. */
