@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,14 +40,6 @@ Vectors = NDArray[np.float32]
 
 CHUNK_TOKENS = 4096
 """Tokens per chunk of a long text: few enough for memory, enough for the matrix products to run at full speed."""
-
-
-class _Options(TypedDict):
-    """Arguments of :meth:`Elmo.embed`."""
-
-    layers: Layers
-    batch_tokens: int
-    batch_size: int
 
 
 class Elmo:
@@ -203,7 +196,7 @@ class Elmo:
         layers: Layers = ...,
         batch_tokens: int = ...,
         batch_size: int = ...,
-        tokenize: Literal[False] = ...,
+        tokenize: bool | str = ...,
     ) -> list[Vectors]: ...
 
     @overload
@@ -214,29 +207,7 @@ class Elmo:
         layers: Layers = ...,
         batch_tokens: int = ...,
         batch_size: int = ...,
-        tokenize: Literal[False] = ...,
-    ) -> Iterator[Vectors]: ...
-
-    @overload
-    def embed(
-        self,
-        sentences: str | Sequence[str],
-        *,
-        layers: Layers = ...,
-        batch_tokens: int = ...,
-        batch_size: int = ...,
-        tokenize: bool | str,
-    ) -> list[Vectors]: ...
-
-    @overload
-    def embed(
-        self,
-        sentences: Iterator[str],
-        *,
-        layers: Layers = ...,
-        batch_tokens: int = ...,
-        batch_size: int = ...,
-        tokenize: bool | str,
+        tokenize: bool | str = ...,
     ) -> Iterator[Vectors]: ...
 
     def embed(
@@ -284,8 +255,8 @@ class Elmo:
         """
         if tokenize is not False:
             language = "en" if tokenize is True else tokenize
-            options: _Options = {"layers": layers, "batch_tokens": batch_tokens, "batch_size": batch_size}
-            joined = self._embed_raw(sentences, language, options)  # type: ignore[arg-type]
+            embed = partial(self.embed, layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)
+            joined = _embed_raw(sentences, language, embed)  # type: ignore[arg-type]
             return joined if isinstance(sentences, Iterator) else list(joined)
         checked = check_sentences(sentences)
         selection = self._select(layers)
@@ -395,29 +366,6 @@ class Elmo:
 
         yield from map_in_batches(sentences, compute, batch_tokens=batch_tokens)
 
-    def _embed_raw(self, texts: str | Iterable[str], language: str, options: _Options) -> Iterator[Vectors]:
-        """Yield the vectors of raw texts; arguments are checked before the first one is read."""
-        # Imported here, because most callers have tokens.
-        from elmokit.text.tokenize import text_splitter, tokenize
-
-        text_splitter(language)
-        counts: deque[int] = deque()  # sentences of each text that was read and is not embedded yet
-
-        def read() -> Iterator[Sequence[str]]:
-            for text in [texts] if isinstance(texts, str) else texts:
-                split = tokenize(text, language) or [[]]
-                counts.append(len(split))
-                yield from split
-
-        vectors = self.embed(read(), **options)
-
-        def join() -> Iterator[Vectors]:
-            for first in vectors:
-                rest = list(islice(vectors, counts.popleft() - 1))
-                yield np.concatenate([first, *rest], axis=-2) if rest else first
-
-        return join()
-
     def _embed_long(self, sentence: Sequence[str], selection: LayerSelection) -> Vectors:
         # Chunk by chunk, so that intermediate activations are never all in memory.
         # Allocated once its shape is known; joining the chunks at the end would take twice the memory.
@@ -493,3 +441,29 @@ class Elmo:
 def _needs_chunks(batch: Sequence[Sequence[str]], selection: LayerSelection) -> bool:
     # A sentence that is too long to be computed at once is alone in its planned batch.
     return is_long(len(batch[0])) and not selection.needs_whole_batch
+
+
+def _embed_raw(
+    texts: str | Iterable[str], language: str, embed: Callable[[Iterator[Sequence[str]]], Iterator[Vectors]]
+) -> Iterator[Vectors]:
+    """Yield the vectors of raw texts; arguments are checked before the first one is read."""
+    # Imported here, because most callers have tokens.
+    from elmokit.text.tokenize import text_splitter, tokenize
+
+    text_splitter(language)
+    counts: deque[int] = deque()  # sentences of each text that was read and is not embedded yet
+
+    def read() -> Iterator[Sequence[str]]:
+        for text in [texts] if isinstance(texts, str) else texts:
+            split = tokenize(text, language) or [[]]
+            counts.append(len(split))
+            yield from split
+
+    vectors = embed(read())
+
+    def join() -> Iterator[Vectors]:
+        for first in vectors:
+            rest = list(islice(vectors, counts.popleft() - 1))
+            yield np.concatenate([first, *rest], axis=-2) if rest else first
+
+    return join()
