@@ -25,6 +25,7 @@ from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import VARIABLE
 from elmokit.engine.state import State
 from elmokit.network.lstm import LSTMStack, LSTMState
+from tests.helpers.instruction_sets import machine_library
 from tests.helpers.rounding import Rounded, assert_rounded
 
 
@@ -101,9 +102,7 @@ def forget_library() -> None:
 @settings(max_examples=25)
 @given(rows=st.integers(1, 210), n_in=st.integers(1, 600), n_out=st.integers(1, 150))
 def test_the_product_is_the_product(rows: int, n_in: int, n_out: int) -> None:
-    library = compiler.load_library()
-    if library is None:
-        pytest.skip(compiler.why_unavailable())
+    library = machine_library()
     torch.manual_seed(n_in)
     inputs, weight = torch.randn(rows, n_in), torch.randn(n_out, n_in)
     found = torch.from_numpy(Matrix(weight.numpy(), "float32", library)(inputs.numpy()))
@@ -111,9 +110,7 @@ def test_the_product_is_the_product(rows: int, n_in: int, n_out: int) -> None:
 
 
 def test_the_activations_are_good_to_a_few_units_in_the_last_place() -> None:
-    library = compiler.load_library()
-    if library is None:
-        pytest.skip(compiler.why_unavailable())
+    library = machine_library()
     points = [np.linspace(-30, 30, 40_000), np.logspace(-30, 1, 4_000), -np.logspace(-30, 1, 4_000), [0.0, 1e4, -1e4]]
     x = np.concatenate(points).astype(np.float32)
     wide = np.full_like(x, 60)

@@ -37,15 +37,13 @@ from tests.helpers.engine_lstm import (
     same_bits,
 )
 from tests.helpers.engine_models import CHARS, CONFIGS, LENGTHS, WORDS, arrays_of, random_bilm, random_ids
+from tests.helpers.instruction_sets import machine_library
 from tests.helpers.memory import resident_bytes
 
 
 @pytest.fixture
 def library() -> Library:
-    found = compiler.load_library()
-    if found is None:
-        pytest.skip(compiler.why_unavailable())
-    return found
+    return machine_library()
 
 
 def test_without_tokens_there_are_no_vectors(library: Library) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elmokit.engine import c_sources, compiler
+from elmokit.engine import c_sources
 from elmokit.engine.library import address, parse_header
+from tests.helpers.instruction_sets import machine_library
 
 HEADER = """
 /* A comment with a struct: typedef struct { float never; } elmokit_never; */
@@ -72,9 +73,7 @@ def test_structs_have_the_layout_that_c_gives_them(tmp_path: Path) -> None:
 
 
 def test_a_function_that_no_header_declares_is_an_error() -> None:
-    library = compiler.load_library()
-    if library is None:
-        pytest.skip(compiler.why_unavailable())
+    library = machine_library()
     assert library.constants["BAD_SIZES"] == 2
     with pytest.raises(AttributeError, match="no header of this library declares the function elmokit_nothing"):
         _ = library.nothing

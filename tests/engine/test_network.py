@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.engine import compiler
 from elmokit.engine.config import BiLMConfig
 from elmokit.engine.engine import Engine
 from elmokit.engine.network import Network, NetworkInput
@@ -19,14 +18,13 @@ from elmokit.engine.state import Floats, State
 from elmokit.network.bilm import BiLMState
 from tests.helpers.engine_lstm import random_state, same_bits
 from tests.helpers.engine_models import CONFIGS, LENGTHS, WORDS, arrays_of, random_bilm, random_ids
+from tests.helpers.instruction_sets import machine_library
 
 Open = Callable[[BiLMConfig, Mapping[str, Floats]], Network]
 
 
 def open_with_c(config: BiLMConfig, arrays: Mapping[str, Floats]) -> Engine:
-    library = compiler.load_library()
-    if library is None:
-        pytest.skip(compiler.why_unavailable())
+    library = machine_library()
     return Engine(config, arrays, "float32", library, threads=2)
 
 

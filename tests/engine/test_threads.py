@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elmokit.engine import compiler
 from elmokit.engine.library import Library
 from elmokit.engine.lstm import LSTM
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.state import Floats, State
 from elmokit.engine.threads import cores_of_quota
 from tests.helpers.engine_lstm import LARGE_LAYERS, SHARED_LAYERS, lstm_config, random_lstm, same_bits
+from tests.helpers.instruction_sets import machine_library
 from tests.helpers.paths import ROOT
 
 LENGTHS = np.array([4, 0, 7, 1])
@@ -28,10 +28,7 @@ SECONDS = 120
 
 @pytest.fixture
 def library() -> Library:
-    found = compiler.load_library()
-    if found is None:
-        pytest.skip(compiler.why_unavailable())
-    return found
+    return machine_library()
 
 
 @pytest.fixture(params=["small", "large"])

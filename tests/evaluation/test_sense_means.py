@@ -15,6 +15,7 @@ from elmokit.evaluation import sense_means
 from elmokit.evaluation.sense_files import Instance, SenseSet
 from elmokit.evaluation.sense_means import FrequencyProbe, SenseMeans, train_senses
 from elmokit.formats.model import PretrainedBiLM
+from tests.helpers.killing import Killed, kill_at
 from tests.helpers.sense_files import TRAIN, write_set
 
 
@@ -92,15 +93,8 @@ def test_interrupted_training_resumes_with_the_same_means(
     source = write_set(tmp_path, "train", TRAIN * 3)
     train_senses(elmo, source, tmp_path / "straight")
 
-    class Killed(Exception):
-        pass
-
-    def kill(stage: str, done: int, total: int | None) -> None:
-        if done >= 5:
-            raise Killed
-
     with pytest.raises(Killed):
-        train_senses(elmo, source, tmp_path / "resumed", kill)
+        train_senses(elmo, source, tmp_path / "resumed", kill_at("compute sense means", 5))
     assert 0 < read_means(elmo, source, tmp_path / "resumed").n_sentences < 12
     train_senses(elmo, source, tmp_path / "resumed")
     assert (tmp_path / "resumed").read_bytes() == (tmp_path / "straight").read_bytes()

@@ -36,6 +36,14 @@ def build(name: str) -> Library:
         pytest.skip(str(error))
 
 
+def machine_library() -> Library:
+    """Return the library that elmokit uses here; skip the test where there is none."""
+    library = compiler.load_library()
+    if library is None:
+        pytest.skip(compiler.why_unavailable())
+    return library
+
+
 def rounds_inputs(library: Library, precision: Precision) -> bool:
     """Return whether the products of a precision round their inputs too."""
     return (

@@ -8,19 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from elmokit.engine import compiler
 from elmokit.engine.library import Library
 from elmokit.network.char_convolution import pooled_convolutions
 from elmokit.network.native_training import convolve, convolve_backward, pack_filters
+from tests.helpers.instruction_sets import machine_library
 from tests.helpers.rounding import DEVIATIONS, Rounded, assert_rounded
 
 
 @pytest.fixture(scope="module")
 def library() -> Library:
-    found = compiler.load_library()
-    if found is None:
-        pytest.skip(compiler.why_unavailable())
-    return found
+    return machine_library()
 
 
 def responses(characters: Tensor, weight: Tensor, n_positions: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pytest
 
-from elmokit.engine import c_sources, compiler
+from elmokit.engine import c_sources
 from elmokit.engine.library import parse_header
-from tests.helpers.instruction_sets import build, one_per_set
+from tests.helpers.instruction_sets import build, machine_library, one_per_set
 from tests.sanitize.buffers import Buffers, GuardedBuffers, HeapBuffers, at, check_written
 from tests.sanitize.calls import SCENARIOS, CountedLibrary, run
 
@@ -19,9 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="guard pages are
 
 
 def test_every_declared_function_is_called() -> None:
-    library = compiler.load_library()
-    if library is None:
-        pytest.skip(compiler.why_unavailable())
+    library = machine_library()
     counted = CountedLibrary(library)
     for name in SCENARIOS:
         for seed in range(4):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +38,10 @@ from elmokit.tasks.task import TaskModel
 from elmokit.tasks.vocabulary import make_vocabulary
 from elmokit.training.run import Run
 from tests.conftest import aligned_model, random_model
+from tests.helpers.killing import Killed, kill_at
 from tests.helpers.task_examples import changed, tiny
 
 GRADUAL = {"freeze_epochs": 1, "unfreeze_every": 1, "layer_decay": 0.5}
-
-
-class Killed(Exception):
-    """Simulates SIGKILL: nothing catches it."""
 
 
 @pytest.fixture
@@ -100,14 +96,6 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
     return torch.equal(one, other)
-
-
-def kill_at_step(step: int) -> Callable[[str, int, int | None], None]:
-    def progress(stage: str, done: int, total: int | None) -> None:
-        if (stage, done) == ("seed 0", step):
-            raise Killed
-
-    return progress
 
 
 def test_layers_are_unfrozen_from_the_top() -> None:
@@ -302,7 +290,7 @@ def test_interrupted_at_any_step_the_result_is_the_same(
     task, config = config_for(tmp_path, bilm, elmo=GRADUAL, **settings)
     train_task(task, config, tmp_path / "straight")
     with pytest.raises(Killed):
-        train_task(task, config, tmp_path / "broken", progress=kill_at_step(stop_at))
+        train_task(task, config, tmp_path / "broken", progress=kill_at("seed 0", stop_at))
     train_task(task, config, tmp_path / "broken")
     straight, broken = tmp_path / "straight/seed-0", tmp_path / "broken/seed-0"
     assert log(straight) == log(broken)

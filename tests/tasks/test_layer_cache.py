@@ -24,6 +24,7 @@ from elmokit.storage.resumable import ResumableStore
 from elmokit.tasks import layer_cache
 from elmokit.tasks.layer_cache import LayerCache
 from tests.conftest import random_model
+from tests.helpers.killing import Killed, kill_at
 from tests.helpers.paths import ROOT
 
 SENTENCES = [["the", "cat", "sat"], ["dog"], [], ["the", "cat", "sat"], ["a b", "c"], ["a", "b c"], ["a", "b", "c"]]
@@ -112,20 +113,13 @@ def test_layers_that_another_precision_computed_are_not_taken(tmp_path: Path) ->
 def test_an_interrupted_call_continues_after_the_last_commit_with_the_same_numbers(
     elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Killed(Exception):
-        pass
-
-    def kill(stage: str, done: int, total: int | None) -> None:
-        if done == 36:
-            raise Killed
-
     monkeypatch.setattr("elmokit.tasks.layer_cache.CHUNK_TOKENS", 25)  # five sentences with their boundaries
     monkeypatch.setattr(ResumableStore, "commit_is_due", lambda store: True)
     sentences = [[f"word{n}", "and", "more"] for n in range(20)]
     straight, broken = LayerCache(tmp_path / "straight", elmo), LayerCache(tmp_path / "broken", elmo)
     straight.fill(sentences)
     with pytest.raises(Killed):
-        broken.fill(sentences, kill)
+        broken.fill(sentences, kill_at("layers", 36))
     assert [sentence in broken for sentence in sentences] == [False] * 20
     assert LayerCache(tmp_path / "broken", elmo).fill(sentences) == 3 * 10
     for one, other in zip(straight.layers(sentences), broken.layers(sentences), strict=True):

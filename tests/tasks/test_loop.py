@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,8 @@ from elmokit.tasks.loop import TaskEvaluation, l2_penalty
 from elmokit.tasks.run import train_task
 from elmokit.training.optimizers import clip_gradients
 from elmokit.training.run import Run
+from tests.helpers.killing import Killed, kill_at
 from tests.helpers.task_examples import changed, tiny
-
-
-class Killed(Exception):
-    """Simulates SIGKILL: nothing catches it."""
 
 
 def train(  # type: ignore[no-untyped-def]
@@ -45,14 +41,6 @@ def train(  # type: ignore[no-untyped-def]
 
 Report = tuple[str, int, int | None]
 """What a progress callback is called with."""
-
-
-def kill_at_step(step: int) -> Callable[[str, int, int | None], None]:
-    def progress(stage: str, done: int, total: int | None) -> None:
-        if (stage, done) == ("seed 0", step):
-            raise Killed
-
-    return progress
 
 
 def log(folder: Path) -> list[dict[str, Any]]:
@@ -113,7 +101,7 @@ def test_interrupted_at_any_step_the_result_is_the_same(
     train(tmp_path, "straight", **settings)
 
     with pytest.raises(Killed):
-        train(tmp_path, "broken", progress=kill_at_step(stop_at), **settings)
+        train(tmp_path, "broken", progress=kill_at("seed 0", stop_at), **settings)
     train(tmp_path, "broken", **settings)
     straight, broken = tmp_path / "straight/seed-0", tmp_path / "broken/seed-0"
     assert log(straight) == log(broken)
@@ -127,7 +115,7 @@ def kill(evaluation: TaskEvaluation) -> None:
 
 def test_an_evaluation_is_followed_by_a_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(Killed):
-        train(tmp_path, progress=kill_at_step(4), eval_every=3)
+        train(tmp_path, progress=kill_at("seed 0", 4), eval_every=3)
     folder = tmp_path / "run/seed-0"
     checkpoint = Run(folder).checkpoints()[-1]
     position = checkpoint.progress()
@@ -146,7 +134,7 @@ def test_best_weights_missing_after_an_interruption_are_written_on_resume(tmp_pa
     rate = OptimizerConfig("sgd", 1e-12)  # nothing is learned, so the first evaluation is the best one
     train(tmp_path, "straight", optimizer=rate)
     with pytest.raises(Killed):
-        train(tmp_path, "broken", progress=kill_at_step(3), optimizer=rate)
+        train(tmp_path, "broken", progress=kill_at("seed 0", 3), optimizer=rate)
     (tmp_path / "broken/seed-0/best.safetensors").unlink()
     train(tmp_path, "broken", optimizer=rate)
     straight, broken = (tmp_path / run / "seed-0/best.safetensors" for run in ("straight", "broken"))
@@ -155,7 +143,7 @@ def test_best_weights_missing_after_an_interruption_are_written_on_resume(tmp_pa
 
 def test_a_checkpoint_is_restored_if_its_replacement_was_interrupted(tmp_path: Path) -> None:
     with pytest.raises(Killed):
-        train(tmp_path, progress=kill_at_step(5))
+        train(tmp_path, progress=kill_at("seed 0", 5))
     folder = tmp_path / "run/seed-0"
     newest = Run(folder).checkpoints()[-1].path
     workspace = newest.with_name(f".{newest.name}.abcd1234")

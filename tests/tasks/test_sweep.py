@@ -32,6 +32,7 @@ from elmokit.tasks.sweep import (
 )
 from elmokit.tasks.table import TASKS, load_config
 from tests.conftest import random_model
+from tests.helpers.killing import Killed, kill_at
 from tests.helpers.paths import ROOT
 
 CONFIG = """
@@ -119,21 +120,13 @@ def test_a_sweep_trains_each_variant_once_and_then_only_collects(folder: Path) -
     assert more[0].seeds == (1, 2, 3)
 
 
-class Killed(Exception):
-    pass
-
-
 def test_a_resumed_sweep_has_the_same_rows(folder: Path) -> None:
     task, config = load_config("sst.toml")
     variants = position_variants(task, config)[:1]
     straight = run_sweep(task, variants, [1, 2], "straight")
 
-    def killed(stage: str, done: int, total: int | None) -> None:
-        if (stage, done) == ("seed 2", 3):
-            raise Killed
-
     with pytest.raises(Killed):
-        run_sweep(task, variants, [1, 2], "killed", progress=killed)
+        run_sweep(task, variants, [1, 2], "killed", progress=kill_at("seed 2", 3))
     assert run_sweep(task, variants, [1, 2], "killed") == straight
 
 

@@ -32,6 +32,7 @@ from elmokit.training.losses import WindowLosses
 from elmokit.training.reports import TrainingNotice, TrainingProgress, TrainingReport
 from elmokit.training.run import Run
 from elmokit.training.setup import TrainingSetup
+from tests.helpers.killing import Killed
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n\na cat and a dog ran on .\nthe mat sat .\n" * 4
 VOCABULARY = Vocabulary([*SPECIALS, *sorted({token for token in TEXT.split() if token != "mat"})])
@@ -110,10 +111,6 @@ def test_every_kind_of_model_trains(kind: str, tmp_path: Path) -> None:
     result = run_training(tmp_path, config)
     assert len(result.mean_nats) == model.n_directions
     assert math.isfinite(result.mean)
-
-
-class Killed(BaseException):
-    """Simulates whatever ends a process between two steps."""
 
 
 AS_BILM_TF = dataclasses.replace(CONFIG, optimizer="adagrad", n_samples=4, same_order=False, scale_loss_by_steps=True)

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from elmokit import Elmo, LanguageModel, finetune, open_model, resume, save_model, train
-from elmokit.engine.compiler import load_library
 from elmokit.engine.token_layer import TokenLayer
 from elmokit.errors import ConfigError, FormatError, OutputError
 from elmokit.formats.allennlp import char_cnn_of
@@ -20,6 +19,7 @@ from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.losses import WindowLosses
 from elmokit.training.reports import TrainingProgress
 from elmokit.training.results import TrainingResult
+from tests.helpers.instruction_sets import machine_library
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\na cat and a dog ran on .\nthe mat sat .\n" * 30
 SIZES = {"preset": "tiny", "max_words": 9, "batch_size": 4, "window_length": 5, "input": "both", "n_samples": 4}
@@ -86,9 +86,7 @@ def test_a_saved_model_computes_the_same_and_stores_the_table_once(trained: Trai
 
 
 def test_a_table_of_integers_stays_so_in_memory_and_gives_the_bits_of_its_numbers(trained: TrainingResult) -> None:
-    library = load_library()
-    if library is None:
-        pytest.skip("no C functions")
+    library = machine_library()
     save_model(model_of(trained), "model", storage="int8")
     model = open_model("model")
     ids = model.encode(["the", "cat", "zebra", "</S>"])

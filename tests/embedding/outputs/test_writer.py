@@ -12,14 +12,11 @@ from elmokit.engine.state import State
 from elmokit.errors import LockedError, OutputError
 from elmokit.storage import resumable
 from elmokit.storage.resumable import ResumableStore
+from tests.helpers.killing import Killed
 
 SETTINGS = {"layers": "all", "batch": 2048}
 ONE = WriteProgress(1, 2, 0, DATA_START + 8, 123)
 STATE = State(np.ones((2, 2, 1, 3), np.float32), np.full((2, 2, 1, 5), 2, np.float32))
-
-
-class Killed(BaseException):
-    """Ends a run in the middle."""
 
 
 @pytest.fixture
