@@ -44,3 +44,10 @@ def new_page(browser: Any, address: str, patience: int, **options: Any) -> Itera
         assert not faults
     finally:
         context.close()
+
+
+def open_view(page: Any, name: str) -> None:
+    """Open a view of the explorer, and wait until it shows what it found."""
+    page.click(f"#tab-{name}")
+    page.wait_for_selector("[aria-busy]", state="detached")
+    page.wait_for_selector(f"#panel-{name} h2")

@@ -29,7 +29,7 @@ from elmokit.serve.app import PAGE, create_app
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.examples import SENSES
 from elmokit.serve.served_model import ServedModel
-from tests.helpers.browser import CHROMIUM, launched
+from tests.helpers.browser import CHROMIUM, launched, open_view
 from tests.helpers.browser import new_page as new_page_at
 from tests.helpers.http_client import Client, running
 
@@ -83,12 +83,6 @@ def show(page: Any, text: str) -> None:
     page.get_by_label("A sentence").fill(text)
     page.get_by_role("button", name="Show").click()
     page.wait_for_selector("[aria-busy]", state="detached")
-
-
-def open_view(page: Any, name: str) -> None:
-    page.click(f"#tab-{name}")
-    page.wait_for_selector("[aria-busy]", state="detached")
-    page.wait_for_selector(f"#panel-{name} h2")
 
 
 def shown_nats(page: Any) -> list[float]:

@@ -31,7 +31,7 @@ from elmokit.serve.app import create_app
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.examples import SENTENCES
 from elmokit.serve.served_model import ServedModel
-from tests.helpers.browser import CHROMIUM, launched, new_page
+from tests.helpers.browser import CHROMIUM, launched, new_page, open_view
 from tests.helpers.http_client import Client, running
 
 ROOT = Path(__file__).parents[2]
@@ -102,12 +102,6 @@ def page(browser: Any, site: Site) -> Iterator[Any]:
     with new_page(browser, site.address, PATIENCE) as opened:
         opened.wait_for_selector(AT_THE_TOP)
         yield opened
-
-
-def open_view(page: Any, name: str) -> None:
-    page.click(f"#tab-{name}")
-    page.wait_for_selector("[aria-busy]", state="detached")
-    page.wait_for_selector(f"#panel-{name} h2")
 
 
 def ask(page: Any, path: str, body: Any = None) -> Any:
