@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from elmokit import Elmo, LanguageModel, SentenceEmbedder
+from elmokit.engine.unit_vectors import unit_vectors
 from elmokit.evaluation.occurrences import build_index
 from elmokit.formats.save import save_model
 from elmokit.serve.examples import SENTENCES
@@ -92,9 +93,10 @@ def questions(model: Path, folder: Path, n: int = 60) -> list[Question]:
         position = random.randrange(len(texts[0]))
         kind = number % 6
         if kind in (0, 1):
-            vectors = [embedder.embed([text])[0] for text in texts]
-            rows = [row / norm for row, norm in zip(vectors, np.linalg.norm(vectors, axis=1), strict=True)]
-            ask("embeddings", {"data": [{"object": "embedding", **row} for row in _embeddings(rows)]}, input=texts)
+            rows = unit_vectors(np.concatenate([embedder.embed([text]) for text in texts]))
+            ask(
+                "embeddings", {"data": [{"object": "embedding", **row} for row in _embeddings(list(rows))]}, input=texts
+            )
         elif kind == 2:
             layers = random.choice(("all", "top", "average", 1, [0, 2]))
             arrays = [elmo.embed([text], layers=layers)[0] for text in texts]
@@ -121,7 +123,7 @@ def questions(model: Path, folder: Path, n: int = 60) -> list[Question]:
     return made
 
 
-def _embeddings(rows: list[Any]) -> list[dict[str, Any]]:
+def _embeddings(rows: Any) -> list[dict[str, Any]]:
     return [{"index": index, "embedding": row.tolist()} for index, row in enumerate(rows)]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.campaign.specimens import SPECIMENS
 
-N_MUTANTS = 600
+N_MUTANTS = 300
 
 
 @pytest.mark.slow

@@ -117,13 +117,14 @@ def test_a_row_of_a_layer_does_not_depend_on_the_others_or_on_threads(
     inputs, cells = torch.randn(70, 3, dim) * torch.arange(1, 71).view(-1, 1, 1) / 20, torch.randn(70, hidden)
     ones = torch.ones(70, dim)
     together, cells_together = run_rows(lstm, inputs, cells, ones)
-    for n_rows in (1, 2, 3, 7, 13, 17, 33, 64):
+    # Blocks of rows are the same in layers of any size, and large ones take long.
+    for n_rows in (1, 7, 33) if size == "large" else (1, 2, 3, 7, 13, 17, 33, 64):
         first = 70 - n_rows
         outputs, cells_after = run_rows(lstm, inputs[first:], cells[first:], ones[first:])
         assert torch.equal(outputs, together[first:])
         assert torch.equal(cells_after, cells_together[first:])
     for n_rows in (1, 5, 70):
-        for threads in (2, 3):
+        for threads in (3,) if size == "large" else (2, 3):
             outputs, cells_after = run_rows(lstm, inputs[:n_rows], cells[:n_rows], ones[:n_rows], threads)
             assert torch.equal(outputs, together[:n_rows])
             assert torch.equal(cells_after, cells_together[:n_rows])

@@ -24,6 +24,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("nltk")
 
 from elmokit import Elmo, LanguageModel, SentenceEmbedder
+from elmokit.engine.unit_vectors import unit_vectors
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.tf_hub import MIX
@@ -62,8 +63,7 @@ def decoded(text: str) -> Any:
 
 
 def test_embeddings_are_those_of_the_sentence_embedder(client: Client, model: ServedModel) -> None:
-    expected = SentenceEmbedder(model.elmo).embed(TOKENS)
-    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    expected = unit_vectors(SentenceEmbedder(model.elmo).embed(TOKENS))
     answer = client.post("/v1/embeddings", {"input": TEXTS, "model": "tiny", "encoding_format": "base64"}).json()
     assert np.array_equal([decoded(one["embedding"]) for one in answer["data"]], expected)
     assert [one["index"] for one in answer["data"]] == [0, 1, 2]
