@@ -106,15 +106,15 @@ export class SentencePooling {
    * @param {Float32Array} vectors `(layers, tokens, dim)`
    */
   pool(tokens, vectors, nLayers, dim) {
-    const pooledDim = this.#settings.layers === "average" ? dim : nLayers * dim;
-    const mean = new Float64Array(this.#nComponents || pooledDim);
+    const size = this.#settings.layers === "average" ? dim : nLayers * dim;
+    const mean = new Float64Array(this.#nComponents || size);
     const weights = this.#weights(tokens);
     const total = weights.reduce((sum, weight) => sum + weight, 0);
     tokens.forEach((_, token) => {
-      const vector = new Float64Array(pooledDim); // of all layers: their average, or one after the other
+      const vector = new Float64Array(size); // of all layers: their average, or one after the other
       for (let layer = 0; layer < nLayers; layer++) {
         const first = (layer * tokens.length + token) * dim;
-        for (let at = 0; at < dim; at++) vector[(layer * dim + at) % pooledDim] += (vectors[first + at] * pooledDim) / (nLayers * dim);
+        for (let at = 0; at < dim; at++) vector[(layer * dim + at) % size] += (vectors[first + at] * size) / (nLayers * dim);
       }
       const mapped = this.#mapped(vector);
       for (let at = 0; at < mean.length; at++) mean[at] += (weights[token] / total) * mapped[at];
