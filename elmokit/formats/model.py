@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from threading import RLock
@@ -326,10 +326,15 @@ class PretrainedBiLM:
 
     def word_vectors(self, words: Sequence[str], cache: TokenCache | None = None) -> Floats:
         """Compute context-free vectors of distinct tokens, ``(words, projection_dim)``, or take them from the cache."""
+        return self._compute_words(words, self.encode, cache)
+
+    def _compute_words(
+        self, words: Sequence[str], encode: Callable[[Sequence[str]], NDArray[np.int64]], cache: TokenCache | None
+    ) -> Floats:
         network = self.network
 
         def compute(missing: Sequence[str]) -> Floats:
-            return network.token_vectors(self.encode(missing))
+            return network.token_vectors(encode(missing))
 
         if cache is None or self.config.n_words is not None:  # a word-input model is a table already
             return compute(words)

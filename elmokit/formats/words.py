@@ -63,18 +63,11 @@ class CachedModel(PretrainedBiLM):
         """Look up distinct tokens in the table, and compute the others from their characters."""
         if self._bilm is not None:
             return super().word_vectors(words, cache)
-        network, encode = self.network, super().encode
-
-        def compute(missing: Sequence[str]) -> Floats:
-            return network.token_vectors(encode(missing))
-
         rows = np.array([self.rows.get(word, -1) for word in words], np.int64)
         vectors = self.table[rows]
         if unlisted := np.flatnonzero(rows < 0).tolist():
             missing = [words[position] for position in unlisted]
-            vectors[unlisted] = (
-                compute(missing) if cache is None else cache.vectors(missing, compute, network.token_layer_version)
-            )
+            vectors[unlisted] = self._compute_words(missing, super().encode, cache)
         return vectors
 
 

@@ -94,9 +94,7 @@ def questions(model: Path, folder: Path, n: int = 60) -> list[Question]:
         kind = number % 6
         if kind in (0, 1):
             rows = unit_vectors(np.concatenate([embedder.embed([text]) for text in texts]))
-            ask(
-                "embeddings", {"data": [{"object": "embedding", **row} for row in _embeddings(list(rows))]}, input=texts
-            )
+            ask("embeddings", {"data": [{"object": "embedding", **row} for row in _embeddings(rows)]}, input=texts)
         elif kind == 2:
             layers = random.choice(("all", "top", "average", 1, [0, 2]))
             arrays = [elmo.embed([text], layers=layers)[0] for text in texts]

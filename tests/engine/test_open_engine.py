@@ -14,6 +14,7 @@ from elmokit.engine.engine import Engine, open_engine
 from elmokit.engine.reference import ReferenceEngine
 from tests.helpers.arrays_on_demand import ArraysOnDemand
 from tests.helpers.engine_models import CONFIGS, random_ids
+from tests.helpers.instruction_sets import machine_library
 
 CONFIG = CONFIGS["words and characters"]
 
@@ -25,8 +26,7 @@ def without_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_c_functions_compute_if_there_are_any() -> None:
-    if compiler.load_library() is None:
-        pytest.skip(compiler.why_unavailable())
+    machine_library()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         network = open_engine(CONFIG, ArraysOnDemand(CONFIG), "int8")

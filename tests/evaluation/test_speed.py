@@ -17,7 +17,7 @@ from elmokit.evaluation import speed
 from elmokit.evaluation.speed import SpeedReport, measure_speed
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
-from tests.helpers.instruction_sets import choose_kernels_as_if
+from tests.helpers.instruction_sets import choose_kernels_as_if, machine_library
 from tests.helpers.shell import command_runner
 
 
@@ -45,8 +45,7 @@ def test_the_backend_is_the_one_that_computes(report: SpeedReport, monkeypatch: 
 
 
 def test_small_layers_whose_weights_would_be_widened_are_reported_as_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    if compiler.load_library() is None:
-        pytest.skip(compiler.why_unavailable())
+    machine_library()
     choose_kernels_as_if(monkeypatch, "bfloat16")
     monkeypatch.setattr(speed, "PRODUCT_SHAPES", ((4, 20, 40),))
     report = measure_speed(random_model(), n_rows=(1,), seconds=0.001)

@@ -95,8 +95,8 @@ export class SentencePooling {
       const plain = TREEBANK_QUOTES[token] ?? token.replace(/[\u201c\u201d\u201e\u2018\u2019\u201a`]/g, (quote) => PLAIN_QUOTES[quote]);
       return known.has(plain) && !known.has(token) ? plain : token;
     });
-    const { layers } = this.#settings;
-    const isContextFree = layers === 0 || (Array.isArray(layers) && layers.length === 1 && layers[0] === 0);
+    const layers = [this.#settings.layers].flat();
+    const isContextFree = layers.length === 1 && layers[0] === 0;
     return isContextFree ? withQuotes.map((token) => foldCase(token, known)) : withQuotes;
   }
 
@@ -106,7 +106,7 @@ export class SentencePooling {
    * @param {Float32Array} vectors `(layers, tokens, dim)`
    */
   pool(tokens, vectors, nLayers, dim) {
-    const size = this.#settings.layers === "average" ? dim : nLayers * dim;
+    const size = pooledDim(this.#settings, nLayers, dim);
     const mean = new Float64Array(this.#nComponents || size);
     const weights = this.#weights(tokens);
     const total = weights.reduce((sum, weight) => sum + weight, 0);
