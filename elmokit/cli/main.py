@@ -16,6 +16,8 @@ from elmokit.cli.running import PROGRAM, VERSION_MESSAGE, CommandInterrupted
 from elmokit.errors import ElmoError, is_out_of_memory, needs_torch
 from elmokit.version import __version__
 
+MAX_SHOWN = 4000
+"""Longest message of an error, in characters: it may quote an argument or a line of any length."""
 BAD_INPUT = 2
 INTERRUPTED = 130
 
@@ -140,5 +142,8 @@ def _format_warning(
 
 
 def _fail(message: str, code: int) -> None:
-    print(f"{PROGRAM}: {' '.join(message.split())}", file=sys.stderr)
+    line = " ".join(message.split())
+    if len(line) > MAX_SHOWN and code == BAD_INPUT:  # a command that resumes another one is useless if cut
+        line = f"{line[: MAX_SHOWN // 2]} ... {line[-MAX_SHOWN // 2 :]}"  # what to do is at the end
+    print(f"{PROGRAM}: {line}", file=sys.stderr)
     sys.exit(code)

@@ -338,8 +338,13 @@ class PretrainedBiLM:
 
         if cache is None or self.config.n_words is not None:  # a word-input model is a table already
             return compute(words)
-        # Vocabulary and lexicon say which rows of a table the tokens have.
-        return cache.vectors(words, compute, (network.token_layer_version, self.vocabulary, self.lexicon))
+        return cache.vectors(words, compute, self.word_vector_version)
+
+    @property
+    def word_vector_version(self) -> object:
+        """What the context-free vector of a word depends on; it does not equal the last one after a change."""
+        # Vocabulary and lexicon say which rows of a table the words have.
+        return self.network.token_layer_version, self.vocabulary, self.lexicon
 
 
 def check_device(device: str | torch.device | None) -> None:

@@ -60,7 +60,7 @@ class SentencePooling:
         return layer_dim * (len(self.layers) if isinstance(self.layers, tuple) else 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # as objects: arrays have no truth value
 class SentenceMap:
     """A linear map of token vectors, before their weighted mean is taken.
 
@@ -89,7 +89,7 @@ class SentenceMap:
             return unit_vectors(np.asarray((vectors - self.mean) @ self.projection, np.float32))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SentenceHead(SentenceMap):
     """A linear map of token vectors, and a weight for each word, that were trained on pairs of sentences.
 
@@ -115,7 +115,7 @@ def head_word_id(word: str, vocabulary: Vocabulary) -> int:
     return vocabulary.ids.get(word.lower(), vocabulary.ids.get(word, vocabulary.unknown_id))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Whitening(SentenceMap):
     """The map that gives the mean vectors of sentences mean 0, uncorrelated dimensions and variance 1 (Su et al. 2021).
 

@@ -20,8 +20,7 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.embedding.sentence_vectors import (
     SentenceEmbedder,
-    fold_case,
-    fold_quotes,
+    fold_tokens,
     word_probability,
     words_only,
 )
@@ -128,9 +127,10 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
                 raise TextError(f"Expected texts as strings, but got {text!r} of type {type(text).__name__}.")
         split, max_length = get_tokenizer(self.tokenization), kwargs.get("max_length") or self.max_seq_length
         vocabulary = self.elmo.model.vocabulary
-        sentences = [fold_quotes(split((prompt or "") + text)[:max_length], vocabulary) for text in inputs]
-        if self.fold_case:
-            sentences = [fold_case(tokens, vocabulary) for tokens in sentences]
+        sentences = [
+            fold_tokens(split((prompt or "") + text)[:max_length], vocabulary, fold_case=self.fold_case)
+            for text in inputs
+        ]
         ids = self.elmo.ids(sentences)
         # A batch of empty texts gets one position of padding: pooling modules fail on none.
         if ids.shape[1] == 2:

@@ -421,6 +421,23 @@ def test_bad_input_is_one_line_and_exit_code_2(shell, message: str) -> None:  # 
 
 
 @pytest.mark.parametrize(
+    "call",
+    [
+        ("embed", "a b " * 100_000, "out.hdf5", "--model", "model"),
+        ("embed", "text.txt", "out.hdf5", "--model", "m" * 1_000_000),
+        ("embed", "text.txt", "out.hdf5", "--start", "{" * 100_000),
+        ("vocab", "text.txt", "[" * 100_000, "out", "more"),
+    ],
+    ids=["input", "model", "option", "surplus"],
+)
+def test_an_error_about_a_long_argument_shows_its_ends(shell, call: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
+    ran = shell(*call)
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert " ... " in ran.err
+    assert len(ran.err) < 5000
+
+
+@pytest.mark.parametrize(
     ("error", "message"),
     [
         (MemoryError(), "Out of memory."),

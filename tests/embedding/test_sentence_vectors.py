@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from elmokit import Elmo, SentenceEmbedder, SentencePooling, embed_file, open_model, save_model
-from elmokit.embedding.sentence_vectors import fold_case, fold_quotes, word_probability
+from elmokit.embedding.sentence_vectors import fold_tokens, word_probability
 from elmokit.errors import ConfigError, FormatError, TensorMismatchError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sentence_pooling import Whitening
@@ -112,6 +112,25 @@ def test_each_token_is_whitened_and_counts_by_its_weight_alone(elmo: Elmo, layer
     np.testing.assert_allclose(embedder.embed([sentence])[0], expected, atol=1e-5)
 
 
+def test_mapped_words_that_are_kept_change_no_bit_and_follow_the_map_and_the_model() -> None:
+    elmo = Elmo.from_pretrained()
+    first, others = ["The", "dog", "saw", "a", "cat", "."], [["cat"], ["A", "dog", "and", "a", "dog"], ["saw"] * 40]
+    alone = SentenceEmbedder(elmo).embed([first])
+    embedder = SentenceEmbedder(elmo)
+    embedder.embed(others)
+    np.testing.assert_array_equal(embedder.embed([first]), alone)
+
+    embedder.linear_map = elmo.model.sentence_head
+    fresh = SentenceEmbedder(elmo, linear_map=elmo.model.sentence_head)
+    np.testing.assert_array_equal(embedder.embed([first]), fresh.embed([first]))
+
+    assert elmo.model.vocabulary is not None
+    words = elmo.model.vocabulary.words
+    elmo.model.vocabulary = Vocabulary([*words[:3], *reversed(words[3:])])  # "cat" has the row of another word
+    fresh = SentenceEmbedder(elmo, linear_map=elmo.model.sentence_head)
+    np.testing.assert_array_equal(embedder.embed([["cat"]]), fresh.embed([["cat"]]))
+
+
 def test_layer_0_keeps_half_of_its_dimensions_because_its_halves_are_equal(elmo: Elmo) -> None:
     embedder = SentenceEmbedder(elmo).fit(random_sentences(500))
     assert embedder.dim <= elmo.output_dim // 2
@@ -209,15 +228,16 @@ def test_sif_ignores_punctuation_unless_there_is_nothing_else(elmo: Elmo) -> Non
 def test_quotes_are_folded_to_those_of_the_vocabulary() -> None:
     vocabulary = Vocabulary(["</S>", "<S>", "<UNK>", '"', "n't", "\u2019"])
     tokens = ["``", "did", "n\u2019t", "\u2019", "\u201c", "''", "it\u2019s"]
-    assert fold_quotes(tokens, vocabulary) == ['"', "did", "n't", "\u2019", '"', '"', "it\u2019s"]
-    assert fold_quotes(tokens, None) == tokens
+    assert fold_tokens(tokens, vocabulary, fold_case=False) == ['"', "did", "n't", "\u2019", '"', '"', "it\u2019s"]
+    assert fold_tokens(tokens, None, fold_case=False) == tokens
 
 
 def test_capitalized_words_are_read_as_the_more_frequent_of_both_cases() -> None:
     vocabulary = Vocabulary(["</S>", "<S>", "<UNK>", "the", "I", "May", "may", "us", "US", "i", "The", "\u00f6l"])
     tokens = ["The", "I", "May", "US", "Us", "Zebra", "\u00d6l", "\u0130", "", "the"]
-    assert fold_case(tokens, vocabulary) == ["the", "I", "May", "US", "us", "Zebra", "\u00f6l", "\u0130", "", "the"]
-    assert fold_case(tokens, None) == tokens
+    folded = fold_tokens(tokens, vocabulary, fold_case=True)
+    assert folded == ["the", "I", "May", "US", "us", "Zebra", "\u00f6l", "\u0130", "", "the"]
+    assert fold_tokens(tokens, None, fold_case=True) == tokens
 
 
 def test_case_is_folded_where_words_have_no_context(elmo: Elmo) -> None:
