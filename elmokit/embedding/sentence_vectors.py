@@ -173,7 +173,7 @@ class SentenceEmbedder:
         return self._mean_dim if self.linear_map is None else self.linear_map.projection.shape[1]
 
     def fold(self, tokens: Sequence[str]) -> Sequence[str]:
-        """Return a sentence as :meth:`embed` reads it: see :func:`fold_tokens`. Its case is folded for layer 0 alone."""
+        """Return a sentence as :meth:`embed` reads it: see :func:`fold_tokens`. The case is folded in layer 0 only."""
         return fold_tokens(tokens, self.elmo.model.vocabulary, fold_case=self.pooling.is_context_free)
 
     def pool(self, tokens: Sequence[str], vectors: Vectors) -> NDArray[np.float32]:
