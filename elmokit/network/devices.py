@@ -14,6 +14,8 @@ def parse_device(device: str | torch.device) -> torch.device:
         ConfigError: The device does not exist or cannot be used.
     """
     named = name_device(device)
+    if named.type == "meta":
+        raise ConfigError("device 'meta' cannot compute: its tensors have no numbers. Omit it to use the CPU.")
     try:
         torch.zeros(1, device=named)
         return named

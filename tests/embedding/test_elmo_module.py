@@ -282,6 +282,8 @@ def test_booleans_are_not_layers() -> None:
 def test_an_unknown_device_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"There is no device 'gpu'\. Choose 'cpu' or 'cuda'"):
         ElmoModule.from_pretrained(device="gpu")
+    with pytest.raises(ConfigError, match="'meta' cannot compute"):
+        ElmoModule.from_pretrained(device="meta")
 
 
 def test_repr_has_the_model_the_start_and_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
