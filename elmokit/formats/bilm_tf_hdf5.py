@@ -36,6 +36,7 @@ from elmokit.storage.hdf5 import (
     check_dataset,
     create_hdf5,
     damage_as_format_error,
+    open_hdf5,
     read_dataset,
 )
 
@@ -134,7 +135,7 @@ def read_hdf5(options_path: str | Path, weights_path: str | Path) -> PretrainedB
     """Open weights with an options file, wherever the two are."""
     options = read_options(options_path)
     try:
-        file = h5py.File(weights_path, "r")
+        file = open_hdf5(weights_path)
     except FileNotFoundError:
         raise ModelNotFoundError(f"There is no weight file {weights_path}.") from None
     except OSError as error:
@@ -143,7 +144,7 @@ def read_hdf5(options_path: str | Path, weights_path: str | Path) -> PretrainedB
         ) from None
     with contextlib.ExitStack() as on_error:
         on_error.enter_context(file)
-        shapes = _shapes(file)
+        shapes = _shapes(file, weights_path)
         config = config_from_options(options, shapes, str(options_path))
         read = _reader(file, weights_path)
         extra = {name: shape for name, shape in placeholders(config).items() if shapes.get(name) == shape}
@@ -201,7 +202,7 @@ def _weights_of(options: Path) -> Path:
 def guess_hdf5(path: Path) -> str:
     """Say what an HDF5 file looks like. Return an empty string if it may be an ELMo, or cannot be read at all."""
     try:
-        with h5py.File(path, "r") as file:
+        with open_hdf5(path) as file:
             names = set(file)
             is_keras = "keras_version" in file.attrs or "model_weights" in names
     except HDF5_ERRORS:
@@ -243,16 +244,16 @@ def _placeholder(name: str, shape: Shape) -> Floats:
     return np.eye(shape[0], dtype=np.float32) if is_projection else np.zeros(shape, np.float32)
 
 
-def _shapes(file: h5py.File) -> dict[str, Shape]:
+def _shapes(file: h5py.File, path: str | Path) -> dict[str, Shape]:
     """Return the shape of each dataset but training leftovers, and check that each is stored completely."""
     shapes: dict[str, Shape] = {}
 
     def note(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset) and not name.startswith(_LEFTOVERS) and not name.endswith(_LEFTOVER_SUFFIXES):
-            check_dataset(item, file.filename)
+            check_dataset(item, path)
             shapes[name] = item.shape
 
-    with damage_as_format_error(file.filename):
+    with damage_as_format_error(path):
         file.visititems(note)
     return shapes
 

@@ -22,7 +22,7 @@ from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError, FormatError, ModelError, ModelNotFoundError, TensorMismatchError
 from elmokit.formats.model import PretrainedBiLM, Weights, read_row_words
 from elmokit.formats.sidecars import VOCABULARY, find_vocabulary, own_file
-from elmokit.storage.hdf5 import HDF5_ERRORS, read_dataset
+from elmokit.storage.hdf5 import HDF5_ERRORS, open_hdf5, read_dataset
 from elmokit.text.vocabulary import Vocabulary, read_words, row_vocabulary
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def read_embeddings(path: str | Path, dim: int) -> NDArray[np.float32]:
     import h5py
 
     try:
-        with h5py.File(path, "r") as file:
+        with open_hdf5(path) as file:
             is_here = isinstance(file.get("embedding", getlink=True), h5py.HardLink)
             dataset = file["embedding"] if is_here else None
             if not isinstance(dataset, h5py.Dataset):

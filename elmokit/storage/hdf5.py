@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +20,7 @@ from elmokit.errors import FormatError
 
 if TYPE_CHECKING:
     import h5py
-    from _typeshed import ReadableBuffer
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
 HDF5_SUFFIXES = (".hdf5", ".h5")
 
@@ -26,6 +28,82 @@ HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 """The exceptions that h5py raises for a damaged file, apart from MemoryError."""
 
 MAX_COMPRESSION = 200  # ratio of declared to stored bytes of a compressed dataset; weights hardly compress at all
+
+# A heap holds the names in a group. Its header: these bytes; the size of the names; where the first free block is among
+# them; where they are in the file. A free block begins with where the next one is, or NO_BLOCK.
+# Source: HDF5 File Format Specification 3.0, III.D.
+_HEAP, _HEAP_NUMBERS, _NO_BLOCK = b"HEAP\0\0\0\0", struct.Struct("<QQQ"), 1
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_HEADER_BYTES = len(_HEAP) + _HEAP_NUMBERS.size
+_MAX_HEADERS = 1 << 16  # HDF5 reads headers in smaller pieces, and numbers mostly in larger ones
+_PIECE = 1 << 17  # fits in the cache of a core, so the copy to where HDF5 wants it costs little
+
+
+def open_hdf5(path: str | Path) -> h5py.File:
+    """Open a file to read. One that makes the HDF5 library use all memory raises an OSError, as other damage does."""
+    import h5py
+
+    return h5py.File(_WithoutRings(path), "r")
+
+
+class _WithoutRings(io.RawIOBase):
+    """A file that HDF5 reads from. A heap whose free blocks are a ring is refused.
+
+    The library (2.0 and before) follows the ring and allocates memory for each block, until none is left.
+    """
+
+    _descriptor: int | None = None
+    _at = _start = 0
+
+    def __init__(self, path: str | Path) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view, first = memoryview(buffer).cast("B"), self._at
+        for start in range(0, len(view), _PIECE):  # no second copy of a large tensor
+            piece = view[start : start + _PIECE]
+            content = self._read(first + start, len(piece))
+            piece[:] = content.ljust(len(piece), b"\0")  # zeros beyond the end, as HDF5 itself reads
+        self._at = first + len(view)
+        if len(view) <= _MAX_HEADERS:
+            before = max(0, first - _HEADER_BYTES)
+            self._check(before, self._at + _HEADER_BYTES - before)  # more, since a header may be read in parts
+        return len(view)
+
+    def _check(self, first: int, n_bytes: int) -> None:
+        content, at = self._read(first, n_bytes), -1
+        if (start := content.find(_SIGNATURE)) >= 0:
+            self._start = first + start  # positions in the file are counted from there
+        while (at := content.find(_HEAP, at + 1)) >= 0 and at + _HEADER_BYTES <= len(content):
+            size, block, names = _HEAP_NUMBERS.unpack_from(content, at + len(_HEAP))
+            met: set[int] = set()
+            while block != _NO_BLOCK and block + 16 <= size:
+                if block in met:
+                    raise OSError(f"the free blocks of the heap at byte {first + at:,} are a ring")
+                met.add(block)
+                block = int.from_bytes(self._read(self._start + names + block, 8), "little")
+
+    def _read(self, first: int, n_bytes: int) -> bytes:
+        assert self._descriptor is not None
+        if first + n_bytes >= 1 << 63:
+            return b""
+        if hasattr(os, "pread"):  # processes that fork share a position in the file
+            return os.pread(self._descriptor, n_bytes, first)
+        os.lseek(self._descriptor, first, os.SEEK_SET)
+        return os.read(self._descriptor, n_bytes)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        assert self._descriptor is not None
+        self._at = offset + (os.fstat(self._descriptor).st_size if whence == os.SEEK_END else 0)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def close(self) -> None:
+        if self._descriptor is not None and not self.closed:
+            os.close(self._descriptor)
+        super().close()
 
 
 class _RememberErrors(io.FileIO):
