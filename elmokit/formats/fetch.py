@@ -14,13 +14,11 @@ import contextlib
 import hashlib
 import http.client
 import json
-import os
 import re
 import shutil
 import socket
 import ssl
 import string
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -33,7 +31,7 @@ from urllib.parse import SplitResult, quote, unquote, urldefrag, urljoin, urlspl
 from elmokit.config import read_json
 from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelError, ModelNotFoundError, OutputError
 from elmokit.formats.format import model_files
-from elmokit.storage.atomic import sync
+from elmokit.storage.atomic import atomic_write
 from elmokit.storage.cache import cache_dir
 from elmokit.storage.progress import ProgressBar
 from elmokit.storage.text_files import expand_user
@@ -222,42 +220,25 @@ def _check(path: Path, sha256: str, problem: str) -> None:
 
 
 def _download_to(url: str, path: Path, record: Path, expected: str | None) -> None:
-    """Download to a temporary file, then rename."""
-    # The file is renamed first and its record written last: a file without a record counts as not downloaded, so an
-    # interruption between the two costs a download and never yields an unchecked file.
+    """Download a file, and record its checksum."""
+    # The record is written last: a file without one counts as not downloaded, so an interruption between the two costs
+    # a download and never yields an unchecked file.
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # In the same directory, so that the rename is atomic; with a random name, so that two processes do not write
-        # one file.
-        handle, name = tempfile.mkstemp(prefix=".part-", dir=path.parent)
-    except OSError as error:
-        raise OutputError(
-            f"Cannot write to the cache {path.parent}: {error.strerror}. Set ELMOKIT_CACHE to a directory that you can "
-            "write to."
-        ) from None
-    temporary = Path(name)
-    try:
-        # Opened for reading too: the checksum is computed from the file, over all parts of a resumed download.
-        with os.fdopen(handle, "r+b") as file:
-            _download(url, file)
-            file.seek(0)
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        if expected is not None and sha256 != expected:
-            raise FormatError(f"{url} gave a file with the SHA-256 {sha256}, expected {expected}. Nothing was kept.")
-        note = {"address": url, "sha256": sha256, "n_bytes": temporary.stat().st_size}
-        # mkstemp made it readable by its owner only, and a cache may be shared.
-        temporary.chmod(0o644)
-        sync(temporary)
-        temporary.replace(path)
-        new_record = record.with_name(f".{os.getpid()}.{record.name}")
-        new_record.write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
-        sync(new_record)
-        new_record.replace(record)
-        sync(path.parent)
-    except OSError as error:
-        raise OutputError(f"Writing {path} failed: {error.strerror or error}. Nothing was kept.") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+        with atomic_write(path, overwrite=True) as temporary:
+            # Opened for reading too: the checksum is computed from the file, over all parts of a resumed download.
+            with temporary.open("w+b") as file:
+                _download(url, file)
+                file.seek(0)
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            if expected is not None and sha256 != expected:
+                raise FormatError(
+                    f"{url} gave a file with the SHA-256 {sha256}, expected {expected}. Nothing was kept."
+                )
+            note = {"address": url, "sha256": sha256, "n_bytes": temporary.stat().st_size}
+        with atomic_write(record, overwrite=True) as new_record:
+            new_record.write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
+    except OutputError as error:
+        raise OutputError(f"{error} Set ELMOKIT_CACHE to have the cache elsewhere.") from None
 
 
 def _download(url: str, file: IO[bytes]) -> None:

@@ -34,7 +34,7 @@ def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False
         _make_folder(path.parent)
         # A directory with a file of the final name, not a temporary file: libraries choose the format by the suffix,
         # and `mkstemp` would make the file readable by its owner only.
-        workspace = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        workspace = Path(tempfile.mkdtemp(prefix=f".{path.name[:40]}.", dir=path.parent))
     except OSError as error:
         raise OutputError(
             f"Cannot write to {path}: {error.strerror}. Choose a location that you can write to."

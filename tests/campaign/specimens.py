@@ -377,6 +377,7 @@ SPECIMENS = {
             partial(interrupted, command="train", ratio=0.9),
             ("run/**/*",),
             ("train", "--resume", "run"),
+            share=0.3,
         ),
         Specimen("training run", partial(finished, command="train"), ("run/**/*",), ("info", "--model", "run")),
         Specimen(
@@ -384,6 +385,7 @@ SPECIMENS = {
             partial(interrupted, command="task train", ratio=0.7),
             ("run/**/*",),
             COMMANDS["task train"].start,
+            share=0.5,
         ),
         Specimen("task run", partial(finished, command="task train"), ("run/**/*",), _TASK),
         Specimen(

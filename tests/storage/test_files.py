@@ -91,6 +91,13 @@ def test_a_directory_of_a_lock_and_temporary_directories_counts_as_unused(tmp_pa
     assert not is_unused(run / ".gitignore")
 
 
+@pytest.mark.parametrize("name", ["n" * 255, "\u6f22" * 85], ids=["letters", "three bytes each"])
+def test_an_output_can_have_the_longest_name(tmp_path: Path, name: str) -> None:
+    with atomic_write(tmp_path / name) as temporary:
+        temporary.write_text("content")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_an_existing_output_is_rejected_and_unchanged(tmp_path: Path) -> None:
     target = tmp_path / "out.txt"
     target.write_text("old")
