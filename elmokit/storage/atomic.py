@@ -22,6 +22,7 @@ from pathlib import Path
 from elmokit.errors import OutputError
 from elmokit.storage.lock import LOCK
 
+MAX_NAME_BYTES = 240  # systems take 255, and a temporary directory's name is ten longer
 SUFFIX_LENGTH = 8  # random characters at the end of a temporary directory's name, as tempfile.mkdtemp makes them
 
 
@@ -34,7 +35,8 @@ def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False
         _make_folder(path.parent)
         # A directory with a file of the final name, not a temporary file: libraries choose the format by the suffix,
         # and `mkstemp` would make the file readable by its owner only.
-        workspace = Path(tempfile.mkdtemp(prefix=f".{path.name[:40]}.", dir=path.parent))
+        name = path.name if len(os.fsencode(path.name)) < MAX_NAME_BYTES else path.name[:40]
+        workspace = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=path.parent))
     except OSError as error:
         raise OutputError(
             f"Cannot write to {path}: {error.strerror}. Choose a location that you can write to."
