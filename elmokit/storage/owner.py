@@ -65,6 +65,7 @@ class Owner:
 
     def _recorded(self) -> bytes:
         try:
-            return (self._folder / OWNER).read_bytes()
+            with (self._folder / OWNER).open("rb") as file:
+                return file.read(len(self._name) + 1)  # whatever is there now, perhaps without an end
         except FileNotFoundError:
             return b""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from elmokit.config import from_dict
 from elmokit.embedding.start_state import stored_or_zero_state
 from elmokit.errors import TrainingError
 from elmokit.formats.model import PretrainedBiLM
@@ -119,10 +120,13 @@ class TrainingState:
             restore_optimizer(self.optimizer, self.trained_parameters(), checkpoint.tensors("optimizer"))
             if self.average is not None:
                 self.average.restore(checkpoint.model("average"))
-            self.counters = TrainingCounters(**progress["counters"])
             tensors = checkpoint.tensors("state")
             batch_size, positions = self.lstm_state.n_rows, progress["positions"]
             n_processes = len(positions)
+            counters = progress["counters"]
+            if n_processes == world.size:
+                counters = {**counters, "loss_sums": progress["loss_sums"][world.rank]}
+            self.counters = from_dict(TrainingCounters, counters, str(checkpoint.path))
             with torch.no_grad():
                 for name, value in self.losses.own_parameters().items():
                     value.copy_(tensors[f"loss.{name}"])
@@ -142,7 +146,6 @@ class TrainingState:
                 states = {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
                 restore_random_states(states, self.device)
             if n_processes == world.size:
-                self.counters.loss_sums = progress["loss_sums"][world.rank]
                 self.stream.restore(positions[world.rank])
                 return None
             # Each process reads every N-th sentence, so positions do not carry over to another N: start an epoch.

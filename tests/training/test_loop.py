@@ -276,6 +276,25 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
         run_training(tmp_path, dataclasses.replace(CONFIG, tokens=140))
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda progress: progress["counters"].update(n_steps="7"),
+        lambda progress: progress["counters"].update(best_perplexity=None),
+        lambda progress: progress.update(loss_sums=[["much", 1]]),
+    ],
+    ids=["steps", "perplexity", "sums"],
+)
+def test_counters_of_another_type_are_damage(tmp_path: Path, damage: Callable[[dict[str, Any]], None]) -> None:
+    run_training(tmp_path)
+    newest = Run(tmp_path).checkpoints()[-1].path
+    progress = json.loads((newest / "progress.json").read_text())
+    damage(progress)
+    (newest / "progress.json").write_text(json.dumps(progress))
+    with pytest.raises(TrainingError, match=f"{newest.name} is damaged"):
+        run_training(tmp_path, dataclasses.replace(CONFIG, tokens=140))
+
+
 def test_training_without_held_out_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TextError, match="no held-out sentence"):
         loop.run_training(TrainingSetup(CONFIG, corpus_of(tmp_path, [])), Run(tmp_path))
