@@ -37,7 +37,7 @@ def convert(
     Args:
         storage: Dtype of the tensors in an elmokit directory. int8 takes a quarter of the space of float32.
         precision: Precision in which an elmokit directory is computed unless its user requests another.  [default: that
-            of SOURCE, usually float32]
+            of SOURCE]
         calibrate (TEXT): Tokenized sentences in the model's language: store the mean state after a sentence as the
             start state.
         whiten (TEXT): Tokenized sentences like those to be compared: fit a whitening of sentence vectors and store it.

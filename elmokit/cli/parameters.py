@@ -77,7 +77,7 @@ ModelPrecision = Annotated[
     Precision | None,
     Flag(
         "Lowest precision of the LSTM weights. Lower precision is faster but less accurate.  [default: the model's "
-        "own, usually float32]"
+        "own; int8 for en-mini]"
     ),
 ]
 Start = Literal["warm", "zero", "stateful"]

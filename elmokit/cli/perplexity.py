@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -28,7 +28,7 @@ from elmokit.cli.running import echo_json, raw_language
 from elmokit.errors import ConfigError
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.progress import ProgressBar
-from elmokit.storage.text_files import STDIN
+from elmokit.storage.text_files import STDIN, check_not_input
 
 if TYPE_CHECKING:
     from elmokit.lm.bilm_tf import BilmTfPerplexity
@@ -78,9 +78,8 @@ def surprisal(
     from elmokit.storage.text_files import find_text_files
 
     language = raw_language(raw, language)
-    if str(out) != STDIN:
-        check_output_path(out, overwrite)
     paths = find_text_files(texts)
+    _check_table_path(out, overwrite, paths)
     language_model = LanguageModel.from_pretrained(
         model, options=options, vocabulary=vocabulary, device=device, precision=precision
     )
@@ -110,7 +109,7 @@ def perplexity(
     The full softmax is used, and every token and sentence end counts once, for each direction.
 
     TEXTS are files (.txt, .gz, .xz, .zst), directories or quoted patterns of text with one tokenized sentence
-    per line, or - for standard input. Several are scored as one text. For other text, pass --raw.
+    per line, or - for standard input. Several are scored as one text, each once. For other text, pass --raw.
 
     Args:
         batch_tokens: Positions per batch; does not change results.
@@ -136,9 +135,8 @@ def perplexity(
     if as_bilm_tf is not None and raw:
         raise ConfigError("--as-bilm-tf reads text as bilm-tf does, which splits lines at spaces: leave out --raw.")
     language = raw_language(raw, language)
-    if per_token is not None and str(per_token) != STDIN:
-        check_output_path(per_token, overwrite)
     paths = find_text_files(texts)
+    _check_table_path(per_token, overwrite, paths)
     language_model = LanguageModel.from_pretrained(
         model, options=options, vocabulary=vocabulary, device=device, precision=precision
     )
@@ -166,6 +164,12 @@ def perplexity(
         click.echo(warning, err=True)
 
 
+def _check_table_path(path: Path | None, overwrite: bool, texts: Sequence[Path]) -> None:
+    if path is not None and str(path) != STDIN:
+        check_output_path(path, overwrite)
+        check_not_input(path, texts)
+
+
 @contextlib.contextmanager
 def _table(path: Path | None, overwrite: bool) -> Iterator[Callable[[Surprisal], object] | None]:
     """Yield a function that writes the surprisal of the next sentence, or None if there is nowhere to write it."""
@@ -182,5 +186,11 @@ def _rows_to(write: Callable[[str], object]) -> Callable[[Surprisal], object]:
     from elmokit.lm.surprisal import TSV_HEADER
 
     numbers = count()  # from 0, as the rows of `elmokit embed`
-    write(TSV_HEADER)
-    return lambda sentence: write(sentence.to_tsv(next(numbers)))
+
+    def write_rows(sentence: Surprisal) -> None:
+        number = next(numbers)
+        if not number:  # not before it is known that there is a sentence
+            write(TSV_HEADER)
+        write(sentence.to_tsv(number))
+
+    return write_rows

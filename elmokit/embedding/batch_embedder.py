@@ -38,6 +38,8 @@ class BatchEmbedder:
 
     def __init__(self, elmo: Elmo | SentenceEmbedder, layers: Layers, batch_tokens: int, batch_size: int) -> None:
         self.pooler: SentenceEmbedder | None = None
+        if isinstance(layers, np.ndarray):
+            layers = layers.tolist()
         if isinstance(elmo, SentenceEmbedder):
             if layers != "all":
                 raise ConfigError(

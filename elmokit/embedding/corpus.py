@@ -19,7 +19,7 @@ from typing import Any
 from elmokit.embedding.batch_embedder import BatchEmbedder, write_chunks
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.estimate import OutputSize, check_disk_space, describe_work
-from elmokit.embedding.outputs.layout import DatasetNames, StoredDtype, VectorFileLayout
+from elmokit.embedding.outputs.layout import DatasetNames, StoredDtype, VectorFileLayout, stored_dtype
 from elmokit.embedding.outputs.output_format import OutputFormat
 from elmokit.embedding.outputs.table import output_format
 from elmokit.embedding.outputs.writer import ResumableWriter, check_resumable_output, open_resumable
@@ -133,6 +133,7 @@ def embed_file(
     check_resumable_output(output, overwrite)
     check_input_file(source, output)
     keys: DatasetNames = "sentences" if use_sentence_keys else "numbers"
+    dtype = stored_dtype(dtype)
     format_ = output_format(output)
     # Whatever is wrong with the arguments is found here, so that a mistake leaves no partial output behind.
     embedder = BatchEmbedder(elmo, layers, batch_tokens, batch_size)

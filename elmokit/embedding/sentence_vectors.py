@@ -8,16 +8,18 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.config import check_choice
 from elmokit.embedding.elmo import Elmo, Vectors
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sentence_pooling import SentenceHead, SentenceMap, SentencePooling, Whitening
+from elmokit.text.batching import check_sentences
 from elmokit.text.vocabulary import Vocabulary
 
 PoolingName = Literal["mean", "sif", "whitened", "trained"]
@@ -105,6 +107,7 @@ class SentenceEmbedder:
             ConfigError: The name is another one; "whitened" or "trained" is given with ``layers``, or the model stores
                 none; or as in :class:`SentenceEmbedder`.
         """
+        check_choice("pooling", pooling, get_args(PoolingName))
         if pooling == "whitened":
             linear_map: SentenceMap | None = elmo.model.whitening
             name, remedy = "whitening", "Fit one with: elmokit convert MODEL OUT --whiten TEXT"
@@ -160,7 +163,7 @@ class SentenceEmbedder:
             TextError: A sentence is not a list of strings.
         """
         # The tokens are needed twice, to compute their vectors and to weight them.
-        for_elmo, for_weights = itertools.tee(map(self.fold, sentences))
+        for_elmo, for_weights = itertools.tee(map(self.fold, check_sentences(sentences)))
         token_vectors = self.elmo.embed(for_elmo, layers=self.pooling.layers)
         vectors = map(self.pool, for_weights, token_vectors)
         if isinstance(sentences, Iterator):
@@ -374,6 +377,10 @@ def word_probability(model: PretrainedBiLM, word_counts: Mapping[str, int] | Non
     """Return a function that estimates how probable a word is in running text: from counts, or else by Zipf's law."""
     if word_counts is not None:
         total = sum(word_counts.values())
+        if not total or min(word_counts.values()) < 0:
+            raise ConfigError(
+                "word_counts must have counts of at least 0, and one above it: how often each word occurs."
+            )
         probabilities = {word: count / total for word, count in word_counts.items()}
     elif model.vocabulary is not None:
         probabilities = model.vocabulary.zipf_probabilities

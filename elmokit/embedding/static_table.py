@@ -66,7 +66,7 @@ def export_static(
 
     Raises:
         ConfigError: The pooling uses other layers than layer 0; or there is no vocabulary, and no words are given.
-        TextError: There is no word.
+        TextError: There is no word, or one has a space.
         OutputError: The directory exists and may not be overwritten, is not such a table, or cannot be written.
 
     Example:
@@ -86,7 +86,18 @@ def export_static(
         if vocabulary is None:
             raise ConfigError("The model has no vocabulary. Give the words of the table: words=, or --words FILE.")
         words = vocabulary.words
-    listed = [word for word in dict.fromkeys(words) if word not in SPECIALS and words_only([word, "a"])[0]]
+    if isinstance(words, str):
+        raise TextError(f"Expected a list of words, but got the string {words!r}. Pass [{words!r}].")
+    # With "sif", tokens without a letter or digit have no weight.
+    counts_all = embedder.pooling.weighting == "mean"
+    listed = [
+        word for word in dict.fromkeys(words) if word not in SPECIALS and (counts_all or words_only([word, "a"])[0])
+    ]
+    if spaced := next((word for word in listed if any(map(str.isspace, word))), None):
+        raise TextError(
+            f"The table has one row for each word, and {spaced!r} has a space. Give one word per line; "
+            "`elmokit vocab TEXT WORDS` lists the words of a text."
+        )
     if not listed:
         raise TextError("There is no word with a letter or digit to make a table of.")
     check_table_path(directory, overwrite)

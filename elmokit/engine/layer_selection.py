@@ -9,11 +9,12 @@ from numbers import Integral
 from typing import Any, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elmokit.engine.state import Floats
 from elmokit.errors import ConfigError
 
-Layers = Literal["all", "top", "average", "mix"] | int | Sequence[int]
+Layers = Literal["all", "top", "average", "mix"] | int | Sequence[int] | NDArray[np.integer[Any]]
 """The layers to return; see ``Elmo.embed``."""
 
 
@@ -94,6 +95,8 @@ def select_layers(
 ) -> LayerSelection:
     """Check which layers are requested, as in ``Elmo.embed``."""
     every = tuple(range(n_layers))
+    if isinstance(layers, np.ndarray):  # a comparison of one has many results
+        layers = layers.tolist()
     if layers == "all":
         return LayerSelection(every, every)
     if layers == "top":

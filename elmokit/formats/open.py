@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elmokit.engine.precision import Precision, check_precision
+from elmokit.errors import ModelNotFoundError
 from elmokit.formats.folder import DEFAULT_MODEL, included_model
 from elmokit.formats.format import find_format
 from elmokit.formats.model import PretrainedBiLM, check_device
@@ -91,6 +92,8 @@ def _open(
 ) -> PretrainedBiLM:
     if source is None or str(source) == DEFAULT_MODEL:
         source = included_model()
+    if source == "":  # as a path, it would be the current directory
+        raise ModelNotFoundError(f"The name of the model is empty. Leave it out for {DEFAULT_MODEL}.")
     if options is token_embeddings is vocabulary is None:
         path = Path(source)
         with suppress(RuntimeError):  # the home directory of an unknown user

@@ -42,6 +42,8 @@ class SentencePooling:
 
     def __post_init__(self) -> None:
         check_choice("weighting", self.weighting, ("mean", "sif"))
+        if isinstance(self.layers, Iterable) and not isinstance(self.layers, str):  # such as a list, a range, an array
+            object.__setattr__(self, "layers", tuple(np.asarray(self.layers).tolist()))
         check_positive("smoothing", self.smoothing)
 
     @property

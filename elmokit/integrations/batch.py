@@ -9,7 +9,7 @@ import numpy as np
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.outputs.arrow import vector_array
-from elmokit.embedding.outputs.layout import StoredDtype
+from elmokit.embedding.outputs.layout import StoredDtype, stored_dtype
 from elmokit.embedding.sentence_vectors import PoolingName, SentenceEmbedder
 from elmokit.engine.layer_selection import Layers
 from elmokit.engine.precision import Precision
@@ -58,7 +58,8 @@ class Embed:
         precision: Precision | None = None,
         device: str | None = None,
     ) -> None:
-        self.model, self.column, self.layers, self.pooling, self.dtype = model, column, layers, pooling, dtype
+        self.model, self.column, self.layers, self.pooling = model, column, layers, pooling
+        self.dtype = stored_dtype(dtype)
         self.tokenize, self.batch_tokens, self.precision, self.device = tokenize, batch_tokens, precision, device
         self._embedder: Elmo | SentenceEmbedder | None = None
 

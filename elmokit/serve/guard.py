@@ -56,7 +56,7 @@ class Guard:
         open_paths: Collection[str],  # need no token
     ) -> None:
         self.app, self.config, self.metrics, self.lifecycle = app, config, metrics, lifecycle
-        self.expected = None if token is None else f"Bearer {token}".encode()
+        self.expected = None if token is None else token.encode()
         self.hosts = config.accepted_hosts
         self.paths, self.open_paths = frozenset(paths), frozenset(open_paths)
 
@@ -117,8 +117,9 @@ class Guard:
     def _check_token(self, scope: Scope) -> None:
         if self.expected is None or scope["path"] in self.open_paths:
             return
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        if not hmac.compare_digest(given, self.expected):  # takes the same time wherever they differ
+        scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+        # The comparison takes the same time wherever they differ.
+        if not hmac.compare_digest(given, self.expected) or scheme.lower() != b"bearer":
             raise Problem(
                 401,
                 "The token is missing or wrong. Send the header Authorization: Bearer TOKEN.",

@@ -299,7 +299,8 @@ def _read_token(config: ServeConfig) -> str | None:
         try:
             token = read_bounded(config.token_file, MAX_TOKEN_FILE).decode("utf-8").strip()
         except (OSError, ValueError) as error:
-            raise ConfigError(f"Cannot read the token in {where}: {error}.") from None
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ConfigError(f"Cannot read the token in {where}: {reason}. Give a file that contains it.") from None
     if token is None:
         return None
     if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:

@@ -51,8 +51,16 @@ def check_input_file(source: str | Path, output: str | Path) -> None:
         raise TextError(f"Cannot read {source}: the file does not exist.")
     if Path(source).is_dir():
         raise TextError(f"Cannot read {source}: it is a directory. Give a file in it.")
-    if Path(output).exists() and Path(source).samefile(output):
-        raise OutputError(f"{output} is both the input and the output, so the text would be lost. Choose another name.")
+    check_not_input(output, [source])
+
+
+def check_not_input(output: str | Path, sources: Iterable[str | Path]) -> None:
+    """Check before any work is done that an output replaces none of the texts, by another name either."""
+    for source in sources:
+        if Path(output).exists() and Path(source).exists() and Path(source).samefile(output):
+            raise OutputError(
+                f"{output} is both the input and the output, so the text would be lost. Choose another name."
+            )
 
 
 def path_list(paths: TextPaths) -> list[str | Path]:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import vector_settings
+from elmokit.embedding.outputs.layout import stored_dtype
 from elmokit.errors import FormatError
 from elmokit.storage.progress import ProgressCallback
 from elmokit.storage.resumable import ResumableStore
@@ -54,11 +55,11 @@ class LayerCache:
     def __init__(self, folder: str | Path, elmo: Elmo, dtype: Literal["float16", "float32"] = "float16") -> None:
         if elmo.start == "stateful":
             raise ValueError('Layers that depend on earlier sentences cannot be cached. Use start="warm" or "zero".')
-        self.elmo, self.dtype = elmo, np.dtype(dtype)
+        self.elmo, self.dtype = elmo, np.dtype(stored_dtype(dtype))
         self.shape = ElmoShape(elmo.n_layers, elmo.output_dim)
         self._settings = vector_settings(elmo.model, elmo.start)
         digest = hashlib.blake2b(json.dumps(self._settings).encode("ascii"), digest_size=16).hexdigest()
-        self.folder = Path(folder) / f"{dtype}-{digest}"
+        self.folder = Path(folder) / f"{self.dtype}-{digest}"
         # Of each sentence: its first row, the one after its last, and the checksum of the rows.
         self._rows: dict[bytes, tuple[int, int, int]] = {}
         self._layers = np.zeros((0, 0), self.dtype)

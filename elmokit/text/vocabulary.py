@@ -170,6 +170,8 @@ def read_words(path: str | Path) -> list[str]:
             data: bytes = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise ModelNotFoundError(f"The vocabulary file {path} does not exist.") from None
+    except IsADirectoryError:
+        raise FormatError(f"{path} is a directory. Give a file with one word per line.") from None
     except (OSError, EOFError, zlib.error) as error:
         raise FormatError(f"{path} cannot be read ({error}). Download or copy it again.") from None
     if len(data) > MAX_BYTES:

@@ -275,6 +275,13 @@ def test_perplexity_reads_standard_input_and_any_state(shell, monkeypatch: pytes
 
 
 BAD_CALLS = {
+    "The name of the model is empty": ["embed", "text.txt", "out.hdf5", "--model", ""],
+    "text.txt is both the input and the output": [
+        *("surprisal", "text.txt", "--model", "model", "--out", "text.txt", "--overwrite")
+    ],
+    "both the input and the output": [
+        *("evaluate", "perplexity", "text.txt", "--model", "model", "--per-token", "text.txt", "--overwrite")
+    ],
     "neither a file or directory nor the name of a model": ["embed", "text.txt", "out.hdf5", "--model", "nowhere"],
     "Cannot read nowhere.txt": ["embed", "nowhere.txt", "out.hdf5", "--model", "model"],
     "already exists": ["embed", "text.txt", "text.txt", "--model", "model"],
@@ -390,6 +397,12 @@ def test_an_output_without_a_name_is_refused_before_anything_is_opened(
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert "has no name" in ran.err
     assert {path.name for path in Path().iterdir()} == {"model", "text.txt"}
+
+
+def test_a_text_without_a_sentence_has_no_table(shell) -> None:  # type: ignore[no-untyped-def]
+    Path("blank.txt").write_text("\n\n")
+    ran = shell("surprisal", "blank.txt", "--model", "model")
+    assert (ran.code, ran.out) == (2, "")
 
 
 @pytest.mark.parametrize("call", [("sentence-head", "--out", "out"), ("evaluate", "similarity")], ids=" ".join)

@@ -270,6 +270,22 @@ def test_a_number_that_float16_cannot_hold_is_an_error(text: Path, tmp_path: Pat
     embed_file(elmo, text, tmp_path / "out.hdf5", overwrite=True)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "int8", "FLOAT16", "foo", None, bool], ids=str)
+@pytest.mark.parametrize("name", ["out.npz", "out.hdf5"])
+def test_numbers_of_another_type_are_refused(elmo: Elmo, text: Path, tmp_path: Path, name: str, dtype: Any) -> None:
+    with pytest.raises(ConfigError, match=r"dtype is .* must be one of float32, float16"):
+        embed_file(elmo, text, tmp_path / name, dtype=dtype)
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_a_type_of_numpy_is_a_type_of_numbers(elmo: Elmo, text: Path, tmp_path: Path) -> None:
+    for name, dtype in (("name", "float16"), ("type", np.float16)):
+        embed_file(elmo, text, tmp_path / f"{name}.npz", dtype=dtype)  # type: ignore[arg-type]
+    with np.load(tmp_path / "name.npz") as by_name, np.load(tmp_path / "type.npz") as by_type:
+        assert by_type["vectors"].dtype == np.float16
+        np.testing.assert_array_equal(by_type["vectors"], by_name["vectors"])
+
+
 @pytest.mark.parametrize(("layers", "dtype"), [("all", "float32"), ("top", "float16"), ([0, 2], "float16")])
 def test_a_long_line_is_written_chunk_by_chunk(
     elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layers: Layers, dtype: str

@@ -283,3 +283,9 @@ def test_tokens_that_are_announced_as_raw_text_are_refused(model: PretrainedBiLM
     pytest.importorskip("nltk")
     with pytest.raises(TextError, match="Expected raw text as one string, but got list"):
         Elmo(model).embed([["The", "cat"]], tokenize=True)  # type: ignore[call-overload]
+
+
+def test_layers_can_be_an_array(model: PretrainedBiLM) -> None:
+    elmo, sentences = Elmo(model), [["the", "cat"]]
+    (expected,), (vectors,) = (elmo.embed(sentences, layers=layers) for layers in ([0, 2], np.array([0, 2])))
+    np.testing.assert_array_equal(vectors, expected)

@@ -84,6 +84,35 @@ def test_no_sentences_give_an_empty_array(elmo: Elmo) -> None:
     assert SentenceEmbedder(elmo).embed([]).shape == (0, elmo.output_dim)
 
 
+@pytest.mark.parametrize("layers", [[0, 2], range(0, 3, 2), np.array([0, 2])], ids=["list", "range", "array"])
+def test_layers_can_be_any_sequence(elmo: Elmo, layers: Any) -> None:
+    expected = SentenceEmbedder(elmo, SentencePooling("mean", (0, 2))).embed(SENTENCES)
+    embedder = SentenceEmbedder(elmo, SentencePooling("mean", layers))
+    np.testing.assert_array_equal(embedder.embed(SENTENCES), expected)
+    assert expected.shape == (len(SENTENCES), embedder.dim)
+
+
+def test_a_list_of_layer_0_alone_is_context_free(elmo: Elmo) -> None:
+    assert SentencePooling(layers=[0]).is_context_free  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sentences", ["the cat", ["the cat"], None, [None]])
+def test_what_is_no_list_of_sentences_is_refused(elmo: Elmo, sentences: Any) -> None:
+    with pytest.raises(TextError, match="Expected a"):
+        SentenceEmbedder(elmo).embed(sentences)
+
+
+def test_an_unknown_pooling_is_answered_with_all_of_them(elmo: Elmo) -> None:
+    with pytest.raises(ConfigError, match="must be one of mean, sif, whitened, trained"):
+        SentenceEmbedder.by_name(elmo, "foo")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("counts", [{}, {"the": 0}, {"the": 3, "cat": -1}])
+def test_word_counts_without_a_count_are_refused(elmo: Elmo, counts: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="word_counts"):
+        SentenceEmbedder(elmo, word_counts=counts)
+
+
 def test_an_empty_sentence_has_a_zero_vector_with_and_without_whitening(elmo: Elmo) -> None:
     embedder = SentenceEmbedder(elmo)
     assert not embedder.embed([[]]).any()

@@ -66,6 +66,20 @@ def test_the_mean_of_a_sentences_rows_has_the_direction_of_its_vector(
     np.testing.assert_allclose(unit(means), unit(embedder.embed(SENTENCES)), atol=20 * 2**-11)
 
 
+def test_plain_means_are_those_of_all_tokens_marks_too(model: PretrainedBiLM, tmp_path: Path) -> None:
+    embedder, sentences = SentenceEmbedder.by_name(Elmo(model), "mean"), [["the", "cat", "."], ["sat", ",", ","]]
+    export_static(embedder, tmp_path / "static", ["the", "cat", ".", "sat", ","])
+    means = mean_rows(tmp_path / "static", sentences)
+    np.testing.assert_allclose(unit(means), unit(embedder.embed(sentences)), atol=20 * 2**-11)
+
+
+def test_words_with_spaces_and_one_string_are_refused(embedder: SentenceEmbedder, tmp_path: Path) -> None:
+    with pytest.raises(TextError, match=r"'the cat' has a space.*elmokit vocab TEXT WORDS"):
+        export_static(embedder, tmp_path / "static", ["cat", "the cat"])
+    with pytest.raises(TextError, match=r"Pass \['cat'\]"):
+        export_static(embedder, tmp_path / "static", "cat")
+
+
 def test_the_table_has_a_row_for_each_word_with_a_letter_and_one_of_zeros_for_all_others(
     embedder: SentenceEmbedder, tmp_path: Path
 ) -> None:

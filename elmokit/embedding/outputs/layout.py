@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,16 @@ from elmokit.errors import ConfigError
 DatasetNames = Literal["numbers", "sentences"]
 """How HDF5 datasets are named: by line number, or by the text of the sentence."""
 StoredDtype = Literal["float32", "float16"]
+STORED_DTYPES: tuple[StoredDtype, ...] = get_args(StoredDtype)
+
+
+def stored_dtype(dtype: Any) -> StoredDtype:
+    """Return the type of stored numbers by its name; NumPy's types, such as ``np.float16``, are accepted too."""
+    with contextlib.suppress(TypeError):
+        for name in STORED_DTYPES:
+            if np.dtype(dtype) == name:
+                return name
+    raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(STORED_DTYPES)}.")
 
 
 @dataclass(frozen=True)
