@@ -21,7 +21,7 @@ _TOKENS = {"type": "array", "items": {"type": "string"}}
 _SENTENCE_SCHEMA = {"anyOf": [{"type": "string"}, _TOKENS], "description": "A text, or a list of its tokens."}
 _TEXTS_SCHEMA = {
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": [{"type": "string"}, _TOKENS]}}],
-    "description": "A text, a list of texts, or a list of lists of tokens.",
+    "description": "A text, a list of texts, or a list of lists of tokens. A text is one sentence.",
 }
 
 
