@@ -63,9 +63,8 @@ def why_unavailable() -> str:
 
 @functools.cache
 def _load() -> tuple[Library | None, str]:
-    reason = ""
+    names, reason = requested_sets(), ""
     try:
-        names = requested_sets()
         # Every library of the package before any compilation: a wheel needs neither a compiler nor a cache.
         for find in (_packaged, _compiled):
             for name in names:

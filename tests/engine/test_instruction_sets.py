@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.engine import instruction_sets, softmax
+from elmokit.engine import compiler, instruction_sets, softmax
 from elmokit.engine.library import Library, choose_kernels
 from elmokit.engine.matrix import Matrix
 from elmokit.engine.precision import NAMES, PRECISIONS, Precision
@@ -280,6 +280,8 @@ def test_the_environment_variable_chooses_an_instruction_set(monkeypatch: pytest
     monkeypatch.setenv(instruction_sets.VARIABLE, "sse9")
     with pytest.raises(ConfigError, match="ELMOKIT_INSTRUCTIONS is 'sse9'"):
         instruction_sets.requested_sets()
+    with pytest.raises(ConfigError, match="ELMOKIT_INSTRUCTIONS is 'sse9'"):
+        compiler._load.__wrapped__()  # rather than another way to compute, with other numbers
     monkeypatch.setattr(instruction_sets, "_features", lambda: frozenset({"avx2"}))
     monkeypatch.setenv(instruction_sets.VARIABLE, "amx")
     with pytest.raises(ConfigError, match="this processor has only portable"):
