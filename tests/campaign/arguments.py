@@ -198,8 +198,15 @@ def sources() -> dict[str, tuple[Callable[[Path], None], tuple[str, ...]]]:
     write, own = SPECIMENS["own format"].write, ("--model", "model")
     found["surprisal"] = (ALL_COMMANDS["embed"].prepare, ("surprisal", "text.txt", *own))
     found["info"] = (write, ("info", *own))
-    found["align"] = (write, ("align", "model", "model", "text.txt", "aligned"))
+    aligned = ("align", "model", "model", "text.txt", "text.txt", "words.txt", "--out", "aligned")
+    found["align"] = (partial(_write_dictionary, ALL_COMMANDS["embed"].prepare), aligned)
     return found
+
+
+def _write_dictionary(prepare: Callable[[Path], None], folder: Path) -> None:
+    prepare(folder)
+    words = sorted(set((folder / "text.txt").read_text(encoding="utf-8").split()))
+    (folder / "words.txt").write_text("".join(f"{word} {word}\n" for word in words), encoding="utf-8")
 
 
 def changed_arguments(name: str) -> Callable[[Path, float], Outcome]:
@@ -216,11 +223,13 @@ def changed_arguments(name: str) -> Callable[[Path, float], Outcome]:
         def attempt(number: int) -> str | None:
             folder, random = work / str(number), Random(f"{name} {number}")
             shutil.copytree(work / "sound", folder, symlinks=True)
-            changed = mutate(arguments, flags, random)
+            changed = mutate(arguments, flags, random) if number else arguments
             ended = run_elmokit(*changed, folder=folder, before=read_text_from_standard_input, limits=MUTANT_LIMITS)
             counts[ended.code] += 1
             shutil.rmtree(folder)
             problem = judge(ended)
+            if not number and ended.code:  # what always fails tries little
+                problem = f"without a change, it ended with {ended.code}: {ended.err[-1500:]}"
             shown = [argument if len(argument) < 100 else f"{argument[:40]!r}..." for argument in changed]
             return None if problem is None else f"elmokit {shown} (number {number}): {problem}"
 
