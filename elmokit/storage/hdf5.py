@@ -53,7 +53,9 @@ class _WithoutRings(io.RawIOBase):
     """
 
     _descriptor: int | None = None
-    _at = _start = 0
+    _start: int | None = None
+    """Where HDF5 begins in the file: its positions are counted from there."""
+    _at = 0
 
     def __init__(self, path: str | Path) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
@@ -72,8 +74,8 @@ class _WithoutRings(io.RawIOBase):
 
     def _check(self, first: int, n_bytes: int) -> None:
         content, at = self._read(first, n_bytes), -1
-        if (start := content.find(_SIGNATURE)) >= 0:
-            self._start = first + start  # positions in the file are counted from there
+        if self._start is None and (start := content.find(_SIGNATURE)) >= 0:  # later ones are numbers by chance
+            self._start = first + start
         while (at := content.find(_HEAP, at + 1)) >= 0 and at + _HEADER_BYTES <= len(content):
             size, block, names = _HEAP_NUMBERS.unpack_from(content, at + len(_HEAP))
             met: set[int] = set()
@@ -81,7 +83,7 @@ class _WithoutRings(io.RawIOBase):
                 if block in met:
                     raise OSError(f"the free blocks of the heap at byte {first + at:,} are a ring")
                 met.add(block)
-                block = int.from_bytes(self._read(self._start + names + block, 8), "little")
+                block = int.from_bytes(self._read((self._start or 0) + names + block, 8), "little")
 
     def _read(self, first: int, n_bytes: int) -> bytes:
         assert self._descriptor is not None
