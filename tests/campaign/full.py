@@ -1,4 +1,4 @@
-"""The whole campaign against elmokit's reliability: ``make campaign``, about 20 minutes on two cores.
+"""The whole campaign against elmokit's reliability: ``make campaign``, an hour and more on two cores.
 
 It damages files, interrupts commands, fills disks, deletes directories, shares caches, and reads text of every kind and
 size; it replaces the numbers of sound models, sends the server many clients, and resumes on what seems another machine.
