@@ -22,7 +22,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
-from elmokit.errors import FormatError, ModelError, OutputError
+from elmokit.errors import ConfigError, FormatError, ModelError, OutputError
 from elmokit.formats.format import Format, find_format, model_files, open_path
 from elmokit.formats.guess import guess_archive
 from elmokit.formats.model import PretrainedBiLM, Weights
@@ -85,9 +85,12 @@ class Archive(Format):
                 model = open_path(archive.folder, options, words)
                 # Read everything now: the unpacked files are about to be deleted.
                 weights, softmax = copy.deepcopy((Weights(model.config, model.arrays), model.softmax))
-            except ModelError as error:
+            except (ModelError, ConfigError) as error:
                 hint = guess_archive(archive.names, archive.folder) if isinstance(error, FormatError) else ""
-                raise type(error)(str(error).replace(str(archive.folder), str(path)) + hint) from None
+                kind = (
+                    ConfigError if isinstance(error, ConfigError) else type(error)
+                )  # a SettingError has other arguments
+                raise kind(str(error).replace(str(archive.folder), str(path)) + hint) from None
         return model.replace(weights=weights, softmax=softmax, source=path)
 
 

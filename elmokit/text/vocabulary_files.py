@@ -11,7 +11,7 @@ from pathlib import Path
 from elmokit.errors import ConfigError
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.progress import ProgressCallback, count_of
-from elmokit.storage.text_files import find_text_files
+from elmokit.storage.text_files import check_not_input, find_text_files
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.counts import count_words
 from elmokit.text.vocabulary import SPECIALS, Vocabulary, check_limits, rank_words, read_words
@@ -60,18 +60,17 @@ def build_vocabulary(
 
     Raises:
         TextError, MissingExtraError: A text cannot be read or contains no sentence.
-        ConfigError: No word is left, ``path`` is one of the texts, or it asks for a compression other than gzip.
-        OutputError: An output exists, or cannot be written.
+        ConfigError: No word is left, or ``path`` asks for a compression other than gzip.
+        OutputError: An output exists, is one of the texts, or cannot be written.
     """
     path = Path(path)
     if path.suffix in (".xz", ".zst"):
         raise ConfigError(f"A vocabulary is written as plain text or .gz, not as {path.suffix}: {path}")
     check_limits(max_words, min_count)
     files = find_text_files(texts)
-    if path.resolve() in {file.resolve() for file in files}:
-        raise ConfigError(f"{path} is both the output and one of the texts to count. Choose another output.")
-    check_output_path(path, overwrite)
-    check_output_path(counts_path(path), overwrite)
+    for output in (path, counts_path(path)):
+        check_not_input(output, files)
+        check_output_path(output, overwrite)
     with count_words(files, progress) as counts:
         n_types, special_counts = 0, dict.fromkeys(SPECIALS, 0)
         for word, count in counts.items():

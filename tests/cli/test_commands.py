@@ -171,6 +171,14 @@ def test_vocab_counts_and_reports(shell, monkeypatch: pytest.MonkeyPatch) -> Non
     assert Path("new/vocab.counts.tsv").read_text().splitlines()[2:] == ["<UNK>\t5", "the\t3", ".\t2"]
 
 
+def test_the_counts_of_vocab_replace_no_text(shell) -> None:  # type: ignore[no-untyped-def]
+    Path("new.counts.tsv").write_text("the cat sat\n")
+    ran = shell("vocab", "new.counts.tsv", "new.txt", "--overwrite")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "new.counts.tsv is both the input and the output" in ran.err
+    assert Path("new.counts.tsv").read_text() == "the cat sat\n"
+
+
 def test_vocab_repairs_and_says_so(shell) -> None:  # type: ignore[no-untyped-def]
     Path("old.txt").write_text("<s>\n</s>\n<unk>\nthe\nthe\n")
     ran = shell("vocab", "--repair", "old.txt", "new.txt")
@@ -317,7 +325,7 @@ BAD_CALLS = {
     "empty.txt contains no sentence": ["vocab", "text.txt", "empty.txt", "vocab.txt"],
     "max_words is 2": ["vocab", "text.txt", "vocab.txt", "--max-words", "2"],
     "--repair takes one vocabulary file": ["vocab", "text.txt", "vocab.txt", "--repair", "--max-words", "10"],
-    "text.txt is both the output and one of": ["vocab", ".", "text.txt", "--overwrite"],
+    "text.txt is both the input": ["vocab", ".", "text.txt", "--overwrite"],
     "text.txt already exists": ["vocab", "latin.txt", "text.txt"],
     "weights.hdf5 has no softmax and vocabulary": [
         "evaluate",
