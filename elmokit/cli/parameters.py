@@ -44,8 +44,10 @@ class OutputPath(click.Path):
         if str(path) == STDIN:
             if not self.allow_dash:
                 self.fail("standard output (-) is not supported. Give the name of a file or directory.", param, ctx)
-        elif self.parent_must_exist:
-            check_parent(expand_user(path, OutputError))
+            return path
+        path = expand_user(path, OutputError)  # a shell expands no ~ after a flag and =
+        if self.parent_must_exist:
+            check_parent(path)
         return path
 
 

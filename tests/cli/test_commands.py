@@ -171,6 +171,15 @@ def test_vocab_counts_and_reports(shell, monkeypatch: pytest.MonkeyPatch) -> Non
     assert Path("new/vocab.counts.tsv").read_text().splitlines()[2:] == ["<UNK>\t5", "the\t3", ".\t2"]
 
 
+def test_an_output_in_the_home_directory_is_written_there(shell, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    Path("home").mkdir()
+    monkeypatch.setenv("HOME", str(Path("home").absolute()))
+    monkeypatch.setenv("USERPROFILE", str(Path("home").absolute()))
+    assert shell("surprisal", "text.txt", "--model", "model", "--out=~/table.tsv").code == 0
+    assert Path("home/table.tsv").is_file()
+    assert not Path("~").exists()
+
+
 def test_the_counts_of_vocab_replace_no_text(shell) -> None:  # type: ignore[no-untyped-def]
     Path("new.counts.tsv").write_text("the cat sat\n")
     ran = shell("vocab", "new.counts.tsv", "new.txt", "--overwrite")
