@@ -13,7 +13,7 @@ from elmokit.embedding.outputs.layout import StoredDtype, VectorFileLayout
 from elmokit.embedding.outputs.writer import ResumableWriter, WriteProgress
 from elmokit.embedding.reading import Corpus, SentencePool, read_pools
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
-from elmokit.engine.layer_selection import Layers
+from elmokit.engine.layer_selection import Layers, plain_layers
 from elmokit.errors import ConfigError
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches
 
@@ -38,8 +38,7 @@ class BatchEmbedder:
 
     def __init__(self, elmo: Elmo | SentenceEmbedder, layers: Layers, batch_tokens: int, batch_size: int) -> None:
         self.pooler: SentenceEmbedder | None = None
-        if isinstance(layers, np.ndarray):
-            layers = layers.tolist()
+        layers = plain_layers(layers)
         if isinstance(elmo, SentenceEmbedder):
             if layers != "all":
                 raise ConfigError(

@@ -87,6 +87,11 @@ class LayerSelection:
         return returned(layers)
 
 
+def plain_layers(layers: Layers) -> Layers:
+    """Return an array of layers as a list: a comparison of an array has many results."""
+    return layers.tolist() if isinstance(layers, np.ndarray) else layers
+
+
 def select_layers(
     layers: Layers,
     n_layers: int,  # of the model, layer 0 included
@@ -95,8 +100,7 @@ def select_layers(
 ) -> LayerSelection:
     """Check which layers are requested, as in ``Elmo.embed``."""
     every = tuple(range(n_layers))
-    if isinstance(layers, np.ndarray):  # a comparison of one has many results
-        layers = layers.tolist()
+    layers = plain_layers(layers)
     if layers == "all":
         return LayerSelection(every, every)
     if layers == "top":

@@ -87,9 +87,8 @@ class Archive(Format):
                 weights, softmax = copy.deepcopy((Weights(model.config, model.arrays), model.softmax))
             except (ModelError, ConfigError) as error:
                 hint = guess_archive(archive.names, archive.folder) if isinstance(error, FormatError) else ""
-                kind = (
-                    ConfigError if isinstance(error, ConfigError) else type(error)
-                )  # a SettingError has other arguments
+                # A SettingError, which is a ConfigError, is created from other arguments.
+                kind = ConfigError if isinstance(error, ConfigError) else type(error)
                 raise kind(str(error).replace(str(archive.folder), str(path)) + hint) from None
         return model.replace(weights=weights, softmax=softmax, source=path)
 

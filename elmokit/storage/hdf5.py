@@ -62,18 +62,20 @@ class _WithoutRings(io.RawIOBase):
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         view, first = memoryview(buffer).cast("B"), self._at
-        for start in range(0, len(view), _PIECE):  # no second copy of a large tensor
-            piece = view[start : start + _PIECE]
-            content = self._read(first + start, len(piece))
-            piece[:] = content.ljust(len(piece), b"\0")  # zeros beyond the end, as HDF5 itself reads
-        self._at = first + len(view)
         if len(view) <= _MAX_HEADERS:
-            before = max(0, first - _HEADER_BYTES)
-            self._check(before, self._at + _HEADER_BYTES - before)  # more, since a header may be read in parts
+            n_before = min(first, _HEADER_BYTES)
+            around = self._read(first - n_before, n_before + len(view) + _HEADER_BYTES)
+            self._check(around, first - n_before)  # more than is read, since a header may be read in parts
+            _fill(view, around[n_before : n_before + len(view)])
+        else:
+            for start in range(0, len(view), _PIECE):  # no second copy of a large tensor
+                piece = view[start : start + _PIECE]
+                _fill(piece, self._read(first + start, len(piece)))
+        self._at = first + len(view)
         return len(view)
 
-    def _check(self, first: int, n_bytes: int) -> None:
-        content, at = self._read(first, n_bytes), -1
+    def _check(self, content: bytes, first: int) -> None:
+        at = -1
         if self._start is None and (start := content.find(_SIGNATURE)) >= 0:  # later ones are numbers by chance
             self._start = first + start
         while (at := content.find(_HEAP, at + 1)) >= 0 and at + _HEADER_BYTES <= len(content):
@@ -106,6 +108,11 @@ class _WithoutRings(io.RawIOBase):
         if self._descriptor is not None and not self.closed:
             os.close(self._descriptor)
         super().close()
+
+
+def _fill(view: memoryview, content: bytes) -> None:
+    """Copy bytes, and zeros beyond the end of the file, as HDF5 itself reads."""
+    view[:] = content.ljust(len(view), b"\0")
 
 
 class _RememberErrors(io.FileIO):

@@ -1,4 +1,4 @@
-"""A process notices that another one has taken its store, whatever stands in the file of the owner."""
+"""A process notices that another one has taken its store, whatever is in the file of the owner."""
 
 from __future__ import annotations
 

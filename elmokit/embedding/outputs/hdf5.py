@@ -35,7 +35,7 @@ from elmokit.embedding.outputs.output_format import ABOUT, OutputFormat
 from elmokit.embedding.outputs.writer import DATA_START, ResumableWriter
 from elmokit.embedding.reading import SentenceCounts
 from elmokit.errors import FormatError, TextError
-from elmokit.storage.hdf5 import HDF5_SUFFIXES
+from elmokit.storage.hdf5 import HDF5_SUFFIXES, open_hdf5
 
 if TYPE_CHECKING:
     import h5py
@@ -116,9 +116,7 @@ class HDF5Format(OutputFormat):
 
     def read_about(self, path: Path) -> str:
         """Read the attribute of the file."""
-        import h5py
-
-        with h5py.File(path) as file:
+        with open_hdf5(path) as file:
             text: str = file.attrs[ABOUT]
             return text
 
