@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import click
 
@@ -24,7 +24,7 @@ def sentence_head(
     options: ModelOptions = None,
     held_out: Path | None = None,
     tokenizer: Tokenizer = "treebank",
-    steps: int = 300,
+    steps: Annotated[int, click.IntRange(min=1)] = 300,
     learning_rate: float = 2e-3,
     word_learning_rate: float = 1e-2,
     decay: float = 1.0,

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from elmokit.embedding.elmo import Elmo, Vectors
 from elmokit.embedding.fingerprint import vector_settings
-from elmokit.embedding.outputs.layout import StoredDtype, VectorFileLayout
+from elmokit.embedding.outputs.layout import StoredDtype, VectorFileLayout, as_stored
 from elmokit.embedding.outputs.writer import ResumableWriter, WriteProgress
 from elmokit.embedding.reading import Corpus, SentencePool, read_pools
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
@@ -122,15 +120,7 @@ class BatchEmbedder:
 def write_chunks(writer: ResumableWriter, chunks: list[VectorChunk], dtype: StoredDtype) -> None:
     """Write the vectors of a batch to where they belong."""
     for chunk in chunks:
-        vectors: Any = chunk.vectors
-        if dtype == "float16":
-            try:
-                with np.errstate(over="raise"):
-                    vectors = vectors.astype(np.float16)
-            except FloatingPointError:
-                raise ConfigError(
-                    "A vector has a number beyond 65,504, the largest of float16. Pass --dtype float32."
-                ) from None
+        vectors = as_stored(chunk.vectors, dtype)
         if vectors.shape[-2] == chunk.n_rows:
             writer.write_vectors(chunk.offset, vectors)
             continue

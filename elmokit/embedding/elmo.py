@@ -18,7 +18,7 @@ from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.token_cache import MIB, TokenCache
-from elmokit.errors import ConfigError
+from elmokit.errors import ConfigError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.text.batching import (
     check_sentence,
@@ -449,6 +449,9 @@ def _embed_raw(
     """Yield the vectors of raw texts; arguments are checked before the first one is read."""
     # Imported here, because most callers have tokens.
     from elmokit.text.tokenize import text_splitter, tokenize
+
+    if not isinstance(texts, Iterable):
+        raise TextError(f"Expected a raw text, or several, but got {texts!r} of type {type(texts).__name__}.")
 
     text_splitter(language)
     counts: deque[int] = deque()  # sentences of each text that was read and is not embedded yet

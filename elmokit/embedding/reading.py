@@ -87,7 +87,10 @@ class Corpus:
         """The name of what splits the text, by which a resumed run recognizes it."""
         if self.raw_language is not None:
             return f"raw {self.raw_language}"
-        return f"{self.tokenize.__module__}.{self.tokenize.__qualname__}"
+        name = getattr(self.tokenize, "__qualname__", None)
+        # Methods of built-in types have no module, and objects that can be called no name.
+        module = getattr(self.tokenize, "__module__", None) or "builtins"
+        return repr(self.tokenize) if name is None else f"{module}.{name}"
 
     def count(self, progress: ProgressCallback | None = None) -> SentenceCounts:
         """Read the text to its end, to count it and to find errors in it before any work is done."""

@@ -88,6 +88,11 @@ class SentenceEmbedder:
         self._mean_dim = self.pooling.dim(elmo.n_layers, elmo.output_dim)
         self._probability = word_probability(elmo.model, word_counts) if self.pooling.weighting == "sif" else None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Made anew from its arguments: what it has computed since is a cache.
+        make = functools.partial(type(self), linear_map=self.linear_map)
+        return make, (self.elmo, self.pooling, self._word_counts)
+
     @classmethod
     def by_name(
         cls,

@@ -88,8 +88,14 @@ class LayerSelection:
 
 
 def plain_layers(layers: Layers) -> Layers:
-    """Return an array of layers as a list: a comparison of an array has many results."""
-    return layers.tolist() if isinstance(layers, np.ndarray) else layers
+    """Return NumPy's layer numbers as Python's, which JSON can store, and an array of them as a list."""
+    given: Any = layers
+    if isinstance(given, np.ndarray | np.generic):
+        given = given.tolist()
+    if isinstance(given, Iterable) and not isinstance(given, str):
+        given = [number.item() if isinstance(number, np.generic) else number for number in given]
+    plain: Layers = given
+    return plain
 
 
 def select_layers(

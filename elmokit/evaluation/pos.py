@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from elmokit.config import check_at_least, check_positive
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import RESTORE
+from elmokit.embedding.outputs.layout import as_stored
 from elmokit.errors import ConfigError, TextError, needs_torch
 from elmokit.evaluation.figures import Series, layer_title, plot_layers
 from elmokit.evaluation.probe_corpus import model_settings, read_chunks, text_digest
@@ -270,7 +271,7 @@ def _vectors(
             progress(f"embed {folder.name}", sum(map(len, sentences[:n_done])), n_tokens)
         for chunk in read_chunks(sentences[n_done:]):
             for array in elmo.embed(chunk, layers=layers):
-                for layer, rows in zip(layers, array.astype(FLOAT16), strict=True):
+                for layer, rows in zip(layers, as_stored(array, "float16"), strict=True):
                     store.append(f"layer-{layer}.f16", rows)
             n_done += len(chunk)
             store.commit({"n_done": n_done}, finished=n_done == len(sentences))

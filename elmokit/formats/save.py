@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from elmokit.errors import OutputError
+from elmokit.errors import ConfigError, OutputError
 from elmokit.formats import folder
 from elmokit.formats.format import FORMATS, Format, Storage
 from elmokit.formats.model import PretrainedBiLM
@@ -32,9 +32,14 @@ def save_model(
         The paths that were written.
 
     Raises:
+        ConfigError: ``model`` is something else, such as an ``Elmo``, whose model is ``elmo.model``.
         OutputError: The path exists and may not be overwritten, cannot be written, or ends in the extension of another
             format.
     """
+    if not isinstance(model, PretrainedBiLM):
+        raise ConfigError(
+            f"Expected a model as open_model returns it, but got one of type {type(model).__name__}. Pass its .model."
+        )
     path = expand_user(path, OutputError)
     refuse_target(path, overwrite)
     return format_to_write(path).save(model, path, storage, overwrite)

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.outputs.arrow import vector_array
-from elmokit.embedding.outputs.layout import StoredDtype, stored_dtype
+from elmokit.embedding.outputs.layout import StoredDtype, as_stored, stored_dtype
 from elmokit.embedding.sentence_vectors import PoolingName, SentenceEmbedder
-from elmokit.engine.layer_selection import Layers
+from elmokit.engine.layer_selection import Layers, plain_layers
 from elmokit.engine.precision import Precision
 from elmokit.errors import ConfigError
 from elmokit.storage.text_files import split_tokens
@@ -58,7 +59,8 @@ class Embed:
         precision: Precision | None = None,
         device: str | None = None,
     ) -> None:
-        self.model, self.column, self.layers, self.pooling = model, column, layers, pooling
+        self.model, self.column, self.pooling = model, column, pooling
+        self.layers: Any = None if layers is None else plain_layers(layers)
         self.dtype = stored_dtype(dtype)
         self.tokenize, self.batch_tokens, self.precision, self.device = tokenize, batch_tokens, precision, device
         self._embedder: Elmo | SentenceEmbedder | None = None
@@ -92,20 +94,25 @@ class Embed:
             return {**batch, **columns}
         lengths = None if self.pooling is not None else np.array(list(map(len, sentences)), np.int64)
         for name, rows in columns.items():
-            joined = rows if lengths is None else np.concatenate(rows)
+            joined = rows if lengths is None else self._concatenate(rows)
             batch = batch.append_column(name, vector_array(joined, lengths))
         return batch
+
+    def _concatenate(self, vectors: list[NDArray[Any]]) -> NDArray[Any]:
+        """Join the token vectors of sentences, of which there may be none."""
+        assert isinstance(self._embedder, Elmo)
+        return np.concatenate([np.zeros((0, self._embedder.output_dim), self.dtype), *vectors])
 
     def _embed(self, sentences: list[list[str]]) -> dict[str, Any]:
         if self._embedder is None:
             elmo = Elmo.from_pretrained(self.model, precision=self.precision, device=self.device)
-            layers: Any = tuple(self.layers) if isinstance(self.layers, list) else self.layers
-            self._embedder = elmo if self.pooling is None else SentenceEmbedder.by_name(elmo, self.pooling, layers)
+            own_layers = tuple(self.layers) if isinstance(self.layers, list) else self.layers
+            self._embedder = elmo if self.pooling is None else SentenceEmbedder.by_name(elmo, self.pooling, own_layers)
         if isinstance(self._embedder, SentenceEmbedder):
-            return {"vector": self._embedder.embed(sentences).astype(self.dtype)}
-        layers = "all" if self.layers is None else self.layers
+            return {"vector": as_stored(self._embedder.embed(sentences), self.dtype)}
+        layers: Any = "all" if self.layers is None else self.layers
         vectors = [
-            array.astype(self.dtype)
+            as_stored(array, self.dtype)
             for array in self._embedder.embed(sentences, layers=layers, batch_tokens=self.batch_tokens)
         ]
         if isinstance(layers, int) or layers in ("top", "average", "mix"):

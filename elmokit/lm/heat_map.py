@@ -36,7 +36,7 @@ class HeatMap:
 
     def __repr__(self) -> str:
         tokens, nats = self.surprisal.tokens[1:-1], self.surprisal.nats[:, 1:-1]
-        width = max(5, *map(len, tokens))
+        width = max([5, *map(len, tokens)])
         lines = [f"{'token':<{width}}" + "".join(f"  {direction:>8}" for direction in self.directions) + "  expected"]
         for number, token in enumerate(tokens):
             numbers = "".join(f"  {value:8.2f}" for value in nats[:, number])

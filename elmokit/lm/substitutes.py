@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from numbers import Integral
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -48,6 +49,9 @@ def substitutes(
 ) -> list[Substitute]:
     """Find the words that a model expects at a position, as ``LanguageModel.substitutes`` does."""
     n_tokens = len(check_sentence(sentence))
+    index: object = position
+    if isinstance(index, bool) or not isinstance(index, Integral):
+        raise ConfigError(f"position is {position!r}; it must be the index of a token.")
     if not -n_tokens <= position < n_tokens:
         raise ConfigError(
             f"position is {position}; the sentence has {count_of(n_tokens, 'token')}, so it is from 0 to "

@@ -241,7 +241,7 @@ class BiLM(nn.Module):
             return self.token_layer.forward(ids)
         distinct, index = torch.unique(ids.flatten(0, -2), dim=0, return_inverse=True)
         vectors: Tensor = self.token_layer(distinct)
-        return vectors[index].view(*ids.shape[:-1], -1)
+        return vectors[index].view(*ids.shape[:-1], vectors.shape[-1])
 
     def forward(self, ids: Tensor, mask: Tensor, state: BiLMState) -> BiLMOutput:
         """Compute all layers for a batch.

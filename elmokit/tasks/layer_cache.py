@@ -23,7 +23,7 @@ from torch import Tensor
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import vector_settings
-from elmokit.embedding.outputs.layout import stored_dtype
+from elmokit.embedding.outputs.layout import as_stored, stored_dtype
 from elmokit.errors import FormatError
 from elmokit.storage.progress import ProgressCallback
 from elmokit.storage.resumable import ResumableStore
@@ -75,7 +75,7 @@ class LayerCache:
             self._read_committed()
         missing = {key: sentence for key, sentence in zip(keys, sentences, strict=True) if key not in self._rows}
         computed = dict(zip(missing, self.elmo.embed(list(missing.values())), strict=True)) if missing else {}
-        return [computed[key].astype(self.dtype) if key in computed else self._stored(key) for key in keys]
+        return [as_stored(computed[key], self.dtype) if key in computed else self._stored(key) for key in keys]
 
     def batch(self, sentences: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
         """Return the padded layers of sentences: the input of a ``ScalarMix``.
@@ -120,7 +120,7 @@ class LayerCache:
                     # (layers, tokens, dim) becomes (tokens, layers, dim), so that the rows of a sentence are
                     # consecutive in the file.
                     end += layers.shape[1]
-                    rows = np.ascontiguousarray(layers.swapaxes(0, 1).astype(self.dtype))
+                    rows = np.ascontiguousarray(as_stored(layers.swapaxes(0, 1), self.dtype))
                     store.append("layers", rows)
                     store.append("crc32", np.array([zlib.crc32(rows.data)], np.uint32))
                     store.append("ends", np.array([end], np.int64))

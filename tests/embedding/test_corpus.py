@@ -5,6 +5,8 @@ import io
 import json
 import re
 from collections.abc import Callable
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -265,9 +267,26 @@ def test_a_number_that_float16_cannot_hold_is_an_error(text: Path, tmp_path: Pat
     with torch.no_grad():
         model.bilm.token_layer.projection.weight.mul_(1e6)  # type: ignore[union-attr,operator]
     elmo = Elmo(model)
-    with pytest.raises(ConfigError, match=r"beyond 65,504, the largest of float16\. Pass --dtype float32"):
+    with pytest.raises(ConfigError, match=r"beyond 65,504, the largest of float16\. Choose float32"):
         embed_file(elmo, text, tmp_path / "out.hdf5", dtype="float16")
     embed_file(elmo, text, tmp_path / "out.hdf5", overwrite=True)
+
+
+@pytest.mark.parametrize("layers", [np.int64(1), [np.int64(0), np.int32(2)], range(2)], ids=repr)
+def test_layers_can_be_numbers_of_numpy(elmo: Elmo, text: Path, tmp_path: Path, layers: Any) -> None:
+    embed_file(elmo, text, tmp_path / "out.npz", layers=layers)
+    with np.load(tmp_path / "out.npz") as file:
+        assert file["vectors"].shape[1:-1] == np.shape(layers)
+
+
+@pytest.mark.parametrize("tokenize", [str.split, partial(str.split, sep=" "), methodcaller("split")], ids=repr)
+def test_anything_that_splits_a_line_can_be_called(elmo: Elmo, tmp_path: Path, tokenize: Any) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat\nthe dog\n")
+    embed_file(elmo, text, tmp_path / "plain.npz")
+    embed_file(elmo, text, tmp_path / "called.npz", tokenize=tokenize)
+    with np.load(tmp_path / "plain.npz") as plain, np.load(tmp_path / "called.npz") as called:
+        np.testing.assert_array_equal(called["vectors"], plain["vectors"])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int8", "FLOAT16", "foo", None, bool], ids=str)

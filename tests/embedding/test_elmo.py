@@ -285,6 +285,11 @@ def test_tokens_that_are_announced_as_raw_text_are_refused(model: PretrainedBiLM
         Elmo(model).embed([["The", "cat"]], tokenize=True)  # type: ignore[call-overload]
 
 
+def test_what_is_no_raw_text_is_refused(model: PretrainedBiLM) -> None:
+    with pytest.raises(TextError, match="Expected a raw text, or several, but got None"):
+        Elmo(model).embed(None, tokenize=True)  # type: ignore[call-overload]
+
+
 def test_layers_can_be_an_array(model: PretrainedBiLM) -> None:
     elmo, sentences = Elmo(model), [["the", "cat"]]
     (expected,), (vectors,) = (elmo.embed(sentences, layers=layers) for layers in ([0, 2], np.array([0, 2])))

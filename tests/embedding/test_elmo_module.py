@@ -78,6 +78,11 @@ def test_layer_norm_of_a_batch_without_tokens_is_finite() -> None:
     assert ScalarMix(3, layer_norm=True)(torch.ones(3, 1, 2, 4), torch.zeros(1, 2, dtype=torch.bool)).isfinite().all()
 
 
+def test_a_batch_without_sentences_has_no_vectors() -> None:
+    elmo = ElmoModule(random_model())
+    assert elmo(elmo.ids([])).mixes[0].shape == (0, 0, 64)
+
+
 def test_boundaries_are_kept_on_request() -> None:
     model = random_model()
     ids = ElmoModule(model).ids([["the", "cat"], ["dog"]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,13 @@ def test_mapped_words_that_are_kept_change_no_bit_and_follow_the_map_and_the_mod
     elmo.model.vocabulary = Vocabulary([*words[:3], *reversed(words[3:])])  # "cat" has the row of another word
     fresh = SentenceEmbedder(elmo, linear_map=elmo.model.sentence_head)
     np.testing.assert_array_equal(embedder.embed([["cat"]]), fresh.embed([["cat"]]))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "sif", "whitened", "trained"])
+def test_a_pickled_embedder_computes_the_same(pooling: Any) -> None:
+    embedder = SentenceEmbedder.by_name(Elmo.from_pretrained(), pooling)
+    copy = pickle.loads(pickle.dumps(embedder))
+    np.testing.assert_array_equal(copy.embed(SENTENCES), embedder.embed(SENTENCES))
 
 
 def test_layer_0_keeps_half_of_its_dimensions_because_its_halves_are_equal(elmo: Elmo) -> None:

@@ -19,6 +19,7 @@ from elmokit.formats import folder as folder_module
 from elmokit.formats.folder import load_folder, read_card, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
+from elmokit.formats.save import save_model
 from elmokit.lm.language_model import LanguageModel
 from elmokit.text.lexicon import Lexicon, Marks
 from tests.conftest import WORDS, random_model
@@ -242,3 +243,8 @@ def test_a_write_that_fails_is_an_output_error_and_leaves_nothing(
     with pytest.raises(OutputError, match="No space left on device"):
         save_folder(model, tmp_path / "model")
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_model_is_refused_with_what_to_pass(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Expected a model as open_model returns it, but got one of type Elmo"):
+        save_model(Elmo(random_model()), tmp_path / "model")  # type: ignore[arg-type]

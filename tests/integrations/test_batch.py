@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from elmokit import SentenceEmbedder, SentencePooling
 from elmokit.embedding.elmo import Elmo
@@ -52,6 +53,23 @@ def test_a_dict_of_columns_gets_columns_of_vectors(model: str) -> None:
     assert Embed(model, layers="top", dtype="float16")(batch)["vectors"][0].dtype == np.float16
     pooled = Embed(model, pooling="mean", layers="all")(batch)["vector"]
     assert_equal(pooled, SentenceEmbedder(Elmo(random_model()), SentencePooling("mean", "all")).embed(SENTENCES))
+
+
+def test_a_number_that_float16_cannot_hold_is_an_error(tmp_path: Path) -> None:
+    large = random_model()
+    with torch.no_grad():
+        large.bilm.token_layer.projection.weight.mul_(1e6)  # type: ignore[union-attr,operator]
+    save_model(large, tmp_path / "model")
+    for pooling in (None, "mean"):
+        with pytest.raises(ConfigError, match="beyond 65,504, the largest of float16"):
+            Embed(str(tmp_path / "model"), layers=0, pooling=pooling, dtype="float16")({"text": TEXTS})
+
+
+def test_a_table_without_rows_gets_columns_without_rows(model: str) -> None:
+    pa = pytest.importorskip("pyarrow")
+    table = Embed(model)(pa.table({"text": pa.array([], pa.string())}))
+    assert (table.column_names, table.num_rows) == (["text", "layer_0", "layer_1", "layer_2"], 0)
+    assert table.schema == Embed(model)(pa.table({"text": TEXTS})).schema
 
 
 def test_a_missing_column_or_text_is_an_error(model: str) -> None:

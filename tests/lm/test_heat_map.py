@@ -65,6 +65,10 @@ def test_a_terminal_shows_the_same_as_a_table() -> None:
     assert f"{shown.surprisal.nats[1, 2]:.2f}" in second
 
 
+def test_a_sentence_without_tokens_is_an_empty_table() -> None:
+    assert str(elmokit.show([], LanguageModel(random_model()))).split() == ["token", "forward", "backward", "expected"]
+
+
 def test_a_text_is_split_into_tokens() -> None:
     pytest.importorskip("nltk")
     shown = elmokit.show("The cat sat.", LanguageModel(random_model()))

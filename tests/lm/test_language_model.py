@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -182,15 +183,17 @@ def test_substitutes_do_not_depend_on_the_word_itself(model: PretrainedBiLM) -> 
     ("position", "settings", "message"),
     [
         (3, {}, "the sentence has 3 tokens"),
+        (1.0, {}, "position is 1.0; it must be the index of a token"),
+        (True, {}, "position is True; it must be the index of a token"),
         (0, {"direction": "left"}, "expected 'forward', 'backward' or 'both'"),
         (0, {"n": 0}, "at least 1 word"),
     ],
 )
 def test_invalid_positions_and_directions_are_refused(
-    model: PretrainedBiLM, position: int, settings: dict[str, object], message: str
+    model: PretrainedBiLM, position: Any, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        LanguageModel(model).substitutes(["the", "cat", "sat"], position, **settings)  # type: ignore[arg-type]
+        LanguageModel(model).substitutes(["the", "cat", "sat"], position, **settings)
 
 
 def test_minimal_pairs_compare_whole_sentences(model: PretrainedBiLM) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from elmokit import Elmo
 from elmokit.embedding.fingerprint import fingerprint
-from elmokit.errors import FormatError, OutputError
+from elmokit.errors import ConfigError, FormatError, OutputError
 from elmokit.formats.save import save_model
 from elmokit.network.scalar_mix import ScalarMix
 from elmokit.storage.resumable import ResumableStore
@@ -48,6 +48,16 @@ def test_layers_are_the_embedder_s_to_the_stored_precision(elmo: Elmo, tmp_path:
             tolerance = 1e-5 if dtype == "float32" else 2e-3
             np.testing.assert_allclose(stored, plain, atol=tolerance, rtol=tolerance)
             np.testing.assert_allclose(before, stored, atol=tolerance, rtol=tolerance)
+
+
+def test_a_number_that_float16_cannot_hold_is_an_error(tmp_path: Path) -> None:
+    model = random_model()
+    with torch.no_grad():
+        model.bilm.token_layer.projection.weight.mul_(1e6)  # type: ignore[union-attr,operator]
+    cache = LayerCache(tmp_path, Elmo(model), "float16")
+    for read in (cache.layers, cache.fill):
+        with pytest.raises(ConfigError, match="beyond 65,504, the largest of float16"):
+            read(SENTENCES)
 
 
 def test_a_batch_is_what_a_mix_takes(elmo: Elmo, tmp_path: Path) -> None:
