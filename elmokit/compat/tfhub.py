@@ -29,7 +29,7 @@ from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.formats.fetch import is_url, normalize_url, url_file_name
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
-from elmokit.formats.tf_hub import MIX
+from elmokit.formats.tf_hub import stored_mix
 from elmokit.formats.tf_hub_address import archive_url, cached_module, elmo_version, is_hub_address
 from elmokit.network.bilm import BiLMState
 from elmokit.network.scalar_mix import ScalarMix
@@ -89,10 +89,11 @@ class Module(nn.Module):
         self.elmo = ElmoModule(model, start=start)
         self.mix.requires_grad_(trainable)
         self.elmo.bilm.directions.requires_grad_(trainable_lstm)
-        if MIX in model.card:
+        if (mix := stored_mix(model)) is not None:
+            weights, gamma = mix
             with torch.no_grad():
-                self.mix.weight.copy_(torch.tensor(model.card[MIX]["weights"]))
-                self.mix.gamma.copy_(torch.tensor(model.card[MIX]["gamma"]))
+                self.mix.weight.copy_(torch.tensor(weights))
+                self.mix.gamma.copy_(torch.tensor(gamma))
         self._carried: BiLMState | None = None
 
     @property

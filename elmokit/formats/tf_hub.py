@@ -22,6 +22,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from elmokit.engine.config import Shape, tensor_shapes
 from elmokit.engine.state import Floats
 from elmokit.errors import FormatError, TensorMismatchError
@@ -95,6 +97,30 @@ class TFHub(Format):
         if skipped := sorted(set(bundle.entries) - used):
             card["skipped"] = skipped
         return with_words(PretrainedBiLM(Weights(config, arrays), self.name, source=path, card=card), words)
+
+
+def stored_mix(model: PretrainedBiLM) -> tuple[list[float], float] | None:
+    """Return the raw weights and gamma of the mix in a model's card; None without one.
+
+    Raises:
+        FormatError: The card has something else under this key, or weights for another number of layers.
+    """
+    mix = model.card.get(MIX)
+    if mix is None:
+        return None
+    n_layers = model.config.n_layers + 1
+    try:
+        with np.errstate(over="ignore"):
+            numbers = np.array([*mix["weights"], mix["gamma"]], np.float32)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        numbers = np.zeros(0, np.float32)
+    if numbers.shape != (n_layers + 1,) or not np.isfinite(numbers).all():
+        raise FormatError(
+            f"{model.source}: the model's card has no valid {MIX!r}. Expected 'weights', a list of {n_layers} numbers, "
+            "and 'gamma', a number. Correct it in config.json, or remove it."
+        )
+    *weights, gamma = numbers.tolist()
+    return weights, gamma
 
 
 def _published_names(bundle: TensorBundle, folder: Path) -> dict[str, str]:

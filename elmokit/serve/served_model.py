@@ -17,7 +17,7 @@ from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.evaluation.occurrences import OccurrenceIndex, build_index
 from elmokit.formats.folder import DEFAULT_MODEL
 from elmokit.formats.model import describe
-from elmokit.formats.tf_hub import MIX
+from elmokit.formats.tf_hub import stored_mix
 from elmokit.lm.substitutes import Direction, Query, Substitute, expected_words
 from elmokit.lm.surprisal import Surprisal, softmax_and_vocabulary, surprisals
 from elmokit.serve.config import Pooling, ServeConfig
@@ -38,9 +38,10 @@ class ServedModel:
         self.name = config.name or elmo.model.source_name or DEFAULT_MODEL
         self.tokenize = get_tokenizer("treebank" if config.tokenize else "spaces")
         self.embedder, self.pooling = _sentence_embedder(elmo, config.pooling)
-        if self.mix is not None:
-            mix = elmo.model.card[MIX]
-            elmo.mix = FixedMix(mix["weights"], mix["gamma"])
+        self.mix: dict[str, Any] | None = None
+        if (stored := stored_mix(elmo.model)) is not None:
+            elmo.mix = mix = FixedMix(*stored)
+            self.mix = {"weights": mix.weights.tolist(), "gamma": float(mix.gamma)}
         if config.index is None:
             self.index = build_index(elmo, lambda: (sentence.split() for sentence in SENTENCES), folder / "index")
             self.index_name = EXAMPLES
@@ -68,16 +69,6 @@ class ServedModel:
         except ModelNotFoundError:
             return False
         return True
-
-    @property
-    def mix(self) -> dict[str, Any] | None:
-        """The weights and gamma of the scalar mix that came with the model, or None."""
-        mix = self.elmo.model.card.get(MIX)
-        if not isinstance(mix, dict):
-            return None
-        raw = np.asarray(mix["weights"], np.float64)
-        weights = np.exp(raw - raw.max())
-        return {"weights": (weights / weights.sum()).tolist(), "gamma": float(mix["gamma"])}
 
     def facts(self) -> dict[str, Any]:
         """Describe the model for ``GET /v1/models``."""

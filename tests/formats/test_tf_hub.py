@@ -15,6 +15,7 @@ from elmokit.formats import bilm_tf
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
+from elmokit.formats.tf_hub import MIX, stored_mix
 from tests.conftest import random_model
 from tests.helpers.tf_hub_files import pack_module, write_module
 from tests.helpers.tf_names import module_tensors
@@ -130,3 +131,24 @@ def test_a_module_embeds_and_its_mix_outlives_conversion(tmp_path: Path) -> None
     for other in (opened, converted):
         assert_same(other, model)
         np.testing.assert_allclose(Elmo(other, start="zero").embed(sentences)[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        {"weights": [0.0, 1.0], "gamma": 1.0},
+        {"weights": [[0.0, 1.0, 2.0]], "gamma": 1.0},
+        {"weights": [0.0, 1.0, 1e300], "gamma": 1.0},
+        {"weights": [0.0, 1.0, 2.0], "gamma": "one"},
+        {"weights": 3, "gamma": 1.0},
+        {"gamma": 1.0},
+        [0.0, 1.0, 2.0, 1.0],
+        "mean",
+    ],
+    ids=str,
+)
+def test_a_mix_in_a_card_that_does_not_fit_the_model_is_refused(mix: Any) -> None:
+    model = random_model()
+    model.card[MIX] = mix
+    with pytest.raises(FormatError, match=r"card has no valid 'mix'\. Expected 'weights', a list of 3 numbers"):
+        stored_mix(model)
