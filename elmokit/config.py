@@ -181,6 +181,11 @@ def decode_json(text: str) -> Any:
     return content
 
 
+def encode_json(content: Any, indent: int | None = 2) -> str:
+    """Format as JSON what people may read; a byte of a file name that is not UTF-8 becomes a question mark."""
+    return json.dumps(content, indent=indent, ensure_ascii=False).encode("utf-8", "replace").decode("utf-8") + "\n"
+
+
 def parse_count(text: str) -> int:
     """Parse a whole number, such as ``2000``, ``2K`` or ``1M``. A ``ValueError`` means that it is not one."""
     unit = COUNT_UNITS.get(text[-1:].upper(), 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator
@@ -19,7 +18,9 @@ VERSION_MESSAGE = "%(prog)s %(version)s"
 
 def echo_json(facts: Any) -> None:
     """Print facts as JSON."""
-    click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+    from elmokit.config import encode_json
+
+    click.echo(encode_json(facts), nl=False)
 
 
 def print_note(message: str) -> None:

@@ -7,7 +7,6 @@ the vectors of new words from their characters.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from elmokit.config import read_json
+from elmokit.config import encode_json, read_json
 from elmokit.embedding.sentence_vectors import SentenceEmbedder, words_only
 from elmokit.errors import ConfigError, ModelError, OutputError, TextError
 from elmokit.storage.atomic import atomic_write, check_output_path
@@ -123,7 +122,7 @@ def export_static(
             ("config.json", config),
             ("modules.json", modules),
         ):
-            (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
+            (folder / name).write_text(encode_json(content, indent=1), encoding="utf-8")
     return directory
 
 

@@ -21,6 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from elmokit.config import encode_json
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import RESTORE, prediction_settings
 from elmokit.engine.threads import n_threads
@@ -103,7 +104,9 @@ def evaluate_all(
     if folder == report:
         raise OutputError(f"The report {report} needs an extension, such as {report}.md.")
     check_output_path(report, overwrite)
-    check_output_path(folder, overwrite, folder=True, parts=["*.png", "*.svg", FACTS])
+    work = report.with_name(f"{report.name}.partial")
+    pictured = work / "pictured"  # exists once an interrupted run has written its figures, but not its report
+    check_output_path(folder, overwrite or pictured.exists(), folder=True, parts=["*.png", "*.svg", FACTS])
 
     model = open_model(source, options=options)
     evaluations = {name: load_evaluation(name) for name in EVALUATIONS if not only or name in only}
@@ -125,7 +128,6 @@ def evaluate_all(
         # After "sections", so that an error names other sections first: they always have other files.
         "the content of the data": _digest(inputs.values(), data),
     }
-    work = report.with_name(f"{report.name}.partial")
     with PartResults(work / "results", settings, RESTORE, overwrite=overwrite) as parts:
         run = EvaluationRun(Elmo(model), work, parts, progress)
         sections = {}
@@ -137,11 +139,12 @@ def evaluate_all(
             sections[name] = Section(**parts.compute(title, compute))
         facts = {name: section.facts for name, section in sections.items()}
         model_name = str(source or DEFAULT_MODEL)
-        with atomic_write(folder, overwrite, folder=True) as temporary:
+        with atomic_write(folder, overwrite or pictured.exists(), folder=True) as temporary:
             if (work / "figures").is_dir():
                 for path in sorted((work / "figures").iterdir()):
                     shutil.copyfile(path, temporary / path.name)
-            (temporary / FACTS).write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            (temporary / FACTS).write_text(encode_json(facts), encoding="utf-8")
+        pictured.touch()
         with atomic_write(report, overwrite) as temporary:
             text = _markdown(model_name, describe(model), sections, left_out, report, only)
             temporary.write_text(text, encoding="utf-8", newline="\n")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.client
-import json
 import re
 import shutil
 import socket
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import SplitResult, quote, unquote, urldefrag, urljoin, urlsplit
 
-from elmokit.config import read_json
+from elmokit.config import encode_json, read_json
 from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelError, ModelNotFoundError, OutputError
 from elmokit.formats.format import model_files
 from elmokit.storage.atomic import atomic_write
@@ -236,7 +235,7 @@ def _download_to(url: str, path: Path, record: Path, expected: str | None) -> No
                 )
             note = {"address": url, "sha256": sha256, "n_bytes": temporary.stat().st_size}
         with atomic_write(record, overwrite=True) as new_record:
-            new_record.write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
+            new_record.write_text(encode_json(note), encoding="utf-8")
     except OutputError as error:
         raise OutputError(f"{error} Set ELMOKIT_CACHE to have the cache elsewhere.") from None
 

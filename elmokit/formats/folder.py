@@ -18,7 +18,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from elmokit.config import from_dict, read_json, to_dict
+from elmokit.config import encode_json, from_dict, read_json, to_dict
 from elmokit.engine.config import BiLMConfig, Shape, tensor_shapes
 from elmokit.engine.precision import Precision
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
@@ -135,7 +134,7 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
     if model.start_state is not None:
         arrays |= {_WARM + name: array for name, array in model.start_state._asdict().items()}
     with atomic_write(path, overwrite, folder=True) as folder:
-        (folder / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        (folder / "config.json").write_text(encode_json(config), encoding="utf-8")
         _save_stored(arrays, folder / "model.safetensors", storage)
         if model.softmax is not None:
             _save_stored(model.softmax.arrays, folder / "softmax.safetensors", storage)
@@ -150,8 +149,8 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
         if model.vocabulary is not None:
             (folder / "vocab.txt").write_text(model.vocabulary.to_text(), encoding="utf-8", newline="\n")
         if model.lexicon is not None:
-            lexicon = json.dumps(to_dict(model.lexicon), indent=0, ensure_ascii=False)
-            (folder / "lexicon.json").write_text(lexicon + "\n", encoding="utf-8", newline="\n")
+            lexicon = encode_json(to_dict(model.lexicon), indent=0)
+            (folder / "lexicon.json").write_text(lexicon, encoding="utf-8", newline="\n")
 
 
 def load_folder(path: str | Path) -> PretrainedBiLM:

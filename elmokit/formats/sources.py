@@ -9,7 +9,7 @@ import contextlib
 import difflib
 from pathlib import Path
 
-from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelNotFoundError
+from elmokit.errors import ConfigError, MissingExtraError, ModelError, ModelNotFoundError, TextError
 from elmokit.formats import published
 from elmokit.formats.fetch import (
     HUB_PREFIX,
@@ -123,7 +123,7 @@ def _open_published(
             continue
         try:
             opened = open_path(path, own_options, listed)
-        except (FormatError, ModelNotFoundError) as error:
+        except (ModelError, TextError) as error:
             failures.append(f"{location.weights}: {error} (Delete {path.parent} to download it again.)")
             continue
         opened.card = {"name": model.name, "about": model.about, "from": location.weights, **opened.card}

@@ -7,14 +7,13 @@ pads and keeps track of character offsets. Only the rules that split a text into
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from elmokit.config import from_dict, read_json, to_dict
+from elmokit.config import encode_json, from_dict, read_json, to_dict
 from elmokit.errors import ConfigError, needs_extra
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
@@ -405,5 +404,5 @@ def _write_words(
     listed.write_text(words.to_text(), encoding="utf-8", newline="\n")
     if lexicon is None:
         return listed, None
-    table.write_text(json.dumps(to_dict(lexicon), ensure_ascii=False), encoding="utf-8")
+    table.write_text(encode_json(to_dict(lexicon), indent=None), encoding="utf-8")
     return listed, table

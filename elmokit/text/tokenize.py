@@ -55,7 +55,9 @@ def tokenize(text: str, language: str = ENGLISH) -> list[list[str]]:
     if not isinstance(text, str):
         raise TextError(f"Expected raw text as one string, but got {type(text).__name__}.")
     split, check = text_splitter(language), SegmentationCheck("the text", is_split=True)
-    sentences = [sentence for line in text.splitlines() for sentence in split(line)]
+    # The lines of a text file: splitlines() would also split at form feeds, U+2028 and others.
+    lines = text.replace("\r", "\n").split("\n")
+    sentences = [sentence for line in lines for sentence in split(line)]
     for sentence in sentences:
         check(sentence)
     return sentences

@@ -11,7 +11,7 @@ from typing import Any
 
 from elmokit.config import to_dict
 from elmokit.embedding.fingerprint import fingerprint
-from elmokit.errors import ConfigError, TrainingError
+from elmokit.errors import ConfigError, TextError, TrainingError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.storage.text_files import TextPaths, find_text_files, path_list
 from elmokit.text.vocabulary import Vocabulary
@@ -43,8 +43,8 @@ def merge_data(
         vocabulary, max_words = data.vocabulary, data.max_words
     data = dataclasses.replace(
         data,
-        texts=tuple(map(str, path_list(texts))) or data.texts,
-        held_out=tuple(map(str, path_list(held_out))) or data.held_out,
+        texts=_names(texts) or data.texts,
+        held_out=_names(held_out) or data.held_out,
         held_out_sentences=data.held_out_sentences if held_out_sentences is None else held_out_sentences,
         max_words=data.max_words if max_words is None else max_words,
     )
@@ -59,6 +59,17 @@ def merge_data(
     if vocabulary is not None and not isinstance(vocabulary, Vocabulary):
         vocabulary = Vocabulary.from_file(Path(vocabulary))
     return data, vocabulary
+
+
+def _names(texts: TextPaths) -> tuple[str, ...]:
+    """Return the names of texts, by which a run finds them again."""
+    names = tuple(map(str, path_list(texts)))
+    for name in names:
+        try:
+            name.encode("utf-8")
+        except UnicodeEncodeError:
+            raise TextError(f"The name {name!r} is not UTF-8, so a run cannot record it. Rename the file.") from None
+    return names
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import os
+import sys
 from pathlib import Path
 
 import h5py
@@ -160,6 +162,14 @@ def test_whiten_stores_a_whitening_of_sentence_vectors(shell: Shell, folder: Pat
     assert SentenceEmbedder.from_pretrained("whitened").linear_map is not None
     ran = shell("convert", "whitened", "plain.hdf5")
     assert "Not saved (.hdf5 files cannot hold it): softmax, vocabulary, initial state, whitening" in ran.err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other file systems have no such names")
+def test_a_card_names_a_text_whose_name_is_not_utf_8(shell: Shell, folder: Path) -> None:
+    text = Path(os.fsdecode(b"caf\xe9.txt"))
+    text.write_text("the cat sat .\nthe dog ran .\na mat\n", encoding="utf-8")
+    assert shell("convert", "model", "whitened", "--whiten", str(text)).code == 0
+    assert "caf?.txt" in open_model("whitened").card["whitening"]
 
 
 def test_onnx_is_written_as_such(shell: Shell) -> None:

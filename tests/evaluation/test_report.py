@@ -10,6 +10,7 @@ import pytest
 
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.evaluation import report
+from elmokit.evaluation import report as report_module
 from elmokit.evaluation.report import evaluate_all, evaluate_one
 from elmokit.evaluation.table import EVALUATIONS
 from elmokit.formats.save import save_model
@@ -132,6 +133,25 @@ def test_a_partial_report_of_other_data_is_refused(data: Path, tmp_path: Path) -
     (data / "lm-news" / "test.txt").write_text("the dog .\n")
     with pytest.raises(OutputError, match="was created with the content of the data"):
         evaluate_all(tmp_path / "model", data, tmp_path / "report.md")
+
+
+def test_a_report_that_was_interrupted_after_its_figures_is_finished(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, report = tmp_path / "model", tmp_path / "report.md"
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(report_module, "_markdown", stop)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate_all(model, data, report, only=["similarity"])
+    assert (tmp_path / "report" / "results.json").is_file()
+    assert not report.exists()
+    assert evaluate_all(model, data, report, only=["similarity"]).keys() == {"similarity"}
+    assert report.is_file()
+    assert not list(tmp_path.glob("*.partial"))
 
 
 def test_one_evaluation_resumes_and_gives_what_the_report_has(data: Path, tmp_path: Path) -> None:

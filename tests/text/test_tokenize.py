@@ -122,3 +122,8 @@ def test_a_tokenization_is_chosen_by_its_name() -> None:
         get_tokenizer("blanks")  # type: ignore[arg-type]
     pytest.importorskip("nltk")
     assert get_tokenizer("treebank")("It's here.") == ["It", "'s", "here", "."]
+
+
+def test_lines_end_where_those_of_a_file_end() -> None:
+    assert elmokit.tokenize("One line\r\nTwo\rThree") == [["One", "line"], ["Two"], ["Three"]]
+    assert elmokit.tokenize("One\x0cline\u2028alone") == [["One", "line", "alone"]]

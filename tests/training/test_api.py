@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -25,7 +26,7 @@ from elmokit import (
     train,
 )
 from elmokit.embedding.start_state import calibrate_start_state
-from elmokit.errors import ConfigError, FormatError, OutputError, TrainingError, install_command
+from elmokit.errors import ConfigError, FormatError, OutputError, TextError, TrainingError, install_command
 from elmokit.formats.folder import load_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.tasks.bilm_training import copy_for_training
@@ -73,6 +74,13 @@ def weights(model: PretrainedBiLM) -> dict[str, torch.Tensor]:
 def assert_same_weights(one: PretrainedBiLM, other: PretrainedBiLM) -> None:
     for name, tensor in weights(one).items():
         assert torch.equal(tensor, weights(other)[name]), name
+
+
+def test_a_name_that_a_run_cannot_record_is_refused(corpus: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.txt")
+    for texts, held_out in ((corpus, name), (name, corpus)):
+        with pytest.raises(TextError, match=r"caf.*is not UTF-8, so a run cannot record it"):
+            train(texts, held_out=held_out, out="run", **SETTINGS)
 
 
 def test_train_returns_the_best_model_and_its_perplexity(corpus: Path) -> None:

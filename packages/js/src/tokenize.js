@@ -57,7 +57,7 @@ const SPACES = new RegExp(`[${SPACE}\\x1c-\\x1f]+`, "u");
 export function tokenize(sentence) {
   let text = replaceAll(sentence, [...STARTING_QUOTES, ...PUNCTUATION]);
   text = replaceAll(` ${text} `, [...ENDING_QUOTES, ...CONTRACTIONS]);
-  const tokens = splitAtSpaces(text);
+  const tokens = text.split(SPACES).filter(Boolean);
   // The rules write quotes as `` and ''. They get back the form that they have in the sentence.
   const quotes = /"|''/.test(sentence) ? sentence.match(/``|''|"/g).values() : null;
   let from = 0;
@@ -70,9 +70,9 @@ export function tokenize(sentence) {
   });
 }
 
-/** Split a sentence that is tokenized already, with spaces between the tokens. */
+/** Split a sentence that is tokenized already, with spaces or tabs between the tokens. Other Unicode spaces are part of their token. */
 export function splitAtSpaces(text) {
-  return text.split(SPACES).filter(Boolean);
+  return text.split(/[ \t\r\n]+/).filter(Boolean);
 }
 
 const replaceAll = (text, rules) => rules.reduce((changed, [pattern, replacement]) => changed.replace(pattern, replacement), text);

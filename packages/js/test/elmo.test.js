@@ -151,7 +151,8 @@ test("another start state gives other vectors", async () => {
 
 test("tokens are those of NLTK", () => {
   for (const [text, tokens] of expected.tokens) assert.deepEqual(tokenize(text), tokens, JSON.stringify(text));
-  assert.deepEqual(splitAtSpaces(" A\tbank .\n"), ["A", "bank", "."]);
+  assert.deepEqual(splitAtSpaces(" A\tbank .\r\n"), ["A", "bank", "."]);
+  assert.deepEqual(splitAtSpaces("10\u00a0km far\u3000away"), ["10\u00a0km", "far\u3000away"]);
 });
 
 test("neighbors are those of Python's index", async () => {
