@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+import click
+from click.core import ParameterSource
+
 from elmokit.cli.parameters import (
     Device,
     Language,
@@ -129,6 +132,9 @@ def embed(
         )
     if raw and (tokenize or strict):
         raise ConfigError("--raw cannot be combined with --tokenize or --strict: its rows are sentences, not lines.")
+    idle, instead = ("batch_tokens", "batch-size") if start == "stateful" else ("batch_size", "batch-tokens")
+    if click.get_current_context().get_parameter_source(idle) is ParameterSource.COMMANDLINE:
+        raise ConfigError(f"--{idle.replace('_', '-')} has no effect with --start {start}. Pass --{instead}.")
     language = raw_language(raw, language)
     if threads is not None:
         set_threads(threads)

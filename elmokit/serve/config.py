@@ -13,6 +13,7 @@ from elmokit.errors import SettingError
 Pooling = Literal["auto", "trained", "whitened", "sif", "mean"]
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#A-Z]+")
 HOST = re.compile(r"\*|\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]*]+")
 
 
@@ -37,7 +38,9 @@ class ServeConfig:
         "Server",
     )
     cors_origins: tuple[str, ...] = setting(
-        (), "Origin of a web page that browsers may send requests from, such as https://example.org.", "Server"
+        (),
+        "Origin of a web page that browsers may send requests from, such as https://example.org; * for any.",
+        "Server",
     )
     name: str | None = setting(None, "Name of the model in requests. By default, that of its file.", "Model")
     pooling: Pooling = setting(
@@ -94,6 +97,15 @@ class ServeConfig:
                 raise SettingError(
                     "allowed_hosts", f"has {name!r}. Expected a host without scheme and port, such as elmo.example.org."
                 )
+        for origin in self.cors_origins:
+            if not ORIGIN.fullmatch(origin):
+                raise SettingError(
+                    "cors_origins",
+                    f"has {origin!r}. Expected scheme and host as browsers send them, such as https://example.org, or "
+                    "* for any page.",
+                )
+        if self.name is not None and not self.name.strip():
+            raise SettingError("name", "is empty.")
         check_at_least("port", self.port, 0)
         check_at_most("port", self.port, 65_535)
         check_not_negative("batch_wait_ms", self.batch_wait_ms)

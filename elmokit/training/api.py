@@ -324,9 +324,11 @@ def _train_to_end(
         if board is not None and isinstance(progress, TrainingProgress):
             board.add(progress)
 
-    end = run_training(setup, run, report_and_log, world=world, device=device, hours_from_now=hours_from_now)
-    if board is not None:
-        board.close()
+    try:
+        end = run_training(setup, run, report_and_log, world=world, device=device, hours_from_now=hours_from_now)
+    finally:
+        if board is not None:
+            board.close()
     if not world.is_main_process:
         return TrainingResult(run.path, end, None, is_main_process=False)
     return finish_run(run, setup.config, end, report)

@@ -45,7 +45,8 @@ def write_pairs(folder: Path) -> None:
 
 
 def _embed(name: str, output: str, *flags: str) -> Command:
-    start = ("embed", "text.txt", output, "--model", "model", "--batch-tokens", "64", *flags)
+    small_batches = () if "--batch-size" in flags else ("--batch-tokens", "64")
+    start = ("embed", "text.txt", output, "--model", "model", *small_batches, *flags)
 
     def resume(folder: Path) -> tuple[str, ...]:
         # The process may have died between publishing the output and removing what is left.

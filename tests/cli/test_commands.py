@@ -18,6 +18,7 @@ from elmokit import Elmo
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
+from tests.helpers.shell import Shell
 
 
 def test_embed_writes_all_layers_of_each_line(shell) -> None:  # type: ignore[no-untyped-def]
@@ -549,3 +550,17 @@ def test_cached_token_embeddings_are_used(shell) -> None:  # type: ignore[no-unt
     with h5py.File("out.hdf5") as file:
         assert (file["0"][0, 1] == 0.5).all()
         assert not (file["0"][0, 2] == 0.5).any()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--batch-size", "64"], "--batch-size has no effect with --start warm. Pass --batch-tokens."),
+        (["--start", "stateful", "--batch-tokens", "9"], "--batch-tokens has no effect with --start stateful."),
+    ],
+)
+def test_a_size_of_batches_that_has_no_effect_is_refused(shell: Shell, flags: list[str], message: str) -> None:
+    Path("text.txt").write_text("the cat\n")
+    ran = shell("embed", "text.txt", "out.hdf5", *flags)
+    assert ran.code == 2
+    assert message in ran.err

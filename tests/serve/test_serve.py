@@ -559,6 +559,17 @@ def test_an_allowed_host_without_the_form_of_a_host_is_refused(name: str) -> Non
         ServeConfig(allowed_hosts=(name,))
 
 
+@pytest.mark.parametrize("origin", ["example.org", "https://example.org/", "https://Example.org", "foo", ""])
+def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
+    with pytest.raises(ConfigError, match="Expected scheme and host as browsers send them"):
+        ServeConfig(cors_origins=(origin,))
+
+
+def test_a_model_without_a_name_is_refused() -> None:
+    with pytest.raises(ConfigError, match="name is empty"):
+        ServeConfig(name=" ")
+
+
 def test_other_sites_may_not_use_the_server_unless_they_are_named(client: Client, model: ServedModel) -> None:
     origin = {"Origin": "https://example.org"}
     ask = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
