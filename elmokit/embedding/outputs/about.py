@@ -30,7 +30,7 @@ def read_about(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     try:
         return dict(json.loads(format_of(path).read_about(path)))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, NotImplementedError, RecursionError) as error:
         raise FormatError(
             f"{path} does not say what computed its vectors ({error}). Give a file that elmokit embed wrote."
         ) from None

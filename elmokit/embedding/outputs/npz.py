@@ -15,6 +15,7 @@ strings give every string the size of the longest, and arrays of objects are pic
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -70,10 +71,10 @@ class NumPyFormat(OutputFormat):
     def read_about(self, path: Path) -> bytes:
         """Read the array of bytes."""
         try:
-            with np.load(path) as archive:
+            with path.open("rb") as file, np.load(file) as archive:  # given a path, NumPy leaves damaged files open
                 content: bytes = archive[ABOUT].tobytes()
                 return content
-        except zipfile.BadZipFile as error:
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:  # what zipfile and NumPy raise for damaged files
             raise ValueError(error) from None
 
 

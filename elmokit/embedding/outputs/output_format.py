@@ -66,4 +66,4 @@ class OutputFormat(ABC):
 
     @abstractmethod
     def read_about(self, path: Path) -> str | bytes:
-        """Read what a file says about itself. An OSError, ValueError, KeyError or TypeError means: nothing."""
+        """Read what a file says about itself. An error that :func:`.about.read_about` expects means: nothing."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -101,6 +103,26 @@ def test_a_file_says_what_computed_it(elmo: Elmo, text: Path, tmp_path: Path, su
     assert about["model"] is None  # a model of random weights has no source
     with pytest.raises(FormatError, match="does not say what computed its vectors"):
         read_about(text)
+
+
+@pytest.mark.parametrize("suffix", [".hdf5", *SUFFIXES])
+def test_a_damaged_file_says_what_computed_it_or_nothing(elmo: Elmo, text: Path, tmp_path: Path, suffix: str) -> None:
+    output, choose = tmp_path / f"out{suffix}", Random(0)
+    embed_file(elmo, text, output, layers=0)
+    whole = output.read_bytes()
+    for number in range(60):
+        damaged = bytearray(whole[: choose.randrange(1, len(whole))] if number % 3 == 0 else whole)
+        for _ in range(3):
+            damaged[-1 - choose.randrange(min(900, len(damaged)))] = choose.randrange(256)
+        output.write_bytes(damaged)
+        with contextlib.suppress(FormatError):
+            read_about(output)
+
+
+def test_an_archive_of_a_list_in_100_000_others_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "deep.npz", elmokit=np.frombuffer(b"[" * 100_000, np.uint8))
+    with pytest.raises(FormatError, match="does not say what computed its vectors"):
+        read_about(tmp_path / "deep.npz")
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
