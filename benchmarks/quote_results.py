@@ -1,0 +1,160 @@
+"""Write the numbers of the included model's report into the pages that quote them.
+
+    elmokit evaluate all --data DATA --report results/en-mini.md
+    python benchmarks/quote_results.py [--check]
+
+A quote is a piece of a page in which ``{}`` stands for a number of ``results/en-mini/results.json``. ``--check``
+changes nothing, and fails if a page has another number; a test does the same. Numbers of other measurements, and what
+pages say about earlier models, are written by hand.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results" / "en-mini" / "results.json"
+LAYERS = ("0", "1", "2")
+SECOND_EDITION = {
+    "lm-wikipedia": "61.22 / 60.55",
+    "lm-books": "59.45 / 58.57",
+    "wikitext-2": "111.02 / 120.51",
+}
+"""Perplexities beside which a page has those of the present model."""
+TABLE_ROWS = {"0": "layer 0", "1": "layer 1", "2": "layer 2", "average": "mean of the layers"}
+PRIOR = "top layer with prior"
+SENSE_SETS, SENSE_PARTS = ("senseval2", "senseval3", "semeval2007", "all"), ("ADJ", "ADV", "NOUN", "VERB")
+
+
+class Quote(NamedTuple):
+    """A piece of a page, and the numbers in it."""
+
+    page: str
+    text: str
+    numbers: tuple[str, ...]
+
+
+def quotes(results: dict[str, Any]) -> Iterator[Quote]:
+    """Yield all quotes."""
+    perplexity = {name: numbers["perplexity"] for name, numbers in results["perplexity"].items()}
+    wikipedia, novels = (f"{perplexity[name]['geometric_mean']:.1f}" for name in ("lm-wikipedia", "lm-books"))
+    pairs = results["minimal-pairs"]["paradigms"]
+    blimp = {
+        side: f"{100 * sum(one['correct'][side] / one['n_pairs'] for one in pairs) / len(pairs):.1f}"
+        for side in ("forward", "backward", "both", "unknown words paid")
+    }
+    senses = {row["name"]: row for row in results["wsd"]["rows"]}
+    f1 = {name: f"{100 * row['scores']['all']['f1']:.1f}" for name, row in senses.items()}
+    tags, fine_tags = ({row["name"]: row for row in results["pos"][kind]["rows"]} for kind in ("upos", "xpos"))
+    accuracy = {name: f"{100 * row['accuracy']:.1f}" for name, row in tags.items()}
+    mix, fine_mix = (tuple(f"{weight:.2f}" for weight in kind["mix"]["weights"]) for kind in (tags, fine_tags))
+    similarity = {
+        (pooling["layers"], pooling["weighting"]): f"{pooling['spearman']:.3f}"
+        for pooling in results["similarity"]["sts-benchmark/dev.csv"]["poolings"]
+    }
+    whitened, trained = similarity["0", "stored whitening"], similarity["0", "stored head"]
+
+    yield Quote("README.md", "of the included model, Wikipedia | {};", (f"{float(wikipedia):.0f}",))
+    gained = "BLiMP 72.0 to {} %, parts of speech (dev) 94.5 to {} %, test perplexity of Wikipedia 60.9 to {}"
+    yield Quote("CHANGELOG.md", gained, (blimp["both"], accuracy["1"], wikipedia))
+    gained = "head: {} on the STS benchmark (dev), against\n  {} of the whitening"
+    yield Quote("CHANGELOG.md", gained, (trained, whitened))
+    yield Quote("docs/explanation/layers.md", "rises from {} to {}, where", (f1["2"], f1[PRIOR]))
+    layers_sif = tuple(similarity[layer, "sif"] for layer in LAYERS)
+    yield Quote("docs/explanation/layers.md", "{} against {} and {}, in", layers_sif)
+    page = "docs/how-to/compare-sentences.md"
+    yield Quote(page, "| layer 0 | {} | {} | {} |", (similarity["0", "mean"], similarity["0", "sif"], whitened))
+    yield Quote(page, "layer 0 has {} (dev).", (trained,))
+    yield Quote(page, "(its training set was used) | {} | {} |", (whitened, trained))
+    page = "elmokit/serve/page/measured.js"
+    yield Quote(page, "senses: { layers: [{}, {}, {}]", tuple(f1[layer] for layer in LAYERS))
+    most_frequent = f"{100 * results['pos']['upos']['most_frequent_tag']:.1f}"
+    measured = (*(accuracy[layer] for layer in LAYERS), most_frequent, *mix)
+    yield Quote(page, "tags: { layers: [{}, {}, {}], baseline: {}, mix: [{}, {}, {}]", measured)
+
+    page = "results/README.md"
+    yield Quote(page, "BLiMP {} % with some 80 M words", (blimp["both"],))
+    both_sides = [
+        f"{perplexity[name][side]:.1f}" for name in ("lm-wikipedia", "lm-books") for side in ("forward", "backward")
+    ]
+    yield Quote(page, "Wikipedia {} / {}, novels {} / {}", tuple(both_sides))
+    summary = (
+        "test perplexity {} (Wikipedia) and {} (novels), BLiMP {} %, parts of speech (dev) {} %, word senses {} F1, "
+    )
+    summary += "STS (dev) {}, with its head {};"
+    yield Quote(page, summary, (wikipedia, novels, blimp["both"], accuracy["1"], f1["2"], whitened, trained))
+    yield Quote(page, "layer 0 {} %, layer 1 {} %, layer 2 {} %;", tuple(accuracy[layer] for layer in LAYERS))
+    yield Quote(page, "word senses: {}, {} and {} F1", tuple(f1[layer] for layer in LAYERS))
+    sentence_vectors = "whitened: {}, trained on pairs {} (Spearman, STS benchmark, dev); plain mean of all layers {};"
+    yield Quote(page, sentence_vectors, (whitened, trained, similarity["average", "mean"]))
+    for side, name in (("forward", "forward"), ("backward", "backward"), ("both", "both directions summed")):
+        line = f"`en-mini`, {name} | 80 M | `elmokit evaluate minimal-pairs` | 67,000 | | {{}} |"
+        yield Quote("results/babylm.md", line, (blimp[side],))
+    for corpus, before in SECOND_EDITION.items():
+        numbers = tuple(f"{perplexity[corpus][side]:.2f}" for side in ("forward", "backward"))
+        yield Quote("results/language-models.md", f"| {before} | {{}} / {{}} |\n", numbers)
+
+    page = "results/probes.md"
+    for row, name in TABLE_ROWS.items():
+        yield Quote(page, f"| {name} | {{}} % ± {{}} | {{}} % | {{}} |", _probe(tags[row]))
+    learned = "| learned mix (weights {}, {}, {}) | {} % ± {} | {} % | {} |"
+    yield Quote(page, learned, (*mix, *_probe(tags["mix"])))
+    fine = [f"{100 * fine_tags[name]['accuracy']:.2f}" for name in (*LAYERS, "average", "mix")]
+    sentence = "the layers {}, {}\nand {} %, their mean {} %, and the learned mix {} % (weights {}, {}, {})"
+    yield Quote(page, sentence, (*fine, *fine_mix))
+    rows = TABLE_ROWS | {PRIOR: "top layer with a prior for frequent senses, half whitened"}
+    for row, name in rows.items():
+        scores = [senses[row]["scores"][one] for one in SENSE_SETS]
+        scores += [senses[row]["parts_of_speech"][one] for one in SENSE_PARTS]
+        numbers = tuple(f"{100 * score['f1']:.1f}" for score in scores)
+        yield Quote(page, f"| {name} | {' | '.join(['{}'] * len(numbers))} |\n", numbers)
+    for effect in results["reading-times"]["effects"]:
+        if effect["name"] in ("forward", "backward"):
+            n_better = str(sum(gain > 0 for gain in effect["gain_by_story"]))
+            gain, error = (f"{1000 * effect[key]:.2f}" for key in ("gain", "standard_error"))
+            slopes = [f"{slope:.2f}" for slope in effect["milliseconds_per_nat"]]
+            line = f"| {effect['name']} | {{}} ± {{}} | {{}} of 10 | {{}} | {{}} | {{}} |"
+            yield Quote("results/reading-times.md", line, (gain, error, n_better, *slopes))
+
+
+def _probe(row: dict[str, Any]) -> tuple[str, ...]:
+    control = sum(row["controls"]) / len(row["controls"])
+    return tuple(f"{100 * number:.2f}" for number in (row["accuracy"], row["deviation"], control, row["selectivity"]))
+
+
+def apply(quote: Quote, text: str) -> str:
+    """Return the text of a page with the present numbers of a quote."""
+    found = list(re.finditer(re.escape(quote.text).replace(r"\{\}", r"([-\d.]+)"), text))
+    if len(found) != 1:
+        raise SystemExit(f"{quote.page} has {len(found)} quotes of the form {quote.text!r}; expected one.")
+    (match,) = found
+    for group in range(len(quote.numbers), 0, -1):
+        start, stop = match.span(group)
+        text = text[:start] + quote.numbers[group - 1] + text[stop:]
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if a page has another number")
+    args = parser.parse_args()
+    stale = []
+    for quote in quotes(json.loads(RESULTS.read_text(encoding="utf-8"))):
+        page = ROOT / quote.page
+        before = page.read_text(encoding="utf-8")
+        after = apply(quote, before)
+        if after != before:
+            stale.append(f"{quote.page}: {quote.text.strip()}: now {', '.join(quote.numbers)}")
+            if not args.check:
+                page.write_text(after, encoding="utf-8")
+    print("\n".join(stale))
+    if args.check and stale:
+        sys.exit("Other numbers than those of the report. Run: python benchmarks/quote_results.py")
+
+
+if __name__ == "__main__":
+    main()
