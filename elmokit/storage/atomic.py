@@ -22,7 +22,6 @@ from pathlib import Path
 from elmokit.errors import OutputError
 from elmokit.storage.lock import LOCK
 
-MAX_NAME_BYTES = 240  # systems take 255, and a temporary directory's name is ten longer
 SUFFIX_LENGTH = 8  # random characters at the end of a temporary directory's name, as tempfile.mkdtemp makes them
 
 
@@ -35,20 +34,20 @@ def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False
         _make_folder(path.parent)
         # A directory with a file of the final name, not a temporary file: libraries choose the format by the suffix,
         # and `mkstemp` would make the file readable by its owner only.
-        name = path.name if len(os.fsencode(path.name)) < MAX_NAME_BYTES else path.name[:40]
-        workspace = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=path.parent))
+        start = path.name[:40]  # says whose it is; whole names may be as long as the system takes
+        workspace = Path(tempfile.mkdtemp(prefix=f".{start}.", dir=path.parent))
     except OSError as error:
         raise OutputError(
             f"Cannot write to {path}: {error.strerror}. Choose a location that you can write to."
         ) from None
     try:
-        temporary = workspace / path.name
-        if folder:
-            temporary.mkdir()
+        # Each in a directory of its own, under its whole name, by which an old one is restored.
+        temporary, old = workspace / "new" / path.name, workspace / "old" / path.name
+        (temporary if folder else temporary.parent).mkdir(parents=True)
         yield temporary
         for written in [*temporary.rglob("*"), temporary] if folder else [temporary]:
             sync(written)
-        _move_into_place(temporary, path, workspace / "old")
+        _move_into_place(temporary, path, old)
         sync(path.parent)
     except OSError as error:
         raise OutputError(f"Writing {path} failed: {error.strerror or error}. Its old content is unchanged.") from error
@@ -61,6 +60,7 @@ def _move_into_place(temporary: Path, path: Path, old: Path) -> None:
     if not path.is_dir():
         temporary.replace(path)
         return
+    old.parent.mkdir()
     path.rename(old)
     try:
         temporary.replace(path)
@@ -97,10 +97,10 @@ def _sync(descriptor: int) -> None:
 def recover_interrupted(folder: Path) -> None:
     """Remove what killed processes left in a directory that nobody writes to, and restore what they moved away."""
     for workspace in _workspaces(folder):
-        name = workspace.name[1:].rpartition(".")[0]
-        # The process died between the two renames of `_move_into_place`: put the old directory back.
-        if (workspace / "old").exists() and not (folder / name).exists():
-            (workspace / "old").rename(folder / name)
+        # If the process died between the two renames of `_move_into_place`, put the old directory back.
+        for old in (workspace / "old").glob("*"):
+            if not (folder / old.name).exists():
+                old.rename(folder / old.name)
         shutil.rmtree(workspace)
 
 

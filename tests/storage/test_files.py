@@ -6,13 +6,14 @@ import gzip
 import io
 import lzma
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from elmokit.errors import ConfigError, MissingExtraError, OutputError, TextError
-from elmokit.storage.atomic import atomic_write, check_output_path, is_unused
+from elmokit.storage.atomic import atomic_write, check_output_path, is_unused, recover_interrupted
 from elmokit.storage.lock import LOCK, file_lock
 from elmokit.storage.text_files import (
     MAX_LINE_BYTES,
@@ -96,6 +97,25 @@ def test_an_output_can_have_the_longest_name(tmp_path: Path, name: str) -> None:
     with atomic_write(tmp_path / name) as temporary:
         temporary.write_text("content")
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_directory_with_the_longest_name_is_restored_after_a_kill(tmp_path: Path) -> None:
+    folder, script = tmp_path / ("n" * 255), tmp_path / "script.py"
+    folder.mkdir()
+    (folder / "content").write_text("old")
+    script.write_text(
+        "import os, sys, pathlib\n"
+        "from elmokit.storage.atomic import atomic_write\n"
+        "pathlib.Path.replace = lambda *_: os._exit(9)  # between the two renames\n"
+        "with atomic_write(sys.argv[1], overwrite=True, folder=True):\n"
+        "    pass\n"
+    )
+    assert subprocess.run([sys.executable, str(script), str(folder)], check=False).returncode == 9
+    script.unlink()
+    assert not folder.exists()
+    recover_interrupted(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+    assert (folder / "content").read_text() == "old"
 
 
 def test_an_existing_output_is_rejected_and_unchanged(tmp_path: Path) -> None:

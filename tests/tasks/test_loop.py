@@ -148,7 +148,8 @@ def test_a_checkpoint_is_restored_if_its_replacement_was_interrupted(tmp_path: P
     newest = Run(folder).checkpoints()[-1].path
     workspace = newest.with_name(f".{newest.name}.abcd1234")
     workspace.mkdir()
-    newest.rename(workspace / "old")
+    (workspace / "old").mkdir()
+    newest.rename(workspace / "old" / newest.name)
     (tmp_path / "run/.results.json.abcd1234").mkdir()
     reports: list[Report] = []
     train(tmp_path, progress=lambda *report: reports.append(report))
