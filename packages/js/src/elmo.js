@@ -28,7 +28,8 @@ export class Layers {
   /** Return the vector of a token in a layer: a view, not a copy. */
   vector(layer, token) {
     const [nLayers, nTokens, dim] = this.shape;
-    if (!(layer >= 0 && layer < nLayers && token >= 0 && token < nTokens)) {
+    const exists = [layer, token].every(Number.isInteger) && layer >= 0 && layer < nLayers && token >= 0 && token < nTokens;
+    if (!exists) {
       throw new RangeError(`There is no layer ${layer} of token ${token}: there are ${nLayers} layers of ${nTokens} tokens.`);
     }
     const first = (layer * nTokens + token) * dim;

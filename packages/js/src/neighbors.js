@@ -32,7 +32,7 @@ export class NeighborIndex {
   neighbors(sentence, position, { n = 5, layers, among = "any", minCount = 1 } = {}) {
     const [found] = this.elmo.embed([sentence]);
     const chosen = layers ?? this.layers.map((_, layer) => layer).slice(1);
-    const wrong = chosen.find((layer) => !(layer >= 1 && layer < this.layers.length));
+    const wrong = chosen.find((layer) => !(Number.isInteger(layer) && layer >= 1 && layer < this.layers.length));
     if (wrong !== undefined) throw new RangeError(`The index has no layer ${wrong}: it has 1 to ${this.layers.length - 1}.`);
     if (!["any", "same", "other"].includes(among)) throw new Error(`among is '${among}'. Choose 'any', 'same' or 'other'.`);
     const occurrences = chosen.map((layer) => [

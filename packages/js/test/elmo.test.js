@@ -170,6 +170,8 @@ test("neighbors are those of Python's index", async () => {
     }
   });
   assert.throws(() => index.neighbors(query, 2, { layers: [3] }), /no layer 3/);
+  assert.throws(() => index.neighbors(query, 2, { layers: [1.5] }), /no layer 1.5/);
+  assert.throws(() => index.neighbors(query, 0.5), /of token 0.5/);
 });
 
 test("a model is found by a path, a file URL and its web address", async () => {
