@@ -10,7 +10,6 @@ from __future__ import annotations
 import json as json_module
 import shlex
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +18,7 @@ import click
 from elmokit.cli.command import Flag
 from elmokit.cli.parameters import Json, Output
 from elmokit.cli.running import PROGRAM, echo_json, resumable_command
+from elmokit.version import __version__
 
 if TYPE_CHECKING:
     from elmokit.tasks.loop import TaskEvaluation
@@ -159,7 +159,7 @@ def load_config_with(path: Path, overrides: tuple[str, ...], seeds: tuple[int, .
 
 def run_facts() -> dict[str, str]:
     """Return what ``run.json`` records about the command."""
-    return {"elmokit": version(PROGRAM), "command": shlex.join([PROGRAM, *sys.argv[1:]])}
+    return {"elmokit": __version__, "command": shlex.join([PROGRAM, *sys.argv[1:]])}
 
 
 def format_coverage(table: str, coverage: Coverage) -> str:

@@ -38,6 +38,7 @@ from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.checksums import file_digest
 from elmokit.storage.part_results import PartResults
 from elmokit.storage.progress import ProgressCallback
+from elmokit.version import __version__
 
 if TYPE_CHECKING:
     import torch
@@ -262,7 +263,7 @@ def _markdown(
     threads = n_threads()
     libraries = f"NumPy {version('numpy')}" + (f", PyTorch {version('torch')}" if _has_torch() else "")
     lines += [
-        f"elmokit {version('elmokit')}, {libraries}, Python {platform.python_version()}, {processor_name()}, "
+        f"elmokit {__version__}, {libraries}, Python {platform.python_version()}, {processor_name()}, "
         f"{threads} thread{'s' * (threads != 1)}.",
         "",
     ]

@@ -29,7 +29,6 @@ import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +50,7 @@ from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import MAY_CHANGE, TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.run import Run, check_settings, write_json
+from elmokit.version import __version__
 
 SETTINGS, VOCABULARY, HELD_OUT, OLD_TEXT = "settings.json", "vocab.txt", "held-out.txt", "old-text.txt"
 CARD, INITIAL, TEACHER, INITIAL_OPTIMIZER = "card.json", "initial", "teacher", "initial-optimizer.safetensors"
@@ -242,5 +242,5 @@ def _version() -> str:
         command = ["git", "-C", str(package), "rev-parse", "--short", "HEAD"]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         if ran.returncode == 0:
-            return f"{version(PROGRAM)} at commit {ran.stdout.strip()}"
-    return version(PROGRAM)
+            return f"{__version__} at commit {ran.stdout.strip()}"
+    return __version__
