@@ -13,10 +13,9 @@ from pathlib import Path
 from xml.parsers import expat
 
 from elmokit.errors import TextError
-from elmokit.storage.text_files import read_lines, split_tokens
+from elmokit.storage.text_files import PACKED_SUFFIXES, read_lines, split_tokens
 
 DATA, GOLD = ".data.xml", ".gold.key.txt"
-PACKED = ("", ".xz", ".gz", ".zst")
 PARTS = {"1": "NOUN", "2": "VERB", "3": "ADJ", "4": "ADV", "5": "ADJ"}
 """The digit after ``%`` in a WordNet sense key, which is the part of speech. 5 is a satellite adjective."""
 
@@ -63,7 +62,7 @@ def find_sense_set(path: str | Path) -> SenseSet:
     path = Path(path)
     data = path
     if path.is_dir():
-        files = sorted(file for end in PACKED for file in path.glob(f"*{DATA}{end}"))
+        files = sorted(file for end in ("", *PACKED_SUFFIXES) for file in path.glob(f"*{DATA}{end}"))
         if len(files) != 1:
             raise TextError(f"{path} contains {len(files)} files *{DATA}. Give the file itself.")
         data = files[0]
@@ -72,7 +71,7 @@ def find_sense_set(path: str | Path) -> SenseSet:
     stem, mark, _ = data.name.rpartition(DATA)
     if not mark:
         raise TextError(f"{data} is not a *{DATA} file, from whose name that of the gold keys (*{GOLD}) is derived.")
-    for end in PACKED:
+    for end in ("", *PACKED_SUFFIXES):
         if (gold := data.with_name(stem + GOLD + end)).is_file():
             return SenseSet(stem, data, gold)
     raise TextError(f"{data} has no gold keys next to it: expected {data.with_name(stem + GOLD)}.")

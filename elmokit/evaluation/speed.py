@@ -38,10 +38,10 @@ from elmokit.engine.precision import PRECISIONS, REQUESTS, VARIABLE, BackendRequ
 from elmokit.engine.threads import n_threads
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.storage.progress import ProgressCallback
+from elmokit.text.batching import N_BOUNDARIES
 
 N_ROWS = (1, 16, 64)
 SENTENCE_TOKENS = 20
-N_BOUNDARIES = 2  # positions of the network that are not tokens
 MEASURE_SECONDS = 0.7
 CHUNK_ROWS = 256  # rows whose input products are computed together, as in lstm.c
 # Of products on the way to a model: of a chunk, of a step, and of a size that libraries are tuned for.

@@ -21,7 +21,8 @@ from elmokit.storage.segmentation import SegmentationCheck
 TextPaths = str | Path | Iterable[str | Path]
 """A text file, a directory or a glob pattern, or several of them."""
 STDIN = "-"
-TEXT_SUFFIXES = tuple(f".txt{packed}" for packed in ("", ".gz", ".xz", ".zst"))
+PACKED_SUFFIXES = (".gz", ".xz", ".zst")
+TEXT_SUFFIXES = tuple(f".txt{packed}" for packed in ("", *PACKED_SUFFIXES))
 """The files that are taken from a directory. A file given by name, or matched by a pattern, can have any name."""
 
 MAX_LINE_BYTES = 1 << 24
@@ -291,7 +292,7 @@ def _named(path: str | Path) -> str:
     if str(path) == STDIN:
         return ""
     path = Path(path)
-    if path.suffix in (".gz", ".xz", ".zst"):
+    if path.suffix in PACKED_SUFFIXES:
         path = path.with_suffix("")
     return f"{shlex.quote(str(path))} > {shlex.quote(f'{path.stem}-utf8{path.suffix}')}"
 
