@@ -84,8 +84,8 @@ def quotes(results: dict[str, Any]) -> Iterator[Quote]:
     yield Quote(page, "Wikipedia {} / {}, novels {} / {}", tuple(both_sides))
     summary = (
         "test perplexity {} (Wikipedia) and {} (novels), BLiMP {} %, parts of speech (dev) {} %, word senses {} F1, "
+        "STS (dev) {}, with its head {};"
     )
-    summary += "STS (dev) {}, with its head {};"
     yield Quote(page, summary, (wikipedia, novels, blimp["both"], accuracy["1"], f1["2"], whitened, trained))
     yield Quote(page, "layer 0 {} %, layer 1 {} %, layer 2 {} %;", tuple(accuracy[layer] for layer in LAYERS))
     yield Quote(page, "word senses: {}, {} and {} F1", tuple(f1[layer] for layer in LAYERS))
@@ -130,7 +130,7 @@ def apply(quote: Quote, text: str) -> str:
     """Return the text of a page with the present numbers of a quote."""
     found = list(re.finditer(re.escape(quote.text).replace(r"\{\}", r"([-\d.]+)"), text))
     if len(found) != 1:
-        raise SystemExit(f"{quote.page} has {len(found)} quotes of the form {quote.text!r}; expected one.")
+        sys.exit(f"{quote.page} has {len(found)} quotes of the form {quote.text!r}; expected one.")
     (match,) = found
     for group in range(len(quote.numbers), 0, -1):
         start, stop = match.span(group)

@@ -186,6 +186,15 @@ def encode_json(content: Any, indent: int | None = 2) -> str:
     return json.dumps(content, indent=indent, ensure_ascii=False).encode("utf-8", "replace").decode("utf-8") + "\n"
 
 
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file completely or not at all, replacing an existing one."""
+    # Imported here: a first vector needs no writing.
+    from elmokit.storage.atomic import atomic_write
+
+    with atomic_write(path, overwrite=True) as temporary:
+        temporary.write_text(encode_json(content), encoding="utf-8")
+
+
 def parse_count(text: str) -> int:
     """Parse a whole number, such as ``2000``, ``2K`` or ``1M``. A ``ValueError`` means that it is not one."""
     unit = COUNT_UNITS.get(text[-1:].upper(), 1)

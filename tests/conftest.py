@@ -101,6 +101,14 @@ def without_torch(model: PretrainedBiLM) -> PretrainedBiLM:
     return model.replace(weights=Weights(model.config, model.arrays))
 
 
+def model_beyond_float16() -> PretrainedBiLM:
+    """Return a model whose vectors have numbers that float16 cannot hold."""
+    model = random_model()
+    with torch.no_grad():
+        model.bilm.token_layer.projection.weight.mul_(1e6)  # type: ignore[union-attr,operator]
+    return model
+
+
 def aligned_model() -> PretrainedBiLM:
     """A model of random weights with an alignment of random matrices."""
     model = random_model()

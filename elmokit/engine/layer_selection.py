@@ -120,9 +120,8 @@ def select_layers(
                 "it, and call its embed."
             )
         return LayerSelection(every, mix)
-    requested: object = layers
-    is_list = isinstance(requested, Iterable) and not isinstance(requested, str)
-    numbers: list[Any] = list(requested) if is_list else [requested]  # type: ignore[call-overload]
+    is_list = isinstance(layers, list)
+    numbers: list[Any] = layers if isinstance(layers, list) else [layers]
     available = f"{model_name} has layers 0 to {n_layers - 1}"
     if not numbers or any(isinstance(number, bool) or not isinstance(number, Integral) for number in numbers):
         raise ConfigError(

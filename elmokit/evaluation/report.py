@@ -107,7 +107,8 @@ def evaluate_all(
     check_output_path(report, overwrite)
     work = report.with_name(f"{report.name}.partial")
     pictured = work / "pictured"  # exists once an interrupted run has written its figures, but not its report
-    check_output_path(folder, overwrite or pictured.exists(), folder=True, parts=["*.png", "*.svg", FACTS])
+    replace_folder = overwrite or pictured.exists()
+    check_output_path(folder, replace_folder, folder=True, parts=["*.png", "*.svg", FACTS])
 
     model = open_model(source, options=options)
     evaluations = {name: load_evaluation(name) for name in EVALUATIONS if not only or name in only}
@@ -140,7 +141,7 @@ def evaluate_all(
             sections[name] = Section(**parts.compute(title, compute))
         facts = {name: section.facts for name, section in sections.items()}
         model_name = str(source or DEFAULT_MODEL)
-        with atomic_write(folder, overwrite or pictured.exists(), folder=True) as temporary:
+        with atomic_write(folder, replace_folder, folder=True) as temporary:
             if (work / "figures").is_dir():
                 for path in sorted((work / "figures").iterdir()):
                     shutil.copyfile(path, temporary / path.name)

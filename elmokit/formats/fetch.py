@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import SplitResult, quote, unquote, urldefrag, urljoin, urlsplit
 
-from elmokit.config import encode_json, read_json
+from elmokit.config import read_json, write_json
 from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelError, ModelNotFoundError, OutputError
 from elmokit.formats.format import model_files
 from elmokit.storage.atomic import atomic_write
@@ -234,8 +234,7 @@ def _download_to(url: str, path: Path, record: Path, expected: str | None) -> No
                     f"{url} gave a file with the SHA-256 {sha256}, expected {expected}. Nothing was kept."
                 )
             note = {"address": url, "sha256": sha256, "n_bytes": temporary.stat().st_size}
-        with atomic_write(record, overwrite=True) as new_record:
-            new_record.write_text(encode_json(note), encoding="utf-8")
+        write_json(record, note)
     except OutputError as error:
         raise OutputError(f"{error} Set ELMOKIT_CACHE to have the cache elsewhere.") from None
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import check_choice, check_positive
+from elmokit.engine.layer_selection import plain_layers
 from elmokit.errors import ConfigError, TextError
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ class SentencePooling:
 
     def __post_init__(self) -> None:
         check_choice("weighting", self.weighting, ("mean", "sif"))
-        if isinstance(self.layers, Iterable) and not isinstance(self.layers, str):  # such as a list, a range, an array
-            object.__setattr__(self, "layers", tuple(np.asarray(self.layers).tolist()))
+        layers = plain_layers(self.layers)  # of a list, a range or an array
+        object.__setattr__(self, "layers", tuple(layers) if isinstance(layers, list) else layers)
         check_positive("smoothing", self.smoothing)
 
     @property

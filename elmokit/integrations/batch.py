@@ -106,8 +106,7 @@ class Embed:
     def _embed(self, sentences: list[list[str]]) -> dict[str, Any]:
         if self._embedder is None:
             elmo = Elmo.from_pretrained(self.model, precision=self.precision, device=self.device)
-            own_layers = tuple(self.layers) if isinstance(self.layers, list) else self.layers
-            self._embedder = elmo if self.pooling is None else SentenceEmbedder.by_name(elmo, self.pooling, own_layers)
+            self._embedder = elmo if self.pooling is None else SentenceEmbedder.by_name(elmo, self.pooling, self.layers)
         if isinstance(self._embedder, SentenceEmbedder):
             return {"vector": as_stored(self._embedder.embed(sentences), self.dtype)}
         layers: Any = "all" if self.layers is None else self.layers

@@ -223,15 +223,14 @@ class ElmoPooling(Module):  # type: ignore[misc]
     def __init__(
         self,
         weighting: Literal["mean", "sif"],
-        layers: Literal["all", "top", "average"] | int | tuple[int, ...] | list[int],
+        layers: Any,  # as in SentencePooling; a loaded config has lists, since JSON has no tuples
         smoothing: float,
         input_dim: int,
         output_dim: int | None = None,
         n_words: int | None = None,
     ) -> None:
         super().__init__()
-        # A loaded config has lists, since JSON has no tuples.
-        self.pooling = SentencePooling(weighting, tuple(layers) if isinstance(layers, list) else layers, smoothing)
+        self.pooling = SentencePooling(weighting, layers, smoothing)
         self.input_dim, self.output_dim, self.n_words = input_dim, output_dim, n_words
         if n_words is not None:
             self.word_weights = nn.Parameter(torch.ones(n_words))

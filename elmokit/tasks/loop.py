@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from elmokit.config import write_json
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.errors import TrainingError
@@ -34,7 +35,7 @@ from elmokit.tasks.setup import TaskSetup
 from elmokit.tasks.state import TaskTrainingState, build_state
 from elmokit.training.interruption import StopRequest, TrainingInterrupted, stop_requests
 from elmokit.training.optimizers import clip_gradients
-from elmokit.training.run import Run, write_json
+from elmokit.training.run import Run
 
 ELMO_WEIGHTS = "inputs.elmo."  # how the state dict of a task's model names a biLM that is trained with it
 CHECKPOINT_SECONDS = 60.0  # an interrupted run loses at most this much work

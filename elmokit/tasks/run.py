@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
+from elmokit.config import write_json
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.embedding.fingerprint import fingerprint
@@ -59,7 +60,7 @@ from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask, TaskModel, Tokenize
 from elmokit.tasks.vocabulary import Coverage, inputs_from, make_vocabulary
 from elmokit.text.batching import read_ahead
-from elmokit.training.run import Run, write_json
+from elmokit.training.run import Run
 
 READ_AHEAD_EXAMPLES = 256
 

@@ -31,7 +31,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from elmokit.config import read_json, to_dict, to_toml
+from elmokit.config import read_json, to_dict, to_toml, write_json
 from elmokit.embedding.elmo import Elmo, Start
 from elmokit.embedding.fingerprint import fingerprint
 from elmokit.errors import FormatError, TrainingError
@@ -43,7 +43,7 @@ from elmokit.tasks.config import ElmoConfig, expand_paths
 from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask
 from elmokit.tasks.vocabulary import Coverage
-from elmokit.training.run import Run, check_settings, write_json
+from elmokit.training.run import Run, check_settings
 
 MAY_CHANGE = {"train.seeds", "elmo.cache"}
 """Settings that may differ when a run is resumed: no result depends on them."""

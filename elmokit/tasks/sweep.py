@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from elmokit.config import read_json, to_dict
+from elmokit.config import read_json, to_dict, write_json
 from elmokit.errors import ConfigError, LockedError, OutputError, TrainingError
 from elmokit.storage.lock import file_lock
 from elmokit.storage.progress import ProgressCallback
@@ -27,7 +27,7 @@ from elmokit.tasks.run import train_task
 from elmokit.tasks.run_folder import CONFIG, MAY_CHANGE, RESULTS, mean_and_deviation
 from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask
-from elmokit.training.run import Run, changed_settings, write_json
+from elmokit.training.run import Run, changed_settings
 
 RATIOS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 """The default fractions of the training data. Figure 1 goes from 0.1 % to 100 %, on a logarithmic axis."""

@@ -35,7 +35,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from elmokit.config import encode_json, read_json
+from elmokit.config import read_json
 from elmokit.errors import ElmoError, FormatError, OutputError, TrainingError
 from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
@@ -271,12 +271,6 @@ def check_settings(
             f"{run} was started with other settings: {', '.join(changes)}. Continue it with the same settings, choose "
             "another directory, or start anew with --overwrite (overwrite=True)."
         )
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file completely or not at all, replacing an existing one."""
-    with atomic_write(path, overwrite=True) as temporary:
-        temporary.write_text(encode_json(content), encoding="utf-8")
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:

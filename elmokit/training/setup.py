@@ -36,7 +36,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from elmokit.config import from_dict, read_json, to_dict
+from elmokit.config import from_dict, read_json, to_dict, write_json
 from elmokit.errors import ConfigError, ModelError, ModelNotFoundError, OutputError, TextError, TrainingError
 from elmokit.formats.folder import RUN_MODEL, load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
@@ -49,7 +49,7 @@ from elmokit.storage.text_files import TextPaths, find_text_files, read_sentence
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import MAY_CHANGE, TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
-from elmokit.training.run import Run, check_settings, write_json
+from elmokit.training.run import Run, check_settings
 from elmokit.version import __version__
 
 SETTINGS, VOCABULARY, HELD_OUT, OLD_TEXT = "settings.json", "vocab.txt", "held-out.txt", "old-text.txt"

@@ -67,10 +67,8 @@ def test_carried_state_depends_on_the_batch_size_and_warm_does_not(shell) -> Non
     for state in ("stateful", "warm"):
         for size in ("1", "2"):
             batch = ("--batch-size", size) if state == "stateful" else ("--batch-tokens", str(8 * int(size)))
-            assert (
-                shell("embed", "text.txt", f"{state}{size}.hdf5", "--model", "model", "--start", state, *batch).code
-                == 0
-            )
+            flags = ("--model", "model", "--start", state, *batch)
+            assert shell("embed", "text.txt", f"{state}{size}.hdf5", *flags).code == 0
         with h5py.File(f"{state}1.hdf5") as one, h5py.File(f"{state}2.hdf5") as two:
             apart = np.abs(one["3"][...] - two["3"][...]).max()
         assert (apart > 1e-3) == (state == "stateful")

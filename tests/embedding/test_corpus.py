@@ -32,7 +32,7 @@ from elmokit.network import backends
 from elmokit.storage import resumable
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.vocabulary import Vocabulary
-from tests.conftest import random_model
+from tests.conftest import model_beyond_float16, random_model
 from tests.helpers.instruction_sets import choose_kernels_as_if
 
 TEXT = "the cat sat .\n\nthe dog ran on\u00a0the mat\nthe cat sat .\n"
@@ -263,10 +263,7 @@ def test_a_run_is_resumed_only_by_an_equal_computation(
 
 
 def test_a_number_that_float16_cannot_hold_is_an_error(text: Path, tmp_path: Path) -> None:
-    model = random_model()
-    with torch.no_grad():
-        model.bilm.token_layer.projection.weight.mul_(1e6)  # type: ignore[union-attr,operator]
-    elmo = Elmo(model)
+    elmo = Elmo(model_beyond_float16())
     with pytest.raises(ConfigError, match=r"beyond 65,504, the largest of float16\. Choose float32"):
         embed_file(elmo, text, tmp_path / "out.hdf5", dtype="float16")
     embed_file(elmo, text, tmp_path / "out.hdf5", overwrite=True)

@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from elmokit import SentenceEmbedder, SentencePooling
 from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ConfigError, TextError
 from elmokit.formats.save import save_model
 from elmokit.integrations.batch import Embed
-from tests.conftest import random_model
+from tests.conftest import model_beyond_float16, random_model
 from tests.helpers.paths import ROOT
 
 TEXTS = ["the cat sat .", "", "the dog ran", "the mat"] * 5
@@ -56,10 +55,7 @@ def test_a_dict_of_columns_gets_columns_of_vectors(model: str) -> None:
 
 
 def test_a_number_that_float16_cannot_hold_is_an_error(tmp_path: Path) -> None:
-    large = random_model()
-    with torch.no_grad():
-        large.bilm.token_layer.projection.weight.mul_(1e6)  # type: ignore[union-attr,operator]
-    save_model(large, tmp_path / "model")
+    save_model(model_beyond_float16(), tmp_path / "model")
     for pooling in (None, "mean"):
         with pytest.raises(ConfigError, match="beyond 65,504, the largest of float16"):
             Embed(str(tmp_path / "model"), layers=0, pooling=pooling, dtype="float16")({"text": TEXTS})

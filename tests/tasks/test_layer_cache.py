@@ -23,7 +23,7 @@ from elmokit.network.scalar_mix import ScalarMix
 from elmokit.storage.resumable import ResumableStore
 from elmokit.tasks import layer_cache
 from elmokit.tasks.layer_cache import LayerCache
-from tests.conftest import random_model
+from tests.conftest import model_beyond_float16, random_model
 from tests.helpers.killing import Killed, kill_at
 from tests.helpers.paths import ROOT
 
@@ -51,10 +51,7 @@ def test_layers_are_the_embedder_s_to_the_stored_precision(elmo: Elmo, tmp_path:
 
 
 def test_a_number_that_float16_cannot_hold_is_an_error(tmp_path: Path) -> None:
-    model = random_model()
-    with torch.no_grad():
-        model.bilm.token_layer.projection.weight.mul_(1e6)  # type: ignore[union-attr,operator]
-    cache = LayerCache(tmp_path, Elmo(model), "float16")
+    cache = LayerCache(tmp_path, Elmo(model_beyond_float16()), "float16")
     for read in (cache.layers, cache.fill):
         with pytest.raises(ConfigError, match="beyond 65,504, the largest of float16"):
             read(SENTENCES)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from elmokit.config import write_json
 from elmokit.embedding.elmo import Elmo
 from elmokit.errors import OutputError
 from elmokit.formats.folder import save_folder
@@ -14,7 +15,6 @@ from elmokit.storage.atomic import atomic_write
 from elmokit.tasks.allennlp_archive.opened import OpenedArchive
 from elmokit.tasks.run_folder import ARCHIVE_SEED, BEST_WEIGHTS, OWN_BILM, elmo_start, start_run, write_facts
 from elmokit.tasks.vocabulary import vocabulary_content
-from elmokit.training.run import write_json
 
 
 def describe_archive(opened: OpenedArchive) -> dict[str, Any]:
