@@ -80,8 +80,10 @@ Sentence = Annotated[Text, PlainValidator(check_text), WithJsonSchema(_SENTENCE_
 Layers = Annotated[list[int], PlainValidator(_check_layers), WithJsonSchema(_LAYERS_SCHEMA)]
 Selection = Annotated[Any, PlainValidator(_check_selection), WithJsonSchema(_SELECTION_SCHEMA)]
 Encoding = Annotated[
-    Literal["float", "base64"],
-    Field(description="float: JSON numbers. base64: the bytes of little-endian float32 numbers, row by row."),
+    Literal["float", "base64"] | None,
+    Field(
+        description="float, or null: JSON numbers. base64: the bytes of little-endian float32 numbers, row by row."
+    ),
 ]
 
 
