@@ -63,6 +63,17 @@ def remote_class(name: str) -> str:
     return f"{Path(CODE_FILE).stem}.{name}"
 
 
+AUTO_MAP = {
+    "AutoConfig": remote_class("ElmoConfig"),
+    "AutoModel": remote_class("ElmoModel"),
+    "AutoModelForMaskedLM": remote_class("ElmoForMaskedLM"),
+    "AutoModelForTokenClassification": remote_class("ElmoForTokenClassification"),
+    "AutoModelForSequenceClassification": remote_class("ElmoForSequenceClassification"),
+    "AutoModelForCausalLM": remote_class("ElmoForCausalLM"),
+}
+"""The classes in the code that is saved with a model, by the auto class that opens them."""
+
+
 def write_code(folder: Path) -> Path:
     """Write the code of a saved model, and return its path."""
     path = folder / CODE_FILE

@@ -265,7 +265,7 @@ def test_a_saved_model_imports_elmokit_by_itself_or_says_how_to_install_it(
     path = save(ElmoForMaskedLM.from_elmokit(model), model, tmp_path / "lm")
     ran = run(LOAD, path, str(tmp_path / "again"))
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines() == ["ElmoTokenizer ElmoModel elmokit.integrations.transformers", "5"]
+    assert ran.stdout.splitlines() == ["ElmoTokenizer ElmoModel elmokit.integrations.transformers_model", "5"]
     names = [sorted(file.name for file in (tmp_path / folder).iterdir()) for folder in ("lm", "again")]
     assert names[0] == names[1]
     assert (tmp_path / "again" / "modeling_elmo.py").read_text() == (tmp_path / "lm" / "modeling_elmo.py").read_text()
