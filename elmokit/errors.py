@@ -27,6 +27,8 @@ from collections.abc import Iterator
 
 from elmokit.version import ON_PACKAGE_INDEX
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C or SIGTERM, as shells have it."""
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """Where pip finds the builds of PyTorch without CUDA, which takes gigabytes."""
 

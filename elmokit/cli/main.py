@@ -13,13 +13,12 @@ import click
 
 from elmokit.cli.command import group_of
 from elmokit.cli.running import PROGRAM, VERSION_MESSAGE, CommandInterrupted
-from elmokit.errors import ElmoError, is_out_of_memory, needs_torch
+from elmokit.errors import INTERRUPTED, ElmoError, is_out_of_memory, needs_torch
 from elmokit.version import __version__
 
 MAX_SHOWN = 4000
 """Longest message of an error, in characters: it may quote an argument or a line of any length."""
 BAD_INPUT = 2
-INTERRUPTED = 130
 
 COMMANDS = {
     "Vectors": {

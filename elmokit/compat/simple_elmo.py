@@ -78,7 +78,7 @@ class ElmoModel:
         if max_batch_size < 1:
             raise ConfigError(f"max_batch_size is {max_batch_size}; pass at least 1.")
         model = open_model(_preferred_file(directory, full))
-        if full and (model.softmax is None or model.vocabulary is None):
+        if full and not model.can_predict:
             raise ModelNotFoundError(
                 f"{directory} has no softmax with its vocabulary, which full=True requires. Load a TensorFlow "
                 "checkpoint with its vocab.txt, or an elmokit directory with softmax.safetensors. Vectors need no "
@@ -155,7 +155,7 @@ class ElmoModel:
         model = self._loaded(True, "top", None).model
         if topn < 1:
             raise ConfigError(f"topn is {topn}; pass at least 1.")
-        if model.softmax is None or model.vocabulary is None:
+        if not model.can_predict:
             raise ModelNotFoundError("Substitutes need the softmax and its vocabulary: load the model with full=True.")
         if isinstance(data, str):
             raise TextError("data is a string; put the sentence into a list.")

@@ -28,7 +28,7 @@ from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.embedding.threads import BackgroundWriter, Prefetcher
 from elmokit.engine.layer_selection import Layers
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.text_files import STDIN, can_reread, check_input_file, split_tokens
 from elmokit.version import __version__
 
@@ -160,7 +160,9 @@ def embed_file(
                 check_disk_space(output, size, before)
             if report is not None:
                 report(describe_work(embedder, output, counts, before, size, corpus))
-        count = _TokenCounter(progress, before.n_tokens, None if counts is None else counts.n_tokens)
+        n_tokens = None if counts is None else counts.n_tokens
+        count = StageCounter(progress, "embedding", n_tokens, before.n_tokens)
+        count(0)
         if writer.state is not None:
             embedder.state = writer.state
         # The first call compiles and packs, which would spoil the reported speed of a short text.
@@ -245,17 +247,3 @@ def _embed_pools(
     if n_to_skip:  # the text has become shorter and ends before the incomplete pool
         writer.discard_batches()
     return n_skipped_tokens
-
-
-class _TokenCounter:
-    """Counts tokens for a progress callback. The first report says what an interrupted run has done."""
-
-    def __init__(self, progress: ProgressCallback | None, n_done: int, n_tokens: int | None) -> None:
-        self.progress, self.n_done, self.n_tokens = progress, n_done, n_tokens
-        self(0)
-
-    def __call__(self, n_tokens: int) -> None:
-        """Count more tokens."""
-        self.n_done += n_tokens
-        if self.progress is not None:
-            self.progress("embedding", self.n_done, self.n_tokens)

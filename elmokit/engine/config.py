@@ -10,6 +10,7 @@ from elmokit.errors import ConfigError
 
 Activation = Literal["relu", "tanh"]
 Shape = tuple[int, ...]
+DIRECTIONS: tuple[Literal["forward"], Literal["backward"]] = ("forward", "backward")
 
 # TensorFlow 1's `LSTMCell(forget_bias=1.0)` adds it in every step and does not store it. Forget gates that start out
 # open let gradients flow back further at the start of training (Jozefowicz et al. 2015).
@@ -144,7 +145,7 @@ class BiLMConfig:
     @property
     def direction_names(self) -> list[Literal["forward", "backward"]]:
         """The names of the directions, in the order of every result that has a value for each."""
-        return ["backward" if backward else "forward" for backward in self.read_backward]
+        return [DIRECTIONS[backward] for backward in self.read_backward]
 
     @property
     def word_table(self) -> str | None:

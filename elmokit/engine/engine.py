@@ -31,9 +31,8 @@ class Engine(Network):
         arrays: Mapping[str, Floats],  # in float32, by the names of `tensor_shapes`; each is asked for once
         precision: Precision,  # the lowest in which weights may be computed
         library: Library,
-        threads: int | None = None,  # None for what `n_threads` says at that moment
     ) -> None:
-        self._config, self._threads = config, threads
+        self._config = config
         self.kernels = choose_kernels(library, precision, 8 * config.hidden_dim * config.projection_dim)
         # The largest layers first: their arrays are freed before the packed weights have reached their full size.
         self._lstm = LSTM(config, arrays, precision, library)
@@ -56,24 +55,18 @@ class Engine(Network):
         return self._tokens.n_bytes + self._lstm.n_bytes
 
     def token_vectors(self, ids: Ids) -> Floats:
-        return self._tokens(token_rows(self._config, ids), self._n_threads())
+        return self._tokens(token_rows(self._config, ids), n_threads())
 
     def layers(
         self, inputs: NetworkInput, wanted: Sequence[int], *, n_edges: int = 0, returns_state: bool = False
     ) -> tuple[list[Floats], State | None]:
-        threads = self._n_threads()
-        return self._lstm.layers(inputs, wanted, n_edges=n_edges, returns_state=returns_state, threads=threads)
+        return self._lstm.layers(inputs, wanted, n_edges=n_edges, returns_state=returns_state, threads=n_threads())
 
     def direction(self, number: int, inputs: NetworkInput, wanted: Sequence[int]) -> tuple[list[Floats], State]:
-        return self._lstm.direction(number, inputs, wanted, threads=self._n_threads())
-
-    def _n_threads(self) -> int:
-        return self._threads or n_threads()
+        return self._lstm.direction(number, inputs, wanted, threads=n_threads())
 
 
-def open_engine(
-    config: BiLMConfig, arrays: Mapping[str, Floats], request: BackendRequest, threads: int | None = None
-) -> Network:
+def open_engine(config: BiLMConfig, arrays: Mapping[str, Floats], request: BackendRequest) -> Network:
     """Return a biLM that is ready to compute: in C, or in NumPy if that is requested or there are no C functions.
 
     Each array is asked for once, so a mapping may read it from a file at that moment. NumPy computes in float32, and
@@ -81,7 +74,7 @@ def open_engine(
     """
     library = None if request == "reference" else compiler.load_library()
     if library is not None and request != "reference":
-        return Engine(config, arrays, request, library, threads)
+        return Engine(config, arrays, request, library)
     # Imported here, because few need it.
     from elmokit.engine.reference import ReferenceEngine
 

@@ -27,9 +27,9 @@ from elmokit.evaluation.table import Evaluation, EvaluationRun, Files, existing_
 from elmokit.evaluation.tables import Table
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.pairs import score_minimal_pairs
-from elmokit.lm.surprisal import BATCH_TOKENS, Surprisal
+from elmokit.lm.surprisal import BATCH_TOKENS
 from elmokit.storage.part_results import PartResults
-from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.text_files import read_lines
 from elmokit.text.tokenize import treebank_tokenizer
 
@@ -323,17 +323,11 @@ def evaluate_minimal_pairs(
     if not paradigms:
         raise TextError("No pair of sentences to score.")
     parts = PartResults(None, {}) if parts is None else parts
-    n_done, n_sentences = 0, 2 * sum(len(paradigm.pairs) for paradigm in paradigms)
-
-    def count(_: Surprisal) -> None:
-        nonlocal n_done
-        n_done += 1
-        if progress is not None:
-            progress("minimal pairs", n_done, n_sentences)
+    count = StageCounter(progress, "minimal pairs", 2 * sum(len(paradigm.pairs) for paradigm in paradigms))
 
     def score(paradigm: Paradigm) -> dict[str, Any]:
         pairs = ((tokenize(good), tokenize(bad)) for good, bad in paradigm.pairs)
-        compared = score_minimal_pairs(model, pairs, start, batch_tokens, count)
+        compared = score_minimal_pairs(model, pairs, start, batch_tokens, lambda _: count())
         by_choice: dict[str, NDArray[np.float64]] = {
             name: compared.nats[:, :, number] for number, name in enumerate(model.config.direction_names)
         }
@@ -356,7 +350,7 @@ def evaluate_minimal_pairs(
     for paradigm in paradigms:
         name = f"minimal pairs {paradigm.name}"
         if name in parts:
-            n_done += 2 * len(paradigm.pairs)
+            count.done += 2 * len(paradigm.pairs)
         scores.append(ParadigmScore(**parts.compute(name, partial(score, paradigm))))
     if published is None:
         return MinimalPairsResult(scores)

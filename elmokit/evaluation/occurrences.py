@@ -34,7 +34,7 @@ from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.evaluation.neighbors import Neighbors, Occurrence, SimilarWord
 from elmokit.evaluation.probe_corpus import model_digest, model_settings, read_chunks, text_digest
 from elmokit.storage.atomic import check_has_name
-from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.resumable import ResumableStore
 from elmokit.storage.store_journal import JOURNAL, StoreContents, read_store
 from elmokit.version import __version__
@@ -111,8 +111,8 @@ def _fill(elmo: Elmo, sentences: Iterator[list[str]], store: ResumableStore, pro
     types = {word: number for number, word in enumerate(_read_types(store.committed))}
     n_tokens = store.committed.sizes.get("tokens.i32", 0) // np.dtype(INT32).itemsize
     n_done = store.progress.get("n_done", 0)
-    if progress is not None:
-        progress("index", n_tokens, store.settings["n_tokens"])
+    count = StageCounter(progress, "index", store.settings["n_tokens"], done=n_tokens)
+    count(0)
     for chunk in read_chunks(islice(sentences, n_done, None)):
         new: list[str] = []
         for words, array in zip(chunk, elmo.embed(chunk), strict=True):
@@ -130,8 +130,7 @@ def _fill(elmo: Elmo, sentences: Iterator[list[str]], store: ResumableStore, pro
         store.append("types.jsonl", "".join(json.dumps(word) + "\n" for word in new).encode("ascii"))
         n_done += len(chunk)
         store.commit({"n_done": n_done}, finished=n_done == store.settings["n_sentences"])
-        if progress is not None:
-            progress("index", n_tokens, store.settings["n_tokens"])
+        count(n_tokens - count.done)
     if not store.finished:
         raise TextError("The corpus changed while it was read: it has fewer sentences now. Build the index again.")
 

@@ -27,7 +27,7 @@ from elmokit.evaluation.probe_corpus import model_settings, read_chunks, text_di
 from elmokit.evaluation.result import Record, ResultGroup, TableResult, computed, value
 from elmokit.evaluation.table import Evaluation, EvaluationRun, Files, existing_files
 from elmokit.evaluation.tagged import TaggedSentence, read_tagged
-from elmokit.storage.progress import ProgressCallback, count_of
+from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 from elmokit.storage.resumable import ResumableStore
 
 if TYPE_CHECKING:
@@ -267,16 +267,15 @@ def _vectors(
     n_tokens = sum(map(len, sentences))
     with ResumableStore(folder, settings, restore=RESTORE) as store:
         n_done = store.progress.get("n_done", 0)
-        if progress is not None:
-            progress(f"embed {folder.name}", sum(map(len, sentences[:n_done])), n_tokens)
+        count = StageCounter(progress, f"embed {folder.name}", n_tokens, done=sum(map(len, sentences[:n_done])))
+        count(0)
         for chunk in read_chunks(sentences[n_done:]):
             for array in elmo.embed(chunk, layers=layers):
                 for layer, rows in zip(layers, as_stored(array, "float16"), strict=True):
                     store.append(f"layer-{layer}.f16", rows)
             n_done += len(chunk)
             store.commit({"n_done": n_done}, finished=n_done == len(sentences))
-            if progress is not None:
-                progress(f"embed {folder.name}", sum(map(len, sentences[:n_done])), n_tokens)
+            count(sum(map(len, chunk)))
         return [store.committed.memory_map(f"layer-{layer}.f16", FLOAT16, elmo.output_dim) for layer in layers]
 
 

@@ -42,7 +42,7 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.ngram import encode_text, ngram_nats
 from elmokit.lm.surprisal import softmax_and_vocabulary, surprisals
 from elmokit.storage.part_results import PartResults
-from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.text_files import TEXT_SUFFIXES, find_text_files, read_sentences, total_bytes
 
 if TYPE_CHECKING:
@@ -160,14 +160,12 @@ def evaluate_reading_times(
         raise TextError(f"Cross-validation by story needs at least two stories, but there are {len(stories)}.")
     parts = PartResults(None, {}) if parts is None else parts
     columns: dict[str, Columns] = {}
-    n_done, n_words = 0, sum(len(story.words) for story in stories)
+    count = StageCounter(progress, "reading times", sum(len(story.words) for story in stories))
     by_story = []
     for story in stories:
         nats = parts.compute(f"reading times, story {story.number}", partial(_word_nats, model, story, start))
         by_story.append(np.array(nats))
-        n_done += len(story.words)
-        if progress is not None:
-            progress("reading times", n_done, n_words)
+        count(len(story.words))
     for number, name in enumerate(model.config.direction_names):
         columns[name] = [nats[number] for nats in by_story]
     if text:
@@ -295,14 +293,7 @@ def _log_frequencies(model: PretrainedBiLM, stories: Sequence[Story], counts: Ma
 
 def _read_text(paths: Sequence[str | Path], progress: ProgressCallback | None) -> Iterator[list[str]]:
     files = find_text_files(paths)
-    n_done, n_bytes = 0, total_bytes(files)
-
-    def count(n: int) -> None:
-        nonlocal n_done
-        n_done += n
-        if progress is not None:
-            progress("read text", n_done, n_bytes)
-
+    count = StageCounter(progress, "read text", total_bytes(files))
     for path in files:
         yield from read_sentences(path, count)
 

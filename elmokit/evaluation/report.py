@@ -206,7 +206,7 @@ def _why_not(evaluation: Evaluation, files: Files | None, model: PretrainedBiLM)
     """Say why an evaluation cannot run; empty if it can."""
     if files is None:
         return f"the data has no {evaluation.layout}"
-    if evaluation.predicts and (model.softmax is None or model.vocabulary is None):
+    if evaluation.predicts and not model.can_predict:
         return "the model has no softmax and vocabulary"
     if evaluation.trains and not _has_torch():
         return f"PyTorch is not installed ({install_command('torch')})"

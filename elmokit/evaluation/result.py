@@ -100,7 +100,6 @@ def computed(
     title: str | tuple[str, ...] | None = None,
     format: str | Callable[[Any], str] = "",
     *,
-    unit: str = "",
     scale: float = 1,
     key: str = "",
     in_json: bool = True,
@@ -108,7 +107,7 @@ def computed(
     """Declare a property, below ``@property``. Arguments as in :func:`value`."""
 
     def declare(function: Function) -> Function:
-        vars(function)["value"] = Value(title, format, unit, scale, "", key, in_json)
+        vars(function)["value"] = Value(title, format, "", scale, "", key, in_json)
         return function
 
     return declare

@@ -25,7 +25,7 @@ from elmokit.evaluation.table import Evaluation, EvaluationRun, Files, existing_
 from elmokit.evaluation.tables import Table
 from elmokit.formats.sentence_pooling import SentencePooling, Whitening
 from elmokit.storage.part_results import PartResults
-from elmokit.storage.progress import ProgressCallback, count_of
+from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 from elmokit.storage.text_files import read_lines, split_tokens
 from elmokit.text.tokenize import treebank_tokenizer
 
@@ -256,13 +256,7 @@ def evaluate_similarity(
     for pairs in files.values():
         _check_scores(pairs)
     embedders: dict[tuple[str, str], SentenceEmbedder] = {}
-    n_done, n_pairs = 0, sum(map(len, files.values()))
-
-    def count(n: int) -> None:
-        nonlocal n_done
-        n_done += n
-        if progress is not None:
-            progress("similarity", n_done, n_pairs)
+    count = StageCounter(progress, "similarity", sum(map(len, files.values())))
 
     def score(pairs: Sequence[ScoredPair]) -> list[dict[str, Any]]:
         if not embedders:  # not before they are needed, because a whitening takes time to fit
@@ -283,7 +277,7 @@ def evaluate_similarity(
     for name, pairs in files.items():
         stage = f"similarity {name}"
         if stage in parts:
-            n_done += len(pairs)
+            count.done += len(pairs)
         poolings = [PoolingScore(**row) for row in parts.compute(stage, partial(score, pairs))]
         results[name] = FileSimilarity(len(pairs), poolings)
     return SimilarityResult(results)

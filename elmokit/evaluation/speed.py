@@ -37,7 +37,7 @@ from elmokit.engine.matrix import Matrix
 from elmokit.engine.precision import PRECISIONS, REQUESTS, VARIABLE, BackendRequest, Precision
 from elmokit.engine.threads import n_threads
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.text.batching import N_BOUNDARIES
 
 N_ROWS = (1, 16, 64)
@@ -97,21 +97,14 @@ def measure_speed(
     """
     seconds = MEASURE_SECONDS if seconds is None else seconds
     elmo = Elmo(model, start="zero", token_cache_mib=0)
-    total, done = len(PRECISIONS) + len(REQUESTS) * len(n_rows), 0
-
-    def advance() -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress("measurements", done, total)
-
+    count = StageCounter(progress, "measurements", len(PRECISIONS) + len(REQUESTS) * len(n_rows))
     operations: dict[Precision, float] = {}
     reading: dict[Precision, float] = {}
     n_weights = sum(map(sum, _layer_weights(model.config)))
     for precision in PRECISIONS:
         operations[precision] = _product_rate(precision, seconds)
         reading[precision] = _reading_rate(n_weights * PRECISIONS[precision].bytes_per_weight, seconds)
-        advance()
+        count()
     speeds: list[Speed] = []
     for request in REQUESTS:
         with _requested(request):
@@ -125,7 +118,7 @@ def measure_speed(
                 )
                 n_tokens = n * SENTENCE_TOKENS
                 speeds.append(Speed(request, n, kernels[0], computed_in, n_tokens / best, n_tokens / ceiling))
-                advance()
+                count()
     return SpeedReport(describe_machine(), operations, reading, speeds)
 
 

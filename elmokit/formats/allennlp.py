@@ -13,13 +13,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from elmokit.engine.config import FORGET_OFFSET, BiLMConfig, CharCNNConfig
+from elmokit.engine.config import DIRECTIONS, FORGET_OFFSET, BiLMConfig, CharCNNConfig
 from elmokit.errors import ConfigError, TensorMismatchError
 from elmokit.network.bilm import BiLM
 
 ENCODER = "_token_embedder"
 LSTM = "_elmo_lstm"
-DIRECTIONS = ("forward", "backward")
 
 
 def char_cnn_of(config: BiLMConfig) -> CharCNNConfig:

@@ -230,6 +230,11 @@ class PretrainedBiLM:
         self._softmax: Any = softmax
 
     @property
+    def can_predict(self) -> bool:
+        """Whether it has what predictions of words need: a softmax, and the vocabulary of its words."""
+        return self._softmax is not None and self.vocabulary is not None
+
+    @property
     def softmax_module(self) -> SoftmaxModule | None:
         """The output layer as a PyTorch module, made like :attr:`bilm`; None if there is none.
 

@@ -116,13 +116,7 @@ class _Graph:
     def constant(self, value: Any) -> str:
         """Add a constant, and return its name."""
         name = f"constant_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
-        return name
-
-    def scalar(self, value: float) -> str:
-        """Add a constant number without axes."""
-        name = f"constant_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.array(value, np.float32), name))
+        self.constants.append(numpy_helper.from_array(np.asarray(value, order="C"), name))
         return name
 
     def linear(self, inputs: str, weight: Floats, bias: Floats | None = None) -> str:
@@ -269,7 +263,11 @@ def _step(config: BiLMConfig, weights: Mapping[str, Floats], name: str) -> Any:
 
 
 def _clip(graph: _Graph, values: str, bound: float | None) -> str:
-    return values if bound is None else graph.add("Clip", values, graph.scalar(-bound), graph.scalar(bound))
+    return (
+        values
+        if bound is None
+        else graph.add("Clip", values, graph.constant(np.float32(-bound)), graph.constant(np.float32(bound)))
+    )
 
 
 def _sizes(graph: _Graph, name: str, start: int, stop: int) -> str:

@@ -20,7 +20,7 @@ from elmokit.lm.perplexity import Perplexity, perplexity, spelling_of
 from elmokit.lm.spelling import Spelling
 from elmokit.lm.substitutes import Direction, Substitute, all_substitutes, substitutes
 from elmokit.lm.surprisal import BATCH_TOKENS, Surprisal, softmax_and_vocabulary, surprisals
-from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, read_sentences
 from elmokit.text.tokenize import TextSplitter, text_splitter
 
@@ -142,15 +142,12 @@ class LanguageModel:
         """
         split = None if raw_language is None else text_splitter(raw_language)
         sentences, total = self._sentences(texts, count=progress is not None, split=split)
-        n_done = 0
+        counter = StageCounter(progress, "perplexity", total)
 
         def after(sentence: Surprisal) -> None:
-            nonlocal n_done
-            n_done += len(sentence.tokens) - 1
             if on_sentence is not None:
                 on_sentence(sentence)
-            if progress is not None:
-                progress("perplexity", n_done, total)
+            counter(len(sentence.tokens) - 1)
 
         return perplexity(
             self.model,
@@ -171,12 +168,11 @@ class LanguageModel:
         """
         sentences, total = self._sentences(texts, count=progress is not None, like_bilm_tf=True)
 
+        counter = StageCounter(progress, "perplexity", total)
+
         def counted() -> Iterator[Sentence]:
-            n_done = 0
             for sentence in sentences:
-                n_done += len(sentence) + 1
-                if progress is not None:
-                    progress("perplexity", n_done, total)
+                counter(len(sentence) + 1)
                 yield sentence
 
         return bilm_tf_perplexity(self.model, counted(), batch_size)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from elmokit.embedding.start_state import StartName
+from elmokit.engine.config import DIRECTIONS
 from elmokit.engine.state import State
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import TextError
@@ -18,7 +19,6 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.spelling import Spelling
 from elmokit.lm.surprisal import (
     BATCH_TOKENS,
-    DIRECTIONS,
     Surprisal,
     score_batch,
     softmax_and_vocabulary,

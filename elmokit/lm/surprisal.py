@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.embedding.start_state import StartName, start_state
+from elmokit.engine.config import DIRECTIONS
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.softmax import Softmax
 from elmokit.engine.state import State
@@ -22,7 +22,6 @@ from elmokit.text.html import colored_tokens
 from elmokit.text.vocabulary import Vocabulary
 
 BATCH_TOKENS = 2048
-DIRECTIONS: tuple[Literal["forward"], Literal["backward"]] = ("forward", "backward")
 STRONGEST_NATS = 12.0
 """From this surprisal on, the color in a notebook is at its strongest."""
 TSV_HEADER = "sentence_index\ttoken\tforward_nats\tbackward_nats\n"

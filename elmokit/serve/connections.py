@@ -18,14 +18,12 @@ logger = logging.getLogger("elmokit.serve")
 LOG_SECONDS = 60.0
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
-STOPPING = Problem(503, "The server is stopping. Send the request again.", code="stopping")
-
 
 def refusal(problem: Problem) -> bytes:
     """Return the answer to a request that was not read, after which the connection is closed."""
+    problem.headers["Connection"] = "close"
     response, connection = problem.response(), h11.Connection(h11.SERVER)
-    headers = [*response.raw_headers, (b"connection", b"close")]
-    head = h11.Response(status_code=problem.status, headers=headers)
+    head = h11.Response(status_code=problem.status, headers=response.raw_headers)
     events = (head, h11.Data(data=bytes(response.body)), h11.EndOfMessage())
     return b"".join(connection.send(event) or b"" for event in events)
 
@@ -83,7 +81,7 @@ class Connection(H11Protocol):
     def shutdown(self) -> None:
         """Close the connection when the server stops, or after the answer if there is a request."""
         if self.is_waiting:
-            self._refuse_headers(STOPPING)
+            self._refuse_headers(Problem.stopping())
         else:
             super().shutdown()
 

@@ -166,13 +166,8 @@ class Endpoints:
         compute = self.model.token_vectors(body.layers)
         sentences = await self._sentences(body.input)
         n_numbers = sum(map(len, sentences)) * self.model.n_selected(body.layers) * self.model.elmo.output_dim
-        if n_numbers > MAX_NUMBERS:
-            raise Problem(
-                422,
-                f"The answer would have {n_numbers:,} numbers, and {MAX_NUMBERS:,} are allowed. Send fewer texts, or "
-                "ask for fewer layers.",
-                param="input",
-            )
+        advice = "Send fewer texts, or ask for fewer layers."
+        _check_limit("input", f"The answer would have {n_numbers:,} numbers", n_numbers, MAX_NUMBERS, advice)
         vectors = await self._compute(("tokens", str(body.layers)), compute, sentences)
         accepted = request.headers.get("accept", "").split(",")
         if any(media_type.partition(";")[0].strip() == ARROW for media_type in accepted):
@@ -192,12 +187,10 @@ class Endpoints:
         self._check_predicts()
         sentences = await self._sentences(body.input)
         n_tokens, n = sum(map(len, sentences)), body.n_expected
-        if n and n_tokens > MAX_EXPECTED_TOKENS:
-            raise Problem(
-                422,
-                f"input has {n_tokens:,} tokens, and with n_expected {MAX_EXPECTED_TOKENS:,} are allowed. Send several "
-                "requests, or leave n_expected out.",
-                param="input",
+        if n:
+            advice = "Send several requests, or leave n_expected out."
+            _check_limit(
+                "input", f"input has {n_tokens:,} tokens with n_expected", n_tokens, MAX_EXPECTED_TOKENS, advice
             )
         scored = await self._compute("surprisal", self.model.surprisals, sentences)
         expected: list[Any] = [None] * len(sentences)
@@ -297,25 +290,16 @@ class Endpoints:
         config = self.config
         if not texts:
             raise Problem(422, f"{param} is an empty list. Send at least one text.", param=param)
-        if len(texts) > config.max_texts:
-            raise Problem(
-                422,
-                f"{param} has {len(texts):,} texts, and {config.max_texts:,} are allowed. Send several requests, or "
-                "start the server with a larger --max-texts.",
-                param=param,
-            )
+        advice = "Send several requests, or start the server with a larger --max-texts."
+        _check_limit(param, f"{param} has {len(texts):,} texts", len(texts), config.max_texts, advice)
         n_characters = 0
         for number, text in enumerate(texts):
             # A token counts as one character more, so that empty tokens count too.
             length = len(text) if isinstance(text, str) else sum(len(token) + 1 for token in text)
             n_characters += length
-            if length > config.max_text_characters:
-                raise Problem(
-                    422,
-                    f"Text {number} of {param} has {length:,} characters, and {config.max_text_characters:,} are "
-                    "allowed. Split it, or start the server with a larger --max-text-characters.",
-                    param=param,
-                )
+            advice = "Split it, or start the server with a larger --max-text-characters."
+            what = f"Text {number} of {param} has {length:,} characters"
+            _check_limit(param, what, length, config.max_text_characters, advice)
         sentences: list[list[str]] = []
         for chunk in read_ahead(texts, max_tokens=CHUNK_CHARACTERS):
             tokenize = partial(tokens_of_all, chunk, self.model.tokenize)
@@ -324,13 +308,8 @@ class Endpoints:
             if not sentence:
                 raise Problem(422, f"Text {number} of {param} is empty. Leave it out.", param=param)
         n_tokens = sum(map(len, sentences))
-        if n_tokens > config.max_request_tokens:
-            raise Problem(
-                422,
-                f"{param} has {n_tokens:,} tokens, and {config.max_request_tokens:,} are allowed. Send several "
-                "requests, or start the server with a larger --max-request-tokens.",
-                param=param,
-            )
+        advice = "Send several requests, or start the server with a larger --max-request-tokens."
+        _check_limit(param, f"{param} has {n_tokens:,} tokens", n_tokens, config.max_request_tokens, advice)
         return sentences
 
     async def _expected(self, queries: Sequence[tuple[Sequence[str], Sequence[int]]], n: int) -> list[Any]:
@@ -386,6 +365,12 @@ async def _disconnected(request: Request) -> None:
 
 def _call_each(functions: Sequence[Callable[[], Result]]) -> list[Result]:
     return [function() for function in functions]
+
+
+def _check_limit(param: str, what: str, n: int, allowed: int, advice: str) -> None:
+    """Refuse more of something than the server allows in one request."""
+    if n > allowed:
+        raise Problem(422, f"{what}, and {allowed:,} are allowed. {advice}", param=param)
 
 
 def _check_position(position: int, sentence: Sequence[str]) -> None:

@@ -90,9 +90,7 @@ class Guard:
             if not self.lifecycle.is_stopping:
                 raise
             # uvicorn cancels what is not answered within --stop-timeout-seconds, and logs what is cancelled.
-            problem = Problem(
-                503, "The server is stopping. Send the request again.", code="stopping", headers={"Connection": "close"}
-            )
+            problem = Problem.stopping()
         except Exception:
             logger.exception("%s %s failed", scope["method"], scope["path"])
             problem = Problem.unexpected()

@@ -19,7 +19,7 @@ import numpy as np
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.engine.unit_vectors import unit_vectors
-from elmokit.errors import ConfigError, ElmoError, needs_extra
+from elmokit.errors import INTERRUPTED, ConfigError, ElmoError, needs_extra
 from elmokit.evaluation.neighbors import in_context
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.served_model import ServedModel
@@ -36,8 +36,6 @@ MAX_TEXT = 20_000
 """Characters of a sentence, and of a word."""
 MAX_TEXTS = 100_000
 """Characters of all sentences of a call together: some seconds, and some 100 MB of vectors."""
-INTERRUPTED = 130
-"""The exit code after Ctrl-C or SIGTERM."""
 CONTEXT_CHARACTERS = 60
 """How much of a sentence is shown on each side of a word."""
 MAX_SHOWN = 2000

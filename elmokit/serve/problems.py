@@ -39,6 +39,12 @@ class Problem(Exception):
         """Create the answer to an error in the server's own code."""
         return cls(500, "An unexpected error happened. The log of the server says more.")
 
+    @classmethod
+    def stopping(cls) -> Problem:
+        """Create the answer to a request that the server has no time for, because it stops."""
+        headers = {"Connection": "close"}
+        return cls(503, "The server is stopping. Send the request again.", code="stopping", headers=headers)
+
     def response(self) -> Response:
         """Return the answer."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"

@@ -81,9 +81,7 @@ Layers = Annotated[list[int], PlainValidator(_check_layers), WithJsonSchema(_LAY
 Selection = Annotated[Any, PlainValidator(_check_selection), WithJsonSchema(_SELECTION_SCHEMA)]
 Encoding = Annotated[
     Literal["float", "base64"] | None,
-    Field(
-        description="float, or null: JSON numbers. base64: the bytes of little-endian float32 numbers, row by row."
-    ),
+    Field(description="float, or null: JSON numbers. base64: the bytes of little-endian float32 numbers, row by row."),
 ]
 
 

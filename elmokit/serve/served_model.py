@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.layer_selection import FixedMix
-from elmokit.errors import ConfigError, ModelNotFoundError
+from elmokit.errors import ConfigError
 from elmokit.evaluation.occurrences import OccurrenceIndex, build_index
 from elmokit.formats.folder import DEFAULT_MODEL
 from elmokit.formats.model import describe
 from elmokit.formats.tf_hub import stored_mix
 from elmokit.lm.substitutes import Direction, Query, Substitute, expected_words
-from elmokit.lm.surprisal import Surprisal, softmax_and_vocabulary, surprisals
+from elmokit.lm.surprisal import Surprisal, surprisals
 from elmokit.serve.config import Pooling, ServeConfig
 from elmokit.serve.examples import SENTENCES
 from elmokit.text.tokenize import get_tokenizer
@@ -61,14 +61,10 @@ class ServedModel:
         """The directions, and both together if there are two."""
         return [*self.directions, BOTH] if len(self.directions) > 1 else self.directions
 
-    @cached_property
+    @property
     def can_predict(self) -> bool:
         """Whether the model has a softmax and vocabulary, for surprisal and substitutes."""
-        try:
-            softmax_and_vocabulary(self.elmo.model)
-        except ModelNotFoundError:
-            return False
-        return True
+        return self.elmo.model.can_predict
 
     def facts(self) -> dict[str, Any]:
         """Describe the model for ``GET /v1/models``."""

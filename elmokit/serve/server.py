@@ -232,9 +232,10 @@ def _accept_waiting(listener: socket.socket) -> list[socket.socket]:
 
 def _refuse_unread(connections: list[socket.socket]) -> None:
     """Refuse the requests that there was no time to read, and close their connections."""
-    from elmokit.serve.connections import STOPPING, refusal
+    from elmokit.serve.connections import refusal
+    from elmokit.serve.problems import Problem
 
-    answer = refusal(STOPPING)
+    answer = refusal(Problem.stopping())
     for connection in connections:
         with connection, contextlib.suppress(OSError):  # among them BlockingIOError, where no request has arrived
             connection.setblocking(False)

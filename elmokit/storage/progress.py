@@ -29,6 +29,22 @@ def is_quiet() -> bool:
     return _quiet
 
 
+class StageCounter:
+    """Counts how much of a stage is done, and tells a progress callback after each addition; None tells nobody.
+
+    Add 0 at the start to say what an earlier, interrupted run has done.
+    """
+
+    def __init__(self, progress: ProgressCallback | None, stage: str, total: int | None, done: int = 0) -> None:
+        self.progress, self.stage, self.total, self.done = progress, stage, total, done
+
+    def __call__(self, n: int = 1) -> None:
+        """Count ``n`` more units."""
+        self.done += n
+        if self.progress is not None:
+            self.progress(self.stage, self.done, self.total)
+
+
 class ProgressBar:
     """Shows progress: a bar on a terminal or in a notebook, otherwise a line every 30 seconds, both with the time left.
 

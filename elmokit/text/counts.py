@@ -11,7 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from elmokit.errors import OutputError
-from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.text_files import read_sentences, total_bytes
 
 MAX_TYPES = 5_000_000  # distinct words in memory at a time: about 1 GB
@@ -79,14 +79,7 @@ class WordCounts:
 
 def count_words(files: Sequence[Path], progress: ProgressCallback | None = None) -> WordCounts:
     """Count the words of tokenized text files. Use the result as a context manager."""
-    counts, done, total = WordCounts(), 0, total_bytes(files)
-
-    def on_bytes(n: int) -> None:
-        nonlocal done
-        done += n
-        if progress is not None:
-            progress("count words", done, total)
-
+    counts, on_bytes = WordCounts(), StageCounter(progress, "count words", total_bytes(files))
     try:
         for file in files:
             counts.add(file, on_bytes)

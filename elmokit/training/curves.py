@@ -9,12 +9,11 @@ from pathlib import Path
 
 import msgspec
 
+from elmokit.engine.config import DIRECTIONS
 from elmokit.errors import MissingExtraError
 from elmokit.evaluation.figures import COLORS, PAGE, save_figure, styled_figure
 from elmokit.training.reports import TrainingProgress
 from elmokit.training.run import Run
-
-DIRECTIONS = ("forward", "backward")
 
 
 def draw_curves(

@@ -11,6 +11,14 @@ from torch import nn
 from elmokit.formats.model import PretrainedBiLM
 
 
+def decay_at(decay: float, n_steps: int) -> float:
+    """Return the decay of a moving average at a step, counted from 1.
+
+    As in TensorFlow and AllenNLP, the average follows closely at first, so that it forgets the initial weights soon.
+    """
+    return min(decay, (1 + n_steps) / (10 + n_steps))
+
+
 class WeightAverage:
     """A copy of a model whose weights follow those of the training at a distance: a moving average.
 
@@ -29,9 +37,7 @@ class WeightAverage:
     @torch.no_grad()
     def update(self, model: PretrainedBiLM, n_steps: int) -> None:
         """Move the average towards the weights of the training, after step ``n_steps``."""
-        # As in TensorFlow: the average follows closely at first, so that it forgets the initial weights soon.
-        decay = min(self.decay, (1 + n_steps) / (10 + n_steps))
-        torch._foreach_lerp_(_weights(self.model), _weights(model), 1 - decay)
+        torch._foreach_lerp_(_weights(self.model), _weights(model), 1 - decay_at(self.decay, n_steps))
 
     @torch.no_grad()
     def restore(self, saved: PretrainedBiLM) -> None:

@@ -93,7 +93,7 @@ def open_task_archive(
     if tables["task"] == "srl":
         tables["model"]["decoding"] = "allennlp 0.x" if _is_before(archive, "1.0") else "allennlp"
     task, config = config_of(tables, str(archive.source))
-    inputs, embeddings = _inputs(archive, config, embeddings, namespaces, tensors)
+    inputs, embeddings = _inputs(archive, config, embeddings, namespaces)
     if options is not None and config.elmo is None:
         raise ConfigError(f"{archive.source} has no ELMo. Leave out the options file {options}.")
     prefix, bilm_config, assumed = _inner_elmo_prefix(tensors), None, None
@@ -262,7 +262,6 @@ def _inputs(
     config: Any,
     embeddings: Embeddings,
     namespaces: Mapping[str, str],
-    tensors: Mapping[str, Tensor],
 ) -> tuple[Inputs, Embeddings]:
     """Make the inputs of the archive's vocabulary, and record the rows of unknown words."""
     unknown = str(_table(archive.config, "vocabulary").get("oov_token") or UNKNOWN)

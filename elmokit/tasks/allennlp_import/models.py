@@ -270,6 +270,15 @@ def convert_nli(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None
         _report_tokenizer(reader)
 
 
+def _expect_linear_similarity(model: ConfigTable) -> None:
+    """Check that passage and question are compared as here: linearly, from both vectors and their product."""
+    for key in ("similarity_function", "matrix_attention"):  # before version 1.0, and since
+        similarity = model.table(key)
+        similarity.expect("type", "linear")
+        similarity.expect("combination", "x,y,x*y")
+        similarity.redundant(DERIVED, "tensor_1_dim", "tensor_2_dim")
+
+
 def _report_tokenizer(reader: ConfigTable) -> None:
     """Report how raw text is tokenized, which differs in any case."""
     if reader.exists:
@@ -348,11 +357,7 @@ def convert_bidaf(model: ConfigTable, reader: ConfigTable, tables: Tables) -> No
     if modeling.exists and ours["modeling_layers"] > 1 and dropout != ours["dropout"]:
         modeling.differs("dropout", f" = {dropout}: here it is model.dropout")
     _expect_hidden_size(model, "span_end_encoder", ours["hidden"] or None)
-    for key in ("similarity_function", "matrix_attention"):  # before version 1.0, and since
-        similarity = model.table(key)
-        similarity.expect("type", "linear")
-        similarity.expect("combination", "x,y,x*y")
-        similarity.redundant(DERIVED, "tensor_1_dim", "tensor_2_dim")
+    _expect_linear_similarity(model)
     model.redundant("padding never changes results here", "mask_lstms")
     _report_tokenizer(reader)
 
@@ -362,11 +367,7 @@ def convert_qa(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
     ours = tables["model"]
     ours["hidden"] = _hidden_size(model.table("phrase_layer"), "gru") or False
     ours["dropout"] = model.take("dropout", float, 0.2)
-    for key in ("similarity_function", "matrix_attention"):  # before version 1.0, and since
-        similarity = model.table(key)
-        similarity.expect("type", "linear")
-        similarity.expect("combination", "x,y,x*y")
-        similarity.redundant(DERIVED, "tensor_1_dim", "tensor_2_dim")
+    _expect_linear_similarity(model)
     _report_tokenizer(reader)
 
 
