@@ -6,7 +6,6 @@ bilm-tf runs after a change of its imports. ``elmokit bilm-tf`` calls them for t
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import os
 import sys
@@ -28,7 +27,6 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.lm.language_model import LanguageModel
 from elmokit.lm.perplexity import unknown_words_warning
-from elmokit.network.bilm import BiLM
 from elmokit.storage.text_files import TextPaths, read_sentences
 from elmokit.text.vocabulary import read_words
 from elmokit.training import api
@@ -241,10 +239,7 @@ def _open(checkpoint: str | Path, data: LMDataset | BidirectionalLMDataset) -> P
         return model
     if config.backward_only:
         raise ConfigError(f"{checkpoint} reads backward, and the data forward. Use LMDataset(..., reverse=True).")
-    with torch.device("meta"):
-        bilm = BiLM(dataclasses.replace(config, backward_only=True))
-    bilm.load_state_dict(model.bilm.state_dict(), assign=True)
-    return model.replace(weights=bilm)
+    return model.replace(weights=model.bilm.with_config(backward_only=True))
 
 
 def _sample(files: Sequence[Path], path: Path) -> Path:

@@ -7,7 +7,8 @@ direction. This module does no file I/O and works on ids only: sentence boundari
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -211,6 +212,13 @@ class BiLM(nn.Module):
         for direction in self.directions:
             assert isinstance(direction, LSTMStack)
             direction.reset_parameters(generator)
+
+    def with_config(self, **changes: Any) -> BiLM:
+        """Return a biLM with the same weights and another config, which must need tensors of the same shapes."""
+        with torch.device("meta"):
+            new = BiLM(replace(self.config, **changes))
+        new.load_state_dict(self.state_dict(), assign=True)
+        return new
 
     def modules_of_layer(self, layer: int) -> list[nn.Module]:
         """Return the modules that compute one layer: the token layer for 0, else the LSTM layer of each direction."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from elmokit.engine.computation import Computation
 from elmokit.engine.config import BiLMConfig
+from elmokit.engine.library import UNKNOWN_IDS
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import Precision
 from elmokit.engine.softmax import SoftmaxConfig
@@ -49,7 +50,7 @@ class TorchNetwork:
         try:
             vectors: Tensor = self._bilm.token_layer(torch.from_numpy(ids).to(self._bilm.device))
         except IndexError:
-            raise ValueError("ids contains numbers that the model has no character or word for.") from None
+            raise ValueError(UNKNOWN_IDS) from None
         return _numpy(vectors)
 
     @torch.no_grad()

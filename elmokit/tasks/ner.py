@@ -112,8 +112,8 @@ class NerConfig:
     )
 
 
-# For a thousand sentences. A word that occurs less than five times teaches its own vector little that is true of others,
-# and averaged weights vary less from epoch to epoch than the weights do.
+# For about a thousand sentences. The vector of a word that occurs less than five times would learn these occurrences by
+# heart, and averaged weights vary less from epoch to epoch.
 SMALL = NerConfig(
     words=WordsConfig(dim=50, lowercase=True, min_count=5),
     chars=CharsConfig(filters=((3, 50),)),

@@ -13,7 +13,6 @@ damage the biLM, so as much as possible is kept:
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
@@ -183,9 +182,7 @@ def _with_words(bilm: BiLM, old_words: Vocabulary, new_words: Vocabulary, genera
 
 def with_dropout(model: PretrainedBiLM, dropout: float) -> PretrainedBiLM:
     """Return the model with another dropout; the weights are the same tensors."""
-    with torch.device("meta"):
-        bilm = BiLM(dataclasses.replace(model.config, dropout=dropout))
-    bilm.load_state_dict(model.bilm.state_dict(), assign=True)
+    bilm = model.bilm.with_config(dropout=dropout)
     softmax = model.softmax_module
     if isinstance(softmax, TiedSoftmax):  # it refers to the word table, which is now another module's
         bias = softmax.bias

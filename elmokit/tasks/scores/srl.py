@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from elmokit.tasks.readers.srl import PREDICATE
 from elmokit.tasks.scores.chunks import Chunk
 from elmokit.tasks.scores.counts import Counts, percent
 
-PREDICATE = "V"
 CONTINUATION = "C-"
 
 Argument = tuple[str, frozenset[tuple[int, int]]]
