@@ -54,8 +54,6 @@ def encode_texts(
         >>> encode_texts(["The bank raised its rate.", "It rained."]).shape
         (2, 6, 50)
     """
-    if isinstance(texts, str):
-        raise TextError(f"Expected a list of texts, but got the string {texts[:30]!r}. Wrap it in a list.")
     sentences = tokens_of_all(texts, tokenize)
     for number, sentence in enumerate(sentences):
         if "" in sentence:  # which would look like padding

@@ -14,7 +14,7 @@ from elmokit.embedding.sentence_vectors import PoolingName, SentenceEmbedder
 from elmokit.engine.precision import Precision
 from elmokit.errors import TextError, needs_extra
 from elmokit.storage.text_files import expand_user
-from elmokit.text.batching import tokens_of_all
+from elmokit.text.batching import check_texts, tokens_of_all
 
 with needs_extra("elmokit.integrations.sklearn", "sklearn"):
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -126,10 +126,9 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
 def _check_is_one_column(X: Any) -> None:
     """Check that texts are a list or one column, as far as their type shows without reading them."""
+    check_texts(X)
     # Data frames of several columns would otherwise be read as their column names, because these are what iterating
     # over a data frame yields.
-    if isinstance(X, str):
-        raise TextError(f"Expected a list of texts, but got the string {X[:30]!r}. Wrap it in a list.")
     shape: tuple[int, ...] = getattr(X, "shape", ())
     if len(shape) > 2 or (len(shape) == 2 and shape[1] != 1):
         names = ", ".join(map(repr, list(getattr(X, "columns", ()))[:5]))

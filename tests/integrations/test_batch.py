@@ -73,6 +73,8 @@ def test_a_missing_column_or_text_is_an_error(model: str) -> None:
         Embed(model)({"a": [], "b": []})
     with pytest.raises(TextError, match="got None of type NoneType"):
         Embed(model)({"text": ["the cat", None]})
+    with pytest.raises(TextError, match="got the string 'the cat'. Set batched=True"):
+        Embed(model)({"text": "the cat"})  # a row in place of a batch
 
 
 def test_a_pickle_does_not_contain_the_model(model: str) -> None:

@@ -165,6 +165,8 @@ def test_a_column_transformer_selects_the_texts(model: str) -> None:
 def test_mistakes_are_errors(model: str) -> None:
     with pytest.raises(TextError, match="Wrap it in a list"):
         ElmoVectorizer(model).transform("the cat")
+    with pytest.raises(TextError, match="Wrap it in a list"):
+        ElmoVectorizer(model).fit("the cat")
     with pytest.raises(TextError):
         ElmoVectorizer(model).transform(np.zeros((2, 3)))
     with pytest.raises(ConfigError, match="stores no whitening"):

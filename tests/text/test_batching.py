@@ -80,6 +80,11 @@ def test_results_come_in_the_order_of_the_items(items: list[str], batch_tokens: 
     assert list(results) == [item.upper() for item in items]
 
 
+def test_one_text_in_place_of_a_list_of_texts_is_refused() -> None:
+    with pytest.raises(TextError, match=r"Expected a list of texts, but got the string 'The cat'\. Wrap it in a list"):
+        batching.tokens_of_all("The cat", str.split)
+
+
 def test_anything_but_a_list_of_sentences_is_refused() -> None:
     with pytest.raises(TextError, match=r"got the string 'The cat sat'\. Pass \[\['The', 'cat', 'sat'\]\], or split"):
         batching.check_sentences("The cat sat")
