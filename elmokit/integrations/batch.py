@@ -75,7 +75,8 @@ class Embed:
             batch: A dict of columns, or a ``pyarrow.Table``.
 
         Returns:
-            A dict or table with the columns of the batch and those of the vectors. In a dict, a column of token vectors
+            A dict or table with the columns of the batch and those of the vectors, which replace columns of the same
+            name. In a dict, a column of token vectors
             is a list of arrays ``(tokens, dim)``, and one of sentence vectors an array ``(sentences, dim)``. In a
             table, vectors are fixed-size lists.
 
@@ -100,7 +101,11 @@ class Embed:
         lengths = None if self.pooling is not None else np.array(list(map(len, sentences)), np.int64)
         for name, rows in columns.items():
             joined = rows if lengths is None else self._concatenate(rows)
-            batch = batch.append_column(name, vector_array(joined, lengths))
+            array = vector_array(joined, lengths)
+            if name in names:
+                batch = batch.set_column(names.index(name), name, array)
+            else:
+                batch = batch.append_column(name, array)
         return batch
 
     def _concatenate(self, vectors: list[NDArray[Any]]) -> NDArray[Any]:

@@ -68,6 +68,14 @@ def test_a_table_without_rows_gets_columns_without_rows(model: str) -> None:
     assert table.schema == Embed(model)(pa.table({"text": TEXTS})).schema
 
 
+def test_a_column_of_the_same_name_is_replaced(model: str) -> None:
+    pa = pytest.importorskip("pyarrow")
+    batch = {"layer_0": [1], "text": ["the cat"]}
+    columns, table = Embed(model)(batch), Embed(model)(pa.table(batch))
+    assert table.column_names == list(columns) == ["layer_0", "text", "layer_1", "layer_2"]
+    assert_equal(table["layer_0"].to_pylist(), columns["layer_0"])
+
+
 def test_a_missing_column_or_text_is_an_error(model: str) -> None:
     with pytest.raises(ConfigError, match=r"no column 'text', only a, b\. Set column="):
         Embed(model)({"a": [], "b": []})
