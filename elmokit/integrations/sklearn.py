@@ -106,10 +106,8 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return self._embedder().dim
 
     def _embedder(self) -> SentenceEmbedder:
-        layers = tuple(self.layers) if isinstance(self.layers, list) else self.layers
-        return _open_embedder(
-            self.model, _version_on_disk(self.model), self.pooling, layers, self.precision, self.device
-        )
+        elmo = _open_elmo(self.model, _version_on_disk(self.model), self.precision, self.device)
+        return SentenceEmbedder.by_name(elmo, self.pooling, self.layers)
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
@@ -161,17 +159,5 @@ def _version_on_disk(model: str | None) -> Version:
 
 # A grid search clones its estimators for every fold, and a model takes seconds to open.
 @lru_cache(maxsize=4)
-def _open_embedder(
-    model: str | None,
-    version: Version,
-    pooling: PoolingName,
-    layers: Any,
-    precision: Precision | None,
-    device: str | None,
-) -> SentenceEmbedder:
-    return SentenceEmbedder.by_name(_open_elmo(model, version, precision, device), pooling, layers)
-
-
-@lru_cache(maxsize=1)
 def _open_elmo(model: str | None, version: Version, precision: Precision | None, device: str | None) -> Elmo:
     return Elmo.from_pretrained(model, precision=precision, device=device)
