@@ -114,10 +114,10 @@ class ElmoEmbedding(keras.layers.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__(autocast=False, **kwargs)  # a lower precision would round the characters
         check_start_name(start)
-        layers = plain_layers(layers)
-        if not isinstance(layers, str | int) or layers == "all":
+        chosen: Any = plain_layers(layers)
+        if not isinstance(chosen, str | int) or chosen == "all":
             raise ConfigError(f"layers is {layers!r}. Choose 'mix', 'top', 'average' or the number of a layer.")
-        self.model, self.layers, self.start, self.precision = model, layers, start, precision
+        self.model, self.layers, self.start, self.precision = model, chosen, start, precision
         self.elmo = Elmo.from_pretrained(model, start=start, precision=precision)
         self.elmo.embed([], layers=self._computed)  # checks the layers
         self.supports_masking = True

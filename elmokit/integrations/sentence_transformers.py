@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from elmokit.embedding.elmo import Elmo

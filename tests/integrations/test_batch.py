@@ -81,7 +81,7 @@ def test_a_missing_column_or_text_is_an_error(model: str) -> None:
         Embed(model)({"a": [], "b": []})
     with pytest.raises(TextError, match="got None of type NoneType"):
         Embed(model)({"text": ["the cat", None]})
-    with pytest.raises(TextError, match="got the string 'the cat'. Set batched=True"):
+    with pytest.raises(TextError, match=r"got the string 'the cat'\. Set batched=True"):
         Embed(model)({"text": "the cat"})  # a row in place of a batch
 
 

@@ -121,7 +121,7 @@ def test_a_mistake_is_reported_in_one_line(library: Any, embedder: SentenceEmbed
 
 
 def test_two_columns_of_one_name_are_an_error(embedder: SentenceEmbedder) -> None:
-    with pytest.raises(ConfigError, match="The data frame has 2 columns 'text'. Rename or drop all but one"):
+    with pytest.raises(ConfigError, match=r"The data frame has 2 columns 'text'\. Rename or drop all but one"):
         add_vectors(pandas.DataFrame([["a", "b"]], columns=["text", "text"]), embedder=embedder)
 
 

@@ -225,7 +225,7 @@ def test_layers_of_a_doc_that_was_retokenized_later_are_refused(model: str) -> N
     with doc.retokenize() as retokenizer:
         retokenizer.merge(doc[:2])
     for part in (doc[1], doc[:1]):
-        with pytest.raises(ConfigError, match="it has 2 tokens, and its layers have 3. Put elmo_layers last"):
+        with pytest.raises(ConfigError, match=r"it has 2 tokens, and its layers have 3\. Put elmo_layers last"):
             part._.elmo_layers  # noqa: B018
 
 
