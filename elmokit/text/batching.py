@@ -14,7 +14,7 @@ Every part of elmokit that runs a model over text does the same five things, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -271,7 +271,7 @@ def _check_is_list(sentence: Sequence[str]) -> Sequence[str]:
         raise TextError(
             f"Expected a sentence as a list of tokens, but got the string {_shortened(sentence)!r}. {advice}"
         )
-    if not isinstance(sentence, Sized):
+    if not isinstance(sentence, Sized) or isinstance(sentence, Set | Mapping):  # which have no order of tokens
         raise TextError(
             f"Expected a sentence as a list of tokens, but got {sentence!r} of type {type(sentence).__name__}."
         )
