@@ -52,8 +52,8 @@ class Module(nn.Module):
     =========================  ====================  ====================================================
 
     512 and 1024 are the sizes of the published model. With an alignment, ``word_emb`` has 1024 numbers, too. Padding is
-    zero in all outputs, and so is ``default`` of a sentence without tokens. DeepPavlov's modules differ in two ways: padding
-    is not zero in their ``word_emb``, and their ``default`` leaves out the factor gamma.
+    zero in all outputs, and so is ``default`` of a sentence without tokens. DeepPavlov's modules differ in two ways:
+    padding is not zero in their ``word_emb``, and their ``default`` leaves out the factor gamma.
 
     Args:
         spec: An address on TF-Hub or Kaggle, the URL of another server of modules, a path, a name or an opened model;
