@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -79,13 +80,18 @@ def sentence_head(
     measured = [] if held_out is None else read_scored_pairs(held_out, tokenize)
     elmo = Elmo.from_pretrained(model, options=options)
     result: dict[str, object] = {"scored_pairs": len(scored), "entailed_pairs": len(entailed)}
+
+    def measure(embedder: SentenceEmbedder) -> float | None:
+        correlation = score_similarity(embedder, measured).spearman
+        return None if math.isnan(correlation) else correlation
+
     if held_out is not None:
         result["held_out"] = held_out.name
-        result["spearman_before"] = score_similarity(SentenceEmbedder(elmo), measured).spearman
+        result["spearman_before"] = measure(SentenceEmbedder(elmo))
     with ProgressBar("steps") as progress:
         elmo.model.sentence_head = train_sentence_head(elmo, scored, entailed, config, progress)
     if held_out is not None:
-        result["spearman"] = score_similarity(SentenceEmbedder.by_name(elmo, "trained"), measured).spearman
+        result["spearman"] = measure(SentenceEmbedder.by_name(elmo, "trained"))
     elmo.model.card["sentence_head"] = {"pairs": [path.name for path in pairs], **result}
     # As they were stored: only the head is new.
     save_model(elmo.model, out, cast("Storage", elmo.model.storage), overwrite)
@@ -94,8 +100,12 @@ def sentence_head(
     else:
         click.echo(f"Trained on {count_of(len(scored), 'scored pair')} and {count_of(len(entailed), 'entailed pair')}.")
         if held_out is not None:
+            after, before = (
+                "none, as all cosines are equal" if result[key] is None else f"{result[key]:.3f}"
+                for key in ("spearman", "spearman_before")
+            )
             click.echo(
                 f"{held_out}, {count_of(len(measured), 'pair')}, Spearman correlation of cosines with scores: "
-                f"{result['spearman']:.3f}; before: {result['spearman_before']:.3f}."
+                f"{after}; before: {before}."
             )
     print_note(f"wrote {out}")

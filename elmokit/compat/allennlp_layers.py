@@ -19,6 +19,7 @@ from elmokit.formats.allennlp import char_cnn_of, encoder_to_allennlp
 from elmokit.network.backends import ParameterCache
 from elmokit.network.bilm import BiLM
 from elmokit.network.char_cnn import CharCNN
+from elmokit.network.lstm import has_gaps
 from elmokit.network.tile_layers import TileLinear
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, encode_tokens
 
@@ -69,7 +70,7 @@ def remove_sentence_boundaries(tensor: Tensor, mask: Tensor) -> tuple[Tensor, Te
 def lengths_of(mask: Tensor) -> Tensor:
     """Count the real entries in each row of a mask ``(batch, time)``, and refuse padding before or between them."""
     mask = mask != 0
-    if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
+    if has_gaps(mask):
         raise ValueError("There is padding before or between tokens; pad on the right only, as batch_to_ids does.")
     return mask.sum(dim=1)
 

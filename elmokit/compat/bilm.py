@@ -30,6 +30,7 @@ from elmokit.formats.tensor_rows import TensorRow, read_through
 from elmokit.formats.words import read_embeddings
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.from_arrays import load_arrays
+from elmokit.network.lstm import has_gaps
 from elmokit.network.scalar_mix import ScalarMix
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.hdf5 import create_hdf5
@@ -192,8 +193,8 @@ class BidirectionalLanguageModel(nn.Module):
                 f"The ids range from {int(ids.min())} to {int(ids.max())}, but this model knows 0 to {n_ids}. "
                 "Use the vocabulary file that the embedding file was created from."
             )
-        mask = ids > 0 if cnn is None else (ids > 0).any(dim=-1)
-        if not bool(mask[:, :2].all()) or bool((mask[:, 1:] & ~mask[:, :-1]).any()):
+        mask = self.bilm.mask_of(ids)
+        if not bool(mask[:, :2].all()) or has_gaps(mask):
             raise ValueError("Each row must be <S>, tokens, </S> and then zeros. Create the ids with batch_sentences.")
         return mask
 

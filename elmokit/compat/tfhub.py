@@ -51,9 +51,9 @@ class Module(nn.Module):
     ``sequence_len``           ``(batch,)``          the number of tokens of each sentence, int32
     =========================  ====================  ====================================================
 
-    512 and 1024 are the sizes of the published model. Padding is zero in all outputs, and so is ``default`` of a
-    sentence without tokens. DeepPavlov's modules differ in two ways: padding is not zero in their ``word_emb``, and
-    their ``default`` leaves out the factor gamma.
+    512 and 1024 are the sizes of the published model. With an alignment, ``word_emb`` has 1024 numbers, too. Padding is
+    zero in all outputs, and so is ``default`` of a sentence without tokens. DeepPavlov's modules differ in two ways:
+    padding is not zero in their ``word_emb``, and their ``default`` leaves out the factor gamma.
 
     Args:
         spec: An address on TF-Hub or Kaggle, the URL of another server of modules, a path, a name or an opened model;
@@ -86,9 +86,9 @@ class Module(nn.Module):
         model = spec if isinstance(spec, PretrainedBiLM) else _open(spec)
         if trainable_lstm is None:
             trainable_lstm = trainable and isinstance(spec, str) and is_url(spec) and elmo_version(spec) == 1
-        self.elmo = ElmoModule(model, start=start)
+        self.elmo = ElmoModule(model, start=start, trainable=trainable_lstm)
+        self.elmo.bilm.token_layer.requires_grad_(False)
         self.mix.requires_grad_(trainable)
-        self.elmo.bilm.directions.requires_grad_(trainable_lstm)
         if (mix := stored_mix(model)) is not None:
             weights, gamma = mix
             with torch.no_grad():
@@ -177,14 +177,16 @@ class Module(nn.Module):
         ids = self.elmo.ids(sentences)
         lengths = torch.tensor([len(sentence) for sentence in sentences], device=ids.device)
         with_boundaries = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None] + 2
-        layers, state = bilm(ids, with_boundaries, self._start(len(sentences)))
+        layers, state = self.elmo.layers_of(ids, with_boundaries, self._start(len(sentences)))
         if self.elmo.start == "stateful":
             before = bilm.zero_state(0) if self._carried is None else self._carried
             self._carried = before.with_first_rows(state.detach())
         mask = torch.arange(width, device=ids.device) < lengths[:, None]
         inner = nn.functional.pad(layers[:, :, 1:-1], (0, 0, 0, width - (layers.shape[2] - 2))) * mask[..., None]
         mixed: Tensor = self.mix(inner)
-        outputs = {"word_emb": inner[0, ..., : bilm.config.projection_dim]}
+        # The two halves of layer 0 are the same, unless it is aligned.
+        dim = bilm.config.projection_dim if self.elmo.alignment is None else bilm.config.output_dim
+        outputs = {"word_emb": inner[0, ..., :dim]}
         outputs |= {f"lstm_outputs{index}": inner[index] for index in range(1, len(inner))}
         outputs["elmo"] = mixed
         outputs["default"] = mixed.sum(dim=1) / lengths.clamp(min=1)[:, None]

@@ -18,7 +18,8 @@ from elmokit.engine.state import Floats
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.alignment import AlignmentModule
-from elmokit.network.bilm import BiLMState
+from elmokit.network.bilm import BiLMOutput, BiLMState
+from elmokit.network.lstm import has_gaps
 from elmokit.network.scalar_mix import MixedLayers, ScalarMix, make_scalar_mix
 from elmokit.text.batching import check_sentences, map_in_batches, pad_batch
 
@@ -257,13 +258,33 @@ class ElmoModule(nn.Module):
                 "Call elmo(elmo.ids(sentences)) with a list of tokenized sentences."
             )
         # Char ids are shifted by 1 as in AllenNLP, so that 0 is padding and nothing else.
-        mask = (ids > 0).any(dim=-1) if self.bilm.config.n_words is None else ids > 0
+        mask = self.bilm.mask_of(ids)
         # `within_boundaries` finds <S> and </S> at the two ends of a row, which a gap would move.
-        if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
+        if has_gaps(mask):
             raise ValueError("There is padding before or between tokens. Pad on the right, as ElmoModule.ids does.")
         # An explicit state wins over `start`, so that a caller can continue rows itself.
         state = self.start_state(len(ids)) if state is None else state
-        # Gradients of a frozen biLM would cost memory for nothing. The mixes below are trained all the same.
+        layers, state = self.layers_of(ids, mask, state)
+        # The positions over which a mix with layer norm computes its mean and variance: those that are returned, as in
+        # bilm-tf.
+        real = mask if self.keep_boundaries else within_boundaries(mask)
+        mixes: list[Tensor] = [mix(layers, real) * mask[..., None] for mix in self.mixes]
+        if not self.keep_boundaries:
+            mixes, mask = [_without_boundaries(mix, mask) for mix in mixes], mask[:, 2:]
+        return ElmoOutput([self.dropout(mix) for mix in mixes], mask, state)
+
+    def layers_of(self, ids: Tensor, mask: Tensor, state: BiLMState) -> BiLMOutput:
+        """Compute all layers of a batch, aligned if the model has an alignment, and the state after it.
+
+        Args:
+            ids: The result of :meth:`ids`.
+            mask: ``(batch, time)`` bool, True on a token, boundaries included.
+            state: The LSTM state that each row starts from.
+
+        Raises:
+            ValueError: ``ids`` has numbers that are too large.
+        """
+        # Gradients of a frozen biLM would cost memory for nothing. The mixes are trained all the same.
         with torch.set_grad_enabled(self.trainable and torch.is_grad_enabled()):
             try:
                 layers, state = self.bilm(ids, mask, state)
@@ -272,14 +293,7 @@ class ElmoModule(nn.Module):
                     "ids contains numbers that the model has no character or word for. Pass the result of this "
                     "model's own ElmoModule.ids."
                 ) from None
-            layers = self._aligned(layers)
-        # The positions over which a mix with layer norm computes its mean and variance: those that are returned, as in
-        # bilm-tf.
-        real = mask if self.keep_boundaries else within_boundaries(mask)
-        mixes: list[Tensor] = [mix(layers, real) * mask[..., None] for mix in self.mixes]
-        if not self.keep_boundaries:
-            mixes, mask = [_without_boundaries(mix, mask) for mix in mixes], mask[:, 2:]
-        return ElmoOutput([self.dropout(mix) for mix in mixes], mask, state)
+            return BiLMOutput(self._aligned(layers), state)
 
     def padded_layers(self, sentences: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
         """Compute all layers of a batch of sentences as tensors, with gradient where the biLM's weights require it.

@@ -363,13 +363,13 @@ def _pair(line: str, path: str | Path, number: int) -> tuple[str, str, str, str]
     try:
         row = json.loads(line)
         cells = row.get(PARADIGM, Path(path).name.split(".")[0]), row.get(PHENOMENON, ""), row[GOOD], row[BAD]
-        if all(isinstance(cell, str) for cell in cells):
+        if all(isinstance(cell, str) for cell in cells) and cells[2].strip() and cells[3].strip():
             return cells
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         pass
     raise TextError(
-        f'{path}, line {number}: expected a JSON object such as {{"{GOOD}": "She ran.", "{BAD}": "She runned.", '
-        f'"{PARADIGM}": "past_tense", "{PHENOMENON}": "morphology"}}, but got: {line[:80]}'
+        f'{path}, line {number}: expected a JSON object with two sentences, such as {{"{GOOD}": "She ran.", '
+        f'"{BAD}": "She runned.", "{PARADIGM}": "past_tense", "{PHENOMENON}": "morphology"}}, but got: {line[:80]}'
     )
 
 

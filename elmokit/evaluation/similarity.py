@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAIRS_AT_ONCE = 256
+COSINE_DIGITS = 6
+"""Decimal places of cosines that are compared: float32 rounds the vectors, so that those of two identical pairs of
+sentences differ in the seventh, and would get different ranks."""
 STORED = ("stored whitening", "stored head")
 """The weightings that the maps of sentence vectors that a model stores belong to."""
 
@@ -54,9 +57,9 @@ class SimilarityScores:
     cosines: NDArray[np.float64]
     """``(pairs,)``; 0 if one of the sentences is empty."""
     spearman: float
-    """Rank correlation, the measure of the STS benchmark; from -1 to 1."""
+    """Rank correlation, the measure of the STS benchmark; from -1 to 1, or NaN if all cosines are equal."""
     pearson: float
-    """Linear correlation."""
+    """Linear correlation, or NaN."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,8 @@ class SimilarityResult(ResultGroup[FileSimilarity]):
 
     def best(self, name: str) -> PoolingScore:
         """Return the pooling with the highest rank correlation on a file."""
-        return max(self.results[name].poolings, key=lambda score: score.spearman)
+        poolings = self.results[name].poolings
+        return max(_defined(poolings) or poolings, key=lambda score: score.spearman)
 
     def table(self, name: str) -> Table:
         """Return rank correlations: a row for each choice of layers, a column for each weighting."""
@@ -121,12 +125,15 @@ class SimilarityResult(ResultGroup[FileSimilarity]):
 
     def notes(self, name: str) -> list[str]:
         """Return a sentence about the data and the best pooling."""
-        best = self.best(name)
-        return [
-            f"{name}: Spearman correlation of cosines with people's scores, "
-            f"{count_of(self.n_pairs[name], 'pair')}. Best: "
-            f"{best.spearman:.3f}, layers {best.layers}, {best.weighting}."
+        poolings, best = self.results[name].poolings, self.best(name)
+        sentences = [
+            f"{name}: Spearman correlation of cosines with people's scores, {count_of(self.n_pairs[name], 'pair')}."
         ]
+        if defined := _defined(poolings):
+            sentences.append(f"Best: {best.spearman:.3f}, layers {best.layers}, {best.weighting}.")
+        if len(defined) < len(poolings):
+            sentences.append("Where all cosines are equal, there is no correlation.")
+        return [" ".join(sentences)]
 
     def heading(self, name: str) -> str:
         return " ".join(self.notes(name))
@@ -135,8 +142,9 @@ class SimilarityResult(ResultGroup[FileSimilarity]):
         """Return the best correlation on each file, and beside it that of a head, which was trained on such pairs."""
         found: list[tuple[str, str]] = []
         for name, result in self.results.items():
-            heads = [score.spearman for score in result.poolings if score.weighting == STORED[1]]
-            others = [score.spearman for score in result.poolings if score.weighting != STORED[1]]
+            defined = _defined(result.poolings)
+            heads = [score.spearman for score in defined if score.weighting == STORED[1]]
+            others = [score.spearman for score in defined if score.weighting != STORED[1]]
             found += [
                 (f"similarity, {name}, {what}", f"{max(scores):.3f}")
                 for what, scores in (
@@ -200,7 +208,10 @@ def read_scored_pairs(
                 if number == 1 and not _is_number(score):
                     header = True
                     continue
-                pairs.append(ScoredPair(tokenize(first), tokenize(second), _finite(score)))
+                pair = ScoredPair(tokenize(first), tokenize(second), _finite(score))
+                if not (pair.first and pair.second):
+                    raise ValueError
+                pairs.append(pair)
             except (ValueError, IndexError):
                 where = "" if columns is None else f" in columns {needed[0]}, {needed[1]} and {needed[2]}"
                 separated = "commas" if is_csv else "tabs or spaces"
@@ -278,7 +289,7 @@ def evaluate_similarity(
         stage = f"similarity {name}"
         if stage in parts:
             count.done += len(pairs)
-        poolings = [PoolingScore(**row) for row in parts.compute(stage, partial(score, pairs))]
+        poolings = [_pooling_of(row) for row in parts.compute(stage, partial(score, pairs))]
         results[name] = FileSimilarity(len(pairs), poolings)
     return SimilarityResult(results)
 
@@ -343,6 +354,17 @@ def _sentences(pairs: Iterable[ScoredPair]) -> Iterator[list[str]]:
     return (sentence for pair in pairs for sentence in (pair.first, pair.second))
 
 
+def _pooling_of(row: Mapping[str, Any]) -> PoolingScore:
+    """Return what ``to_dict`` made a row of, with NaN in the place of JSON's null."""
+    cells: dict[str, Any] = {name: math.nan if cell is None else cell for name, cell in row.items()}
+    return PoolingScore(**cells)
+
+
+def _defined(poolings: Iterable[PoolingScore]) -> list[PoolingScore]:
+    """Return the poolings that have a correlation."""
+    return [score for score in poolings if not math.isnan(score.spearman)]
+
+
 def _check_scores(pairs: Sequence[ScoredPair]) -> None:
     if len({pair.score for pair in pairs}) < 2:
         raise TextError(f"A correlation needs pairs with different scores, but all {len(pairs)} have the same.")
@@ -353,7 +375,8 @@ def _agreement(vectors: NDArray[np.float32], pairs: Sequence[ScoredPair]) -> Sim
     scores = np.array([pair.score for pair in pairs])
     unit = unit_vectors(vectors)
     cosines = (unit[0::2].astype(np.float64) * unit[1::2]).sum(axis=1)
-    return SimilarityScores(cosines, _correlation(_ranks(cosines), _ranks(scores)), _correlation(cosines, scores))
+    rounded = cosines.round(COSINE_DIGITS)
+    return SimilarityScores(cosines, _correlation(_ranks(rounded), _ranks(scores)), _correlation(rounded, scores))
 
 
 def _split_rows(path: str | Path, is_csv: bool) -> Iterator[list[str]]:
@@ -386,8 +409,8 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    """Compute the linear correlation; 0 if ``x`` does not vary."""
-    return 0.0 if np.ptp(x) == 0 else float(np.corrcoef(x, y)[0, 1])
+    """Compute the linear correlation; NaN if ``x`` does not vary."""
+    return math.nan if np.ptp(x) == 0 else float(np.corrcoef(x, y)[0, 1])
 
 
 def _find(data: Path) -> Files | None:

@@ -30,6 +30,7 @@ from urllib.parse import SplitResult, quote, unquote, urldefrag, urljoin, urlspl
 from elmokit.config import read_json, write_json
 from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelError, ModelNotFoundError, OutputError
 from elmokit.formats.format import model_files
+from elmokit.formats.guess import is_web_page
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.cache import cache_dir
 from elmokit.storage.progress import ProgressBar
@@ -45,8 +46,6 @@ _WAIT_SECONDS = 1.0  # before the second try; doubled before each further one
 # Statuses and errors that may be gone a second later, and errors that will not.
 _RETRY_STATUS = (408, 425, 429, 500, 502, 503, 504)
 _PERMANENT_ERRORS = (ConnectionRefusedError, socket.gaierror, ssl.SSLCertVerificationError)
-# Beginnings of pages and of the XML errors of object stores. No format of a model begins with one of them.
-_WEB_PAGE = (b"<!doctype", b"<html", b"<head", b"<?xml", b"<!--", b"<error")
 _ONE_SLASH = re.compile(r"^(https?|file):/(?!/)")
 _URL = re.compile(r"\s*(https?|file):", re.IGNORECASE)
 _DIGEST = re.compile(r"^sha256=([0-9a-f]{64})$")
@@ -368,7 +367,7 @@ def _receive(url: str, response: Any, file: IO[bytes]) -> None:
         progress(name, start, total)
         while block := response.read(_BLOCK):
             # Expired domains and login pages often answer 200 with a page, and some without the right content type.
-            if file.tell() == 0 and block.lstrip(b"\xef\xbb\xbf \t\r\n")[:9].lower().startswith(_WEB_PAGE):
+            if file.tell() == 0 and is_web_page(block):
                 raise _download_error(url, "the server sends a web page")
             file.write(block)
             progress(name, file.tell(), total)

@@ -20,10 +20,16 @@ _MAGIC_NUMBERS = (
         "'small', 'medium', 'original' or 'original-5.5b' instead",
     ),
 )
+_WEB_PAGE = (b"<!doctype", b"<html", b"<head", b"<?xml", b"<!--", b"<error")
 _TRANSFORMER_ELMO = (
     "AllenNLP's transformer ELMo, which cannot be opened because it has no LSTMs. Use AllenNLP 0.9 for it, or open "
     "'original', the ELMo with LSTMs that was trained on the same text"
 )
+
+
+def is_web_page(start: bytes) -> bool:
+    """Say whether a file starts like a web page, or the XML error of an object store; no format of a model does."""
+    return start.lstrip(b"\xef\xbb\xbf \t\r\n")[:9].lower().startswith(_WEB_PAGE)
 
 
 def guess_foreign(path: Path) -> str | None:
@@ -34,7 +40,7 @@ def guess_foreign(path: Path) -> str | None:
     with path.open("rb") as file:
         start = file.read(512)
     guess = next((guess for magic, guess in _MAGIC_NUMBERS if start.startswith(magic)), None)
-    if guess is None and start.lstrip().lower().startswith((b"<!doctype html", b"<html", b"<?xml", b"<error")):
+    if guess is None and is_web_page(start):
         return "a web page: a download that failed"
     return guess
 

@@ -14,9 +14,9 @@ from elmokit.embedding.outputs.layout import StoredDtype, as_stored, stored_dtyp
 from elmokit.embedding.sentence_vectors import PoolingName, SentenceEmbedder
 from elmokit.engine.layer_selection import Layers, plain_layers
 from elmokit.engine.precision import Precision
-from elmokit.errors import ConfigError
+from elmokit.errors import ConfigError, TextError
 from elmokit.storage.text_files import split_tokens
-from elmokit.text.batching import tokens_of
+from elmokit.text.batching import tokens_of_all
 
 
 class Embed:
@@ -75,27 +75,37 @@ class Embed:
             batch: A dict of columns, or a ``pyarrow.Table``.
 
         Returns:
-            A dict or table with the columns of the batch and those of the vectors. In a dict, a column of token vectors
+            A dict or table with the columns of the batch and those of the vectors, which replace columns of the same
+            name. In a dict, a column of token vectors
             is a list of arrays ``(tokens, dim)``, and one of sentence vectors an array ``(sentences, dim)``. In a
             table, vectors are fixed-size lists.
 
         Raises:
             ConfigError: The batch has no column ``column``.
-            TextError: A text is neither a string nor a list of strings.
+            TextError: The column is one string, or a text is neither a string nor a list of strings.
         """
         is_table = not isinstance(batch, Mapping)
         names = batch.column_names if is_table else list(batch)
         if self.column not in names:
             raise ConfigError(f"The batch has no column {self.column!r}, only {', '.join(names)}. Set column=...")
         texts = batch[self.column].to_pylist() if is_table else batch[self.column]
-        sentences = [tokens_of(text, self.tokenize) for text in texts]
+        if isinstance(texts, str):
+            raise TextError(
+                f"Expected a batch of texts in the column {self.column!r}, but got the string {texts[:30]!r}. Set "
+                "batched=True in Dataset.map, or wrap it in a list."
+            )
+        sentences = tokens_of_all(texts, self.tokenize)
         columns = self._embed(sentences)
         if not is_table:
             return {**batch, **columns}
         lengths = None if self.pooling is not None else np.array(list(map(len, sentences)), np.int64)
         for name, rows in columns.items():
             joined = rows if lengths is None else self._concatenate(rows)
-            batch = batch.append_column(name, vector_array(joined, lengths))
+            array = vector_array(joined, lengths)
+            if name in names:
+                batch = batch.set_column(names.index(name), name, array)
+            else:
+                batch = batch.append_column(name, array)
         return batch
 
     def _concatenate(self, vectors: list[NDArray[Any]]) -> NDArray[Any]:

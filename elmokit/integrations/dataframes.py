@@ -42,7 +42,7 @@ def add_vectors(
         A data frame of the same library with the new column; in pandas, with the same index.
 
     Raises:
-        ConfigError: There is no such column, or ``frame`` is not a data frame.
+        ConfigError: There is no such column, there are several, or ``frame`` is not a data frame.
         TextError: A row has no text, or something that is neither a string nor a list of strings.
         MissingExtraError: NLTK is needed and not installed, or pyarrow for pandas.
 
@@ -62,6 +62,8 @@ def add_vectors(
         if library == "pandas":
             import pyarrow
     texts = table[column]
+    if len(texts.shape) > 1:
+        raise ConfigError(f"The data frame has {texts.shape[1]} columns {column!r}. Rename or drop all but one.")
     if (missing := _first_null(texts)) is not None:
         drop = f"dropna(subset=[{column!r}])" if library == "pandas" else f"drop_nulls({column!r})"
         raise TextError(f"Row {missing} of column {column!r} has no text (null). Use frame.{drop}, or fill it.")

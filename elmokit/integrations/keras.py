@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.start_state import check_start_name
+from elmokit.engine.layer_selection import plain_layers
 from elmokit.engine.precision import Precision
 from elmokit.errors import ConfigError, MissingExtraError, TextError
 from elmokit.text.batching import tokens_of_all
@@ -45,31 +46,29 @@ def encode_texts(
         The code points of the characters, ``(texts, n_tokens, 50)``. They are 0 on padding.
 
     Raises:
-        TextError: A text is neither a string nor a list of strings, or a token is empty.
+        TextError: A text is neither a string nor a list of strings, or a token is empty or has the character NUL.
+        ConfigError: ``n_tokens`` is negative.
         MissingExtraError: There is no ``tokenize``, and NLTK is not installed.
 
     Example:
         >>> encode_texts(["The bank raised its rate.", "It rained."]).shape
         (2, 6, 50)
     """
-    if isinstance(texts, str):
-        raise TextError(f"Expected a list of texts, but got the string {texts[:30]!r}. Wrap it in a list.")
     sentences = tokens_of_all(texts, tokenize)
     for number, sentence in enumerate(sentences):
         if "" in sentence:  # which would look like padding
             raise TextError(f"Token {sentence.index('')} of text {number} is empty. Leave it out.")
+        for token in sentence:
+            if "\0" in token:  # which would look like the end of a token
+                raise TextError(f"Token {sentence.index(token)} of text {number} has the character NUL. Remove it.")
     if n_tokens is None:
         n_tokens = max(map(len, sentences), default=0)
+    if n_tokens < 0:
+        raise ConfigError(f"n_tokens is {n_tokens}; it must be at least 0, or None for the longest text.")
     padded = [[*sentence[:n_tokens], *[""] * (n_tokens - len(sentence))] for sentence in sentences]
     # NumPy stores a string as its code points, and 0 behind its end.
     strings = np.array(padded, f"U{TOKEN_CHARS}").reshape(len(sentences), n_tokens)
     return strings.view(np.int32).reshape(len(sentences), n_tokens, TOKEN_CHARS)
-
-
-def _decode(codes: NDArray[Any]) -> list[list[str]]:
-    """Return the tokens of the texts that ``encode_texts`` encoded."""
-    strings = np.ascontiguousarray(codes, np.int32).view(f"U{codes.shape[-1]}")[..., 0]
-    return [[token for token in row if token] for row in strings.tolist()]
 
 
 @keras.saving.register_keras_serializable("elmokit")
@@ -115,7 +114,10 @@ class ElmoEmbedding(keras.layers.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__(autocast=False, **kwargs)  # a lower precision would round the characters
         check_start_name(start)
-        self.model, self.layers, self.start, self.precision = model, layers, start, precision
+        chosen: Any = plain_layers(layers)
+        if not isinstance(chosen, str | int) or chosen == "all":
+            raise ConfigError(f"layers is {layers!r}. Choose 'mix', 'top', 'average' or the number of a layer.")
+        self.model, self.layers, self.start, self.precision = model, chosen, start, precision
         self.elmo = Elmo.from_pretrained(model, start=start, precision=precision)
         self.elmo.embed([], layers=self._computed)  # checks the layers
         self.supports_masking = True
@@ -156,11 +158,14 @@ class ElmoEmbedding(keras.layers.Layer):  # type: ignore[misc]
     def _vectors(self, codes: Any) -> NDArray[np.float32]:
         """Compute vectors in NumPy: ``(batch, n_tokens, dim)``, or ``(batch, n_tokens, layers, dim)`` for a mix."""
         codes = np.asarray(codes)
-        sentences = _decode(codes)
+        tokens = np.ascontiguousarray(codes, np.int32).view(f"U{codes.shape[-1]}")[..., 0]
+        is_token = tokens != ""
+        sentences = [row[inside].tolist() for row, inside in zip(tokens, is_token, strict=True)]
         shape = (self.elmo.n_layers, self.elmo.output_dim) if self.layers == "mix" else (self.elmo.output_dim,)
         padded = np.zeros((*codes.shape[:2], *shape), np.float32)
-        for row, vectors in zip(padded, self.elmo.embed(sentences, layers=self._computed), strict=True):
-            row[: vectors.shape[-2]] = vectors.transpose(1, 0, 2) if self.layers == "mix" else vectors
+        embedded = self.elmo.embed(sentences, layers=self._computed)
+        for row, inside, vectors in zip(padded, is_token, embedded, strict=True):
+            row[inside] = vectors.transpose(1, 0, 2) if self.layers == "mix" else vectors
         return padded
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:

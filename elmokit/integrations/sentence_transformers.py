@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from elmokit.embedding.elmo import Elmo
@@ -135,7 +135,7 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
         # A batch of empty texts gets one position of padding: pooling modules fail on none.
         if ids.shape[1] == 2:
             ids = torch.cat([ids, torch.zeros_like(ids[:, :1])], dim=1)
-        features: dict[str, Any] = {"input_ids": ids, "attention_mask": self._mask(ids)[:, 2:].long()}
+        features: dict[str, Any] = {"input_ids": ids, "attention_mask": self.elmo.bilm.mask_of(ids)[:, 2:].long()}
         if prompt:
             features["prompt_length"] = len(split(prompt))
         if vocabulary is not None:
@@ -161,12 +161,8 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
         # Losses that cut a batch into smaller ones also cut trailing padding off what is as wide as the attention mask.
         # The ids are wider, because they have boundaries.
         ids = features["input_ids"][:, : features["attention_mask"].shape[1] + 2]
-        mask = self._mask(ids)
-        # As in ElmoModule.forward, which returns mixes only.
-        with torch.set_grad_enabled(self.trainable and torch.is_grad_enabled()):
-            layers, _ = self.elmo.bilm(ids, mask, self.elmo.start_state(len(ids)))
-            if self.elmo.alignment is not None:
-                layers = self.elmo.alignment(layers)
+        mask = self.elmo.bilm.mask_of(ids)
+        layers, _ = self.elmo.layers_of(ids, mask, self.elmo.start_state(len(ids)))
         # Without the boundaries, every row has its tokens one position further left, and two fewer of them.
         mask = mask[:, 2:]
         layers = layers[:, :, 1:-1] * mask[..., None]
@@ -199,9 +195,6 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         # The function is not picklable and is made anew where it is needed; pools of processes pickle the module.
         return {**self.__dict__, "_probability": None}
-
-    def _mask(self, ids: Tensor) -> Tensor:
-        return ids > 0 if self.elmo.model.config.n_words is not None else (ids > 0).any(dim=-1)
 
 
 class ElmoPooling(Module):  # type: ignore[misc]

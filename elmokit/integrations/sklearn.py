@@ -14,7 +14,7 @@ from elmokit.embedding.sentence_vectors import PoolingName, SentenceEmbedder
 from elmokit.engine.precision import Precision
 from elmokit.errors import TextError, needs_extra
 from elmokit.storage.text_files import expand_user
-from elmokit.text.batching import tokens_of_all
+from elmokit.text.batching import check_texts, tokens_of_all
 
 with needs_extra("elmokit.integrations.sklearn", "sklearn"):
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -106,10 +106,8 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return self._embedder().dim
 
     def _embedder(self) -> SentenceEmbedder:
-        layers = tuple(self.layers) if isinstance(self.layers, list) else self.layers
-        return _open_embedder(
-            self.model, _version_on_disk(self.model), self.pooling, layers, self.precision, self.device
-        )
+        elmo = _open_elmo(self.model, _version_on_disk(self.model), self.precision, self.device)
+        return SentenceEmbedder.by_name(elmo, self.pooling, self.layers)
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
@@ -126,10 +124,9 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
 def _check_is_one_column(X: Any) -> None:
     """Check that texts are a list or one column, as far as their type shows without reading them."""
+    check_texts(X)
     # Data frames of several columns would otherwise be read as their column names, because these are what iterating
     # over a data frame yields.
-    if isinstance(X, str):
-        raise TextError(f"Expected a list of texts, but got the string {X[:30]!r}. Wrap it in a list.")
     shape: tuple[int, ...] = getattr(X, "shape", ())
     if len(shape) > 2 or (len(shape) == 2 and shape[1] != 1):
         names = ", ".join(map(repr, list(getattr(X, "columns", ()))[:5]))
@@ -162,17 +159,5 @@ def _version_on_disk(model: str | None) -> Version:
 
 # A grid search clones its estimators for every fold, and a model takes seconds to open.
 @lru_cache(maxsize=4)
-def _open_embedder(
-    model: str | None,
-    version: Version,
-    pooling: PoolingName,
-    layers: Any,
-    precision: Precision | None,
-    device: str | None,
-) -> SentenceEmbedder:
-    return SentenceEmbedder.by_name(_open_elmo(model, version, precision, device), pooling, layers)
-
-
-@lru_cache(maxsize=1)
 def _open_elmo(model: str | None, version: Version, precision: Precision | None, device: str | None) -> Elmo:
     return Elmo.from_pretrained(model, precision=precision, device=device)

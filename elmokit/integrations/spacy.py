@@ -15,11 +15,12 @@ import numpy as np
 
 from elmokit.embedding.elmo import Elmo, Vectors
 from elmokit.embedding.start_state import check_start_name
-from elmokit.errors import needs_extra, needs_torch
+from elmokit.errors import ConfigError, needs_extra, needs_torch
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.integrations.spacy_docs import is_embedded, split_vectors, tokens_of_sentences
+from elmokit.storage.progress import count_of
 
 with needs_extra("elmokit.integrations.spacy", "spacy"):
     import srsly
@@ -154,5 +155,11 @@ def make_elmo_layers(nlp: Language, name: str, model: str | None, start: str) ->
 def _columns(tokens: Token | Span) -> Vectors | None:
     """Return the layers of a token ``(layers, dim)`` or of a span ``(layers, tokens, dim)``."""
     layers: Vectors | None = tokens.doc._.get(EXTENSION)
-    columns = tokens.i if isinstance(tokens, Token) else slice(tokens.start, tokens.end)
-    return None if layers is None else layers[:, columns]
+    if layers is None:
+        return None
+    if layers.shape[1] != len(tokens.doc):
+        raise ConfigError(
+            f"The doc was retokenized after elmo_layers: it has {count_of(len(tokens.doc), 'token')}, and its layers "
+            f"have {layers.shape[1]}. Put elmo_layers last in the pipeline."
+        )
+    return layers[:, tokens.i if isinstance(tokens, Token) else slice(tokens.start, tokens.end)]

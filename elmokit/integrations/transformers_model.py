@@ -24,6 +24,7 @@ from elmokit.integrations.transformers_tokenizer import (
     write_code,
 )
 from elmokit.network.bilm import BiLM, BiLMState
+from elmokit.network.lstm import has_gaps
 from elmokit.network.scalar_mix import ScalarMix, selected_layers
 from elmokit.network.softmax import SoftmaxModule
 from elmokit.text.characters import UNKNOWN
@@ -303,8 +304,8 @@ class ElmoModel(ElmoPreTrainedModel):
             # A mask may have been put over a token whose characters are still there.
             is_masked = (input_ids == self.config.mask_id)[..., None]
             char_ids = torch.where(is_masked, self.word_char_ids[self.config.mask_id].to(char_ids), char_ids)
-        mask = (char_ids > 0).any(dim=-1) if attention_mask is None else attention_mask.bool()
-        if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
+        mask = self.bilm.mask_of(char_ids) if attention_mask is None else attention_mask.bool()
+        if has_gaps(mask):
             raise ValueError("There is padding before or between tokens. Pad on the right: padding_side='right'.")
         state = BiLMState(self.start_hidden, self.start_cell).repeat_row(len(char_ids))
         # Not only by the parameters' own flag, which loading a model resets.

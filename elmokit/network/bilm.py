@@ -235,6 +235,10 @@ class BiLM(nn.Module):
             torch.zeros(*shape, config.hidden_dim, device=self.device, dtype=self.dtype),
         )
 
+    def mask_of(self, ids: Tensor) -> Tensor:
+        """Return ``(batch, time)`` bool, True on a token: where ids are not all 0. See ``token_vectors`` for ids."""
+        return ids > 0 if self.config.n_words is not None else (ids > 0).any(dim=-1)
+
     def token_vectors(self, ids: Tensor) -> Tensor:
         """Return context-free token vectors (layer 0), computing each distinct token once.
 

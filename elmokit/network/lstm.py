@@ -284,7 +284,7 @@ class LSTMStack(nn.Module):
             and not any(part.requires_grad for state in states for part in state)
             and inputs.shape[1] > 0
             and self._sizes_match(inputs, states, mask)
-            and not bool((mask[:, 1:] & ~mask[:, :-1]).any())
+            and not has_gaps(mask)
         )
 
     def _run_padded_windows(
@@ -413,6 +413,11 @@ def _pack(stacks: Sequence[LSTMStack], precision: Precision) -> LSTM:
         if tensor is not None
     }
     return LSTM(config, {name: tensor.detach().numpy() for name, tensor in tensors.items()}, precision, library)
+
+
+def has_gaps(mask: Tensor) -> bool:
+    """Say whether a row of a mask ``(batch, time)`` has padding before or between its tokens."""
+    return bool((mask[:, 1:] & ~mask[:, :-1]).any())
 
 
 def _layer_kernel(backend: Backend, n_weights: int) -> LayerKernel:

@@ -23,6 +23,7 @@ from elmokit.errors import INTERRUPTED, ConfigError, ElmoError, needs_extra
 from elmokit.evaluation.neighbors import in_context
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.served_model import ServedModel
+from elmokit.storage.progress import count_of
 from elmokit.version import __version__
 
 with needs_extra("elmokit mcp", "mcp"):
@@ -266,8 +267,8 @@ def _find(tokens: Sequence[str], word: str, occurrence: int = 1) -> int:
     if occurrence > len(positions):
         shown = textwrap.shorten(" | ".join(tokens), MAX_SHOWN, placeholder=" ...")  # it fills a model's context
         raise ConfigError(
-            f"{word[:MAX_SHOWN]!r} occurs {len(positions)} times among the tokens {shown}, but occurrence is "
-            f"{occurrence}. Give one of these tokens."
+            f"{word[:MAX_SHOWN]!r} occurs {count_of(len(positions), 'time')} among the tokens {shown}, but occurrence "
+            f"is {occurrence}. Give one of these tokens."
         )
     return positions[occurrence - 1]
 

@@ -61,7 +61,10 @@ class Metrics:
             multiprocess_mode="livesum",
         )
         self.queue_tokens = Gauge(
-            "elmokit_queue_tokens", "Tokens that wait.", registry=self.registry, multiprocess_mode="livesum"
+            "elmokit_queue_tokens",
+            "Tokens that wait or are computed.",
+            registry=self.registry,
+            multiprocess_mode="livesum",
         )
 
     def batch_computed(self, n_requests: int, n_sentences: int, n_tokens: int, seconds: float) -> None:

@@ -8,8 +8,8 @@ interruption costs at most the work since the last commit. The file ``checksums`
 written; all of them are verified on resume, because a byte that a failing disk has changed would otherwise end in the
 finished output.
 
-Three things are built on it: the vectors of ``elmokit embed``, the index of word occurrences, and the cache of layers
-for training tasks.
+Whatever takes long and can be continued is built on it, such as the vectors of ``elmokit embed``, the index of word
+occurrences and the cache of layers for training tasks.
 
 Why not one HDF5 file or a database? An HDF5 file whose process dies while it is open often cannot be read again, and
 vectors that lie consecutively in a flat file can be memory-mapped by any number of readers while one process appends.

@@ -14,7 +14,7 @@ Every part of elmokit that runs a model over text does the same five things, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -236,6 +236,12 @@ def check_sentence(sentence: Sequence[str]) -> Sequence[str]:
     return sentence
 
 
+def check_texts(texts: Iterable[str | Sequence[str]]) -> None:
+    """Raise a TextError for one text in place of a list of texts, which would be read as a list of its characters."""
+    if isinstance(texts, str):
+        raise TextError(f"Expected a list of texts, but got the string {_shortened(texts)!r}. Wrap it in a list.")
+
+
 def tokens_of(text: str | Sequence[str], tokenize: Callable[[str], list[str]]) -> list[str]:
     """Return the tokens of a text; those of a list of tokens are its own."""
     # Something else, such as a missing value of a table, is a TextError.
@@ -244,6 +250,7 @@ def tokens_of(text: str | Sequence[str], tokenize: Callable[[str], list[str]]) -
 
 def tokens_of_all(texts: Iterable[str | Sequence[str]], tokenize: Callable[[str], list[str]] | None) -> list[list[str]]:
     """Return the tokens of texts, or of lists of tokens. By default, texts are split by the Penn Treebank's rules."""
+    check_texts(texts)
     texts = list(texts)
     if tokenize is None:  # lists of tokens do not need NLTK
         from elmokit.text.tokenize import treebank_tokenizer  # here: a first vector does not wait for it
@@ -264,7 +271,7 @@ def _check_is_list(sentence: Sequence[str]) -> Sequence[str]:
         raise TextError(
             f"Expected a sentence as a list of tokens, but got the string {_shortened(sentence)!r}. {advice}"
         )
-    if not isinstance(sentence, Sized):
+    if not isinstance(sentence, Sized) or isinstance(sentence, Set | Mapping):  # which have no order of tokens
         raise TextError(
             f"Expected a sentence as a list of tokens, but got {sentence!r} of type {type(sentence).__name__}."
         )

@@ -14,7 +14,7 @@ from elmokit.engine.config import PRESETS
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
-from tests.conftest import random_model
+from tests.conftest import aligned_model, random_model
 
 STRINGS = ["the cat sat on the mat", "dogs ran", ""]
 SENTENCES = [string.split() for string in STRINGS]
@@ -46,6 +46,14 @@ def test_outputs_have_the_published_names_and_shapes(model: PretrainedBiLM) -> N
         "default": (3, 64),
         "sequence_len": (3,),
     }
+
+
+def test_vectors_of_an_aligned_model_are_aligned() -> None:
+    model = aligned_model()
+    outputs = outputs_of(hub.Module(model), {"tokens": [["the", "", "cat"]], "sequence_len": [3]}, "tokens")
+    (expected,) = Elmo(model, start="zero").embed([["the", "", "cat"]])
+    for name, layer in zip(["word_emb", "lstm_outputs1", "lstm_outputs2"], expected, strict=True):
+        np.testing.assert_allclose(outputs[name][0].numpy(), layer, atol=1e-5)
 
 
 def test_the_lengths_of_the_sentences_come_with_the_vectors(model: PretrainedBiLM) -> None:

@@ -54,10 +54,12 @@ def test_files_in_the_layout_of_blimp_are_read_by_paradigm(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("not json", "line 2: expected a JSON object such as"),
-        ('{"sentence_good": "a"}', "line 2: expected a JSON object such as"),
-        ('{"sentence_good": "a", "sentence_bad": 1}', "line 2: expected a JSON object such as"),
-        ('["a", "b"]', "line 2: expected a JSON object such as"),
+        ("not json", "line 2: expected a JSON object with two sentences"),
+        ('{"sentence_good": "a"}', "line 2: expected a JSON object with two sentences"),
+        ('{"sentence_good": "a", "sentence_bad": 1}', "line 2: expected a JSON object with two sentences"),
+        ('{"sentence_good": "", "sentence_bad": "b"}', "line 2: expected a JSON object with two sentences"),
+        ('{"sentence_good": "a", "sentence_bad": " "}', "line 2: expected a JSON object with two sentences"),
+        ('["a", "b"]', "line 2: expected a JSON object with two sentences"),
         ('{"sentence_good": "a", "sentence_bad": "b", "UID": "x", "linguistics_term": "z"}', "belongs to 'z' here"),
     ],
 )

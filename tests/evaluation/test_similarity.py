@@ -53,6 +53,20 @@ def test_spearman_gives_equal_values_their_mean_rank(
     assert result.spearman == pytest.approx(np.corrcoef([1, 2.5, 2.5, 4], [1, 2, 3.5, 3.5])[0, 1], abs=1e-6)
 
 
+def test_identical_pairs_have_equal_cosines_and_no_correlation(embedder: SentenceEmbedder) -> None:
+    pairs = [ScoredPair(pair.first, pair.first, score) for score, pair in enumerate(PAIRS)]
+    assert len(set(score_similarity(embedder, pairs).cosines)) > 1  # float32 rounds
+    assert np.isnan(score_similarity(embedder, pairs).spearman)
+    result = evaluate_similarity(embedder.elmo, {"pairs": pairs})
+    assert result.notes("pairs") == [
+        "pairs: Spearman correlation of cosines with people's scores, 5 pairs. Where all cosines are equal, there is "
+        "no correlation."
+    ]
+    assert result.headlines() == []
+    assert {pooling["spearman"] for pooling in result.to_dict()["pairs"]["poolings"]} == {None}
+    assert set(result.table("pairs").rows[0][1:]) == {""}
+
+
 def test_pairs_with_one_score_have_no_correlation(embedder: SentenceEmbedder) -> None:
     with pytest.raises(TextError, match="all 1 have the same"):
         score_similarity(embedder, PAIRS[:1])
@@ -148,6 +162,14 @@ def test_the_command_shows_every_pooling(shell: Shell) -> None:
 def test_a_row_of_another_layout_is_reported_with_its_number(row: str, tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
     path.write_text(f"a,b,1\n{row}\n", encoding="utf-8")
+    with pytest.raises(TextError, match="row 2: expected two sentences and a number"):
+        read_scored_pairs(path)
+
+
+@pytest.mark.parametrize("row", ["river\t\t2", " \tcreek\t2"])
+def test_a_row_with_an_empty_sentence_is_reported_with_its_number(row: str, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text(f"cat\tdog\t1\n{row}\n", encoding="utf-8")
     with pytest.raises(TextError, match="row 2: expected two sentences and a number"):
         read_scored_pairs(path)
 

@@ -196,6 +196,8 @@ def test_files_that_are_not_options_are_refused(folder: Path, content: str) -> N
     [
         (b"<!DOCTYPE html><html>Not found", "web page"),
         (b'<?xml version="1.0"?><Error><Code>NoSuchKey', "web page"),
+        (b"\xef\xbb\xbf<!-- cached --><html>", "web page"),
+        (b"<head><title>Not found", "web page"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "Git LFS pointer"),
         (b"GGUF\x03\x00", "GGUF"),
         (b"\x93NUMPY\x01\x00", "NumPy array"),

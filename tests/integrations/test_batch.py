@@ -68,11 +68,21 @@ def test_a_table_without_rows_gets_columns_without_rows(model: str) -> None:
     assert table.schema == Embed(model)(pa.table({"text": TEXTS})).schema
 
 
+def test_a_column_of_the_same_name_is_replaced(model: str) -> None:
+    pa = pytest.importorskip("pyarrow")
+    batch = {"layer_0": [1], "text": ["the cat"]}
+    columns, table = Embed(model)(batch), Embed(model)(pa.table(batch))
+    assert table.column_names == list(columns) == ["layer_0", "text", "layer_1", "layer_2"]
+    assert_equal(table["layer_0"].to_pylist(), columns["layer_0"])
+
+
 def test_a_missing_column_or_text_is_an_error(model: str) -> None:
     with pytest.raises(ConfigError, match=r"no column 'text', only a, b\. Set column="):
         Embed(model)({"a": [], "b": []})
     with pytest.raises(TextError, match="got None of type NoneType"):
         Embed(model)({"text": ["the cat", None]})
+    with pytest.raises(TextError, match=r"got the string 'the cat'\. Set batched=True"):
+        Embed(model)({"text": "the cat"})  # a row in place of a batch
 
 
 def test_a_pickle_does_not_contain_the_model(model: str) -> None:

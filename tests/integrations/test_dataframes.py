@@ -120,6 +120,11 @@ def test_a_mistake_is_reported_in_one_line(library: Any, embedder: SentenceEmbed
         assert "\n" not in str(raised.value)
 
 
+def test_two_columns_of_one_name_are_an_error(embedder: SentenceEmbedder) -> None:
+    with pytest.raises(ConfigError, match=r"The data frame has 2 columns 'text'\. Rename or drop all but one"):
+        add_vectors(pandas.DataFrame([["a", "b"]], columns=["text", "text"]), embedder=embedder)
+
+
 def test_lazy_frame_is_refused_with_advice() -> None:
     with pytest.raises(ConfigError, match=r"got polars.LazyFrame. Call collect\(\) first"):
         add_vectors(polars.LazyFrame({"text": TEXTS}))

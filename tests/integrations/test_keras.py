@@ -51,6 +51,13 @@ def classifier(layer: Any) -> Any:
     return model
 
 
+@pytest.mark.parametrize("layers", ["top", "mix"])
+def test_vectors_are_where_the_tokens_are_if_padding_is_in_front(path: str, layers: Any) -> None:
+    layer, codes = ElmoEmbedding(path, layers=layers), encode_texts([["the", "cat"], ["dogs"]], 4)
+    moved = np.roll(codes, 2, axis=1)
+    np.testing.assert_array_equal(numbers(layer(moved)), np.roll(numbers(layer(codes)), 2, axis=1))
+
+
 @pytest.mark.parametrize("layers", ["top", "average", 0, 1])
 @pytest.mark.parametrize("start", ["warm", "zero"])
 def test_vectors_are_those_of_elmo_and_zero_on_padding(path: str, layers: Any, start: Any) -> None:
@@ -152,12 +159,20 @@ def test_mistakes_are_errors(path: str) -> None:
         ElmoEmbedding(path, start="stateful")  # type: ignore[arg-type]
     with pytest.raises(ConfigError):
         ElmoEmbedding(path, layers=7)
+    for layers in ([0, 1], "all"):
+        with pytest.raises(ConfigError, match="Choose 'mix', 'top', 'average' or the number of a layer"):
+            ElmoEmbedding(path, layers=layers)  # type: ignore[arg-type]
     with pytest.raises(ModelNotFoundError):
         ElmoEmbedding(f"{path}-elsewhere")
     with pytest.raises(TextError, match="Wrap it in a list"):
         encode_texts("the cat")
     with pytest.raises(TextError, match="Token 1 of text 0 is empty"):
         encode_texts([["the", ""]])
+    for token in ("\0", "cat\0"):
+        with pytest.raises(TextError, match="Token 1 of text 0 has the character NUL"):
+            encode_texts([["the", token, "sat"]])
+    with pytest.raises(ConfigError, match="n_tokens is -1; it must be at least 0"):
+        encode_texts(TOKENS, -1)
     with pytest.raises(TextError, match="got None of type NoneType"):
         encode_texts([None])  # type: ignore[list-item]
 

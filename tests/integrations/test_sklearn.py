@@ -71,6 +71,25 @@ def test_vectors_of_texts_and_tokens_are_those_of_the_sentence_embedder(model: s
         np.testing.assert_allclose(vectorizer.fit_transform(texts), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("layers", [[0, 1], range(2), np.array([0, 1]), {0, 1}])
+def test_layers_can_be_anything_that_holds_numbers(layers: Any, model: str) -> None:
+    expected = ElmoVectorizer(model, layers=(0, 1)).transform(TEXTS)
+    np.testing.assert_array_equal(ElmoVectorizer(model, layers=layers).transform(TEXTS), expected)
+
+
+def test_a_layer_can_be_an_array_of_no_dimension(model: str) -> None:
+    expected = ElmoVectorizer(model, layers=1).transform(TEXTS)
+    np.testing.assert_array_equal(ElmoVectorizer(model, layers=np.array(1)).transform(TEXTS), expected)
+
+
+@pytest.mark.parametrize("layers", [True, 1.0, [True]])
+def test_a_wrong_layer_is_an_error_after_an_equal_number_was_used(layers: Any, model: str) -> None:
+    for valid in (1, [1]):
+        ElmoVectorizer(model, layers=valid).fit(TEXTS)
+    with pytest.raises(ConfigError, match="layers is"):
+        ElmoVectorizer(model, layers=layers).fit(TEXTS)
+
+
 def test_another_tokenizer_is_used(model: str) -> None:
     vectorizer = ElmoVectorizer(model, tokenizer=str.split)
     np.testing.assert_allclose(vectorizer.transform(["the cat."]), vectorizer.transform([["the", "cat."]]), atol=1e-6)
@@ -165,6 +184,8 @@ def test_a_column_transformer_selects_the_texts(model: str) -> None:
 def test_mistakes_are_errors(model: str) -> None:
     with pytest.raises(TextError, match="Wrap it in a list"):
         ElmoVectorizer(model).transform("the cat")
+    with pytest.raises(TextError, match="Wrap it in a list"):
+        ElmoVectorizer(model).fit("the cat")
     with pytest.raises(TextError):
         ElmoVectorizer(model).transform(np.zeros((2, 3)))
     with pytest.raises(ConfigError, match="stores no whitening"):

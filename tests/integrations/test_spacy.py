@@ -218,6 +218,17 @@ def test_the_component_sets_all_layers_of_docs_tokens_and_spans(model: str) -> N
     assert other._.elmo_layers is other[0]._.elmo_layers is other[:2]._.elmo_layers is None
 
 
+def test_layers_of_a_doc_that_was_retokenized_later_are_refused(model: str) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo_layers", config={"model": model})
+    doc = nlp("the cat sat")
+    with doc.retokenize() as retokenizer:
+        retokenizer.merge(doc[:2])
+    for part in (doc[1], doc[:1]):
+        with pytest.raises(ConfigError, match=r"it has 2 tokens, and its layers have 3\. Put elmo_layers last"):
+            part._.elmo_layers  # noqa: B018
+
+
 def test_the_component_is_saved_with_its_model(model: str, tmp_path: Path) -> None:
     nlp = spacy.blank("en")
     nlp.add_pipe("elmo_layers", config={"model": model, "start": "zero"})

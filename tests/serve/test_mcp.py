@@ -88,3 +88,8 @@ def test_an_error_quotes_only_the_beginning_of_a_long_sentence(tools: Any, mcp: 
     with pytest.raises(ConfigError, match="occurs 0 times") as error:
         tools.substitutes("a " * (mcp.MAX_TEXT // 2), "b" * mcp.MAX_TEXT)
     assert len(str(error.value)) < 2 * mcp.MAX_SHOWN + 200
+
+
+def test_an_occurrence_that_is_missing_is_counted(tools: Any) -> None:
+    with pytest.raises(ConfigError, match=r"'cat' occurs 1 time among the tokens the \| cat, but occurrence is 2"):
+        tools.substitutes("the cat", "cat", 2)

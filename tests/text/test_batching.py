@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,6 +79,17 @@ def test_batches_can_be_planned_by_number_of_sentences_and_by_several_lengths() 
 def test_results_come_in_the_order_of_the_items(items: list[str], batch_tokens: int) -> None:
     results = map_in_batches(iter(items), lambda batch: map(str.upper, batch), batch_tokens=batch_tokens)
     assert list(results) == [item.upper() for item in items]
+
+
+@pytest.mark.parametrize("sentence", [{"a", "b"}, frozenset({"a"}), {"a": 1}])
+def test_tokens_without_an_order_are_refused(sentence: Any) -> None:
+    with pytest.raises(TextError, match=r"Expected a sentence as a list of tokens, but got .* of type (set|froz|dict)"):
+        batching.check_sentence(sentence)
+
+
+def test_one_text_in_place_of_a_list_of_texts_is_refused() -> None:
+    with pytest.raises(TextError, match=r"Expected a list of texts, but got the string 'The cat'\. Wrap it in a list"):
+        batching.tokens_of_all("The cat", str.split)
 
 
 def test_anything_but_a_list_of_sentences_is_refused() -> None:

@@ -310,6 +310,10 @@ def test_the_command_trains_measures_and_saves_a_head(folder: Path, shell: Shell
     card = open_model("new").card["sentence_head"]
     assert card["pairs"] == ["train.csv", "labels.jsonl"]
     assert card["spearman"] > card["spearman_before"]
+    Path("same.csv").write_text("the cat,the cat,1\nthe mat,the mat,2\n", encoding="utf-8")
+    same = shell(*command[:6], "same.csv", "--out", "same", *settings).out
+    assert "none, as all cosines are equal; before: none" in same
+    assert open_model("same").card["sentence_head"]["spearman"] is None
     assert (folder / "new" / "model.safetensors").read_bytes() == (folder / "model" / "model.safetensors").read_bytes()
     shell("embed", "text.txt", "vectors.npz", "--model", "new", "--pool", "trained")
     shell("export", "static", "table", "--model", "new", "--pool", "trained")

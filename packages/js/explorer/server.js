@@ -29,8 +29,10 @@ export async function tokenVectors(texts) {
 const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
 const waiting = new Map(); // the functions that end the promise of each question
 let nAsked = 0;
+let failure; // why the worker has ended; it answers nothing more
 
 function request(path, body) {
+  if (failure) return Promise.reject(failure);
   const id = ++nAsked;
   worker.postMessage({ id, path, body });
   return new Promise((resolve, reject) => waiting.set(id, { resolve, reject }));
@@ -44,7 +46,8 @@ worker.addEventListener("message", ({ data: { id, answer, problem } }) => {
 });
 worker.addEventListener("error", (event) => {
   event.preventDefault();
-  for (const { reject } of waiting.values()) reject(new ServerError(0, `The engine cannot run here: ${event.message ?? ""}`));
+  failure = new ServerError(0, `The engine cannot run here: ${event.message ?? ""}`);
+  for (const { reject } of waiting.values()) reject(failure);
   waiting.clear();
 });
 
