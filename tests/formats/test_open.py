@@ -48,6 +48,13 @@ def test_every_path_to_a_published_model_opens(model: PretrainedBiLM, tmp_path: 
     assert same_weights(model, open_model(tmp_path / "a" / "weights.hdf5", options=tmp_path / "elsewhere.json"))
 
 
+def test_an_options_file_for_a_model_without_one_is_refused(model: PretrainedBiLM, tmp_path: Path) -> None:
+    save_model(model, tmp_path / "run" / "model")
+    for source in (None, "en-mini", tmp_path / "run", tmp_path / "run" / "model"):
+        with pytest.raises(ConfigError, match="is an elmokit directory, .* no options file .*x.json. Leave it out"):
+            open_model(source, options=tmp_path / "x.json")
+
+
 def test_hdf5_to_folder_and_back_keeps_every_tensor(model: PretrainedBiLM, tmp_path: Path) -> None:
     save_model(model, tmp_path / "first.hdf5")
     save_model(open_model(tmp_path / "first.hdf5"), tmp_path / "ours")
