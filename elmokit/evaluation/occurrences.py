@@ -27,6 +27,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.config import token_index
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import RESTORE
 from elmokit.engine.unit_vectors import unit_vectors
@@ -37,6 +38,7 @@ from elmokit.storage.atomic import check_has_name
 from elmokit.storage.progress import ProgressCallback
 from elmokit.storage.resumable import ResumableStore
 from elmokit.storage.store_journal import JOURNAL, StoreContents, read_store
+from elmokit.text.batching import check_sentence
 from elmokit.version import __version__
 
 KIND = "elmokit index of occurrences, version 1"
@@ -204,16 +206,18 @@ class OccurrenceIndex:
         Args:
             elmo: The model that the index was built with.
             words: The sentence.
-            token: Index of the word in ``words``.
+            token: Index of the word in ``words``; -1 is the last one.
             layers: Layers from 1; None for all.
             n_neighbors: Neighbors per layer.
             among: Which occurrences to search.
             min_count: Context-free neighbors occur at least this often in the corpus.
 
         Raises:
-            ConfigError: The layer does not exist, or the index was built with another model.
+            ConfigError: The layer or the token does not exist, or the index was built with another model.
+            TextError: The sentence is not a list of strings.
         """
         self.check_model(elmo)
+        token = token_index("token", token, len(check_sentence(words)))
         (vectors,) = elmo.embed([words])
         searches = self.searches(vectors, words, token, layers, n_neighbors, among, min_count)
         return Neighbors.from_layers(words, token, {layer: search() for layer, search in searches.items()})

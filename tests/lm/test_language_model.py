@@ -182,7 +182,8 @@ def test_substitutes_do_not_depend_on_the_word_itself(model: PretrainedBiLM) -> 
 @pytest.mark.parametrize(
     ("position", "settings", "message"),
     [
-        (3, {}, "the sentence has 3 tokens"),
+        (3, {}, "position is 3; the sentence has 3 tokens, so it is from -3 to 2"),
+        (-4, {}, "position is -4; the sentence has 3 tokens, so it is from -3 to 2"),
         (1.0, {}, "position is 1.0; it must be the index of a token"),
         (True, {}, "position is True; it must be the index of a token"),
         (0, {"direction": "left"}, "expected 'forward', 'backward' or 'both'"),
@@ -194,6 +195,11 @@ def test_invalid_positions_and_directions_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         LanguageModel(model).substitutes(["the", "cat", "sat"], position, **settings)
+
+
+def test_an_empty_sentence_has_no_position(model: PretrainedBiLM) -> None:
+    with pytest.raises(ConfigError, match="position is 0, but the sentence is empty"):
+        LanguageModel(model).substitutes([], 0)
 
 
 def test_minimal_pairs_compare_whole_sentences(model: PretrainedBiLM) -> None:
