@@ -122,9 +122,7 @@ def open_path(path: Path, options: Path | None = None, words: Path | None = None
     """Open the model at a path, in whatever format it is. Arguments and errors as in ``Format.load``."""
     if (weight_format := find_format(path)) is not None:
         if options is not None and not weight_format.reads_options:
-            raise ConfigError(
-                f"{path} is {weight_format.description}, which needs no options file {options}. Leave it out."
-            )
+            raise ConfigError(f"{path} is {weight_format.description}, which has no options file. Leave out {options}.")
         return weight_format.load(path, options, words)
     from elmokit.formats.guess import guess_foreign
 
