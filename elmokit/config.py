@@ -231,12 +231,13 @@ def token_index(name: str, value: object, n_tokens: int) -> int:
     """Return the index of a token from the left; a SettingError unless there is such a token. -1 is the last one."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise SettingError(name, f"is {value!r}; it must be the index of a token.")
+    index = int(value)
     if not n_tokens:
         raise SettingError(name, f"is {value}, but the sentence is empty.")
-    if not -n_tokens <= value < n_tokens:
+    if not -n_tokens <= index < n_tokens:
         has = f"the sentence has {n_tokens:,} token{'s' * (n_tokens > 1)}"
         raise SettingError(name, f"is {value}; {has}, so it is from {-n_tokens} to {n_tokens - 1}.")
-    return int(value) % n_tokens
+    return index % n_tokens
 
 
 def check_at_most(name: str, value: float, maximum: float) -> None:

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import token_index
-from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.elmo import Elmo, check_elmo
 from elmokit.embedding.fingerprint import RESTORE
 from elmokit.engine.unit_vectors import unit_vectors
 from elmokit.errors import ConfigError, OutputError, TextError
@@ -73,6 +73,7 @@ def build_index(
         overwrite: Start anew: replace an existing or partial index.
 
     Raises:
+        ConfigError: ``elmo`` is no :class:`Elmo`, or ``sentences`` cannot be called.
         TextError: The corpus cannot be read or has no words.
         OutputError: ``path`` has no name, contains something else or cannot be written.
 
@@ -80,6 +81,12 @@ def build_index(
         >>> index = build_index(elmo, lambda: read_corpus_files([Path("corpus.txt")]), "index")
         >>> print(index.neighbors(elmo, ["a", "river", "bank"], token=2).to_text())
     """
+    check_elmo(elmo)
+    if not callable(sentences):
+        raise ConfigError(
+            f"sentences is a {type(sentences).__name__}; expected a function that returns an iterator over the corpus, "
+            "such as lambda: iter(sentences)."
+        )
     check_has_name(path)
     n_sentences = n_tokens = 0
 

@@ -54,6 +54,11 @@ def expand_user(path: str | Path, error: type[ElmoError] = TextError) -> Path:
 
 def check_input_file(source: str | Path, output: str | Path) -> None:
     """Check before any work is done that a text exists, and that the output does not replace it."""
+    given: object = source
+    if not isinstance(given, str | os.PathLike):
+        raise TextError(
+            f"Expected the path of a text file, but got one of type {type(given).__name__}. Write the text to a file."
+        )
     if str(source) == STDIN:
         return
     if not Path(source).exists():

@@ -54,7 +54,7 @@ def test_every_line_has_the_vectors_of_its_tokens(lines: list[str], text: Path, 
             np.testing.assert_array_equal(stored, shuffled[number], err_msg=repr(lines[number]))
             if number in alone:
                 np.testing.assert_array_equal(stored, elmo.embed([tokens[number]])[0], err_msg=repr(lines[number]))
-        # As in AllenNLP: of equal lines the last one counts, and spaces and tabs around a line are not part of its name.
+        # As in AllenNLP: of equal lines the last one counts, and spaces around a line are not part of its name.
         assert read_sentence_map(file) == {line.rstrip("\r").strip(" \t"): number for number, line in enumerate(lines)}
 
 

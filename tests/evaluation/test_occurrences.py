@@ -248,3 +248,10 @@ def test_a_corpus_can_be_text_or_annotated_files(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("a.txt", "b.conllu", "c.data.xml")]
     assert list(read_corpus_files(paths)) == [["the", "cat"], ["sat"], ["Go"], ["take", "part"]]
     assert list(read_corpus_files(paths[:1], list)) == [["t", "h", "e", " ", "c", "a", "t"], ["s", "a", "t"]]
+
+
+def test_an_index_is_built_from_an_elmo_and_a_function(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="sentences is a list; expected a function that returns an iterator"):
+        build_index(ELMO, CORPUS, tmp_path / "index")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="Expected an Elmo, but got the name 'en-mini'"):
+        build_index("en-mini", corpus, tmp_path / "index")  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
+from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model, open_model
@@ -121,3 +122,9 @@ def test_every_path_may_start_with_a_tilde(
 def test_a_missing_path_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="No model found for"):
         open_model(tmp_path / "nowhere")
+
+
+def test_what_is_no_source_is_refused_with_what_to_pass(model: PretrainedBiLM) -> None:
+    for source in (Elmo(model), model, 3):
+        with pytest.raises(ConfigError, match=f"path or name of a model, but got one of type {type(source).__name__}"):
+            open_model(source)  # type: ignore[arg-type]

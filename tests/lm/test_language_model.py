@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit import LanguageModel
+from elmokit import Elmo, LanguageModel
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
@@ -220,3 +220,15 @@ def test_a_model_is_opened_by_name_with_its_softmax() -> None:
 def test_equally_probable_substitutes_are_in_vocabulary_order() -> None:
     scores = np.array([[2, 3, 1, 3, 2, 2], [0, -np.inf, 0, 0, -np.inf, 0]], np.float32)
     assert _largest(scores, 4).tolist() == [[1, 3, 0, 4], [0, 2, 3, 5]]
+
+
+@pytest.mark.parametrize("model", ["en-mini", Elmo(random_model())])
+def test_what_is_no_model_is_refused(model: Any) -> None:
+    with pytest.raises(ConfigError, match="Expected a model as open_model returns it, but got"):
+        LanguageModel(model)
+
+
+@pytest.mark.parametrize("pair", [(["a"], ["b"], ["c"]), "ab", 3])
+def test_a_minimal_pair_has_two_sentences(model: PretrainedBiLM, pair: Any) -> None:
+    with pytest.raises(TextError, match="Expected a pair of tokenized sentences, the acceptable one first, but got"):
+        LanguageModel(model).minimal_pairs([pair])
