@@ -12,6 +12,7 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -224,6 +225,19 @@ def check_at_least(name: str, value: int | None, minimum: int, maximum: int = MA
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise SettingError(name, f"is {value!r}; it must be a whole number of at least {minimum}.")
     check_at_most(name, value, maximum)
+
+
+def token_index(name: str, value: object, n_tokens: int) -> int:
+    """Return the index of a token from the left; a SettingError unless there is such a token. -1 is the last one."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise SettingError(name, f"is {value!r}; it must be the index of a token.")
+    index = int(value)
+    if not n_tokens:
+        raise SettingError(name, f"is {value}, but the sentence is empty.")
+    if not -n_tokens <= index < n_tokens:
+        has = f"the sentence has {n_tokens:,} token{'s' * (n_tokens > 1)}"
+        raise SettingError(name, f"is {value}; {has}, so it is from {-n_tokens} to {n_tokens - 1}.")
+    return index % n_tokens
 
 
 def check_at_most(name: str, value: float, maximum: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from elmokit.embedding.elmo import Elmo, Vectors
+from elmokit.embedding.elmo import Elmo, Vectors, check_elmo
 from elmokit.embedding.fingerprint import vector_settings
 from elmokit.embedding.outputs.layout import StoredDtype, VectorFileLayout, as_stored
 from elmokit.embedding.outputs.writer import ResumableWriter, WriteProgress
@@ -44,6 +44,7 @@ class BatchEmbedder:
                 )
             self.pooler, layers = elmo, elmo.pooling.layers
             elmo = elmo.elmo
+        check_elmo(elmo)
         self.elmo, self.layers, self.batch_tokens, self.batch_size = elmo, layers, batch_tokens, batch_size
         elmo.embed([], layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)  # checks these three
         self.state = elmo.zero_state(0) if elmo.start == "stateful" else None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.token_cache import MIB, TokenCache
 from elmokit.errors import ConfigError, TextError
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.model import PretrainedBiLM, check_model
 from elmokit.text.batching import (
     check_sentence,
     check_sentences,
@@ -63,7 +63,7 @@ class Elmo:
             disables the cache.
 
     Raises:
-        ConfigError: ``start`` or ``token_cache_mib`` is not a valid value.
+        ConfigError: ``model`` is no opened model, or ``start`` or ``token_cache_mib`` is not a valid value.
         FormatError: The weights contain NaN or infinity.
 
     Example:
@@ -74,6 +74,7 @@ class Elmo:
     """
 
     def __init__(self, model: PretrainedBiLM, *, start: Start = "warm", token_cache_mib: int = 64) -> None:
+        check_model(model, "Elmo.from_pretrained")
         if start not in ("warm", "zero", "stateful"):
             raise ConfigError(f"start is {start!r}. Choose 'warm', 'zero' or 'stateful'.")
         if token_cache_mib < 0:
@@ -443,8 +444,20 @@ def _needs_chunks(batch: Sequence[Sequence[str]], selection: LayerSelection) -> 
     return is_long(len(batch[0])) and not selection.needs_whole_batch
 
 
+def check_elmo(elmo: object) -> None:
+    """Raise a ConfigError unless this is an :class:`Elmo`."""
+    if isinstance(elmo, Elmo):
+        return
+    given, remedy = f"one of type {type(elmo).__name__}", "Create one with Elmo.from_pretrained()."
+    if isinstance(elmo, str | Path):
+        given, remedy = f"the name {str(elmo)!r}", f"Use Elmo.from_pretrained({str(elmo)!r})."
+    elif isinstance(elmo, PretrainedBiLM):
+        remedy = "Use Elmo(model)."
+    raise ConfigError(f"Expected an Elmo, but got {given}. {remedy}")
+
+
 def _embed_raw(
-    texts: str | Iterable[str], language: str, embed: Callable[[Iterator[Sequence[str]]], Iterator[Vectors]]
+    texts: Iterable[Any], language: str, embed: Callable[[Iterator[Sequence[str]]], Iterator[Vectors]]
 ) -> Iterator[Vectors]:
     """Yield the vectors of raw texts; arguments are checked before the first one is read."""
     # Imported here, because most callers have tokens.
@@ -457,7 +470,13 @@ def _embed_raw(
     counts: deque[int] = deque()  # sentences of each text that was read and is not embedded yet
 
     def read() -> Iterator[Sequence[str]]:
-        for text in [texts] if isinstance(texts, str) else texts:
+        for number, text in enumerate([texts] if isinstance(texts, str) else texts):
+            if isinstance(text, list | tuple):
+                raise TextError(f"texts[{number}] is a list: it is tokenized already. Leave out tokenize.")
+            if not isinstance(text, str):
+                raise TextError(
+                    f"Expected raw texts as strings, but texts[{number}] is {text!r} of type {type(text).__name__}."
+                )
             split = tokenize(text, language) or [[]]
             counts.append(len(split))
             yield from split

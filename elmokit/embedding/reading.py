@@ -122,7 +122,9 @@ class Corpus:
             check(tokens)
             if self.strict and not tokens:
                 raise TextError(f"{self.source}, line {number} is blank. Remove it, or do not pass --strict.")
-            yield CorpusSentence(line.strip(), tokens, line)
+            # Other white space is part of a token of split_tokens; other tokenizers, as AllenNLP's, split at it.
+            name = line.strip(" \t" if self.tokenize is split_tokens else None)
+            yield CorpusSentence(name, tokens, line)
         check.end()
 
 

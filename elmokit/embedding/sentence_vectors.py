@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import check_choice
-from elmokit.embedding.elmo import Elmo, Vectors
+from elmokit.embedding.elmo import Elmo, Vectors, check_elmo
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
@@ -80,6 +80,9 @@ class SentenceEmbedder:
         *,
         linear_map: SentenceMap | None = None,
     ) -> None:
+        check_elmo(elmo)
+        if isinstance(pooling, str):
+            raise ConfigError(f"pooling is the name {pooling!r}. Use SentenceEmbedder.by_name(elmo, {pooling!r}).")
         self.linear_map = elmo.model.whitening if pooling is None and linear_map is None else linear_map
         self.elmo, self._word_counts = elmo, word_counts
         self.pooling = pooling or (SentencePooling() if self.linear_map is None else self.linear_map.pooling)
@@ -99,6 +102,7 @@ class SentenceEmbedder:
         elmo: Elmo,
         pooling: PoolingName,
         layers: Literal["all", "top", "average"] | int | tuple[int, ...] | None = None,
+        word_counts: Mapping[str, int] | None = None,
     ) -> SentenceEmbedder:
         """Create an embedder by the name of its pooling.
 
@@ -107,11 +111,13 @@ class SentenceEmbedder:
             pooling: "mean" or "sif" for that weighting, without whitening; "whitened" for the whitening that is stored
                 with the model; "trained" for the head that is stored with it, which was trained on pairs of sentences.
             layers: As in :class:`SentencePooling`; None for layer 0. "whitened" and "trained" have their own.
+            word_counts: See :class:`SentenceEmbedder`.
 
         Raises:
             ConfigError: The name is another one; "whitened" or "trained" is given with ``layers``, or the model stores
                 none; or as in :class:`SentenceEmbedder`.
         """
+        check_elmo(elmo)
         check_choice("pooling", pooling, get_args(PoolingName))
         if pooling == "whitened":
             linear_map: SentenceMap | None = elmo.model.whitening
@@ -120,18 +126,19 @@ class SentenceEmbedder:
             linear_map = elmo.model.sentence_head
             name, remedy = "head", "Train one with: elmokit sentence-head PAIRS --model MODEL --out OUT"
         else:
-            return cls(elmo, SentencePooling(pooling) if layers is None else SentencePooling(pooling, layers))
+            chosen = SentencePooling(pooling) if layers is None else SentencePooling(pooling, layers)
+            return cls(elmo, chosen, word_counts)
         if layers is not None:
             raise ConfigError(f"layers is {layers!r}, but the stored {name} has its own. Leave it out.")
         if linear_map is None:
             raise ConfigError(f"The model stores no {name}. {remedy}. Or choose 'sif'.")
-        return cls(elmo, linear_map=linear_map)
+        return cls(elmo, word_counts=word_counts, linear_map=linear_map)
 
     @classmethod
     def from_pretrained(
         cls,
         path_or_name: str | Path | None = None,
-        pooling: SentencePooling | None = None,
+        pooling: SentencePooling | PoolingName | None = None,
         word_counts: Mapping[str, int] | None = None,
         **settings: Any,
     ) -> SentenceEmbedder:
@@ -139,14 +146,17 @@ class SentenceEmbedder:
 
         Args:
             path_or_name: As in :meth:`Elmo.from_pretrained`.
-            pooling, word_counts: See :class:`SentenceEmbedder`.
+            pooling, word_counts: See :class:`SentenceEmbedder`; ``pooling`` can also be a name, as in :meth:`by_name`.
             **settings: Further arguments of :meth:`Elmo.from_pretrained`, such as ``device`` and ``precision``.
 
         Raises:
             ModelError: No model was found, or it cannot be opened.
             ConfigError: An argument is not valid.
         """
-        return cls(Elmo.from_pretrained(path_or_name, **settings), pooling, word_counts)
+        elmo = Elmo.from_pretrained(path_or_name, **settings)
+        if isinstance(pooling, str):
+            return cls.by_name(elmo, pooling, word_counts=word_counts)
+        return cls(elmo, pooling, word_counts)
 
     @overload
     def embed(self, sentences: Sequence[Sequence[str]]) -> NDArray[np.float32]: ...

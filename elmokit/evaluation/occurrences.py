@@ -27,7 +27,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.embedding.elmo import Elmo
+from elmokit.config import token_index
+from elmokit.embedding.elmo import Elmo, check_elmo
 from elmokit.embedding.fingerprint import RESTORE
 from elmokit.engine.unit_vectors import unit_vectors
 from elmokit.errors import ConfigError, OutputError, TextError
@@ -37,6 +38,7 @@ from elmokit.storage.atomic import check_has_name
 from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.resumable import ResumableStore
 from elmokit.storage.store_journal import JOURNAL, StoreContents, read_store
+from elmokit.text.batching import check_sentence
 from elmokit.version import __version__
 
 KIND = "elmokit index of occurrences, version 1"
@@ -71,6 +73,7 @@ def build_index(
         overwrite: Start anew: replace an existing or partial index.
 
     Raises:
+        ConfigError: ``elmo`` is no :class:`Elmo`, or ``sentences`` cannot be called.
         TextError: The corpus cannot be read or has no words.
         OutputError: ``path`` has no name, contains something else or cannot be written.
 
@@ -78,6 +81,12 @@ def build_index(
         >>> index = build_index(elmo, lambda: read_corpus_files([Path("corpus.txt")]), "index")
         >>> print(index.neighbors(elmo, ["a", "river", "bank"], token=2).to_text())
     """
+    check_elmo(elmo)
+    if not callable(sentences):
+        raise ConfigError(
+            f"sentences is a {type(sentences).__name__}; expected a function that returns an iterator over the corpus, "
+            "such as lambda: iter(sentences)."
+        )
     check_has_name(path)
     n_sentences = n_tokens = 0
 
@@ -203,16 +212,18 @@ class OccurrenceIndex:
         Args:
             elmo: The model that the index was built with.
             words: The sentence.
-            token: Index of the word in ``words``.
+            token: Index of the word in ``words``; -1 is the last one.
             layers: Layers from 1; None for all.
             n_neighbors: Neighbors per layer.
             among: Which occurrences to search.
             min_count: Context-free neighbors occur at least this often in the corpus.
 
         Raises:
-            ConfigError: The layer does not exist, or the index was built with another model.
+            ConfigError: The layer or the token does not exist, or the index was built with another model.
+            TextError: The sentence is not a list of strings.
         """
         self.check_model(elmo)
+        token = token_index("token", token, len(check_sentence(words)))
         (vectors,) = elmo.embed([words])
         searches = self.searches(vectors, words, token, layers, n_neighbors, among, min_count)
         return Neighbors.from_layers(words, token, {layer: search() for layer, search in searches.items()})

@@ -92,7 +92,7 @@ def read_columns(path: str | Path, words: int = 1, tags: int = 2) -> Iterator[Ta
 def unpacked_name(path: str | Path) -> str:
     """Cut the suffix of its compression from the name of a file."""
     path = Path(path)
-    return path.stem if path.suffix in PACKED_SUFFIXES else path.name
+    return path.stem if path.suffix.lower() in PACKED_SUFFIXES else path.name
 
 
 def _sentence(rows: list[tuple[str, str | None]]) -> Iterator[TaggedSentence]:

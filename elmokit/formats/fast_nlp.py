@@ -49,6 +49,7 @@ class FastNLP(Format):
 
     name = FAMILY
     description = "a directory of fastNLP"
+    reads_options = False
     files = ("*.json", "*.dic", "*.pkl")
 
     def recognizes(self, path: Path) -> bool:

@@ -64,6 +64,7 @@ class ElmokitFolder(Format):
 
     name = NAME
     description = "an elmokit directory"
+    reads_options = False
     files = (
         "config.json",
         "model.safetensors",

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from elmokit.errors import FormatError
+from elmokit.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:
     from elmokit.formats.model import PretrainedBiLM
@@ -35,6 +35,8 @@ class Format(ABC):
     """Patterns of the names of its files. Others are neither unpacked from an archive nor downloaded from the Hub."""
     extensions: ClassVar[tuple[str, ...]] = ()
     """The extensions of the paths that ``save_model`` writes in this format; empty if it is only read."""
+    reads_options: ClassVar[bool] = True
+    """Whether a model can have an options file; if not, one that is given is refused."""
     is_complete: ClassVar[bool] = False
     """Whether it keeps all that a model has, in any ``Storage``, and not only the weights, the card and the words."""
 
@@ -119,6 +121,8 @@ def find_format(path: Path) -> Format | None:
 def open_path(path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
     """Open the model at a path, in whatever format it is. Arguments and errors as in ``Format.load``."""
     if (weight_format := find_format(path)) is not None:
+        if options is not None and not weight_format.reads_options:
+            raise ConfigError(f"{path} is {weight_format.description}, which has no options file. Leave out {options}.")
         return weight_format.load(path, options, words)
     from elmokit.formats.guess import guess_foreign
 

@@ -59,6 +59,7 @@ class ManyLangs(Format):
 
     name = FAMILY
     description = "a directory of ELMoForManyLangs"
+    reads_options = False
     files = ("*.json", "*.dic", "*.pkl")
 
     def recognizes(self, path: Path) -> bool:

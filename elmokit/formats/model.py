@@ -18,7 +18,7 @@ from elmokit.engine.precision import Precision, check_precision, requested_backe
 from elmokit.engine.softmax import Softmax, WordSoftmax
 from elmokit.engine.state import Floats, State
 from elmokit.engine.token_cache import TokenCache
-from elmokit.errors import FormatError, ModelNotFoundError, needs_torch
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, needs_torch
 from elmokit.text.characters import encode_tokens
 from elmokit.text.vocabulary import Vocabulary, row_vocabulary
 
@@ -369,12 +369,28 @@ def read_row_words(path: Path, config: BiLMConfig, lexicon: Lexicon | None, rows
     return row_vocabulary(path, config.n_table_words, rows_of, strict=config.n_words is None)
 
 
+def check_model(model: object, opener: str) -> None:
+    """Raise a ConfigError unless this is an opened model; ``opener`` is what accepts the name of one."""
+    if isinstance(model, PretrainedBiLM):
+        return
+    given, remedy = f"one of type {type(model).__name__}", "Pass its .model."
+    if isinstance(model, str | Path):
+        given, remedy = f"the name {str(model)!r}", f"Use {opener}({str(model)!r})."
+    elif not hasattr(model, "model"):
+        remedy = "Open one with open_model."
+    raise ConfigError(f"Expected a model as open_model returns it, but got {given}. {remedy}")
+
+
 def describe(model: PretrainedBiLM) -> dict[str, Any]:
     """Return the facts about a model by name, as ``elmokit info`` prints them.
 
     Returns:
         Text for each fact, and the model card under "card".
+
+    Raises:
+        ConfigError: ``model`` is something else, such as the name of one.
     """
+    check_model(model, "open_model")
     config = model.config
     cnn = config.char_cnn
     if cnn is not None:

@@ -6,12 +6,13 @@ URL or a published model, and is imported only for these.
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elmokit.engine.precision import Precision, check_precision
-from elmokit.errors import ModelNotFoundError
+from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.formats.folder import DEFAULT_MODEL, included_model
 from elmokit.formats.format import find_format
 from elmokit.formats.model import PretrainedBiLM, check_device
@@ -69,6 +70,11 @@ def open_model(
         1024
     """
     # Before anything is read or downloaded.
+    if not isinstance(source, str | os.PathLike | None):
+        raise ConfigError(
+            f"Expected the path or name of a model, but got one of type {type(source).__name__}. A model that is open "
+            "already is used as Elmo(model) or LanguageModel(model); that of an Elmo is its .model."
+        )
     check_precision(precision)
     check_device(device)
     model = _open(source, options, token_embeddings, vocabulary)

@@ -63,6 +63,7 @@ class Paddle(Format):
 
     name = "paddle"
     description = "a directory of Baidu's PaddlePaddle ELMo"
+    reads_options = False
     files = (TABLE, "*_gate_w", "lstmp_*.w_[01]", "lstmp_*.b_0", *_SOFTMAX.values(), *WORD_LISTS)
 
     def recognizes(self, path: Path) -> bool:

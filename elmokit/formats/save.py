@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from elmokit.errors import ConfigError, OutputError
+from elmokit.errors import OutputError
 from elmokit.formats import folder
 from elmokit.formats.format import FORMATS, Format, Storage
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.model import PretrainedBiLM, check_model
 from elmokit.storage.atomic import check_extension
 from elmokit.storage.text_files import expand_user
 
@@ -36,10 +36,7 @@ def save_model(
         OutputError: The path exists and may not be overwritten, cannot be written, or ends in the extension of another
             format.
     """
-    if not isinstance(model, PretrainedBiLM):
-        raise ConfigError(
-            f"Expected a model as open_model returns it, but got one of type {type(model).__name__}. Pass its .model."
-        )
+    check_model(model, "open_model")
     path = expand_user(path, OutputError)
     refuse_target(path, overwrite)
     return format_to_write(path).save(model, path, storage, overwrite)

@@ -43,6 +43,8 @@ class SentencePooling:
 
     def __post_init__(self) -> None:
         check_choice("weighting", self.weighting, ("mean", "sif"))
+        if isinstance(self.layers, str):
+            check_choice("layers", self.layers, ("all", "top", "average"))
         layers = plain_layers(self.layers)  # of a list, a range or an array
         object.__setattr__(self, "layers", tuple(layers) if isinstance(layers, list) else layers)
         check_positive("smoothing", self.smoothing)

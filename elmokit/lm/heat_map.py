@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from elmokit.config import check_at_least
 from elmokit.lm.language_model import LanguageModel
 from elmokit.lm.substitutes import Direction, Substitute, expected_words
 from elmokit.lm.surprisal import Surprisal
@@ -67,6 +68,7 @@ def show(
         >>> import elmokit
         >>> elmokit.show("The bank of the river was muddy.")
     """
+    check_at_least("n_expected", n_expected, 1)
     if not isinstance(model, LanguageModel):
         model = LanguageModel.from_pretrained(model)
     tokens = treebank_tokenizer()(sentence) if isinstance(sentence, str) else list(sentence)

@@ -12,7 +12,7 @@ from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import State
 from elmokit.errors import TextError
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.model import PretrainedBiLM, check_model
 from elmokit.formats.open import open_model
 from elmokit.lm.bilm_tf import BilmTfPerplexity, bilm_tf_perplexity, read_like_bilm_tf
 from elmokit.lm.pairs import MinimalPairScores, score_minimal_pairs
@@ -43,6 +43,7 @@ class LanguageModel:
     Raises:
         ModelNotFoundError: The model has no softmax or no vocabulary. Most exported models dropped them; a TensorFlow
             checkpoint of bilm-tf and an elmokit training run have them.
+        ConfigError: ``model`` is no opened model.
 
     Example:
         >>> lm = LanguageModel.from_pretrained()
@@ -53,6 +54,7 @@ class LanguageModel:
     """
 
     def __init__(self, model: PretrainedBiLM, *, start: StartName | State = "warm") -> None:
+        check_model(model, "LanguageModel.from_pretrained")
         softmax_and_vocabulary(model)
         start_state(model, start)
         self.model = model
@@ -234,6 +236,9 @@ class LanguageModel:
 
         Returns:
             The surprisal of each sentence, and the fraction of pairs whose first sentence is more probable.
+
+        Raises:
+            TextError: There is no pair, or one is not a pair of tokenized sentences.
         """
         return score_minimal_pairs(self.model, pairs, self.start)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -75,7 +76,7 @@ def score_minimal_pairs(
     Sentences are compared by their whole probability, which favors the shorter one: use pairs of equal length.
     """
     _, vocabulary = softmax_and_vocabulary(model)
-    sentences = (sentence for good, bad in pairs for sentence in (good, bad))
+    sentences = itertools.chain.from_iterable(map(_checked_pair, pairs))
     nats, unknown_nats, unknown, n_tokens = [], [], [], 0
     for sentence in surprisals(model, sentences, start, batch_tokens):
         nats.append(sentence.total_nats)
@@ -94,3 +95,10 @@ def score_minimal_pairs(
         -math.log(min(vocabulary.zipf_probabilities.values(), default=1.0)),
         n_tokens,
     )
+
+
+def _checked_pair(pair: object) -> tuple[Sequence[str], Sequence[str]]:
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        given = f"{len(pair)} items" if isinstance(pair, list | tuple) else f"one of type {type(pair).__name__}"
+        raise TextError(f"Expected a pair of tokenized sentences, the acceptable one first, but got {given}.")
+    return pair[0], pair[1]

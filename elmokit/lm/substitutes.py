@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from numbers import Integral
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from elmokit.config import token_index
 from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.softmax import ROWS_AT_ONCE, Ids
@@ -15,7 +15,6 @@ from elmokit.engine.state import Floats, State
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.surprisal import BATCH_TOKENS, softmax_and_vocabulary
-from elmokit.storage.progress import count_of
 from elmokit.text.batching import check_sentence, check_sentences, map_in_batches, number_tokens
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 
@@ -48,16 +47,7 @@ def substitutes(
     special_words: bool = False,
 ) -> list[Substitute]:
     """Find the words that a model expects at a position, as ``LanguageModel.substitutes`` does."""
-    n_tokens = len(check_sentence(sentence))
-    index: object = position
-    if isinstance(index, bool) or not isinstance(index, Integral):
-        raise ConfigError(f"position is {position!r}; it must be the index of a token.")
-    if not -n_tokens <= position < n_tokens:
-        raise ConfigError(
-            f"position is {position}; the sentence has {count_of(n_tokens, 'token')}, so it is from 0 to "
-            f"{n_tokens - 1}."
-        )
-    query = (sentence, [position % n_tokens])
+    query = (sentence, [token_index("position", position, len(check_sentence(sentence)))])
     ((words,),) = expected_words(model, [query], [direction], n, start, special_words=special_words)
     return words[direction]
 

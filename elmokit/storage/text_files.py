@@ -8,6 +8,7 @@ import glob
 import gzip
 import lzma
 import os
+import re
 import shlex
 import sys
 import zlib
@@ -34,6 +35,13 @@ MAX_TEXT_BYTES = 1 << 30
 LINES_BETWEEN_PROGRESS = 1000
 HEAD_BYTES = 4096
 """How much of a file shows its encoding."""
+_COMPRESSED = (
+    (re.compile(rb"\x1f\x8b"), "gzip", ".gz"),
+    (re.compile(rb"\xfd7zXZ\0"), "xz", ".xz"),
+    (re.compile(rb"\x28\xb5\x2f\xfd"), "zstd", ".zst"),
+    (re.compile(rb"BZh[1-9]1AY&SY"), "bzip2", None),
+)
+"""How compressed files begin, what decompresses them, and the suffix by which they are read here, if they are."""
 
 
 def expand_user(path: str | Path, error: type[ElmoError] = TextError) -> Path:
@@ -46,13 +54,27 @@ def expand_user(path: str | Path, error: type[ElmoError] = TextError) -> Path:
 
 def check_input_file(source: str | Path, output: str | Path) -> None:
     """Check before any work is done that a text exists, and that the output does not replace it."""
+    given: object = source
+    if not isinstance(given, str | os.PathLike):
+        raise TextError(
+            f"Expected the path of a text file, but got one of type {type(given).__name__}. Write the text to a file."
+        )
     if str(source) == STDIN:
         return
     if not Path(source).exists():
+        _refuse_address(source)
         raise TextError(f"Cannot read {source}: the file does not exist.")
     if Path(source).is_dir():
         raise TextError(f"Cannot read {source}: it is a directory. Give a file in it.")
     check_not_input(output, [source])
+
+
+def _refuse_address(source: str | Path) -> None:
+    """Say that the text of a URL, whose slashes a path has merged, is not downloaded."""
+    scheme, _, rest = str(source).partition(":/")
+    if scheme in ("http", "https"):
+        address = f"{scheme}://{rest.lstrip('/')}"
+        raise TextError(f"Cannot read {address}: texts are not read from addresses. Download it first.")
 
 
 def check_not_input(output: str | Path, sources: Iterable[str | Path]) -> None:
@@ -111,6 +133,7 @@ def _files_of(name: str | Path, pattern: str | None) -> list[Path]:
     # A directory that matches is searched, as if the shell had expanded the pattern.
     files = [file for match in matches for file in (_files_inside(match, pattern) if match.is_dir() else [match])]
     if not files:
+        _refuse_address(path)
         raise TextError(f"No file matches {str(path)!r}.")
     return files
 
@@ -152,7 +175,7 @@ def _open(path: str | Path) -> tuple[IO[bytes], IO[bytes] | None, tuple[type[Exc
         if sys.stdin is None or sys.stdin.closed or sys.stdin.buffer.closed:
             raise TextError("Standard input is closed, or was read already. It can be used for only one text.")
         return sys.stdin.buffer, None, (OSError,)
-    suffix = Path(path).suffix
+    suffix = Path(path).suffix.lower()
     zstd = _zstandard(path) if suffix == ".zst" else None
     try:
         raw = Path(path).open("rb")  # noqa: SIM115 (the caller closes it)
@@ -193,7 +216,7 @@ def _zstandard(path: str | Path) -> Any:
 def read_lines(path: str | Path, on_bytes: Callable[[int], object] | None = None) -> Iterator[str]:
     """Yield the lines of a UTF-8 text file, without line ends and without a byte order mark.
 
-    Files ending in ``.gz``, ``.xz`` and ``.zst`` are decompressed. ``-`` is standard input.
+    Files ending in ``.gz``, ``.xz`` and ``.zst``, in any case, are decompressed. ``-`` is standard input.
 
     Args:
         path: The file.
@@ -209,6 +232,7 @@ def read_lines(path: str | Path, on_bytes: Callable[[int], object] | None = None
         try:
             for line in bounded_lines(lines, path):
                 if number == 1:
+                    _refuse_compressed(line, path)
                     line = line.removeprefix(codecs.BOM_UTF8)
                 # Bytes 0 are rare in UTF-8 and half of all bytes of English in UTF-16, which would decode without an
                 # error. Searching for one is fast.
@@ -225,6 +249,9 @@ def read_lines(path: str | Path, on_bytes: Callable[[int], object] | None = None
         except UnicodeDecodeError as error:
             if encoding := _wide_encoding(line, number == 1):
                 raise _wrong_encoding(path, encoding) from None
+            with contextlib.suppress(*damage):
+                # Only of a file: a stream may have no more yet.
+                _refuse_binary(line if raw is None else line + lines.read(HEAD_BYTES), path)
             raise TextError(
                 f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start}). Convert the file to UTF-8. "
                 f"If it is Western European text, use: iconv -f {_western_encoding(line)} -t UTF-8 {_named(path)}"
@@ -243,13 +270,33 @@ def read_text(
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise TextError(f"{path} is larger than {max_bytes:,} bytes. {if_too_large}.")
+    _refuse_compressed(data, path)
     if encoding := _wide_encoding(data[:HEAD_BYTES]):
         raise _wrong_encoding(path, encoding)
     try:
         return data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError as error:
+        _refuse_binary(data, path)
         raise TextError(
             f"{path}: not UTF-8 ({error.reason} at byte {error.start}). Convert the file to UTF-8."
+        ) from None
+
+
+def _refuse_compressed(start: bytes, path: str | Path) -> None:
+    """Refuse a file that is compressed and whose name does not say so, by its first bytes."""
+    for magic, tool, suffix in _COMPRESSED:
+        if magic.match(start):
+            can_rename = suffix is not None and Path(path).suffix.lower() != suffix and str(path) != STDIN
+            rename = f", or give it a name that ends in {suffix}" if can_rename else ""
+            raise TextError(f"{path} is compressed with {tool}. Decompress it first ({tool} -d){rename}.")
+
+
+def _refuse_binary(data: bytes, path: str | Path) -> None:
+    """Say that data that is not UTF-8 is no text in another encoding either, if it has bytes 0."""
+    if b"\0" in data:
+        raise TextError(
+            f"{path} is not text in UTF-8: it has bytes 0, as pictures, archives and text in UTF-16 have. Give a text "
+            "file in UTF-8."
         ) from None
 
 
@@ -292,7 +339,7 @@ def _named(path: str | Path) -> str:
     if str(path) == STDIN:
         return ""
     path = Path(path)
-    if path.suffix in PACKED_SUFFIXES:
+    if path.suffix.lower() in PACKED_SUFFIXES:
         path = path.with_suffix("")
     return f"{shlex.quote(str(path))} > {shlex.quote(f'{path.stem}-utf8{path.suffix}')}"
 

@@ -271,6 +271,9 @@ def _check_is_list(sentence: Sequence[str]) -> Sequence[str]:
         raise TextError(
             f"Expected a sentence as a list of tokens, but got the string {_shortened(sentence)!r}. {advice}"
         )
+    given: object = sentence
+    if isinstance(given, bytes):
+        raise TextError("Expected a sentence as a list of tokens, but got bytes. Use .decode().split() of them.")
     if not isinstance(sentence, Sized) or isinstance(sentence, Set | Mapping):  # which have no order of tokens
         raise TextError(
             f"Expected a sentence as a list of tokens, but got {sentence!r} of type {type(sentence).__name__}."

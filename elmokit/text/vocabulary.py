@@ -164,7 +164,7 @@ def check_limits(max_words: int | None, min_count: int) -> None:
 def read_words(path: str | Path) -> list[str]:
     """Read a word list, one word per line, as bilm-tf does: UTF-8, plain or ``.gz``."""
     path = Path(path)
-    opener = gzip.open if path.suffix == ".gz" else open
+    opener = gzip.open if path.suffix.lower() == ".gz" else open
     try:
         with opener(path, "rb") as file:
             data: bytes = file.read(MAX_BYTES + 1)

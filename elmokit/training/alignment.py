@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,7 +90,7 @@ def align(
     target: str | Path | PretrainedBiLM | None,
     source_texts: TextPaths,
     target_texts: TextPaths,
-    dictionary: str | Path | Sequence[Pair],
+    dictionary: str | Path | Iterable[Pair] | Mapping[str, str],
     *,
     centered: bool = False,
     min_count: int = 1,
@@ -112,7 +112,8 @@ def align(
         source_texts: Tokenized text in the language of ``source``, one sentence per line: files, directories or glob
             patterns.
         target_texts: The same for ``target``. The texts need not be translations of each other.
-        dictionary: Pairs of a source word and a target word, as they are written in the texts; or a file of them.
+        dictionary: Pairs of a source word and a target word, as they are written in the texts; a mapping from one to
+            the other; or a file of pairs.
         centered: Align the means of the two spaces, too. Helps if they are far apart.
         min_count: Leave out pairs with a word that occurs less often in its text. The mean vector of a rare word
             depends on a few sentences.
@@ -134,7 +135,7 @@ def align(
     """
     check_at_least("min_count", min_count, 1)
     check_fraction("test_ratio", test_ratio)
-    pairs = read_dictionary(dictionary) if isinstance(dictionary, str | Path) else list(dict.fromkeys(dictionary))
+    pairs = read_dictionary(dictionary) if isinstance(dictionary, str | Path) else _given_pairs(dictionary)
     files = [find_text_files(texts) for texts in (source_texts, target_texts)]
     models = [as_model(one) for one in (source, target)]
     models[0] = models[0].replace(alignment=None)
@@ -192,6 +193,19 @@ def read_dictionary(path: str | Path) -> list[Pair]:
     if not pairs:
         raise TextError(f"{path} contains no pair. Expected a word and its translation on each line.")
     return list(pairs)
+
+
+def _given_pairs(dictionary: Iterable[Pair] | Mapping[str, str]) -> list[Pair]:
+    """Return the pairs that were given instead of a file, each once."""
+    if not isinstance(dictionary, Iterable):
+        raise TextError(f"Expected pairs of words, or a file of them, but got a {type(dictionary).__name__}.")
+    given = list(dictionary.items() if isinstance(dictionary, Mapping) else dictionary)
+    for pair in given:
+        if not (isinstance(pair, list | tuple) and len(pair) == 2 and all(isinstance(word, str) for word in pair)):
+            raise TextError(f"Expected a pair of a word and its translation, but got {pair!r}.")
+    if not given:
+        raise TextError("The dictionary has no pair. Give pairs of a word and its translation.")
+    return list(dict.fromkeys((source, target) for source, target in given))
 
 
 def _counted(sentences: Iterable[list[str]], stage: str, progress: ProgressCallback) -> Iterator[list[str]]:

@@ -55,7 +55,7 @@ def test_every_line_has_the_vectors_of_its_tokens(lines: list[str], text: Path, 
             if number in alone:
                 np.testing.assert_array_equal(stored, elmo.embed([tokens[number]])[0], err_msg=repr(lines[number]))
         # As in AllenNLP: of equal lines the last one counts, and spaces around a line are not part of its name.
-        assert read_sentence_map(file) == {line.strip(): number for number, line in enumerate(lines)}
+        assert read_sentence_map(file) == {line.rstrip("\r").strip(" \t"): number for number, line in enumerate(lines)}
 
 
 def test_every_word_has_its_count(lines: list[str], text: Path, tmp_path: Path) -> None:

@@ -395,3 +395,10 @@ def test_resuming_requires_the_same_words_and_tables_but_the_start_state_may_rou
     table = np.zeros((2, model.config.projection_dim), np.float32)
     cached = [CachedModel.of(model, {"the": row}, array) for row, array in ((0, table), (1, table), (1, table + 1))]
     assert len({name(model), *map(name, cached)}) == 4
+
+
+def test_sentences_or_a_name_instead_of_a_file_and_an_elmo_are_refused(elmo: Elmo, text: Path, tmp_path: Path) -> None:
+    with pytest.raises(TextError, match="Expected the path of a text file, but got one of type list"):
+        embed_file(elmo, [["a"]], tmp_path / "out.npz")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="Expected an Elmo, but got the name 'en-mini'"):
+        embed_file("en-mini", text, tmp_path / "out.npz")  # type: ignore[arg-type]

@@ -281,7 +281,7 @@ def test_raw_text_that_is_not_announced_is_refused_and_the_argument_named(model:
 
 def test_tokens_that_are_announced_as_raw_text_are_refused(model: PretrainedBiLM) -> None:
     pytest.importorskip("nltk")
-    with pytest.raises(TextError, match="Expected raw text as one string, but got list"):
+    with pytest.raises(TextError, match=r"texts\[0\] is a list: it is tokenized already\. Leave out tokenize"):
         Elmo(model).embed([["The", "cat"]], tokenize=True)  # type: ignore[call-overload]
 
 
@@ -294,3 +294,13 @@ def test_layers_can_be_an_array(model: PretrainedBiLM) -> None:
     elmo, sentences = Elmo(model), [["the", "cat"]]
     (expected,), (vectors,) = (elmo.embed(sentences, layers=layers) for layers in ([0, 2], np.array([0, 2])))
     np.testing.assert_array_equal(vectors, expected)
+
+
+def test_the_name_of_a_model_is_not_a_model() -> None:
+    with pytest.raises(ConfigError, match=r"the name 'en-mini'\. Use Elmo\.from_pretrained\('en-mini'\)"):
+        Elmo("en-mini")  # type: ignore[arg-type]
+
+
+def test_bytes_are_not_a_sentence() -> None:
+    with pytest.raises(TextError, match=r"but got bytes\. Use \.decode"):
+        Elmo(random_model()).embed([b"a"])  # type: ignore[list-item]

@@ -18,6 +18,7 @@ from elmokit.errors import ConfigError, FormatError, TensorMismatchError, TextEr
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sentence_pooling import Whitening
 from elmokit.text.vocabulary import Vocabulary
+from tests.conftest import random_model
 
 SENTENCES = [["the", "cat", "sat"], ["the", "dog"], [], ["zebra", "on", "the", "mat", "."]]
 
@@ -296,3 +297,39 @@ def test_folded_quotes_reach_the_network_in_every_way_to_embed(tmp_path: Path) -
     embed_file(embedder, text, tmp_path / "curly.npz")
     with np.load(tmp_path / "curly.npz") as arrays:
         np.testing.assert_array_equal(arrays["vectors"].reshape(1, -1), embedder.embed(plain))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "sif"])
+def test_a_pooling_can_be_named_when_a_model_is_opened(tmp_path: Path, pooling: Any) -> None:
+    save_model(random_model(), tmp_path / "model")
+    counts = {"the": 3, "cat": 1}
+    named, given = (
+        SentenceEmbedder.from_pretrained(tmp_path / "model", one, counts) for one in (pooling, SentencePooling(pooling))
+    )
+    assert (named.embed([["the", "cat"]]) == given.embed([["the", "cat"]])).all()
+    with pytest.raises(ConfigError, match="stores no whitening"):
+        SentenceEmbedder.from_pretrained(tmp_path / "model", "whitened")
+
+
+@pytest.mark.parametrize(
+    ("elmo", "remedy"),
+    [
+        ("en-mini", r"the name 'en-mini'\. Use Elmo\.from_pretrained\('en-mini'\)"),
+        (random_model(), r"type PretrainedBiLM\. Use Elmo\(model\)"),
+        (3, r"type int\. Create one with Elmo\.from_pretrained\(\)"),
+    ],
+)
+def test_what_is_no_elmo_is_refused_with_what_to_pass(elmo: Any, remedy: str) -> None:
+    for make in (SentenceEmbedder, lambda elmo: SentenceEmbedder.by_name(elmo, "mean")):
+        with pytest.raises(ConfigError, match=f"Expected an Elmo, but got .*{remedy}"):
+            make(elmo)
+
+
+def test_the_name_of_a_pooling_is_not_a_pooling() -> None:
+    with pytest.raises(ConfigError, match=r"Use SentenceEmbedder\.by_name\(elmo, 'mean'\)"):
+        SentenceEmbedder(Elmo(random_model()), "mean")  # type: ignore[arg-type]
+
+
+def test_layers_of_a_pooling_that_no_model_has_are_refused() -> None:
+    with pytest.raises(ConfigError, match="layers is 'foo'; it must be one of all, top, average"):
+        SentencePooling("mean", layers="foo")  # type: ignore[arg-type]

@@ -112,6 +112,17 @@ def test_a_search_can_be_limited_to_the_same_word_or_to_others(index: Occurrence
     assert index.neighbors(ELMO, ["zebra"], 0, among="same").layers[1] == []
 
 
+def test_a_negative_token_counts_from_the_right_and_others_must_exist(index: OccurrenceIndex) -> None:
+    last = index.neighbors(ELMO, ["the", "dog"], -1)
+    assert last == index.neighbors(ELMO, ["the", "dog"], 1)
+    assert "the [dog]" in last.to_text()
+    for token, message in ((7, "token is 7; the sentence has 2 tokens, so it is from -2 to 1"), (1.0, "token is 1.0")):
+        with pytest.raises(ConfigError, match=message):
+            index.neighbors(ELMO, ["the", "dog"], token)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="the sentence is empty"):
+        index.neighbors(ELMO, [], 0)
+
+
 def test_words_without_context_are_compared_by_layer_0(index: OccurrenceIndex) -> None:
     found = index.neighbors(ELMO, ["dog"], 0, n_neighbors=50).context_free
     words = sorted({word for words in CORPUS for word in words} - {"dog"})
@@ -237,3 +248,10 @@ def test_a_corpus_can_be_text_or_annotated_files(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("a.txt", "b.conllu", "c.data.xml")]
     assert list(read_corpus_files(paths)) == [["the", "cat"], ["sat"], ["Go"], ["take", "part"]]
     assert list(read_corpus_files(paths[:1], list)) == [["t", "h", "e", " ", "c", "a", "t"], ["s", "a", "t"]]
+
+
+def test_an_index_is_built_from_an_elmo_and_a_function(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="sentences is a list; expected a function that returns an iterator"):
+        build_index(ELMO, CORPUS, tmp_path / "index")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="Expected an Elmo, but got the name 'en-mini'"):
+        build_index("en-mini", corpus, tmp_path / "index")  # type: ignore[arg-type]

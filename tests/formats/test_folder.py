@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from errno import ENOSPC
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from elmokit.engine.config import PRESETS, BiLMConfig, WordFeaturesConfig
 from elmokit.errors import ConfigError, ElmoError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.formats import folder as folder_module
 from elmokit.formats.folder import load_folder, read_card, save_folder
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.model import PretrainedBiLM, describe
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.lm.language_model import LanguageModel
@@ -248,3 +249,16 @@ def test_a_write_that_fails_is_an_output_error_and_leaves_nothing(
 def test_what_is_no_model_is_refused_with_what_to_pass(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"Expected a model as open_model returns it, but got one of type Elmo"):
         save_model(Elmo(random_model()), tmp_path / "model")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("model", "remedy"),
+    [
+        ("en-mini", r"the name 'en-mini'\. Use open_model\('en-mini'\)\."),
+        (3, r"type int\. Open one with open_model\."),
+        (Elmo(random_model()), r"type Elmo\. Pass its \.model\."),
+    ],
+)
+def test_the_facts_are_those_of_an_opened_model(model: Any, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=f"Expected a model as open_model returns it, but got .*{remedy}"):
+        describe(model)

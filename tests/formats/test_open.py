@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
+from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model, open_model
@@ -46,6 +47,13 @@ def test_every_path_to_a_published_model_opens(model: PretrainedBiLM, tmp_path: 
         assert (opened.family, same_weights(model, opened)) == ("bilm-tf", True)
     (tmp_path / "a" / "options.json").rename(tmp_path / "elsewhere.json")
     assert same_weights(model, open_model(tmp_path / "a" / "weights.hdf5", options=tmp_path / "elsewhere.json"))
+
+
+def test_an_options_file_for_a_model_without_one_is_refused(model: PretrainedBiLM, tmp_path: Path) -> None:
+    save_model(model, tmp_path / "run" / "model")
+    for source in (None, "en-mini", tmp_path / "run", tmp_path / "run" / "model"):
+        with pytest.raises(ConfigError, match=r"an elmokit directory, which has no options file\. Leave out .*x\.json"):
+            open_model(source, options=tmp_path / "x.json")
 
 
 def test_hdf5_to_folder_and_back_keeps_every_tensor(model: PretrainedBiLM, tmp_path: Path) -> None:
@@ -114,3 +122,9 @@ def test_every_path_may_start_with_a_tilde(
 def test_a_missing_path_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="No model found for"):
         open_model(tmp_path / "nowhere")
+
+
+def test_what_is_no_source_is_refused_with_what_to_pass(model: PretrainedBiLM) -> None:
+    for source in (Elmo(model), model, 3):
+        with pytest.raises(ConfigError, match=f"path or name of a model, but got one of type {type(source).__name__}"):
+            open_model(source)  # type: ignore[arg-type]

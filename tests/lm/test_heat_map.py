@@ -78,7 +78,7 @@ def test_a_text_is_split_into_tokens() -> None:
 def test_a_model_is_opened_by_its_path(tmp_path: Path) -> None:
     elmokit.save_model(random_model(), tmp_path / "model")
     assert isinstance(elmokit.show(["the"], tmp_path / "model"), HeatMap)
-    with pytest.raises(ConfigError, match="ask for at least 1 word"):
+    with pytest.raises(ConfigError, match="n_expected is 0; it must be a whole number of at least 1"):
         elmokit.show(["the"], tmp_path / "model", n_expected=0)
 
 

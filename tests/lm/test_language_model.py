@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit import LanguageModel
+from elmokit import Elmo, LanguageModel
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
@@ -182,7 +182,8 @@ def test_substitutes_do_not_depend_on_the_word_itself(model: PretrainedBiLM) -> 
 @pytest.mark.parametrize(
     ("position", "settings", "message"),
     [
-        (3, {}, "the sentence has 3 tokens"),
+        (3, {}, "position is 3; the sentence has 3 tokens, so it is from -3 to 2"),
+        (-4, {}, "position is -4; the sentence has 3 tokens, so it is from -3 to 2"),
         (1.0, {}, "position is 1.0; it must be the index of a token"),
         (True, {}, "position is True; it must be the index of a token"),
         (0, {"direction": "left"}, "expected 'forward', 'backward' or 'both'"),
@@ -194,6 +195,11 @@ def test_invalid_positions_and_directions_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         LanguageModel(model).substitutes(["the", "cat", "sat"], position, **settings)
+
+
+def test_an_empty_sentence_has_no_position(model: PretrainedBiLM) -> None:
+    with pytest.raises(ConfigError, match="position is 0, but the sentence is empty"):
+        LanguageModel(model).substitutes([], 0)
 
 
 def test_minimal_pairs_compare_whole_sentences(model: PretrainedBiLM) -> None:
@@ -214,3 +220,15 @@ def test_a_model_is_opened_by_name_with_its_softmax() -> None:
 def test_equally_probable_substitutes_are_in_vocabulary_order() -> None:
     scores = np.array([[2, 3, 1, 3, 2, 2], [0, -np.inf, 0, 0, -np.inf, 0]], np.float32)
     assert _largest(scores, 4).tolist() == [[1, 3, 0, 4], [0, 2, 3, 5]]
+
+
+@pytest.mark.parametrize("model", ["en-mini", Elmo(random_model())])
+def test_what_is_no_model_is_refused(model: Any) -> None:
+    with pytest.raises(ConfigError, match="Expected a model as open_model returns it, but got"):
+        LanguageModel(model)
+
+
+@pytest.mark.parametrize("pair", [(["a"], ["b"], ["c"]), "ab", 3])
+def test_a_minimal_pair_has_two_sentences(model: PretrainedBiLM, pair: Any) -> None:
+    with pytest.raises(TextError, match="Expected a pair of tokenized sentences, the acceptable one first, but got"):
+        LanguageModel(model).minimal_pairs([pair])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 
 import pytest
@@ -33,6 +34,8 @@ def test_a_version_without_notes_is_an_error_in_one_line() -> None:
 def test_the_npm_package_has_the_version_of_the_package() -> None:
     package = json.loads((ROOT / "packages" / "js" / "package.json").read_text(encoding="utf-8"))
     assert package["version"] == elmokit.__version__
+    page = (ROOT / "docs" / "how-to" / "browser.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"elmokit-([\d.]+)\.tgz", page)) == {elmokit.__version__}
 
 
 def test_the_source_distribution_has_every_file_of_the_repository_and_none_that_git_ignores() -> None:

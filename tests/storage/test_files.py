@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import bz2
 import codecs
 import contextlib
 import gzip
@@ -8,6 +9,7 @@ import lzma
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -209,6 +211,48 @@ def test_a_damaged_compressed_file_is_named(tmp_path: Path, suffix: str) -> None
     path.write_bytes(b"plain text in disguise\n")
     with pytest.raises(TextError, match="reading stopped"):
         list(read_lines(path))
+
+
+@pytest.mark.parametrize("suffix", [".GZ", ".Xz", ".ZST"])
+def test_a_compressed_file_is_recognized_by_its_suffix_in_any_case(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"TEXT.TXT{suffix}"
+    with OPENERS[suffix.lower()](path, "wb") as file:  # type: ignore[operator]
+        file.write(b"one\n")
+    assert list(read_lines(path)) == ["one"]
+    assert read_text(path) == "one\n"
+
+
+@pytest.mark.parametrize(
+    ("compress", "message"),
+    [
+        (gzip.compress, r"text\.txt is compressed with gzip\. .*gzip -d.* ends in \.gz\."),
+        (lzma.compress, r"text\.txt is compressed with xz\. .*xz -d.* ends in \.xz\."),
+        (zstd.compress, r"text\.txt is compressed with zstd\. .*zstd -d.* ends in \.zst\."),
+        (bz2.compress, r"text\.txt is compressed with bzip2\. Decompress it first \(bzip2 -d\)\.$"),
+    ],
+)
+def test_a_compressed_file_without_its_suffix_is_called_that(
+    tmp_path: Path, compress: Callable[[bytes], bytes], message: str
+) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(compress(b"some text\n"))
+    for read in (lambda: list(read_lines(path)), lambda: read_text(path)):
+        with pytest.raises(TextError, match=message):
+            read()
+
+
+def test_a_picture_is_not_taken_for_text_in_another_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "picture.png"
+    path.write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01")
+    for read in (lambda: list(read_lines(path)), lambda: read_text(path)):
+        with pytest.raises(TextError, match="is not text in UTF-8: it has bytes 0"):
+            read()
+
+
+def test_the_address_of_a_text_is_called_that(tmp_path: Path) -> None:
+    for check in (lambda path: check_input_file(path, tmp_path / "out"), find_text_files):
+        with pytest.raises(TextError, match=r"Cannot read http://example\.com/x\.txt: .* Download it first"):
+            check(Path("http://example.com/x.txt"))
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -291,6 +292,30 @@ def test_models_of_different_sizes_are_refused(model: PretrainedBiLM, texts: Pat
 def test_a_dictionary_whose_words_do_not_occur_is_refused(model: PretrainedBiLM, texts: Path) -> None:
     with pytest.raises(TextError, match=r"of 2 pairs, 1 source words and 0 target words .*'Katze' does not"):
         align(model, model, texts / "a.txt", texts / "b.txt", [("aal", "Katze"), ("Maus", "mouse")])
+
+
+@pytest.mark.parametrize("dictionary", [["the", "cat"], [("the",)], [("the", 3)], {"the": ["the"]}, {"ab": 1}])
+def test_a_dictionary_of_anything_but_pairs_of_words_is_refused(
+    dictionary: Any, model: PretrainedBiLM, texts: Path
+) -> None:
+    with pytest.raises(TextError, match="Expected a pair of a word and its translation, but got "):
+        align(model, model, texts / "a.txt", texts / "b.txt", dictionary)
+
+
+def test_a_dictionary_without_pairs_is_refused(model: PretrainedBiLM, texts: Path) -> None:
+    with pytest.raises(TextError, match="The dictionary has no pair"):
+        align(model, model, texts / "a.txt", texts / "b.txt", [])
+    with pytest.raises(TextError, match="Expected pairs of words, or a file of them, but got a NoneType"):
+        align(model, model, texts / "a.txt", texts / "b.txt", None)  # type: ignore[arg-type]
+
+
+def test_a_mapping_is_a_dictionary(model: PretrainedBiLM, texts: Path) -> None:
+    pairs = read_dictionary(texts / "dictionary.txt")[:20]
+    of_pairs, of_mapping = (
+        align(model, model, texts / "a.txt", texts / "b.txt", dictionary, test_ratio=0)
+        for dictionary in (pairs, dict(pairs))
+    )
+    assert of_pairs.n_learned == of_mapping.n_learned == 20
 
 
 @pytest.mark.parametrize("argument", [{"min_count": 0}, {"test_ratio": 1.0}, {"device": "tpu9"}])

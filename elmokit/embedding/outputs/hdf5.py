@@ -35,7 +35,7 @@ from elmokit.embedding.outputs.output_format import ABOUT, OutputFormat
 from elmokit.embedding.outputs.writer import DATA_START, ResumableWriter
 from elmokit.embedding.reading import SentenceCounts
 from elmokit.errors import FormatError, TextError
-from elmokit.storage.hdf5 import HDF5_SUFFIXES, open_hdf5
+from elmokit.storage.hdf5 import HDF5_ERRORS, HDF5_SUFFIXES, open_hdf5
 
 if TYPE_CHECKING:
     import h5py
@@ -183,12 +183,21 @@ def sentence_of_key(key: str) -> str:
     return _ESCAPED.sub(lambda match: _ESCAPES[match.group()], text)
 
 
-def read_sentence_map(file: h5py.File) -> dict[str, int]:
+def read_sentence_map(file: h5py.File | str | Path) -> dict[str, int]:
     """Return the map from sentence to line number of a file written by elmokit or by ``allennlp elmo``.
 
+    Args:
+        file: The file, or its path.
+
     Raises:
-        FormatError: The file has no map, under either of its names.
+        FormatError: The file has no map, under either of its names, or cannot be read.
     """
+    if isinstance(file, str | Path):
+        try:
+            with open_hdf5(file) as opened:
+                return read_sentence_map(opened)
+        except HDF5_ERRORS as error:
+            raise FormatError(f"{file} is not a readable HDF5 file ({error}). Give a file of vectors.") from None
     for name in MAPS:
         if name in file:
             content = json.loads(file[name].asstr()[0])

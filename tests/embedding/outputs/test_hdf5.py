@@ -145,3 +145,13 @@ def test_a_sentence_that_is_too_long_for_a_key_is_refused() -> None:
     check_key("a " * 29_000, 0)
     with pytest.raises(TextError, match="Do not pass --use-sentence-keys"):
         check_key("a " * 40_000, 0)
+
+
+def test_the_map_is_read_from_a_path(tmp_path: Path) -> None:
+    path = tmp_path / "out.hdf5"
+    write(path, ["a b", "c"])
+    assert read_sentence_map(path) == read_sentence_map(str(path)) == {"a b": 0, "c": 1}
+    (tmp_path / "text.txt").write_text("text")
+    for name in ("text.txt", "missing.hdf5"):
+        with pytest.raises(FormatError, match="is not a readable HDF5 file"):
+            read_sentence_map(tmp_path / name)
