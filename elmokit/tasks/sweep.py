@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from elmokit.config import read_json, to_dict, write_json
+from elmokit.config import check_ratio, read_json, to_dict, write_json
 from elmokit.errors import ConfigError, LockedError, OutputError, TrainingError
 from elmokit.storage.lock import file_lock
 from elmokit.storage.progress import ProgressCallback
@@ -90,17 +90,22 @@ class TrainingStart:
 
 def ratio_variants(task: AnyTask, config: Any, ratios: Sequence[float]) -> list[Variant]:
     """Make the variants of Figure 1: random samples of the training texts, without and with ELMo."""
-    if not ratios or not all(0 < ratio <= 1 for ratio in ratios):
-        raise ConfigError(f"The ratios are {list(ratios)}; give one or more numbers above 0 and at most 1.")
+    if not ratios:
+        raise ConfigError("There are no ratios. Give one or more numbers above 0 and at most 1.")
+    names: dict[str, float] = {}  # in the names of directories
+    for ratio in sorted(set(ratios)):
+        check_ratio("ratio", ratio)
+        if (other := names.setdefault(f"{ratio:g}", ratio)) != ratio:
+            raise ConfigError(f"The ratios {other} and {ratio} are equal in six digits. Leave one of them out.")
     return [
         Variant(
-            f"{kind}-{ratio:g}",
+            f"{kind}-{name}",
             f"{label}, {100 * ratio:g} %",
             replace(config, elmo=elmo, data=replace(config.data, train_ratio=ratio)),
             ratio,
             elmo is not None,
         )
-        for ratio in sorted(set(ratios))
+        for name, ratio in names.items()
         for kind, label, elmo in (("baseline", "baseline", None), ("elmo", "ELMo", config.elmo or task.elmo))
     ]
 

@@ -83,6 +83,8 @@ def test_ratios_come_without_and_with_elmo_from_the_smallest() -> None:
     for ratios in ([], [0.0], [1.5], [float("nan")]):
         with pytest.raises(ConfigError, match="above 0 and at most 1"):
             ratio_variants(*published("ner"), ratios)
+    with pytest.raises(ConfigError, match=r"The ratios 0\.5 and 0\.50000001 are equal in six digits"):
+        ratio_variants(*published("ner"), [0.5, 0.50000001, 1.0])
 
 
 def test_layers_are_those_of_table_2() -> None:
