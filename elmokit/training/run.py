@@ -40,7 +40,7 @@ from elmokit.errors import ElmoError, FormatError, OutputError, TrainingError
 from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.tensors import save_tensors
-from elmokit.storage.atomic import SUFFIX_LENGTH, atomic_write, is_unused, recover_interrupted, sync
+from elmokit.storage.atomic import atomic_write, is_unused, recover_interrupted, sync, workspaces
 from elmokit.storage.bounded import MAX_RECORD_BYTES, read_bounded
 from elmokit.storage.checksums import size_and_crc32
 from elmokit.storage.lock import LOCK, file_lock
@@ -77,8 +77,8 @@ class Run:
         if not overwrite or not self.path.is_dir():
             raise OutputError(f"{self.path} already exists and is not a run to continue. Choose another directory.")
         known = [*self._files, LOG, CHECKPOINTS, LOCK]
-        known += [f".{name}.{'?' * SUFFIX_LENGTH}" for name in known]  # what a killed process left
-        for name in sorted(inside.name for inside in self.path.iterdir()):
+        left_over = workspaces(self.path)  # by a killed process
+        for name in sorted(inside.name for inside in set(self.path.iterdir()).difference(left_over)):
             if not any(fnmatchcase(name, pattern) for pattern in known):
                 raise OutputError(
                     f"{self.path} contains {name}, which overwriting would delete. Move it elsewhere, or choose "
