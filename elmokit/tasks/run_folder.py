@@ -28,13 +28,12 @@ from typing import Any
 
 import msgspec
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from elmokit.config import read_json, to_dict, to_toml, write_json
 from elmokit.embedding.elmo import Elmo, Start
 from elmokit.embedding.fingerprint import fingerprint
-from elmokit.errors import FormatError, TrainingError
+from elmokit.errors import TrainingError
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.bounded import MAX_RECORD_BYTES
 from elmokit.storage.checksums import json_crc32, size_and_crc32
@@ -43,7 +42,7 @@ from elmokit.tasks.config import ElmoConfig, expand_paths
 from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask
 from elmokit.tasks.vocabulary import Coverage
-from elmokit.training.run import Run, check_settings
+from elmokit.training.run import Run, check_settings, damage_errors
 
 MAY_CHANGE = {"train.seeds", "elmo.cache"}
 """Settings that may differ when a run is resumed: no result depends on them."""
@@ -86,8 +85,9 @@ def read_vocabulary(run: Path) -> dict[str, Any]:
     """Read ``vocabulary.json``."""
     content = read_json(run / VOCABULARY, max_bytes=MAX_RECORD_BYTES)
     # A changed word or label would give wrong results without any error.
-    if content.pop("crc32", None) != json_crc32(content):
-        raise FormatError(f"{run / 'vocabulary.json'} is damaged: its checksum is wrong. Copy the run again.")
+    with damage_errors(run / VOCABULARY):
+        if content.pop("crc32", None) != json_crc32(content):
+            raise ValueError("its checksum is wrong")
     return content
 
 
@@ -114,30 +114,29 @@ class RunFacts:
 def read_facts(run: Path, name: str = FACTS) -> RunFacts:
     """Read ``run.json``, or the same facts from the ``result.json`` of a seed that has trained its biLM."""
     content = read_json(run / name)
-    try:
+    with damage_errors(run / name):
         return msgspec.convert(content, RunFacts)
-    except msgspec.ValidationError as error:
-        raise FormatError(f"{run / name} is damaged ({error}). Copy the run again.") from None
 
 
 def read_result(seed_folder: Path) -> dict[str, Any]:
     """Read the ``result.json`` of a finished training."""
-    content = read_json(seed_folder / "result.json")
-    try:
-        msgspec.convert(content.get("dev"), dict[str, float])
-    except msgspec.ValidationError as error:
-        raise FormatError(f"{seed_folder / 'result.json'} is damaged ({error}). Copy the run again.") from None
+    path = seed_folder / "result.json"
+    content = read_json(path)
+    with damage_errors(path):
+        check_scores(content["dev"])
     return content
+
+
+def check_scores(scores: object) -> dict[str, float]:
+    """Return the scores of a training, or raise an error of msgspec unless they are named numbers."""
+    return msgspec.convert(scores, dict[str, float])
 
 
 def load_best_weights(model: torch.nn.Module, seed_folder: Path) -> None:
     """Give a model the weights of the best evaluation of a training."""
     path = seed_folder / BEST_WEIGHTS
-    try:
+    with damage_errors(path):
         model.load_state_dict(load_file(path))
-    except (OSError, SafetensorError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise FormatError(f"{path} does not fit the run ({reason}). Copy the run again.") from None
 
 
 def start_run(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, Any]) -> None:

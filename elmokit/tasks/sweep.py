@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ from elmokit.storage.progress import ProgressCallback
 from elmokit.tasks.config import ElmoConfig, MixConfig
 from elmokit.tasks.loop import EvaluationCallback
 from elmokit.tasks.run import train_task
-from elmokit.tasks.run_folder import CONFIG, MAY_CHANGE, RESULTS, mean_and_deviation
+from elmokit.tasks.run_folder import CONFIG, MAY_CHANGE, RESULTS, check_scores, mean_and_deviation
 from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask
-from elmokit.training.run import Run, changed_settings
+from elmokit.training.run import Run, changed_settings, damage_errors
 
 RATIOS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 """The default fractions of the training data. Figure 1 goes from 0.1 % to 100 %, on a logarithmic axis."""
@@ -237,12 +238,10 @@ def steps_to_baseline(rows: Sequence[SweepRow], folder: str | Path, metric: str)
         steps: list[tuple[int, int]] = []
         seeds = sorted(set(row.seeds) & set(base.seeds))
         for seed in seeds:
-            records = _metrics(Path(folder) / base.name / f"run-{seed}")
-            best = max(records, key=lambda record: float(record["dev"][metric]))
-            with_elmo = _metrics(Path(folder) / row.name / f"run-{seed}")
-            reached = [record["n_steps"] for record in with_elmo if record["dev"][metric] >= best["dev"][metric]]
+            baseline_steps, best = max(_evaluations(folder, base.name, seed, metric), key=itemgetter(1))
+            reached = [n for n, score in _evaluations(folder, row.name, seed, metric) if score >= best]
             if reached:
-                steps.append((best["n_steps"], reached[0]))
+                steps.append((baseline_steps, reached[0]))
         if seeds:
             baseline, sooner = map(statistics.fmean, zip(*steps, strict=True)) if steps else (math.nan, math.nan)
             saved[row.train_ratio] = StepsSaved(len(seeds), len(steps), baseline, sooner)
@@ -285,7 +284,7 @@ def _config_of(training: SweepTraining, folder: Path) -> Any:
 
 def _row(variant: Variant, seeds: Sequence[int], folder: Path) -> SweepRow:
     done = [training for seed in seeds if (training := SweepTraining(variant, seed)).is_done(folder)]
-    scores = [read_json(training.run(folder) / RESULTS)["seeds"][0]["dev"] for training in done]
+    scores = [_dev_scores(training.run(folder) / RESULTS) for training in done]
     return SweepRow(
         variant.name,
         variant.label,
@@ -296,7 +295,17 @@ def _row(variant: Variant, seeds: Sequence[int], folder: Path) -> SweepRow:
     )
 
 
-def _metrics(run: Path) -> list[dict[str, Any]]:
-    """Read the evaluations of a run's only seed."""
-    (seed,) = run.glob("seed-*")
-    return Run(seed).log.records()
+def _dev_scores(results: Path) -> dict[str, float]:
+    """Read the scores of a run's only seed."""
+    content = read_json(results)
+    with damage_errors(results):
+        return check_scores(content["seeds"][0]["dev"])
+
+
+def _evaluations(folder: str | Path, variant: str, seed: int, metric: str) -> list[tuple[int, float]]:
+    """Read the number of steps and the score of each evaluation of a finished training."""
+    log = Run(Path(folder) / variant / f"run-{seed}" / f"seed-{seed}").log
+    with damage_errors(log.path):
+        if not (records := log.records()):
+            raise ValueError("it has no evaluation")
+        return [(record["n_steps"], check_scores(record["dev"])[metric]) for record in records]

@@ -276,7 +276,7 @@ def test_another_bilm_or_a_damaged_run_is_refused(tmp_path: Path, bilm: str) -> 
     with pytest.raises(ModelNotFoundError, match=r"with seed 7. Finished seeds: 0"):
         open_run(run, seed=7)
     (run / "seed-0/best.safetensors").write_bytes(b"")
-    with pytest.raises(FormatError, match="does not fit the run"):
+    with pytest.raises(FormatError, match=r"best\.safetensors is damaged"):
         open_run(run)
     (run / "vocabulary.json").write_text("[]")
     with pytest.raises(FormatError, match="not an object"):

@@ -17,7 +17,7 @@ import pytest
 
 from elmokit.cli.main import elmokit
 from elmokit.cli.task_sweep import format_steps_saved
-from elmokit.errors import ConfigError, MissingExtraError, OutputError, TrainingError, install_command
+from elmokit.errors import ConfigError, FormatError, MissingExtraError, OutputError, TrainingError, install_command
 from elmokit.formats.save import save_model
 from elmokit.tasks.sweep import (
     StepsSaved,
@@ -174,7 +174,7 @@ def test_a_sweep_with_other_settings_is_refused(folder: Path) -> None:
 
 
 def metrics(folder: Path, name: str, seed: int, scores: list[float]) -> None:
-    log = folder / name / f"run-{seed}" / "seed-0" / "metrics.jsonl"
+    log = folder / name / f"run-{seed}" / f"seed-{seed}" / "metrics.jsonl"
     log.parent.mkdir(parents=True)
     lines = [{"n_steps": 10 * n, "dev": {"f1": score}} for n, score in enumerate(scores, start=1)]
     log.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -202,6 +202,33 @@ def test_steps_to_the_baseline_count_to_the_first_score_as_good(tmp_path: Path) 
     )
     assert format_steps_saved(StepsSaved(3, 1, 10, 14)).endswith("after 14 (40% more), in 1 of 3 seeds")
     assert format_steps_saved(found[0.1]) == "ELMo reaches the baseline's best score in 0 of 1 seeds"
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", '{"n_steps": 1}', '{"n_steps": 1, "dev": {}}', '{"n_steps": 1, "dev": {"f1": "high"}}']
+)
+def test_a_damaged_log_of_a_sweep_is_one_clear_error(tmp_path: Path, content: str | None) -> None:
+    for name in ("baseline-1", "elmo-1"):
+        metrics(tmp_path, name, 1, [40])
+    log = tmp_path / "elmo-1/run-1/seed-1/metrics.jsonl"
+    log.unlink() if content is None else log.write_text(content)
+    row = SweepRow("baseline-1", "", 1.0, False, (1,), {})
+    rows = [row, dataclasses.replace(row, name="elmo-1", with_elmo=True)]
+    with pytest.raises(FormatError, match=r"metrics\.jsonl is damaged \(.+\)\. Copy the run again"):
+        steps_to_baseline(rows, tmp_path, "f1")
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", '{"seeds": []}', '{"seeds": [{}]}', '{"seeds": [{"dev": {"accuracy": "1"}}]}']
+)
+def test_damaged_results_of_a_sweep_are_one_clear_error(folder: Path, content: str) -> None:
+    task, config = load_config("sst.toml")
+    run = Path("sweep/baseline-1/run-1")
+    run.mkdir(parents=True)
+    Path("sweep/sweep.json").write_text('{"task": "sst"}')
+    (run / "results.json").write_text(content)
+    with pytest.raises(FormatError, match=r"results\.json is damaged \(.+\)\. Copy the run again"):
+        run_sweep(task, ratio_variants(task, config, [1.0])[:1], [1], "sweep")
 
 
 def test_a_variant_without_input_is_refused_before_any_training(folder: Path) -> None:
