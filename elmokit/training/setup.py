@@ -45,10 +45,10 @@ from elmokit.network.softmax import build_softmax
 from elmokit.network.tensors import save_tensors
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.bounded import MAX_RECORD_BYTES
-from elmokit.storage.text_files import TextPaths, find_text_files, read_sentences
+from elmokit.storage.text_files import TextPaths, read_sentences
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import MAY_CHANGE, TrainingConfig
-from elmokit.training.corpus import TrainingCorpus
+from elmokit.training.corpus import TrainingCorpus, find_shards
 from elmokit.training.run import Run, check_settings
 from elmokit.version import __version__
 
@@ -202,7 +202,7 @@ class TrainingSetup:
     def open(cls, run: Run, texts: TextPaths, changes: Mapping[str, Any]) -> TrainingSetup:
         """Read what a run was started with, with some fields of the config changed, and its text where it is now."""
         settings, path = RunSettings.open(run.path), run.path
-        shards = find_text_files(texts, reread=True) if texts else [Path(name) for name, _ in settings.shards]
+        shards = find_shards(texts) if texts else [Path(name) for name, _ in settings.shards]
         if missing := [shard for shard in shards if not shard.is_file()]:
             raise TextError(f"{missing[0]}, which the run reads, is missing. If the text has moved, give its new path.")
         config = dataclasses.replace(settings.config, **changes)

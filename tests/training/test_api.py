@@ -83,6 +83,16 @@ def test_a_name_that_a_run_cannot_record_is_refused(corpus: Path) -> None:
             train(texts, held_out=held_out, out="run", **SETTINGS)
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no such names")
+def test_a_name_in_a_directory_that_a_run_cannot_record_is_refused_before_anything_is_written(corpus: Path) -> None:
+    Path("texts").mkdir()
+    Path("texts", os.fsdecode(b"caf\xe9.txt")).write_text(TEXT)
+    for texts in ("texts", "texts/*.txt"):
+        with pytest.raises(TextError, match=r"caf.*is not UTF-8, so a run cannot record it"):
+            train(texts, held_out=corpus, out="run", **SETTINGS)
+    assert not Path("run").exists()
+
+
 def test_train_returns_the_best_model_and_its_perplexity(corpus: Path) -> None:
     result = train(corpus, held_out=corpus, out="run", report=lambda _: None, **SETTINGS)
     assert result.run == Path("run")
