@@ -42,6 +42,7 @@ from elmokit.tasks.run_folder import (
     OWN_BILM,
     RESULTS,
     VOCABULARY,
+    check_recordable,
     elmo_start,
     finished_seeds,
     load_best_weights,
@@ -117,6 +118,7 @@ def train_task(
             "elmo.start is 'continued', which is for models that AllenNLP trained. Set it to 'warm' or 'zero' to train."
         )
     check_freezing(config.elmo, config.train.epochs)
+    check_recordable(task, config)
     train, dev = _read_examples(task, config, "train"), _read_examples(task, config, "dev")
     texts = [tuple(map(tuple, task.texts(example))) for example in train]
     train = [train[index] for index in sample_texts(texts, config.data.train_ratio)]

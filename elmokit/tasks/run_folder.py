@@ -20,7 +20,7 @@ import contextlib
 import json
 import platform
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -37,8 +37,8 @@ from elmokit.errors import TrainingError
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.bounded import MAX_RECORD_BYTES
 from elmokit.storage.checksums import json_crc32, size_and_crc32
-from elmokit.storage.text_files import open_binary
-from elmokit.tasks.config import ElmoConfig, expand_paths
+from elmokit.storage.text_files import check_names, open_binary, path_list
+from elmokit.tasks.config import ElmoConfig, Paths, expand_paths
 from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask
 from elmokit.tasks.vocabulary import Coverage
@@ -139,6 +139,12 @@ def load_best_weights(model: torch.nn.Module, seed_folder: Path) -> None:
         model.load_state_dict(load_file(path))
 
 
+def file_checksum(path: str) -> list[int]:
+    """Return the size and checksum of a file, decompressed."""
+    with open_binary(path) as file:
+        return list(size_and_crc32(file))
+
+
 def start_run(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, Any]) -> None:
     """Write what a run starts with, or check that it is resumed with the same. Seeds may be added."""
     content = {"task": task.name, **to_dict(config)}
@@ -147,8 +153,7 @@ def start_run(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, An
         check_settings(run, {"task": earlier_task.name, **to_dict(earlier_config)}, content, MAY_CHANGE)
     if (run / VOCABULARY).exists() and read_vocabulary(run) != json.loads(json.dumps(vocabulary)):
         raise TrainingError(f"The data have other words or labels than {run} was started with. Start a new run.")
-    if (run / FACTS).exists() and read_facts(run).data != _data_checksums(task, config):
-        raise TrainingError(f"The data of {run} have changed since it was started. Restore them, or start a new run.")
+    check_data(run, task, config)
     run.mkdir(parents=True, exist_ok=True)
     checked = {**vocabulary, "crc32": json_crc32(vocabulary)}
     # The config first: the directory is a run to continue as soon as it has one.
@@ -162,24 +167,20 @@ def write_facts(
 ) -> None:
     """Write ``run.json``, or check that a resumed run has the same biLM."""
     path = run / FACTS
+    identity = None if elmo is None else fingerprint(elmo.model, elmo.start)
+    if path.exists():
+        check_bilm(run, identity)
+        return
     bilm = None
     if elmo is not None:
-        bilm = {
-            "source": str(elmo.model.source),
-            "fingerprint": fingerprint(elmo.model, elmo.start),
-            "card": elmo.model.card,
-        }
-    if path.exists():
-        if read_facts(run).fingerprint != (bilm or {}).get("fingerprint"):
-            raise TrainingError(f"The biLM of {run} has changed since it was started. Restore it, or start a new run.")
-        return
+        bilm = {"source": str(elmo.model.source), "fingerprint": identity, "card": elmo.model.card}
     content = {
         **facts,
         "task": task.name,
         "directory": str(Path.cwd()),
         "versions": {"python": platform.python_version(), **_versions()},
         "n_threads": torch.get_num_threads(),
-        "data": _data_checksums(task, config),
+        "data": _data_checksums(task, config, file_checksum),
         "word_vectors": {name: asdict(covered) for name, covered in coverage.items()},
         "bilm": bilm,
     }
@@ -194,17 +195,41 @@ def resolve_path(run: Path, path: str | None) -> str | None:
     return str(resolved) if resolved.exists() else path
 
 
-def _data_checksums(task: AnyTask, config: Any) -> dict[str, dict[str, list[int]]]:
-    """Return the size and checksum of each data and word vector file, decompressed."""
-    paths = {part: expand_paths(getattr(config.data, part)) for part in ("train", "dev", "test")}
-    paths["vectors"] = [path for words in task.word_configs(config).values() for path in expand_paths(words.vectors)]
-    checksums: dict[str, dict[str, list[int]]] = {}
-    for part, files in paths.items():
-        checksums[part] = {}
-        for path in files:
-            with open_binary(path) as file:
-                checksums[part][path] = list(size_and_crc32(file))
-    return checksums
+def check_recordable(task: AnyTask, config: Any) -> None:
+    """Refuse names of files that are not UTF-8, before a run is started with them."""
+    for paths in _data_paths(task, config).values():
+        check_names([*path_list(paths), *expand_paths(paths)])
+    if config.elmo is not None:
+        check_names(name for name in (config.elmo.model, config.elmo.cache) if name is not None)
+        if config.elmo.model is not None and Path(config.elmo.model).exists():
+            check_names([Path(config.elmo.model).absolute()])  # the run records where relative paths start
+
+
+def check_data(run: Path, task: AnyTask, config: Any, checksum_of: Callable[[str], list[int]] = file_checksum) -> None:
+    """Check that a run, if it was started, had the same data."""
+    if (run / FACTS).exists() and read_facts(run).data != _data_checksums(task, config, checksum_of):
+        raise TrainingError(f"The data of {run} have changed since it was started. Restore them, or start a new run.")
+
+
+def check_bilm(run: Path, now: str | None) -> None:
+    """Check that a run was started with the biLM that has this fingerprint; None is no biLM."""
+    if read_facts(run).fingerprint != now:
+        raise TrainingError(f"The biLM of {run} has changed since it was started. Restore it, or start a new run.")
+
+
+def _data_checksums(
+    task: AnyTask, config: Any, checksum_of: Callable[[str], list[int]]
+) -> dict[str, dict[str, list[int]]]:
+    """Return the size and checksum of each data and word vector file, by its part in the config."""
+    paths = _data_paths(task, config)
+    return {part: {path: checksum_of(path) for path in expand_paths(names)} for part, names in paths.items()}
+
+
+def _data_paths(task: AnyTask, config: Any) -> dict[str, Paths]:
+    """Return the names of the data and word vector files in a config, by their part."""
+    paths: dict[str, Paths] = {part: getattr(config.data, part) for part in ("train", "dev", "test")}
+    vectors = [name for words in task.word_configs(config).values() for name in path_list(words.vectors)]
+    return {**paths, "vectors": tuple(map(str, vectors))}
 
 
 def _versions() -> dict[str, str]:

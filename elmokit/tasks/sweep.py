@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import statistics
 import time
@@ -19,13 +20,29 @@ from pathlib import Path
 from typing import Any
 
 from elmokit.config import check_ratio, read_json, to_dict, write_json
+from elmokit.embedding.elmo import Start
+from elmokit.embedding.fingerprint import fingerprint
 from elmokit.errors import ConfigError, LockedError, OutputError, TrainingError
+from elmokit.formats.open import open_model
 from elmokit.storage.lock import file_lock
 from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.text_files import check_names
 from elmokit.tasks.config import ElmoConfig, MixConfig
 from elmokit.tasks.loop import EvaluationCallback
 from elmokit.tasks.run import train_task
-from elmokit.tasks.run_folder import CONFIG, MAY_CHANGE, RESULTS, check_scores, mean_and_deviation
+from elmokit.tasks.run_folder import (
+    CONFIG,
+    FACTS,
+    MAY_CHANGE,
+    RESULTS,
+    check_bilm,
+    check_data,
+    check_recordable,
+    check_scores,
+    elmo_start,
+    file_checksum,
+    mean_and_deviation,
+)
 from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask
 from elmokit.training.run import Run, changed_settings, damage_errors
@@ -168,15 +185,16 @@ def run_sweep(
         One row per variant. Trainings that another process is running are left to it, and are not in the rows.
     """
     folder = Path(folder)
+    check_names([folder])  # of the layer cache in it
     for variant in variants:
         try:
             task.check_inputs(variant.config)
         except ConfigError as error:
             raise ConfigError(f"{variant.label}: {error}") from None
+        check_recordable(task, variant.config)
     _start_sweep(task, folder)
     trainings = [SweepTraining(variant, seed) for variant in variants for seed in seeds]
-    for training in trainings:
-        _check_settings(training, folder)
+    _check_started(task, trainings, folder)
     seconds = trained = 0.0  # trained: in multiples of a training on all data
     for number, training in enumerate(trainings, start=1):
         if training.is_done(folder):
@@ -261,17 +279,27 @@ def _start_sweep(task: AnyTask, folder: Path) -> None:
         raise TrainingError(f"{folder} is a sweep of the task {earlier}, not {task.name}. Choose another directory.")
 
 
-def _check_settings(training: SweepTraining, folder: Path) -> None:
-    """Check that a training that was started earlier has this config, before any other is trained."""
-    run = training.run(folder)
-    if not (run / CONFIG).exists():
-        return
-    earlier = to_dict(load_config(run / CONFIG)[1])
-    if differing := changed_settings(earlier, to_dict(_config_of(training, folder)), MAY_CHANGE):
-        raise TrainingError(
-            f"{folder} is a sweep with other settings: in {training.variant.name}, {', '.join(differing)}. Continue it "
-            "with the same settings, or choose another directory."
-        )
+def _check_started(task: AnyTask, trainings: Sequence[SweepTraining], folder: Path) -> None:
+    """Check that trainings that were started earlier had this config, data and biLM, before any other is trained."""
+    checksum_of = functools.cache(file_checksum)
+
+    @functools.cache
+    def fingerprint_of(model: str | None, start: Start) -> str:
+        return fingerprint(open_model(model), start)
+
+    for training in trainings:
+        run, config = training.run(folder), _config_of(training, folder)
+        if not (run / CONFIG).exists():
+            continue
+        if differing := changed_settings(to_dict(load_config(run / CONFIG)[1]), to_dict(config), MAY_CHANGE):
+            raise TrainingError(
+                f"{folder} is a sweep with other settings: in {training.variant.name}, {', '.join(differing)}. "
+                "Continue it with the same settings, or choose another directory."
+            )
+        check_data(run, task, config, checksum_of)
+        # A biLM that was fine-tuned first is in the run.
+        if (run / FACTS).exists() and config.elmo is not None and config.elmo.finetune is None:
+            check_bilm(run, fingerprint_of(config.elmo.model, elmo_start(config.elmo)))
 
 
 def _config_of(training: SweepTraining, folder: Path) -> Any:

@@ -17,7 +17,15 @@ import pytest
 
 from elmokit.cli.main import elmokit
 from elmokit.cli.task_sweep import format_steps_saved
-from elmokit.errors import ConfigError, FormatError, MissingExtraError, OutputError, TrainingError, install_command
+from elmokit.errors import (
+    ConfigError,
+    FormatError,
+    MissingExtraError,
+    OutputError,
+    TextError,
+    TrainingError,
+    install_command,
+)
 from elmokit.formats.save import save_model
 from elmokit.tasks.sweep import (
     StepsSaved,
@@ -171,6 +179,28 @@ def test_a_sweep_with_other_settings_is_refused(folder: Path) -> None:
     for taken in (".", "sst.toml"):
         with pytest.raises(OutputError, match=r"is not a sweep's directory, and not empty|is a file"):
             run_sweep(task, [], [1], taken)
+
+
+@pytest.mark.parametrize("what", ["data", "biLM"])
+def test_a_sweep_with_other_data_or_another_bilm_is_refused(folder: Path, what: str) -> None:
+    task, config = load_config("sst.toml", ["train.epochs=1"])
+    variants = position_variants(task, config)[:1]
+    run_sweep(task, variants, [1], "sweep")
+    if what == "data":
+        Path("trees.txt").write_text("\n".join(reversed(TREES)) + "\n")
+    else:
+        save_model(random_model(seed=1), Path("bilm"), overwrite=True)
+    with pytest.raises(TrainingError, match=rf"The {what} of sweep/input/run-1 ha.* changed since it was started"):
+        run_sweep(task, variants, [1, 2], "sweep")
+    assert not Path("sweep/input/run-2").exists()
+
+
+def test_a_sweep_in_a_directory_whose_name_cannot_be_recorded_is_refused(folder: Path) -> None:
+    task, config = load_config("sst.toml")
+    name = os.fsdecode(b"caf\xe9")
+    with pytest.raises(TextError, match="is not UTF-8, so a run cannot record it"):
+        run_sweep(task, position_variants(task, config), [1], name)
+    assert not Path(name).exists()
 
 
 def metrics(folder: Path, name: str, seed: int, scores: list[float]) -> None:
