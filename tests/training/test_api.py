@@ -389,6 +389,19 @@ def test_a_call_with_other_settings_is_refused_and_says_what_differs(corpus: Pat
         distill(random_model(), corpus, **{**arguments, "max_words": None})
 
 
+def test_a_changed_text_of_the_same_size_is_refused_unless_the_run_has_no_checksums(corpus: Path) -> None:
+    start("train", "run")
+    corpus.write_text("\n".join(reversed(TEXT.splitlines())) + "\n")
+    assert corpus.stat().st_size == len(TEXT)
+    with pytest.raises(TrainingError, match=r"corpus\.txt has changed since run was started"):
+        resume("run", report=lambda _: None)
+    path = Path("run/settings.json")
+    settings = json.loads(path.read_text())
+    del settings["shards_crc32"]  # as in earlier versions
+    path.write_text(json.dumps(settings))
+    resume("run", report=lambda _: None)
+
+
 def test_a_run_that_another_process_started_meanwhile_is_not_replaced(corpus: Path) -> None:
     def start_elsewhere(report: TrainingReport) -> None:
         if isinstance(report, TextCounts):
