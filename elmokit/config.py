@@ -29,6 +29,7 @@ MAX_COUNT = 10**15  # larger numbers do not fit into the 64 bits of a tensor's s
 COUNT_UNITS = {"B": 10**9, "M": 10**6, "K": 10**3}
 """Units of large numbers, the largest first."""
 MAX_UNITS, MAX_LAYERS = 1_000_000, 1_000
+MAX_SEED = 2**32 - 1  # larger ones are derived from it, which must fit into 64 bits
 MAX_JSON_BYTES = 1 << 24  # published options, configurations and meta.json are a few KB each
 
 
@@ -262,3 +263,9 @@ def check_fraction(name: str, value: float) -> None:
     """Raise a SettingError unless ``value`` is a fraction: at least 0 and below 1, such as a dropout."""
     if not 0 <= value < 1:
         raise SettingError(name, f"is {value}; it must be at least 0 and below 1.")
+
+
+def check_ratio(name: str, value: float) -> None:
+    """Raise a SettingError unless ``value`` is above 0 and at most 1."""
+    if not 0 < value <= 1:
+        raise SettingError(name, f"is {value}; it must be above 0 and at most 1.")

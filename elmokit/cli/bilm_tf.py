@@ -20,6 +20,7 @@ import click
 from elmokit.cli.command import Flag, with_underscores
 from elmokit.cli.parameters import Output
 from elmokit.cli.running import PROGRAM, print_note, resumable_command
+from elmokit.config import check_at_least
 
 COMMANDS = {
     "train_elmo": ("elmokit.cli.bilm_tf:train_elmo", "Train an ELMo model as bilm-tf's train_elmo.py does."),
@@ -86,12 +87,14 @@ def train_elmo(
     from elmokit.training.bilm_tf_options import options_from_settings
     from elmokit.training.config import RECIPES
 
+    numbers = {"batch_size": batch_size, "n_train_tokens": n_train_tokens, "n_epochs": n_epochs}
+    for name, number in numbers.items():
+        check_at_least(name, number, 1)
     if options_file is None:
         options = options_from_settings(RECIPES["bilm-tf"], len(Vocabulary.from_file(vocab_file)))
     else:
         options = read_options(options_file)
     data = _dataset(options, vocab_file, train_prefix)
-    numbers = {"batch_size": batch_size, "n_train_tokens": n_train_tokens, "n_epochs": n_epochs}
     with _resumable(save_dir):
         result = bilm_training.train(
             _with(options, numbers), data, n_gpus, save_dir, held_out=heldout_prefix or (), device=device

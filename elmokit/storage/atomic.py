@@ -22,7 +22,8 @@ from pathlib import Path
 from elmokit.errors import OutputError
 from elmokit.storage.lock import LOCK
 
-SUFFIX_LENGTH = 8  # random characters at the end of a temporary directory's name, as tempfile.mkdtemp makes them
+START_LENGTH = 40  # characters of an output's name that its temporary directory's name starts with
+SUFFIX_LENGTH = 8  # random characters at its end, as tempfile.mkdtemp makes them
 
 
 @contextlib.contextmanager
@@ -34,7 +35,7 @@ def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False
         _make_folder(path.parent)
         # A directory with a file of the final name, not a temporary file: libraries choose the format by the suffix,
         # and `mkstemp` would make the file readable by its owner only.
-        start = path.name[:40]  # says whose it is; whole names may be as long as the system takes
+        start = path.name[:START_LENGTH]  # says whose it is; whole names may be as long as the system takes
         workspace = Path(tempfile.mkdtemp(prefix=f".{start}.", dir=path.parent))
     except OSError as error:
         raise OutputError(
@@ -96,11 +97,17 @@ def _sync(descriptor: int) -> None:
 
 def recover_interrupted(folder: Path) -> None:
     """Remove what killed processes left in a directory that nobody writes to, and restore what they moved away."""
-    for workspace in _workspaces(folder):
+    for workspace in workspaces(folder):
         # If the process died between the two renames of `_move_into_place`, put the old directory back.
-        for old in (workspace / "old").glob("*"):
-            if not (folder / old.name).exists():
-                old.rename(folder / old.name)
+        old = workspace / "old"
+        if inside := [path.name for path in old.glob("*")]:
+            name = start = _start_of(workspace)
+            if len(inside) == 1 and inside[0][:START_LENGTH] == start:
+                name = inside[0]
+                old /= name
+            # Otherwise `old` is the old directory itself, as earlier versions left it.
+            if not (folder / name).exists():
+                old.rename(folder / name)
         shutil.rmtree(workspace)
 
 
@@ -108,14 +115,23 @@ def is_unused(path: Path) -> bool:
     """Check that nothing is at a path but what a killed process leaves: a lock and temporary directories."""
     if not path.exists():
         return True
-    return path.is_dir() and all(inside.name == LOCK for inside in set(path.iterdir()).difference(_workspaces(path)))
+    return path.is_dir() and all(inside.name == LOCK for inside in set(path.iterdir()).difference(workspaces(path)))
 
 
-def _workspaces(folder: Path) -> list[Path]:
+def workspaces(folder: Path) -> list[Path]:
     """Return the temporary directories that ``atomic_write`` made in a directory."""
-    # The name pattern `.NAME.xxxxxxxx`; other hidden files of the directory are left alone.
-    names = ((path, *path.name[1:].rpartition(".")) for path in folder.glob(".*"))
-    return [path for path, name, _, suffix in names if name and len(suffix) == SUFFIX_LENGTH and path.is_dir()]
+    return [path for path in folder.glob(f".?*.{'?' * SUFFIX_LENGTH}") if path.is_dir() and _is_workspace(path)]
+
+
+def _is_workspace(path: Path) -> bool:
+    """Tell a temporary directory from another hidden one, which may have such a name too, by its content."""
+    inside = {inside.name for inside in path.iterdir()}
+    return inside <= {"new", "old"} or inside == {_start_of(path), "old"}  # of an earlier version
+
+
+def _start_of(workspace: Path) -> str:
+    """Return the start of the output's name that the name of a temporary directory holds."""
+    return workspace.name[1 : -SUFFIX_LENGTH - 1]
 
 
 def check_parent(path: str | Path) -> None:

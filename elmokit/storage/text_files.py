@@ -162,6 +162,15 @@ def check_can_reread(path: str | Path) -> None:
         raise TextError(f"{what} can be read only once, but this text is read again. Write it to a file first.")
 
 
+def check_names(names: Iterable[str | Path]) -> None:
+    """Refuse names that are not UTF-8 before any work is done, for files that a run finds again by them."""
+    for name in map(str, names):
+        try:
+            name.encode("utf-8")
+        except UnicodeEncodeError:
+            raise TextError(f"The name {name!r} is not UTF-8, so a run cannot record it. Rename it.") from None
+
+
 def total_bytes(paths: Iterable[Path]) -> int | None:
     """Return the size of all files on disk, or None if one is a pipe, whose size is unknown."""
     paths = list(paths)

@@ -8,11 +8,13 @@ from typing import Any, Literal
 
 from elmokit.config import (
     MAX_LAYERS,
+    MAX_SEED,
     MAX_UNITS,
     check_at_least,
     check_fraction,
     check_not_negative,
     check_positive,
+    check_ratio,
     deep_merge,
     setting,
 )
@@ -36,8 +38,7 @@ class TaskDataConfig:
     )
 
     def __post_init__(self) -> None:
-        if not 0 < self.train_ratio <= 1:
-            raise ConfigError(f"train_ratio is {self.train_ratio}; it must be above 0 and at most 1.")
+        check_ratio("train_ratio", self.train_ratio)
 
 
 @dataclass(frozen=True)
@@ -182,8 +183,7 @@ class ElmoConfig:
         check_positive("learning_rate", self.learning_rate)
         check_at_least("freeze_epochs", self.freeze_epochs, 0)
         check_at_least("unfreeze_every", self.unfreeze_every, 1)
-        if not 0 < self.layer_decay <= 1:
-            raise ConfigError(f"layer_decay is {self.layer_decay}; it must be above 0 and at most 1.")
+        check_ratio("layer_decay", self.layer_decay)
         for name in ("learning_rate", "layer_decay", "freeze_epochs", "unfreeze_every"):
             if not self.trainable and getattr(self, name) != getattr(type(self), name):
                 raise ConfigError(
@@ -223,7 +223,7 @@ class PlateauConfig:
     def __post_init__(self) -> None:
         check_at_least("patience", self.patience, 0)
         if not 0 < self.factor < 1:
-            raise ConfigError(f"factor is {self.factor}; it must be between 0 and 1.")
+            raise ConfigError(f"factor is {self.factor}; it must be above 0 and below 1.")
 
 
 @dataclass(frozen=True)
@@ -235,8 +235,7 @@ class StepDecayConfig:
 
     def __post_init__(self) -> None:
         check_at_least("every", self.every, 1)
-        if not 0 < self.rate <= 1:
-            raise ConfigError(f"rate is {self.rate}; it must be above 0 and at most 1.")
+        check_ratio("rate", self.rate)
 
 
 @dataclass(frozen=True)
@@ -266,9 +265,11 @@ class TaskTrainingConfig:
             check_positive(name, getattr(self, name))
         check_not_negative("l2", self.l2)
         if self.average is not None and not 0 < self.average < 1:
-            raise ConfigError(f"average is {self.average}; the decay of a moving average must be between 0 and 1.")
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
-            raise ConfigError(f"seeds is {list(self.seeds)}; it must be one or more different numbers from 0 up.")
+            raise ConfigError(f"average is {self.average}; it must be above 0 and below 1.")
+        for seed in self.seeds:
+            check_at_least("seeds", seed, 0, MAX_SEED)
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ConfigError(f"seeds is {list(self.seeds)}; it must be one or more different numbers.")
 
 
 def expand_paths(paths: Paths) -> list[str]:

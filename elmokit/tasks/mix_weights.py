@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from elmokit.config import read_json
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
+from elmokit.errors import ConfigError, ModelNotFoundError
+from elmokit.tasks.run_folder import RESULTS
+from elmokit.training.run import damage_errors
 
 
 @dataclass(frozen=True)
@@ -39,18 +41,16 @@ def weights_of_runs(runs: Sequence[str | Path]) -> list[MixWeights]:
 
 
 def _weights_of(run: Path) -> list[MixWeights]:
-    path = run / "results.json"
+    path = run / RESULTS
     if not path.is_file():
-        raise ModelNotFoundError(f"{run} is not a finished run of a task: it has no results.json.")
+        raise ModelNotFoundError(f"{run} is not a finished run of a task: it has no {RESULTS}.")
     content = read_json(path)
-    try:
+    with damage_errors(path):
         per_seed = [seed["mixes"] for seed in content["seeds"]]
         return [
             _mean_weights(str(run), content["task"], position, [mixes[position] for mixes in per_seed])
             for position in per_seed[0]
         ]
-    except (KeyError, TypeError, IndexError, statistics.StatisticsError) as error:
-        raise FormatError(f"{path} is damaged ({error!r}). Copy the run again.") from None
 
 
 def _mean_weights(run: str, task: str, position: str, mixes: Sequence[dict[str, Any]]) -> MixWeights:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +42,7 @@ from elmokit.tasks.run_folder import (
     OWN_BILM,
     RESULTS,
     VOCABULARY,
+    check_recordable,
     elmo_start,
     finished_seeds,
     load_best_weights,
@@ -60,7 +60,7 @@ from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask, TaskModel, Tokenize
 from elmokit.tasks.vocabulary import Coverage, inputs_from, make_vocabulary
 from elmokit.text.batching import read_ahead
-from elmokit.training.run import Run
+from elmokit.training.run import Run, damage_errors
 
 READ_AHEAD_EXAMPLES = 256
 
@@ -118,6 +118,7 @@ def train_task(
             "elmo.start is 'continued', which is for models that AllenNLP trained. Set it to 'warm' or 'zero' to train."
         )
     check_freezing(config.elmo, config.train.epochs)
+    check_recordable(task, config)
     train, dev = _read_examples(task, config, "train"), _read_examples(task, config, "dev")
     texts = [tuple(map(tuple, task.texts(example))) for example in train]
     train = [train[index] for index in sample_texts(texts, config.data.train_ratio)]
@@ -253,7 +254,7 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
                 else "Run elmokit task train again to finish it."
             )
         )
-    with _vocabulary_errors(run):
+    with damage_errors(run / VOCABULARY):
         inputs, labels = inputs_from(read_vocabulary(run))
     cache = elmo = None
     if config.elmo is not None:
@@ -264,23 +265,13 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
         elif not config.elmo.trainable:
             cache = LayerCache(resolve_path(run, config.elmo.cache) or run / "layers", elmo, config.elmo.cache_dtype)
             inputs.layers_of = cache.layers
-    with _vocabulary_errors(run):
+    with damage_errors(run / VOCABULARY):  # which has to fit the config
         model = TaskSetup(task, config, inputs, labels, torch_device).build()
     load_best_weights(model, run / f"seed-{seed}")
     if elmo is not None and config.elmo.trainable:
         model.inputs.elmo = ElmoModule(elmo.model, start=elmo.start, n_mixes=0)
     model = model.to(torch_device).eval()
     return TaskRun(task, config, inputs, labels, torch_device, model=model, seed=seed, cache=cache)
-
-
-@contextlib.contextmanager
-def _vocabulary_errors(run: Path) -> Iterator[None]:
-    """Turn what a vocabulary that does not fit the run's config causes into an error that names the file."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise FormatError(f"{run / VOCABULARY} is damaged ({reason}). Copy the run again.") from None
 
 
 def run_of_archive(opened: OpenedArchive, device: torch.device) -> TaskRun:

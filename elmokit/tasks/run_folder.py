@@ -20,7 +20,7 @@ import contextlib
 import json
 import platform
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,22 +28,21 @@ from typing import Any
 
 import msgspec
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from elmokit.config import read_json, to_dict, to_toml, write_json
 from elmokit.embedding.elmo import Elmo, Start
 from elmokit.embedding.fingerprint import fingerprint
-from elmokit.errors import FormatError, TrainingError
+from elmokit.errors import TrainingError
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.bounded import MAX_RECORD_BYTES
 from elmokit.storage.checksums import json_crc32, size_and_crc32
-from elmokit.storage.text_files import open_binary
-from elmokit.tasks.config import ElmoConfig, expand_paths
+from elmokit.storage.text_files import check_names, open_binary, path_list
+from elmokit.tasks.config import ElmoConfig, Paths, expand_paths
 from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask
 from elmokit.tasks.vocabulary import Coverage
-from elmokit.training.run import Run, check_settings
+from elmokit.training.run import Run, check_settings, damage_errors
 
 MAY_CHANGE = {"train.seeds", "elmo.cache"}
 """Settings that may differ when a run is resumed: no result depends on them."""
@@ -86,8 +85,9 @@ def read_vocabulary(run: Path) -> dict[str, Any]:
     """Read ``vocabulary.json``."""
     content = read_json(run / VOCABULARY, max_bytes=MAX_RECORD_BYTES)
     # A changed word or label would give wrong results without any error.
-    if content.pop("crc32", None) != json_crc32(content):
-        raise FormatError(f"{run / 'vocabulary.json'} is damaged: its checksum is wrong. Copy the run again.")
+    with damage_errors(run / VOCABULARY):
+        if content.pop("crc32", None) != json_crc32(content):
+            raise ValueError("its checksum is wrong")
     return content
 
 
@@ -114,30 +114,35 @@ class RunFacts:
 def read_facts(run: Path, name: str = FACTS) -> RunFacts:
     """Read ``run.json``, or the same facts from the ``result.json`` of a seed that has trained its biLM."""
     content = read_json(run / name)
-    try:
+    with damage_errors(run / name):
         return msgspec.convert(content, RunFacts)
-    except msgspec.ValidationError as error:
-        raise FormatError(f"{run / name} is damaged ({error}). Copy the run again.") from None
 
 
 def read_result(seed_folder: Path) -> dict[str, Any]:
     """Read the ``result.json`` of a finished training."""
-    content = read_json(seed_folder / "result.json")
-    try:
-        msgspec.convert(content.get("dev"), dict[str, float])
-    except msgspec.ValidationError as error:
-        raise FormatError(f"{seed_folder / 'result.json'} is damaged ({error}). Copy the run again.") from None
+    path = seed_folder / "result.json"
+    content = read_json(path)
+    with damage_errors(path):
+        check_scores(content["dev"])
     return content
+
+
+def check_scores(scores: object) -> dict[str, float]:
+    """Return the scores of a training, or raise an error of msgspec unless they are named numbers."""
+    return msgspec.convert(scores, dict[str, float])
 
 
 def load_best_weights(model: torch.nn.Module, seed_folder: Path) -> None:
     """Give a model the weights of the best evaluation of a training."""
     path = seed_folder / BEST_WEIGHTS
-    try:
+    with damage_errors(path):
         model.load_state_dict(load_file(path))
-    except (OSError, SafetensorError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise FormatError(f"{path} does not fit the run ({reason}). Copy the run again.") from None
+
+
+def file_checksum(path: str) -> list[int]:
+    """Return the size and checksum of a file, decompressed."""
+    with open_binary(path) as file:
+        return list(size_and_crc32(file))
 
 
 def start_run(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, Any]) -> None:
@@ -148,8 +153,7 @@ def start_run(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, An
         check_settings(run, {"task": earlier_task.name, **to_dict(earlier_config)}, content, MAY_CHANGE)
     if (run / VOCABULARY).exists() and read_vocabulary(run) != json.loads(json.dumps(vocabulary)):
         raise TrainingError(f"The data have other words or labels than {run} was started with. Start a new run.")
-    if (run / FACTS).exists() and read_facts(run).data != _data_checksums(task, config):
-        raise TrainingError(f"The data of {run} have changed since it was started. Restore them, or start a new run.")
+    check_data(run, task, config)
     run.mkdir(parents=True, exist_ok=True)
     checked = {**vocabulary, "crc32": json_crc32(vocabulary)}
     # The config first: the directory is a run to continue as soon as it has one.
@@ -163,24 +167,20 @@ def write_facts(
 ) -> None:
     """Write ``run.json``, or check that a resumed run has the same biLM."""
     path = run / FACTS
+    identity = None if elmo is None else fingerprint(elmo.model, elmo.start)
+    if path.exists():
+        check_bilm(run, identity)
+        return
     bilm = None
     if elmo is not None:
-        bilm = {
-            "source": str(elmo.model.source),
-            "fingerprint": fingerprint(elmo.model, elmo.start),
-            "card": elmo.model.card,
-        }
-    if path.exists():
-        if read_facts(run).fingerprint != (bilm or {}).get("fingerprint"):
-            raise TrainingError(f"The biLM of {run} has changed since it was started. Restore it, or start a new run.")
-        return
+        bilm = {"source": str(elmo.model.source), "fingerprint": identity, "card": elmo.model.card}
     content = {
         **facts,
         "task": task.name,
         "directory": str(Path.cwd()),
         "versions": {"python": platform.python_version(), **_versions()},
         "n_threads": torch.get_num_threads(),
-        "data": _data_checksums(task, config),
+        "data": _data_checksums(task, config, file_checksum),
         "word_vectors": {name: asdict(covered) for name, covered in coverage.items()},
         "bilm": bilm,
     }
@@ -195,17 +195,41 @@ def resolve_path(run: Path, path: str | None) -> str | None:
     return str(resolved) if resolved.exists() else path
 
 
-def _data_checksums(task: AnyTask, config: Any) -> dict[str, dict[str, list[int]]]:
-    """Return the size and checksum of each data and word vector file, decompressed."""
-    paths = {part: expand_paths(getattr(config.data, part)) for part in ("train", "dev", "test")}
-    paths["vectors"] = [path for words in task.word_configs(config).values() for path in expand_paths(words.vectors)]
-    checksums: dict[str, dict[str, list[int]]] = {}
-    for part, files in paths.items():
-        checksums[part] = {}
-        for path in files:
-            with open_binary(path) as file:
-                checksums[part][path] = list(size_and_crc32(file))
-    return checksums
+def check_recordable(task: AnyTask, config: Any) -> None:
+    """Refuse names of files that are not UTF-8, before a run is started with them."""
+    for paths in _data_paths(task, config).values():
+        check_names([*path_list(paths), *expand_paths(paths)])
+    if config.elmo is not None:
+        check_names(name for name in (config.elmo.model, config.elmo.cache) if name is not None)
+        if config.elmo.model is not None and Path(config.elmo.model).exists():
+            check_names([Path(config.elmo.model).absolute()])  # the run records where relative paths start
+
+
+def check_data(run: Path, task: AnyTask, config: Any, checksum_of: Callable[[str], list[int]] = file_checksum) -> None:
+    """Check that a run, if it was started, had the same data."""
+    if (run / FACTS).exists() and read_facts(run).data != _data_checksums(task, config, checksum_of):
+        raise TrainingError(f"The data of {run} have changed since it was started. Restore them, or start a new run.")
+
+
+def check_bilm(run: Path, now: str | None) -> None:
+    """Check that a run was started with the biLM that has this fingerprint; None is no biLM."""
+    if read_facts(run).fingerprint != now:
+        raise TrainingError(f"The biLM of {run} has changed since it was started. Restore it, or start a new run.")
+
+
+def _data_checksums(
+    task: AnyTask, config: Any, checksum_of: Callable[[str], list[int]]
+) -> dict[str, dict[str, list[int]]]:
+    """Return the size and checksum of each data and word vector file, by its part in the config."""
+    paths = _data_paths(task, config)
+    return {part: {path: checksum_of(path) for path in expand_paths(names)} for part, names in paths.items()}
+
+
+def _data_paths(task: AnyTask, config: Any) -> dict[str, Paths]:
+    """Return the names of the data and word vector files in a config, by their part."""
+    paths: dict[str, Paths] = {part: getattr(config.data, part) for part in ("train", "dev", "test")}
+    vectors = [name for words in task.word_configs(config).values() for name in path_list(words.vectors)]
+    return {**paths, "vectors": tuple(map(str, vectors))}
 
 
 def _versions() -> dict[str, str]:

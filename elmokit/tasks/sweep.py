@@ -9,25 +9,43 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from elmokit.config import read_json, to_dict, write_json
+from elmokit.config import check_ratio, read_json, to_dict, write_json
+from elmokit.embedding.elmo import Start
+from elmokit.embedding.fingerprint import fingerprint
 from elmokit.errors import ConfigError, LockedError, OutputError, TrainingError
+from elmokit.formats.open import open_model
 from elmokit.storage.lock import file_lock
 from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.text_files import check_names
 from elmokit.tasks.config import ElmoConfig, MixConfig
 from elmokit.tasks.loop import EvaluationCallback
 from elmokit.tasks.run import train_task
-from elmokit.tasks.run_folder import CONFIG, MAY_CHANGE, RESULTS, mean_and_deviation
+from elmokit.tasks.run_folder import (
+    CONFIG,
+    FACTS,
+    MAY_CHANGE,
+    RESULTS,
+    check_bilm,
+    check_data,
+    check_recordable,
+    check_scores,
+    elmo_start,
+    file_checksum,
+    mean_and_deviation,
+)
 from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask
-from elmokit.training.run import Run, changed_settings
+from elmokit.training.run import Run, changed_settings, damage_errors
 
 RATIOS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 """The default fractions of the training data. Figure 1 goes from 0.1 % to 100 %, on a logarithmic axis."""
@@ -90,17 +108,22 @@ class TrainingStart:
 
 def ratio_variants(task: AnyTask, config: Any, ratios: Sequence[float]) -> list[Variant]:
     """Make the variants of Figure 1: random samples of the training texts, without and with ELMo."""
-    if not ratios or not all(0 < ratio <= 1 for ratio in ratios):
-        raise ConfigError(f"The ratios are {list(ratios)}; give one or more numbers above 0 and at most 1.")
+    if not ratios:
+        raise ConfigError("There are no ratios. Give one or more numbers above 0 and at most 1.")
+    names: dict[str, float] = {}  # in the names of directories
+    for ratio in sorted(set(ratios)):
+        check_ratio("ratio", ratio)
+        if (other := names.setdefault(f"{ratio:g}", ratio)) != ratio:
+            raise ConfigError(f"The ratios {other} and {ratio} are equal in six digits. Leave one of them out.")
     return [
         Variant(
-            f"{kind}-{ratio:g}",
+            f"{kind}-{name}",
             f"{label}, {100 * ratio:g} %",
             replace(config, elmo=elmo, data=replace(config.data, train_ratio=ratio)),
             ratio,
             elmo is not None,
         )
-        for ratio in sorted(set(ratios))
+        for name, ratio in names.items()
         for kind, label, elmo in (("baseline", "baseline", None), ("elmo", "ELMo", config.elmo or task.elmo))
     ]
 
@@ -162,15 +185,16 @@ def run_sweep(
         One row per variant. Trainings that another process is running are left to it, and are not in the rows.
     """
     folder = Path(folder)
+    check_names([folder])  # of the layer cache in it
     for variant in variants:
         try:
             task.check_inputs(variant.config)
         except ConfigError as error:
             raise ConfigError(f"{variant.label}: {error}") from None
+        check_recordable(task, variant.config)
     _start_sweep(task, folder)
     trainings = [SweepTraining(variant, seed) for variant in variants for seed in seeds]
-    for training in trainings:
-        _check_settings(training, folder)
+    _check_started(task, trainings, folder)
     seconds = trained = 0.0  # trained: in multiples of a training on all data
     for number, training in enumerate(trainings, start=1):
         if training.is_done(folder):
@@ -232,12 +256,10 @@ def steps_to_baseline(rows: Sequence[SweepRow], folder: str | Path, metric: str)
         steps: list[tuple[int, int]] = []
         seeds = sorted(set(row.seeds) & set(base.seeds))
         for seed in seeds:
-            records = _metrics(Path(folder) / base.name / f"run-{seed}")
-            best = max(records, key=lambda record: float(record["dev"][metric]))
-            with_elmo = _metrics(Path(folder) / row.name / f"run-{seed}")
-            reached = [record["n_steps"] for record in with_elmo if record["dev"][metric] >= best["dev"][metric]]
+            baseline_steps, best = max(_evaluations(folder, base.name, seed, metric), key=itemgetter(1))
+            reached = [n for n, score in _evaluations(folder, row.name, seed, metric) if score >= best]
             if reached:
-                steps.append((best["n_steps"], reached[0]))
+                steps.append((baseline_steps, reached[0]))
         if seeds:
             baseline, sooner = map(statistics.fmean, zip(*steps, strict=True)) if steps else (math.nan, math.nan)
             saved[row.train_ratio] = StepsSaved(len(seeds), len(steps), baseline, sooner)
@@ -257,17 +279,27 @@ def _start_sweep(task: AnyTask, folder: Path) -> None:
         raise TrainingError(f"{folder} is a sweep of the task {earlier}, not {task.name}. Choose another directory.")
 
 
-def _check_settings(training: SweepTraining, folder: Path) -> None:
-    """Check that a training that was started earlier has this config, before any other is trained."""
-    run = training.run(folder)
-    if not (run / CONFIG).exists():
-        return
-    earlier = to_dict(load_config(run / CONFIG)[1])
-    if differing := changed_settings(earlier, to_dict(_config_of(training, folder)), MAY_CHANGE):
-        raise TrainingError(
-            f"{folder} is a sweep with other settings: in {training.variant.name}, {', '.join(differing)}. Continue it "
-            "with the same settings, or choose another directory."
-        )
+def _check_started(task: AnyTask, trainings: Sequence[SweepTraining], folder: Path) -> None:
+    """Check that trainings that were started earlier had this config, data and biLM, before any other is trained."""
+    checksum_of = functools.cache(file_checksum)
+
+    @functools.cache
+    def fingerprint_of(model: str | None, start: Start) -> str:
+        return fingerprint(open_model(model), start)
+
+    for training in trainings:
+        run, config = training.run(folder), _config_of(training, folder)
+        if not (run / CONFIG).exists():
+            continue
+        if differing := changed_settings(to_dict(load_config(run / CONFIG)[1]), to_dict(config), MAY_CHANGE):
+            raise TrainingError(
+                f"{folder} is a sweep with other settings: in {training.variant.name}, {', '.join(differing)}. "
+                "Continue it with the same settings, or choose another directory."
+            )
+        check_data(run, task, config, checksum_of)
+        # A biLM that was fine-tuned first is in the run.
+        if (run / FACTS).exists() and config.elmo is not None and config.elmo.finetune is None:
+            check_bilm(run, fingerprint_of(config.elmo.model, elmo_start(config.elmo)))
 
 
 def _config_of(training: SweepTraining, folder: Path) -> Any:
@@ -280,7 +312,7 @@ def _config_of(training: SweepTraining, folder: Path) -> Any:
 
 def _row(variant: Variant, seeds: Sequence[int], folder: Path) -> SweepRow:
     done = [training for seed in seeds if (training := SweepTraining(variant, seed)).is_done(folder)]
-    scores = [read_json(training.run(folder) / RESULTS)["seeds"][0]["dev"] for training in done]
+    scores = [_dev_scores(training.run(folder) / RESULTS) for training in done]
     return SweepRow(
         variant.name,
         variant.label,
@@ -291,7 +323,17 @@ def _row(variant: Variant, seeds: Sequence[int], folder: Path) -> SweepRow:
     )
 
 
-def _metrics(run: Path) -> list[dict[str, Any]]:
-    """Read the evaluations of a run's only seed."""
-    (seed,) = run.glob("seed-*")
-    return Run(seed).log.records()
+def _dev_scores(results: Path) -> dict[str, float]:
+    """Read the scores of a run's only seed."""
+    content = read_json(results)
+    with damage_errors(results):
+        return check_scores(content["seeds"][0]["dev"])
+
+
+def _evaluations(folder: str | Path, variant: str, seed: int, metric: str) -> list[tuple[int, float]]:
+    """Read the number of steps and the score of each evaluation of a finished training."""
+    log = Run(Path(folder) / variant / f"run-{seed}" / f"seed-{seed}").log
+    with damage_errors(log.path):
+        if not (records := log.records()):
+            raise ValueError("it has no evaluation")
+        return [(record["n_steps"], check_scores(record["dev"])[metric]) for record in records]

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from elmokit.config import Table, did_you_mean, to_dict
+from elmokit.config import Table, check_at_least, did_you_mean, to_dict
 from elmokit.engine.config import BiLMConfig
 from elmokit.errors import ConfigError
 from elmokit.formats import bilm_tf
@@ -57,8 +57,7 @@ _TABLES = {
 def settings_from_options(options: Mapping[str, Any], where: str, n_gpus: int = 1) -> Table:
     """Convert bilm-tf's options to the content of a config file. ``where`` names them in error messages."""
     _check_keys(options, where)
-    if n_gpus < 1:
-        raise ConfigError(f"n_gpus is {n_gpus}; it must be at least 1.")
+    check_at_least("n_gpus", n_gpus, 1)
     model = _model(options, where)
     with bilm_tf.config_errors(where):
         # Each GPU of bilm-tf reads `batch_size` rows, and their gradients are averaged, as in one batch of all rows.

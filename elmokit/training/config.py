@@ -10,13 +10,20 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from elmokit.config import check_at_least, check_choice, check_fraction, check_not_negative, check_positive, setting
+from elmokit.config import (
+    MAX_SEED,
+    check_at_least,
+    check_choice,
+    check_fraction,
+    check_not_negative,
+    check_positive,
+    setting,
+)
 from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError
 
 MAX_WORDS, HELD_OUT_SENTENCES = 30_000, 2000
-MAX_SEED = 2**32 - 1  # each process derives a larger one from it, which must fit into 64 bits
 LENGTHS = ("epochs", "tokens", "hours")
 """The settings that say how long to train; at most one of them is given."""
 MAY_CHANGE = frozenset({*LENGTHS, "log_every", "eval_every", "save_every", "save_words", "patience", "tensorboard"})
@@ -191,15 +198,14 @@ class TrainingConfig:
         ):
             check_at_least(name, getattr(self, name), 1)
         check_at_least("passage_length", self.passage_length, 1)
-        for name in ("lower_case", "word_dropout"):
+        for name in ("lower_case", "word_dropout", "ema_decay"):
             check_fraction(name, getattr(self, name))
-        for name in ("n_samples", "patience", "seed"):
+        for name in ("n_samples", "patience"):
             check_at_least(name, getattr(self, name), 0)
+        check_at_least("seed", self.seed, 0, MAX_SEED)
         for n_words in self.save_words:
             check_at_least("save_words", n_words, 1)
         check_not_negative("weight_decay", self.weight_decay)
-        if self.seed > MAX_SEED:
-            raise ConfigError(f"seed is {self.seed}; it must be at most {MAX_SEED}.")
         for name in ("learning_rate", "matrix_learning_rate", "max_grad_norm", *LENGTHS):
             check_positive(name, getattr(self, name))
         if not (0 <= self.warmup_ratio < 1 and 0 <= self.decay_ratio < 1 and self.warmup_ratio + self.decay_ratio <= 1):
@@ -209,10 +215,8 @@ class TrainingConfig:
             )
         for name, choices in CHOICES.items():
             check_choice(name, getattr(self, name), choices)
-        if not 0 <= self.ema_decay < 1:
-            raise ConfigError(f"ema_decay is {self.ema_decay}; it must be at least 0 and below 1.")
         if not 0 <= self.final_ratio <= 1:
-            raise ConfigError(f"final_ratio is {self.final_ratio}; it must be between 0 and 1.")
+            raise ConfigError(f"final_ratio is {self.final_ratio}; it must be from 0 to 1.")
         if self.weight_decay and self.optimizer != "adamw":
             raise ConfigError(f"weight_decay needs the optimizer adamw, and the optimizer is {self.optimizer}.")
         if self.n_samples and self.softmax.kind == "adaptive":

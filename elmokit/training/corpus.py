@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 from elmokit.config import check_at_least
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.progress import count_of
-from elmokit.storage.text_files import TextPaths, find_text_files, read_sentences
+from elmokit.storage.text_files import TextPaths, check_names, find_text_files, read_sentences
 from elmokit.text.counts import count_words
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.training.config import MAX_WORDS, TrainingConfig
@@ -72,6 +73,13 @@ class TrainingCorpus:
             )
 
 
+def find_shards(texts: TextPaths) -> list[Path]:
+    """Find the files of a training's text, whose full names its run records."""
+    shards = find_text_files(texts, reread=True)
+    check_names(map(os.path.realpath, shards))
+    return shards
+
+
 def count_corpus(
     texts: TextPaths,
     held_out: Sequence[Sequence[str]],
@@ -81,7 +89,7 @@ def count_corpus(
 ) -> tuple[TrainingCorpus, TextCounts, dict[str, int]]:
     """Count a text, choose the words of the softmax, and count each of them; all others count as ``<UNK>``."""
     check_vocabulary_choice(vocabulary, max_words)
-    shards = find_text_files(texts, reread=True)
+    shards = find_shards(texts)
     report(TrainingNotice(f"Counting {len(shards)} file{'s' * (len(shards) != 1)}"))
     with count_words(shards, lambda _, done, total: report(CountingProgress(done, total or 0))) as counts:
         if vocabulary is None:

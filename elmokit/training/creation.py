@@ -11,15 +11,16 @@ from typing import Any
 
 from elmokit.config import to_dict
 from elmokit.embedding.fingerprint import fingerprint
-from elmokit.errors import ConfigError, TextError, TrainingError
+from elmokit.errors import ConfigError, TrainingError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.storage.text_files import TextPaths, find_text_files, path_list
+from elmokit.storage.text_files import TextPaths, check_names, path_list
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import DataConfig, TrainingConfig
 from elmokit.training.corpus import (
     TrainingCorpus,
     check_vocabulary_choice,
     count_corpus,
+    find_shards,
     read_held_out,
     word_order_notice,
 )
@@ -64,11 +65,7 @@ def merge_data(
 def _names(texts: TextPaths) -> tuple[str, ...]:
     """Return the names of texts, by which a run finds them again."""
     names = tuple(map(str, path_list(texts)))
-    for name in names:
-        try:
-            name.encode("utf-8")
-        except UnicodeEncodeError:
-            raise TextError(f"The name {name!r} is not UTF-8, so a run cannot record it. Rename the file.") from None
+    check_names(names)
     return names
 
 
@@ -101,7 +98,7 @@ class TrainingRequest:
 
     def identity(self) -> dict[str, Any]:
         """What is equal for equal calls, as plain JSON: settings, and what identifies texts and models."""
-        shards = find_text_files(self.data.texts, reread=True)
+        shards = find_shards(self.data.texts)
         words = self.vocabulary
         identity = {
             **to_dict(self.config),

@@ -139,7 +139,8 @@ class _TrainingLoop:
         earlier: RunSettings | None = world.on_main_process(
             lambda: RunSettings.open(path) if (path / SETTINGS).exists() else None
         )
-        settings = RunSettings.of(self.setup, 0)
+        # In the main process alone, because it reads the whole text.
+        settings = world.on_main_process(lambda: RunSettings.of(self.setup, 0))
         if earlier is not None:
             settings.check_resumes(path, earlier)
         self._report_questionable_settings()

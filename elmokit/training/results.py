@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from elmokit.errors import FormatError, LockedError, TrainingError, install_command
+from elmokit.errors import LockedError, TrainingError, install_command
 from elmokit.evaluation.figures import can_draw
 from elmokit.formats.folder import RUN_MODEL, is_model_folder, load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
@@ -19,7 +19,7 @@ from elmokit.storage.text_files import read_sentences
 from elmokit.training.config import TrainingConfig
 from elmokit.training.curves import draw_curves
 from elmokit.training.reports import TrainingCallback, TrainingNotice, format_perplexities, format_unknown_ratio
-from elmokit.training.run import Run
+from elmokit.training.run import Run, damage_errors
 from elmokit.training.setup import INITIAL, OLD_TEXT
 
 HELD_OUT_NAME, OLD_TEXT_NAME = "held-out", "old text"
@@ -42,10 +42,8 @@ class BestModelFacts:
 
 def best_model_facts(card: Mapping[str, Any], run: Path) -> BestModelFacts:
     """Read the model card of a run's best model."""
-    try:
+    with damage_errors(f"The model card in {run / RUN_MODEL}"):
         return msgspec.convert(card, BestModelFacts)
-    except msgspec.ValidationError as error:
-        raise FormatError(f"The model card in {run / RUN_MODEL} is damaged ({error}). Copy the run again.") from None
 
 
 @dataclass(frozen=True)

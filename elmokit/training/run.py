@@ -30,17 +30,18 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from elmokit.config import read_json
-from elmokit.errors import ElmoError, FormatError, OutputError, TrainingError
+from elmokit.errors import ElmoError, FormatError, OutputError, TrainingError, is_out_of_memory
 from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.tensors import save_tensors
-from elmokit.storage.atomic import SUFFIX_LENGTH, atomic_write, is_unused, recover_interrupted, sync
+from elmokit.storage.atomic import atomic_write, is_unused, recover_interrupted, sync, workspaces
 from elmokit.storage.bounded import MAX_RECORD_BYTES, read_bounded
 from elmokit.storage.checksums import size_and_crc32
 from elmokit.storage.lock import LOCK, file_lock
@@ -48,6 +49,27 @@ from elmokit.storage.lock import LOCK, file_lock
 LOG, CHECKPOINTS = "metrics.jsonl", "checkpoints"
 PROGRESS, CHECKSUMS = "progress.json", "checksums"
 N_KEPT = 2  # the newest checkpoint, and the one before it in case the newest is damaged
+
+
+_DAMAGE = (SafetensorError, msgspec.MsgspecError, RuntimeError, LookupError, ValueError, TypeError, OSError)
+"""What reading a damaged file raises."""
+
+
+@contextlib.contextmanager
+def damage_errors(what: object) -> Iterator[None]:
+    """Turn whatever a damaged file causes inside the block into a ``FormatError`` that names it."""
+    try:
+        yield
+    except _DAMAGE as error:
+        if is_out_of_memory(error):
+            raise
+        raise FormatError(f"{what} is damaged ({_reason(error)}). Copy the run again.") from None
+
+
+def _reason(error: Exception) -> str:
+    """Return what an error says, in one short line: a mismatch of many tensors fills pages."""
+    text = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+    return " ".join(text.split())[:200]
 
 
 class Run:
@@ -77,8 +99,8 @@ class Run:
         if not overwrite or not self.path.is_dir():
             raise OutputError(f"{self.path} already exists and is not a run to continue. Choose another directory.")
         known = [*self._files, LOG, CHECKPOINTS, LOCK]
-        known += [f".{name}.{'?' * SUFFIX_LENGTH}" for name in known]  # what a killed process left
-        for name in sorted(inside.name for inside in self.path.iterdir()):
+        left_over = workspaces(self.path)  # by a killed process
+        for name in sorted(inside.name for inside in set(self.path.iterdir()).difference(left_over)):
             if not any(fnmatchcase(name, pattern) for pattern in known):
                 raise OutputError(
                     f"{self.path} contains {name}, which overwriting would delete. Move it elsewhere, or choose "
@@ -164,11 +186,10 @@ class RunCheckpoint:
         """Turn whatever a damaged checkpoint causes inside the block into a ``TrainingError`` that ends in advice."""
         try:
             yield
-        except torch.OutOfMemoryError:
-            raise
-        except (ElmoError, SafetensorError, RuntimeError, KeyError, ValueError, TypeError, OSError) as error:
-            reason = " ".join(str(error).split())[:200]  # a mismatch of many tensors fills pages
-            raise TrainingError(f"The checkpoint {self.path} is damaged ({reason}). {advice}") from None
+        except (ElmoError, *_DAMAGE) as error:
+            if is_out_of_memory(error):
+                raise
+            raise TrainingError(f"The checkpoint {self.path} is damaged ({_reason(error)}). {advice}") from None
 
     def progress(self) -> dict[str, Any]:
         """Read the counters. A ``ValueError`` says which other file is not the one that was written, if any."""
@@ -220,10 +241,8 @@ class MetricsLog:
         if not self.path.exists():
             return []
         records = []
-        try:
+        with damage_errors(self.path):
             text = read_bounded(self.path).decode("utf-8", "replace")
-        except ValueError as error:
-            raise FormatError(f"{self.path} is damaged ({error}). Copy the run again.") from None
         for line in text.splitlines():
             with contextlib.suppress(ValueError, RecursionError):
                 record = json.loads(line)

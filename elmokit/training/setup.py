@@ -45,10 +45,11 @@ from elmokit.network.softmax import build_softmax
 from elmokit.network.tensors import save_tensors
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.bounded import MAX_RECORD_BYTES
-from elmokit.storage.text_files import TextPaths, find_text_files, read_sentences
+from elmokit.storage.checksums import size_and_crc32
+from elmokit.storage.text_files import TextPaths, read_sentences
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import MAY_CHANGE, TrainingConfig
-from elmokit.training.corpus import TrainingCorpus
+from elmokit.training.corpus import TrainingCorpus, find_shards
 from elmokit.training.run import Run, check_settings
 from elmokit.version import __version__
 
@@ -82,15 +83,22 @@ class RunSettings:
     """The length of the training, as it was last computed from epochs, tokens or hours."""
     request: dict[str, Any] = field(default_factory=dict)
     """What the call that started the run asked for; the same call continues it."""
+    shards_crc32: tuple[int, ...] = ()
+    """Each shard's checksum; empty in a run of an earlier version."""
     version: int = RUN_VERSION
 
     @classmethod
     def of(cls, setup: TrainingSetup, n_predictions: int) -> RunSettings:
         """The settings of a run that starts or is resumed now."""
         corpus = setup.corpus
+        sizes_and_checksums = [_size_and_crc32(shard) for shard in corpus.shards]
         return cls(
             setup.config,
-            shards=tuple((str(shard.resolve()), shard.stat().st_size) for shard in corpus.shards),
+            shards=tuple(
+                (str(shard.resolve()), size)
+                for shard, (size, _) in zip(corpus.shards, sizes_and_checksums, strict=True)
+            ),
+            shards_crc32=tuple(checksum for _, checksum in sizes_and_checksums),
             n_sentences=corpus.n_sentences,
             n_tokens=corpus.n_tokens,
             held_out_crc32=sentences_crc32(corpus.held_out),
@@ -123,7 +131,10 @@ class RunSettings:
 
     def check_resumes(self, run: Path, earlier: RunSettings) -> None:
         """Refuse to resume a run whose settings or text differ."""
-        check_settings(run, earlier._comparable(), self._comparable(), {*MAY_CHANGE, "n_predictions"})
+        check_settings(run, earlier._comparable(), self._comparable(), {*MAY_CHANGE, "n_predictions", "shards_crc32"})
+        checksums = zip(self.shards, self.shards_crc32, earlier.shards_crc32, strict=False)
+        if changed := [name for (name, _), now, before in checksums if now != before]:
+            raise TrainingError(f"{changed[0]} has changed since {run} was started. Restore it, or start a new run.")
 
     def _comparable(self) -> dict[str, Any]:
         table = to_dict(self)
@@ -202,7 +213,7 @@ class TrainingSetup:
     def open(cls, run: Run, texts: TextPaths, changes: Mapping[str, Any]) -> TrainingSetup:
         """Read what a run was started with, with some fields of the config changed, and its text where it is now."""
         settings, path = RunSettings.open(run.path), run.path
-        shards = find_text_files(texts, reread=True) if texts else [Path(name) for name, _ in settings.shards]
+        shards = find_shards(texts) if texts else [Path(name) for name, _ in settings.shards]
         if missing := [shard for shard in shards if not shard.is_file()]:
             raise TextError(f"{missing[0]}, which the run reads, is missing. If the text has moved, give its new path.")
         config = dataclasses.replace(settings.config, **changes)
@@ -233,6 +244,14 @@ def sentences_crc32(sentences: Sequence[Sequence[str]]) -> int:
 def text_crc32(text: str) -> int:
     """The checksum of a text."""
     return zlib.crc32(text.encode("utf-8", "replace"))
+
+
+def _size_and_crc32(path: Path) -> tuple[int, int]:
+    try:
+        with path.open("rb") as file:
+            return size_and_crc32(file)
+    except OSError as error:
+        raise TextError(f"Cannot read {path}: {error.strerror}.") from None
 
 
 def _version() -> str:

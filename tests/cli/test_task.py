@@ -75,6 +75,14 @@ def test_the_fraction_of_words_without_a_vector_is_printed(task_shell: Shell) ->
     [
         (("train", "none.toml", "--run", "run"), "Cannot read the config none.toml"),
         (("train", "config.toml", "--run", "run", "--seeds", "1,x"), "'1,x' is not a list of whole numbers"),
+        (
+            ("train", "config.toml", "--run", "run", "--seeds", str(2**64)),
+            "18,446,744,073,709,551,616. It can be",
+        ),
+        (
+            ("sweep", "config.toml", "--run", "run", "--over", "layers", "--seeds", str(2**64)),
+            "seeds is 18,446,744,073",
+        ),
         (("train", "config.toml", "--run", "run", "--set", "train.epoch=1"), "Did you mean 'epochs'"),
         (("train", "config.toml", "--run", "run", "--device", "abc"), "There is no device 'abc'"),
         (("train", "config.toml", "--run", "data"), "data already exists"),

@@ -202,7 +202,7 @@ BAD_CALLS = {
     "A tied softmax shares the word table": (*START, "--softmax", "tied"),
     "There is no device 'abacus'": (*START, "--device", "abacus"),
     "Training runs on cpu and cuda, not on 'meta'": (*START, "--device", "meta"),
-    "seed is 99999999999; it must be at most": (*START, "--seed", "99999999999"),
+    "seed is 99,999,999,999. It can be at most 4,294,967,295": (*START, "--seed", "99999999999"),
     "--held-out-sentences is -1; it must be a whole number of at least 1": (*START, "--held-out-sentences", "-1"),
     "max_words is 0, but the special words alone need 3": (*START, "--max-words", "0"),
     "texts is 'corpus.txt'. Expected type: list of text.": (*START, "--config", "one-text.toml"),

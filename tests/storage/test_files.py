@@ -89,6 +89,8 @@ def test_a_directory_of_a_lock_and_temporary_directories_counts_as_unused(tmp_pa
     with file_lock(run / LOCK):
         (run / ".config.toml.abcdefgh").mkdir()
         assert is_unused(run)
+        (run / ".config.toml.abcdefgh" / "new").mkdir()
+        assert is_unused(run)
     (run / ".gitignore").write_text("")
     assert not is_unused(run)
     assert not is_unused(run / ".gitignore")
@@ -118,6 +120,27 @@ def test_a_directory_with_the_longest_name_is_restored_after_a_kill(tmp_path: Pa
     recover_interrupted(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
     assert (folder / "content").read_text() == "old"
+
+
+def test_a_hidden_directory_of_the_user_is_kept_and_counts_as_used(tmp_path: Path) -> None:
+    backup = tmp_path / ".backup.20261126"
+    backup.mkdir()
+    (backup / "notes.txt").write_text("mine")
+    assert not is_unused(tmp_path)
+    recover_interrupted(tmp_path)
+    assert (backup / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("is_beside_the_new_one", [False, True])
+def test_what_an_older_version_moved_away_is_restored_whole(tmp_path: Path, is_beside_the_new_one: bool) -> None:
+    old = tmp_path / ".model.abcdefgh" / "old"  # the old directory itself
+    (old / "inner").mkdir(parents=True)
+    (old / "content").write_text("old")
+    if is_beside_the_new_one:
+        (tmp_path / ".model.abcdefgh" / "model").mkdir()
+    recover_interrupted(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["content", "inner"]
 
 
 def test_an_existing_output_is_rejected_and_unchanged(tmp_path: Path) -> None:

@@ -127,6 +127,8 @@ def test_what_cannot_be_is_refused_with_its_place(content: dict[str, object], me
         lambda: StepDecayConfig(rate=2),
         lambda: TaskTrainingConfig(seeds=()),
         lambda: TaskTrainingConfig(seeds=(1, 1)),
+        lambda: TaskTrainingConfig(seeds=(-1,)),
+        lambda: TaskTrainingConfig(seeds=(2**32,)),
         lambda: TaskTrainingConfig(average=1),
         lambda: TaskTrainingConfig(patience=0),
         lambda: TaskTrainingConfig(clip_value=0),

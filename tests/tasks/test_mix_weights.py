@@ -47,6 +47,8 @@ def test_runs_without_mixes_or_results_are_refused(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text('{"task": "nli", "seeds": [{}]}')
     with pytest.raises(FormatError, match="damaged"):
         weights_of_runs([tmp_path])
+    with pytest.raises(FormatError, match="damaged"):  # seeds with different numbers of weights
+        weights_of_runs([run(tmp_path, "uneven", {"input": mix(0.5, 0.5)}, {"input": mix(0.2, 0.3, 0.5)})])
 
 
 def test_cells_below_a_third_are_hatched_and_above_two_dotted(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +103,25 @@ def test_a_run_records_its_files_and_packages(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("Mira 1 3\n")
     with pytest.raises(TrainingError, match=r"data of .* have changed"):
         train_task(task, config, tmp_path / "run")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no such names")
+@pytest.mark.parametrize("what", ["pattern", "file", "biLM", "cache", "working directory"])
+def test_names_that_a_run_cannot_record_are_refused_before_anything_is_written(
+    tmp_path: Path, bilm: str, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / name if what == "working directory" else tmp_path)
+    (tmp_path / name / "a.train").write_text(TEXTS["ner"])
+    data = {"pattern": f"{tmp_path}/*/*.train", "file": f"{tmp_path / name}/a.train"}.get(what, str(tmp_path / "data"))
+    if what == "working directory":
+        shutil.copytree(bilm, "bilm")
+    elmo = {"model": name if what == "biLM" else "bilm"} | ({"cache": name} if what == "cache" else {})
+    task, config = tiny("ner", tmp_path / "data", elmo, data={"train": data})
+    with pytest.raises(TextError, match=r"caf.*is not UTF-8, so a run cannot record it"):
+        train_task(task, config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_that_was_killed_before_it_wrote_anything_can_be_started_again(tmp_path: Path) -> None:
@@ -276,7 +297,7 @@ def test_another_bilm_or_a_damaged_run_is_refused(tmp_path: Path, bilm: str) -> 
     with pytest.raises(ModelNotFoundError, match=r"with seed 7. Finished seeds: 0"):
         open_run(run, seed=7)
     (run / "seed-0/best.safetensors").write_bytes(b"")
-    with pytest.raises(FormatError, match="does not fit the run"):
+    with pytest.raises(FormatError, match=r"best\.safetensors is damaged"):
         open_run(run)
     (run / "vocabulary.json").write_text("[]")
     with pytest.raises(FormatError, match="not an object"):

@@ -17,7 +17,15 @@ import pytest
 
 from elmokit.cli.main import elmokit
 from elmokit.cli.task_sweep import format_steps_saved
-from elmokit.errors import ConfigError, MissingExtraError, OutputError, TrainingError, install_command
+from elmokit.errors import (
+    ConfigError,
+    FormatError,
+    MissingExtraError,
+    OutputError,
+    TextError,
+    TrainingError,
+    install_command,
+)
 from elmokit.formats.save import save_model
 from elmokit.tasks.sweep import (
     StepsSaved,
@@ -83,6 +91,8 @@ def test_ratios_come_without_and_with_elmo_from_the_smallest() -> None:
     for ratios in ([], [0.0], [1.5], [float("nan")]):
         with pytest.raises(ConfigError, match="above 0 and at most 1"):
             ratio_variants(*published("ner"), ratios)
+    with pytest.raises(ConfigError, match=r"The ratios 0\.5 and 0\.50000001 are equal in six digits"):
+        ratio_variants(*published("ner"), [0.5, 0.50000001, 1.0])
 
 
 def test_layers_are_those_of_table_2() -> None:
@@ -171,8 +181,30 @@ def test_a_sweep_with_other_settings_is_refused(folder: Path) -> None:
             run_sweep(task, [], [1], taken)
 
 
+@pytest.mark.parametrize("what", ["data", "biLM"])
+def test_a_sweep_with_other_data_or_another_bilm_is_refused(folder: Path, what: str) -> None:
+    task, config = load_config("sst.toml", ["train.epochs=1"])
+    variants = position_variants(task, config)[:1]
+    run_sweep(task, variants, [1], "sweep")
+    if what == "data":
+        Path("trees.txt").write_text("\n".join(reversed(TREES)) + "\n")
+    else:
+        save_model(random_model(seed=1), Path("bilm"), overwrite=True)
+    with pytest.raises(TrainingError, match=rf"The {what} of sweep/input/run-1 ha.* changed since it was started"):
+        run_sweep(task, variants, [1, 2], "sweep")
+    assert not Path("sweep/input/run-2").exists()
+
+
+def test_a_sweep_in_a_directory_whose_name_cannot_be_recorded_is_refused(folder: Path) -> None:
+    task, config = load_config("sst.toml")
+    name = os.fsdecode(b"caf\xe9")
+    with pytest.raises(TextError, match="is not UTF-8, so a run cannot record it"):
+        run_sweep(task, position_variants(task, config), [1], name)
+    assert not Path(name).exists()
+
+
 def metrics(folder: Path, name: str, seed: int, scores: list[float]) -> None:
-    log = folder / name / f"run-{seed}" / "seed-0" / "metrics.jsonl"
+    log = folder / name / f"run-{seed}" / f"seed-{seed}" / "metrics.jsonl"
     log.parent.mkdir(parents=True)
     lines = [{"n_steps": 10 * n, "dev": {"f1": score}} for n, score in enumerate(scores, start=1)]
     log.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -200,6 +232,33 @@ def test_steps_to_the_baseline_count_to_the_first_score_as_good(tmp_path: Path) 
     )
     assert format_steps_saved(StepsSaved(3, 1, 10, 14)).endswith("after 14 (40% more), in 1 of 3 seeds")
     assert format_steps_saved(found[0.1]) == "ELMo reaches the baseline's best score in 0 of 1 seeds"
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", '{"n_steps": 1}', '{"n_steps": 1, "dev": {}}', '{"n_steps": 1, "dev": {"f1": "high"}}']
+)
+def test_a_damaged_log_of_a_sweep_is_one_clear_error(tmp_path: Path, content: str | None) -> None:
+    for name in ("baseline-1", "elmo-1"):
+        metrics(tmp_path, name, 1, [40])
+    log = tmp_path / "elmo-1/run-1/seed-1/metrics.jsonl"
+    log.unlink() if content is None else log.write_text(content)
+    row = SweepRow("baseline-1", "", 1.0, False, (1,), {})
+    rows = [row, dataclasses.replace(row, name="elmo-1", with_elmo=True)]
+    with pytest.raises(FormatError, match=r"metrics\.jsonl is damaged \(.+\)\. Copy the run again"):
+        steps_to_baseline(rows, tmp_path, "f1")
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", '{"seeds": []}', '{"seeds": [{}]}', '{"seeds": [{"dev": {"accuracy": "1"}}]}']
+)
+def test_damaged_results_of_a_sweep_are_one_clear_error(folder: Path, content: str) -> None:
+    task, config = load_config("sst.toml")
+    run = Path("sweep/baseline-1/run-1")
+    run.mkdir(parents=True)
+    Path("sweep/sweep.json").write_text('{"task": "sst"}')
+    (run / "results.json").write_text(content)
+    with pytest.raises(FormatError, match=r"results\.json is damaged \(.+\)\. Copy the run again"):
+        run_sweep(task, ratio_variants(task, config, [1.0])[:1], [1], "sweep")
 
 
 def test_a_variant_without_input_is_refused_before_any_training(folder: Path) -> None:

@@ -83,6 +83,16 @@ def test_a_name_that_a_run_cannot_record_is_refused(corpus: Path) -> None:
             train(texts, held_out=held_out, out="run", **SETTINGS)
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no such names")
+def test_a_name_in_a_directory_that_a_run_cannot_record_is_refused_before_anything_is_written(corpus: Path) -> None:
+    Path("texts").mkdir()
+    Path("texts", os.fsdecode(b"caf\xe9.txt")).write_text(TEXT)
+    for texts in ("texts", "texts/*.txt"):
+        with pytest.raises(TextError, match=r"caf.*is not UTF-8, so a run cannot record it"):
+            train(texts, held_out=corpus, out="run", **SETTINGS)
+    assert not Path("run").exists()
+
+
 def test_train_returns_the_best_model_and_its_perplexity(corpus: Path) -> None:
     result = train(corpus, held_out=corpus, out="run", report=lambda _: None, **SETTINGS)
     assert result.run == Path("run")
@@ -377,6 +387,19 @@ def test_a_call_with_other_settings_is_refused_and_says_what_differs(corpus: Pat
         train(corpus, **{**arguments, "held_out": "other.txt"})
     with pytest.raises(TrainingError, match=r"other settings: .*teacher was None and is "):
         distill(random_model(), corpus, **{**arguments, "max_words": None})
+
+
+def test_a_changed_text_of_the_same_size_is_refused_unless_the_run_has_no_checksums(corpus: Path) -> None:
+    start("train", "run")
+    corpus.write_text("\n".join(reversed(TEXT.splitlines())) + "\n")
+    assert corpus.stat().st_size == len(TEXT)
+    with pytest.raises(TrainingError, match=r"corpus\.txt has changed since run was started"):
+        resume("run", report=lambda _: None)
+    path = Path("run/settings.json")
+    settings = json.loads(path.read_text())
+    del settings["shards_crc32"]  # as in earlier versions
+    path.write_text(json.dumps(settings))
+    resume("run", report=lambda _: None)
 
 
 def test_a_run_that_another_process_started_meanwhile_is_not_replaced(corpus: Path) -> None:

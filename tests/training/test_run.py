@@ -55,6 +55,11 @@ def test_files_that_a_run_does_not_write_are_never_deleted(tmp_path: Path) -> No
     assert run.check_start(overwrite=False)
     with pytest.raises(OutputError, match=r"contains notes\.txt, which overwriting would delete"):
         run.check_start(overwrite=True)
+    (run.path / "notes.txt").unlink()
+    (run.path / ".part-1.20261126").mkdir()
+    (run.path / ".part-1.20261126" / "notes.txt").touch()
+    with pytest.raises(OutputError, match=r"contains \.part-1\.20261126, which overwriting would delete"):
+        run.check_start(overwrite=True)
     (tmp_path / "file").touch()
     for overwrite in (False, True):
         with pytest.raises(OutputError, match="file already exists and is not a run"):
