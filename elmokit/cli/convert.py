@@ -62,7 +62,7 @@ def convert(
             )
         _export_onnx(source, target, options, overwrite)
         return
-    target_format = format_to_write(target)
+    target_format = format_to_write(target, [".onnx"])
     if storage != "float32" and not target_format.is_complete:
         raise ConfigError(
             f"--storage {storage} is for an elmokit directory: {target.suffix} files hold float32. Leave it out, or "
@@ -93,7 +93,7 @@ def convert(
         print_note(f"wrote {path}")
     parts = {
         "softmax, vocabulary": model.softmax,
-        "initial state": model.start_state,
+        "start state": model.start_state,
         "whitening": model.whitening,
         "sentence head": model.sentence_head,
         "alignment": model.alignment,

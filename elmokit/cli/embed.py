@@ -126,6 +126,8 @@ def embed(
         raise ConfigError(f"--{chosen[0]} and --{chosen[1]} both choose layers. Pass one of them.")
     if forget_sentences and include_sentence_indices:
         raise ConfigError("--forget-sentences omits the map that --include-sentence-indices stores. Pass one of them.")
+    if forget_sentences and use_sentence_keys:
+        raise ConfigError("--forget-sentences omits the sentences that --use-sentence-keys stores. Pass one of them.")
     if fasta and (raw or tokenize or use_sentence_keys or include_sentence_indices):
         raise ConfigError(
             "--fasta cannot be combined with --raw, --tokenize, --use-sentence-keys or --include-sentence-indices."

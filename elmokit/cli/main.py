@@ -116,7 +116,7 @@ def main() -> None:
     except (ElmoError, click.ClickException) as error:
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
         if isinstance(error, click.UsageError) and error.ctx is not None:
-            message += f" Try '{error.ctx.command_path} --help'."
+            message += f"{'' if message.endswith(('.', '?')) else '.'} Try '{error.ctx.command_path} --help'."
         _fail(message, BAD_INPUT)
     except OSError as error:
         if isinstance(error, BrokenPipeError):  # the program that reads our output has ended, as in `... | head`

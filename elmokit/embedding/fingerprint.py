@@ -88,6 +88,6 @@ def _restore_instructions(recorded: Any) -> str:
 RESTORE: Mapping[str, Callable[[Any], str]] = {
     "device": lambda recorded: f"Resume on the device {recorded} (--device)",
     "instructions": _restore_instructions,
-    "precision": lambda recorded: f"Resume in {recorded} (--precision {recorded} or ELMOKIT_BACKEND={recorded})",
+    "precision": lambda recorded: f"Resume in {recorded} (set ELMOKIT_BACKEND={recorded})",
 }
 """How to get the recorded value of a setting of a computation again, for the error messages of a store."""

@@ -29,7 +29,7 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.pairs import score_minimal_pairs
 from elmokit.lm.surprisal import BATCH_TOKENS
 from elmokit.storage.part_results import PartResults
-from elmokit.storage.progress import ProgressCallback, StageCounter
+from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 from elmokit.storage.text_files import read_lines
 from elmokit.text.tokenize import treebank_tokenizer
 
@@ -179,7 +179,7 @@ class MinimalPairsResult(TableResult):
         ties = ", ".join(f"{choice} {n} ({n / self.n_pairs:.3%})" for choice, n in self.ties.items())
         return [
             f"Ties, which count as wrong: {ties}.",
-            f"{self.unknown_ratio:.1%} of the tokens are not in the vocabulary. In {self.n_unequal:,} pairs "
+            f"{self.unknown_ratio:.1%} of the tokens are not in the vocabulary. In {count_of(self.n_unequal, 'pair')} "
             f"({self.n_unequal / self.n_pairs:.1%}), the sentences have unequal numbers of them, which can decide: "
             "<UNK> is more probable than any word that it stands for. With unknown words paid, each costs as much as "
             "the rarest word of the vocabulary.",

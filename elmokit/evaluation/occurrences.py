@@ -110,10 +110,15 @@ def build_index(
         "n_layers": elmo.n_layers,
         "dim": elmo.output_dim,
     }
-    with ResumableStore(path, settings, restore=RESTORE, overwrite=overwrite, restart_hint="pass --overwrite") as store:
+    restore = {**RESTORE, "model_name": _restore_name}
+    with ResumableStore(path, settings, restore=restore, overwrite=overwrite, restart_hint="pass --overwrite") as store:
         if not store.finished:
             _fill(elmo, sentences(), store, progress)
     return OccurrenceIndex(path)
+
+
+def _restore_name(recorded: object) -> str:
+    return "Use the included model, without a name" if recorded is None else f"Open the model by the name {recorded!r}"
 
 
 def _fill(elmo: Elmo, sentences: Iterator[list[str]], store: ResumableStore, progress: ProgressCallback | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from elmokit.errors import OutputError
@@ -54,8 +55,11 @@ def refuse_incomplete_target(path: Path, overwrite: bool, part: str) -> None:
     refuse_target(path, overwrite)
 
 
-def format_to_write(path: Path) -> Format:
-    """Choose the format that a path's extension asks for; without one, it is an elmokit directory."""
+def format_to_write(path: Path, others: Sequence[str] = ()) -> Format:
+    """Choose the format that a path's extension asks for; without one, it is an elmokit directory.
+
+    ``others`` are extensions that the caller handles, for the message about one that nobody does.
+    """
     by_extension = {extension: weight_format for weight_format in FORMATS for extension in weight_format.extensions}
-    check_extension(path, list(by_extension), "or a name without an extension for an elmokit directory")
+    check_extension(path, [*by_extension, *others], "or a name without an extension for an elmokit directory")
     return by_extension.get(path.suffix, folder.FORMAT)

@@ -26,6 +26,15 @@ _TRUNCATED = -1
 _BLOCK = 1 << 20
 
 
+CRC32 = "_crc32"
+"""How the names of settings end that are the checksum of a text."""
+
+
+def is_digest(value: object) -> bool:
+    """Return whether a value looks like a hash in hexadecimal digits, which says nothing to people."""
+    return isinstance(value, str) and len(value) >= 16 and not value.strip("0123456789abcdef")
+
+
 def size_and_crc32(file: IO[bytes]) -> tuple[int, int]:
     """Read a file to its end, and return how many bytes it has and their checksum."""
     size = checksum = 0

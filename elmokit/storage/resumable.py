@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from elmokit.errors import LockedError, OutputError
 from elmokit.storage.atomic import sync
-from elmokit.storage.checksums import WrittenExtents
+from elmokit.storage.checksums import WrittenExtents, is_digest
 from elmokit.storage.lock import LOCK, file_lock
 from elmokit.storage.owner import OWNER, Owner
 from elmokit.storage.store_journal import CHECKSUMS, JOURNAL, NEW_JOURNAL, StoreContents, read_journal, write_journal
@@ -284,10 +284,11 @@ class ResumableStore:
             old, new = recorded.settings.get(name), self.settings.get(name)
             if old != new:
                 how = self._restore[name](old) if name in self._restore else "Use the same"
-                raise OutputError(
-                    f"{self.folder} was created with {name} {old!r}, but this run has {name} {new!r}. {how}, or start "
-                    f"from scratch: {self.restart_hint}."
-                )
+                what = name.replace("_", " ")
+                differ = f"{self.folder} was created with {what} {_value(old)}, but this run has {what} {_value(new)}"
+                if is_digest(old) and is_digest(new):
+                    differ = f"{self.folder}: the {what.removeprefix('the ')} is not the one that it was created with"
+                raise OutputError(f"{differ}. {how}, or start from scratch: {self.restart_hint}.")
         if not recorded.finished:
             self._owner.take()
         self.committed = recorded
@@ -358,6 +359,10 @@ class ResumableStore:
         elif self.progress:
             kept = "Completed work is kept there. Fix the cause, then run the same command again."
         return OutputError(f"Writing to {self.folder} failed: {error.strerror or error}. {kept}")
+
+
+def _value(value: object) -> str:
+    return "none" if value is None else repr(value)
 
 
 def _write(file: IO[bytes], data: bytes | NDArray[Any]) -> memoryview:

@@ -194,7 +194,7 @@ class _TrainingLoop:
                 )
         else:
             self._notice(
-                f"Training is already complete ({self.n_total:,} predictions). To continue, increase epochs, "
+                f"Training is already complete ({counters.n_predictions:,} predictions). To continue, increase epochs, "
                 "tokens or hours."
             )
         self._report_words_not_saved()

@@ -43,7 +43,7 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.tensors import save_tensors
 from elmokit.storage.atomic import atomic_write, is_unused, recover_interrupted, sync, workspaces
 from elmokit.storage.bounded import MAX_RECORD_BYTES, read_bounded
-from elmokit.storage.checksums import size_and_crc32
+from elmokit.storage.checksums import CRC32, is_digest, size_and_crc32
 from elmokit.storage.lock import LOCK, file_lock
 
 LOG, CHECKPOINTS = "metrics.jsonl", "checkpoints"
@@ -272,8 +272,18 @@ def changed_settings(
         if isinstance(before, Mapping) and isinstance(value, Mapping):
             changes += changed_settings(before, value, may_change, f"{prefix}{name}.")
         elif before != value and f"{prefix}{name}" not in may_change:
-            changes.append(f"{prefix}{name} was {_short(before)} and is {_short(value)}")
+            changes.append(f"{prefix}{_change(name, before, value)}")
     return changes
+
+
+def _change(name: str, before: object, value: object) -> str:
+    """Say how a setting differs; of a checksum, only that, because its numbers mean nothing to people."""
+    if not (name.endswith(CRC32) or is_digest(before) or is_digest(value)):
+        return f"{name} was {_short(before)} and is {_short(value)}"
+    name = name.removesuffix(CRC32)
+    if before is None or value is None:
+        return f"{name} was not given and is now" if before is None else f"{name} was given and is not now"
+    return f"{name} has changed"
 
 
 def _short(value: object) -> str:

@@ -308,6 +308,13 @@ BAD_CALLS = {
     "--all and --top both choose layers": ["embed", "text.txt", "out.hdf5", "--model", "model", "--top", "--all"],
     "--layers and --average both": ["embed", "text.txt", "out.hdf5", "--average", "--layers", "1"],
     "both choose layers": ["embed", "text.txt", "out.hdf5", "--model", "model", "--layers", "0", "--top"],
+    "--forget-sentences omits the sentences that --use-sentence-keys stores": [
+        *("embed", "text.txt", "out.hdf5", "--model", "model"),
+        *("--forget-sentences", "--use-sentence-keys"),
+    ],
+    "out.safetensors ends in .safetensors, but files of that format are not written here. Use .hdf5, .h5 or .onnx": [
+        *("convert", "model", "out.safetensors")
+    ],
     "omits the map": [
         *("embed", "text.txt", "out.hdf5", "--model", "model"),
         *("--forget-sentences", "--include-sentence-indices"),

@@ -78,7 +78,7 @@ def test_a_run_converts_to_hdf5_and_reports_what_is_left_out(shell, kind: str) -
     Path("there").mkdir()
     ran = shell("convert", "run", "there/out.hdf5")
     assert ran.code == 0
-    assert ran.err.endswith("Not saved (.hdf5 files cannot hold it): softmax, vocabulary, initial state\n")
+    assert ran.err.endswith("Not saved (.hdf5 files cannot hold it): softmax, vocabulary, start state\n")
     before, after = open_model("run/model"), open_model("there/out.hdf5")
     assert after.config == before.config
     assert after.card == {name: fact for name, fact in before.card.items() if name != "warm_state"}
@@ -115,7 +115,7 @@ def test_a_word_input_model_keeps_its_list_of_words(shell) -> None:  # type: ign
 def test_the_start_state_is_reported_as_left_out(shell) -> None:  # type: ignore[no-untyped-def]
     model = random_model()
     save_model(model.replace(softmax=None, start_state=State.zero(model.config, 1)), Path("warm"))
-    assert shell("convert", "warm", "w.hdf5").err.endswith("cannot hold it): initial state\n")
+    assert shell("convert", "warm", "w.hdf5").err.endswith("cannot hold it): start state\n")
     assert "left out" not in shell("convert", "w.hdf5", "again.hdf5", "--overwrite").err
 
 

@@ -161,11 +161,13 @@ def test_the_version_is_shown_in_three_ways(shell: Shell) -> None:
         assert shell(*arguments) == (0, f"elmokit {__version__}\n", "")
 
 
-@pytest.mark.parametrize("call", [["embed"], ["embed", "a", "b", "--top=1"], ["embed", "a", "b", "--layers", "x"]])
+@pytest.mark.parametrize(
+    "call", [["embed"], ["completion"], ["embed", "a", "b", "--top=1"], ["embed", "a", "b", "--layers", "x"]]
+)
 def test_an_error_in_the_usage_ends_with_the_help_to_try(shell: Shell, call: list[str]) -> None:
     ran = shell(*call)
     assert ran.code == 2
-    assert ran.err.endswith(" Try 'elmokit embed --help'.\n")
+    assert ran.err.endswith(f". Try 'elmokit {call[0]} --help'.\n")
     assert ran.err.count("\n") == 1
 
 

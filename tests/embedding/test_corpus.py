@@ -165,7 +165,7 @@ def test_resuming_requires_the_same_text_and_model(elmo: Elmo, tmp_path: Path, m
     text, output = tmp_path / "text.txt", tmp_path / "out.hdf5"
     text.write_text(lines(60))
     interrupted_run(elmo, text, output)
-    with pytest.raises(OutputError, match="was created with model"):
+    with pytest.raises(OutputError, match="the model is not the one that it was created with"):
         embed_file(Elmo(random_model(seed=1)), text, output, batch_tokens=8)
     with pytest.raises(OutputError, match="was created with batch 8, but this run has batch 9"):
         embed_file(elmo, text, output, batch_tokens=9)
@@ -256,7 +256,7 @@ def test_a_run_is_resumed_only_by_an_equal_computation(
         else:
             choose_kernels_as_if(patch)  # then even small layers are rounded
             patch.setenv(VARIABLE, "int8")
-            expected = "precision 'float32', but this run has precision 'int8'. Resume in float32 (--precision float32"
+            expected = "precision 'float32', but this run has precision 'int8'. Resume in float32 (set "
         with pytest.raises(OutputError, match=re.escape(f"was created with {expected}")):
             embed_file(elmo, text, output, batch_tokens=8)
     embed_file(elmo, text, output, batch_tokens=8)

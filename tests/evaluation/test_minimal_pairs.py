@@ -99,7 +99,7 @@ def test_ties_count_as_wrong_and_are_reported_with_unknown_words() -> None:
     assert same.correct == {"forward": 0, "backward": 0, "both": 0, "unknown words paid": 0}
     assert [one.n_unknown for one in result.paradigms] == [0, 0, 1]
     assert [one.n_unequal for one in result.paradigms] == [0, 0, 1]
-    assert "In 1 pairs (20.0%), the sentences have unequal numbers of them" in result.to_text()
+    assert "In 1 pair (20.0%), the sentences have unequal numbers of them" in result.to_text()
     assert "Ties, which count as wrong: forward 1 (20.000%)" in result.to_text()
     assert result.to_dict()["unknown_ratio"] == pytest.approx(1 / 35)
 

@@ -201,8 +201,10 @@ def test_invalid_queries_are_refused(index: OccurrenceIndex, tmp_path: Path) -> 
         index.neighbors(ELMO, ["dog"], 0, n_neighbors=0)
     with pytest.raises(TextError, match="nothing to index"):
         build_index(ELMO, lambda: iter([]), tmp_path / "empty")
-    with pytest.raises(OutputError, match="was created with"):
+    with pytest.raises(OutputError, match="the text is not the one that it was created with"):
         build_index(ELMO, lambda: iter(CORPUS[:2]), index.path)
+    with pytest.raises(OutputError, match=r"with model name none, but this run has model name 'a'\. Use the included"):
+        build_index(ELMO, corpus, index.path, "a")
     shutil.copytree(index.path, tmp_path / "damaged")
     (tmp_path / "damaged" / "types.jsonl").write_bytes(b'"the"\n')
     with pytest.raises(OutputError, match=r"types\.jsonl is damaged"):

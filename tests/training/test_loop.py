@@ -231,7 +231,11 @@ def test_a_finished_run_says_why_it_does_not_continue(tmp_path: Path) -> None:
     notices: list[str] = []
     run_training(tmp_path / "done", notices=notices)
     run_training(tmp_path / "done", notices=notices)
-    assert notices == ["Training is already complete (120 predictions). To continue, increase epochs, tokens or hours."]
+    complete = ["Training is already complete (120 predictions). To continue, increase epochs, tokens or hours."]
+    assert notices == complete
+    notices.clear()
+    run_training(tmp_path / "done", dataclasses.replace(CONFIG, tokens=60), notices=notices)
+    assert notices[-1:] == complete  # those of the run, and not of the shorter length
     notices.clear()
     harmful = dataclasses.replace(CONFIG, learning_rate=3.0, warmup_ratio=0.0, patience=1, eval_every=1, tokens=2000)
     run_training(tmp_path / "worse", harmful, notices=notices)

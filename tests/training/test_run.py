@@ -101,6 +101,11 @@ def test_settings_that_differ_are_listed_with_their_tables(tmp_path: Path) -> No
         check_settings(tmp_path, earlier, now)
     check_settings(tmp_path, earlier, now, {"inner.b", "inner.c"})
     files = [[f"{n}.txt", n] for n in range(1000)]
+    digests = {"vocabulary_crc32": 7, "teacher": "0123456789abcdef"}
+    assert changed_settings(digests, {"vocabulary_crc32": None, "teacher": "f123456789abcdef"}) == [
+        "vocabulary was given and is not now",
+        "teacher has changed",
+    ]
     (phrase,) = changed_settings({"texts": []}, {"texts": files})
     assert phrase.startswith("texts was [] and is [['0.txt', 0], ['1.txt', 1], ")
     assert len(phrase) < 120, "one line"
