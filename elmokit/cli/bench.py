@@ -9,7 +9,7 @@ import click
 
 from elmokit.cli.parameters import Json, Model, ModelOptions, Threads
 from elmokit.cli.running import echo_json
-from elmokit.storage.progress import ProgressBar
+from elmokit.storage.progress import ProgressBar, count_of
 
 if TYPE_CHECKING:
     from elmokit.evaluation.speed import Speed, SpeedReport
@@ -53,7 +53,7 @@ def bench(*, model: Model = None, options: ModelOptions = None, threads: Threads
 def _report_lines(report: SpeedReport, source: str, n_parameters: int) -> list[str]:
     machine = report.machine
     kernels = f"{machine['used']}, {machine['library']}" if machine["used"] else f"none: {machine['why_no_library']}"
-    threads = f"{machine['threads']} thread{'s' * (machine['threads'] != 1)}"
+    threads = count_of(machine["threads"], "thread")
     lines = [
         f"model             {source}, {n_parameters:,} parameters",
         f"processor         {machine['processor']}, {threads}, NumPy {machine['numpy']}",

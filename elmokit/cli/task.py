@@ -8,8 +8,6 @@ Examples:
 from __future__ import annotations
 
 import json as json_module
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +15,7 @@ import click
 
 from elmokit.cli.command import Flag
 from elmokit.cli.parameters import Json, Output
-from elmokit.cli.running import PROGRAM, echo_json, resumable_command
-from elmokit.version import __version__
+from elmokit.cli.running import echo_json, resumable_command
 
 if TYPE_CHECKING:
     from elmokit.tasks.loop import TaskEvaluation
@@ -73,7 +70,6 @@ def train(
             on_evaluation=lambda evaluation: progress.write(format_evaluation(evaluation)),
             on_coverage=lambda table, coverage: progress.write(format_coverage(table, coverage)),
             overwrite=overwrite,
-            facts=run_facts(),
         )
     echo_scores(results["dev"], len(results["seeds"]))
 
@@ -155,11 +151,6 @@ def load_config_with(path: Path, overrides: tuple[str, ...], seeds: tuple[int, .
     if seeds is not None:
         overrides = (*overrides, f"train.seeds={list(seeds)}")
     return load_config(path, overrides)
-
-
-def run_facts() -> dict[str, str]:
-    """Return what ``run.json`` records about the command."""
-    return {"elmokit": __version__, "command": shlex.join([PROGRAM, *sys.argv[1:]])}
 
 
 def format_coverage(table: str, coverage: Coverage) -> str:

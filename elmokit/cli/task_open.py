@@ -9,7 +9,6 @@ import click
 
 from elmokit.cli.parameters import Json, OptionalOutput
 from elmokit.cli.running import echo_json
-from elmokit.cli.task import run_facts
 
 
 def open_(
@@ -41,7 +40,7 @@ def open_(
     opened = open_task_archive(archive, start, options)
     facts = describe_archive(opened)
     if run is not None:
-        save_as_run(opened, run, run_facts())
+        save_as_run(opened, run)
         facts["run"] = str(run)
     if json:
         echo_json({**facts, "notes": opened.notes})

@@ -10,7 +10,7 @@ import click
 from elmokit.cli.command import CommaSeparated
 from elmokit.cli.parameters import Figure, Json, Output, Overwrite
 from elmokit.cli.running import echo_json, resumable_command
-from elmokit.cli.task import Overrides, Seeds, TaskDevice, format_evaluation, load_config_with, run_facts
+from elmokit.cli.task import Overrides, Seeds, TaskDevice, format_evaluation, load_config_with
 from elmokit.errors import ConfigError, MissingExtraError
 from elmokit.storage.progress import ProgressBar, format_duration
 
@@ -77,7 +77,6 @@ def sweep(
             on_start=lambda start: progress.write(_format_start(start)),
             progress=progress,
             on_evaluation=lambda evaluation: progress.write(format_evaluation(evaluation)),
-            facts=run_facts(),
         )
     _echo_table(rows, task.metric)
     if over == "ratios":

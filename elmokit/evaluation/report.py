@@ -37,7 +37,7 @@ from elmokit.formats.open import open_model
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.checksums import file_digest
 from elmokit.storage.part_results import PartResults
-from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.progress import ProgressCallback, count_of
 from elmokit.version import __version__
 
 if TYPE_CHECKING:
@@ -261,11 +261,10 @@ def _markdown(
         lines += [f"## {section.title}", "", section.text, ""]
     lines += ["## Model", "", Table(["fact", "value"], shown).to_markdown(), ""]
     lines += ["## How it was measured", ""]
-    threads = n_threads()
     libraries = f"NumPy {version('numpy')}" + (f", PyTorch {version('torch')}" if _has_torch() else "")
     lines += [
         f"elmokit {__version__}, {libraries}, Python {platform.python_version()}, {processor_name()}, "
-        f"{threads} thread{'s' * (threads != 1)}.",
+        f"{count_of(n_threads(), 'thread')}.",
         "",
     ]
     if left_out:

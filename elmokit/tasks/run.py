@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -75,7 +75,6 @@ def train_task(
     on_evaluation: EvaluationCallback | None = None,
     on_coverage: Callable[[str, Coverage], None] | None = None,
     overwrite: bool = False,
-    facts: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Train a task's model, once for each of the config's seeds.
 
@@ -92,7 +91,6 @@ def train_task(
         on_coverage: Called before training for each table of pretrained word vectors, with its name and how many words
             lack a vector.
         overwrite: Replace a run in the directory by a new one.
-        facts: Added to ``run.json``, such as the command.
 
     Returns:
         The content of ``results.json``: the result of each seed, mean and standard deviation of the dev scores.
@@ -141,7 +139,7 @@ def train_task(
         start_run(path, task, config, {**vocabulary.to_dict(), "labels": labels})
         if elmo is not None and config.elmo.finetune is not None:
             elmo = _finetuned(task, config.elmo, path, train, torch_device, progress)
-        write_facts(path, task, config, vocabulary.coverage, elmo, {**(facts or {}), "device": str(torch_device)})
+        write_facts(path, task, config, vocabulary.coverage, elmo, {"device": str(torch_device)})
         to_train = elmo if elmo is not None and config.elmo.trainable else None
         if elmo is not None and to_train is None:
             cache = LayerCache(config.elmo.cache or path / "layers", elmo, config.elmo.cache_dtype)

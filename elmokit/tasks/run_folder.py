@@ -42,7 +42,7 @@ from elmokit.tasks.config import ElmoConfig, Paths, expand_paths
 from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask
 from elmokit.tasks.vocabulary import Coverage
-from elmokit.training.run import Run, check_settings, damage_errors
+from elmokit.training.run import Run, check_settings, damage_errors, run_origin
 
 MAY_CHANGE = {"train.seeds", "elmo.cache"}
 """Settings that may differ when a run is resumed: no result depends on them."""
@@ -163,7 +163,7 @@ def start_run(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, An
 
 
 def write_facts(
-    run: Path, task: AnyTask, config: Any, coverage: Mapping[str, Coverage], elmo: Elmo | None, facts: Mapping[str, Any]
+    run: Path, task: AnyTask, config: Any, coverage: Mapping[str, Coverage], elmo: Elmo | None, more: Mapping[str, Any]
 ) -> None:
     """Write ``run.json``, or check that a resumed run has the same biLM."""
     path = run / FACTS
@@ -175,7 +175,8 @@ def write_facts(
     if elmo is not None:
         bilm = {"source": str(elmo.model.source), "fingerprint": identity, "card": elmo.model.card}
     content = {
-        **facts,
+        **run_origin(),
+        **more,
         "task": task.name,
         "directory": str(Path.cwd()),
         "versions": {"python": platform.python_version(), **_versions()},

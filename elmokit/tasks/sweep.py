@@ -166,7 +166,6 @@ def run_sweep(
     on_start: Callable[[TrainingStart], None] | None = None,
     progress: ProgressCallback | None = None,
     on_evaluation: EvaluationCallback | None = None,
-    facts: Mapping[str, Any] | None = None,
 ) -> list[SweepRow]:
     """Train everything that is not trained yet, and collect the results in ``results.json``.
 
@@ -179,7 +178,6 @@ def run_sweep(
         on_start: Called when a training starts.
         progress: Called during each training, as in :func:`elmokit.tasks.run.train_task`.
         on_evaluation: Called after each evaluation.
-        facts: Added to each ``run.json``.
 
     Returns:
         One row per variant. Trainings that another process is running are left to it, and are not in the rows.
@@ -217,7 +215,6 @@ def run_sweep(
                 device=device,
                 progress=progress,
                 on_evaluation=on_evaluation,
-                facts=facts,
             )
             seconds, trained = seconds + time.monotonic() - started, trained + training.variant.train_ratio
     rows = [_row(variant, seeds, folder) for variant in variants]

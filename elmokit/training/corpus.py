@@ -90,7 +90,7 @@ def count_corpus(
     """Count a text, choose the words of the softmax, and count each of them; all others count as ``<UNK>``."""
     check_vocabulary_choice(vocabulary, max_words)
     shards = find_shards(texts)
-    report(TrainingNotice(f"Counting {len(shards)} file{'s' * (len(shards) != 1)}"))
+    report(TrainingNotice(f"Counting {count_of(len(shards), 'file')}"))
     with count_words(shards, lambda _, done, total: report(CountingProgress(done, total or 0))) as counts:
         if vocabulary is None:
             vocabulary = Vocabulary.from_counts(counts, MAX_WORDS if max_words is None else max_words)

@@ -24,7 +24,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -45,6 +48,7 @@ from elmokit.storage.atomic import atomic_write, is_unused, recover_interrupted,
 from elmokit.storage.bounded import MAX_RECORD_BYTES, read_bounded
 from elmokit.storage.checksums import CRC32, is_digest, size_and_crc32
 from elmokit.storage.lock import LOCK, file_lock
+from elmokit.version import __version__
 
 LOG, CHECKPOINTS = "metrics.jsonl", "checkpoints"
 PROGRESS, CHECKSUMS = "progress.json", "checksums"
@@ -315,3 +319,21 @@ def restore_random_states(states: Mapping[str, Tensor], device: torch.device) ->
     torch.set_rng_state(states["cpu"])
     if device.type == "cuda" and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"], device)
+
+
+def run_origin() -> dict[str, str]:
+    """Return what a run records about where it comes from: the command, and the version of elmokit."""
+    program = Path(sys.argv[0])
+    name = "elmokit" if program.stem in ("elmokit", "__main__") else program.name
+    return {"command": shlex.join([name, *sys.argv[1:]]), "elmokit": _version()}
+
+
+def _version() -> str:
+    """Return the version of the package, and the commit if it runs from a git checkout."""
+    package = Path(__file__).parents[1]
+    if (package.parent / ".git").exists():
+        command = ["git", "-C", str(package), "rev-parse", "--short", "HEAD"]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ran.returncode == 0:
+            return f"{__version__} at commit {ran.stdout.strip()}"
+    return __version__

@@ -23,9 +23,6 @@ The training adds log and checkpoints (``training/run.py``), and::
 from __future__ import annotations
 
 import dataclasses
-import shlex
-import subprocess
-import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,8 +47,7 @@ from elmokit.storage.text_files import TextPaths, read_sentences
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import MAY_CHANGE, TrainingConfig
 from elmokit.training.corpus import TrainingCorpus, find_shards
-from elmokit.training.run import Run, check_settings
-from elmokit.version import __version__
+from elmokit.training.run import Run, check_settings, run_origin
 
 SETTINGS, VOCABULARY, HELD_OUT, OLD_TEXT = "settings.json", "vocab.txt", "held-out.txt", "old-text.txt"
 CARD, INITIAL, TEACHER, INITIAL_OPTIMIZER = "card.json", "initial", "teacher", "initial-optimizer.safetensors"
@@ -60,7 +56,6 @@ FILES = (
     *(RUN_MODEL, "words-*", "curves.*", "tensorboard"),
 )
 RUN_VERSION = 2  # raised when a change makes earlier runs impossible to resume
-PROGRAM = "elmokit"
 
 
 def bilm_run(path: str | Path) -> Run:
@@ -196,14 +191,7 @@ class TrainingSetup:
         """What the model card says about how the training was started."""
         left_out = {"model", "softmax"} | ({"distillation"} if self.config.distillation is None else set())
         settings = {name: value for name, value in dataclasses.asdict(self.config).items() if name not in left_out}
-        program = Path(sys.argv[0])
-        name = PROGRAM if program.stem in (PROGRAM, "__main__") else program.name
-        origin = {
-            "vocabulary_size": len(self.corpus.vocabulary),
-            "command": shlex.join([name, *sys.argv[1:]]),
-            "elmokit": _version(),
-            "train": settings,
-        }
+        origin = {"vocabulary_size": len(self.corpus.vocabulary), **run_origin(), "train": settings}
         for key, model in (("initial", self.initial), ("teacher", self.teacher)):
             if model is not None:
                 origin[key] = {"source": model.source_name, "card": model.card}
@@ -252,14 +240,3 @@ def _size_and_crc32(path: Path) -> tuple[int, int]:
             return size_and_crc32(file)
     except OSError as error:
         raise TextError(f"Cannot read {path}: {error.strerror}.") from None
-
-
-def _version() -> str:
-    """Return the version of the package, and the commit if it runs from a git checkout."""
-    package = Path(__file__).parents[1]
-    if (package.parent / ".git").exists():
-        command = ["git", "-C", str(package), "rev-parse", "--short", "HEAD"]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False)
-        if ran.returncode == 0:
-            return f"{__version__} at commit {ran.stdout.strip()}"
-    return __version__

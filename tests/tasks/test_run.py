@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+import elmokit
 from elmokit.errors import (
     ConfigError,
     FormatError,
@@ -30,6 +31,7 @@ from elmokit.storage.resumable import ResumableStore
 from elmokit.tasks.config import FinetuneConfig, WordsConfig
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.table import load_config
+from elmokit.training.run import run_origin
 from tests.conftest import random_model
 from tests.helpers.task_examples import TEXTS, changed, tiny
 
@@ -61,10 +63,11 @@ def test_each_task_fits_its_examples_and_gives_them_back(name: str, with_elmo: b
 
 def test_a_run_records_everything_needed_to_repeat_it(tmp_path: Path, bilm: str) -> None:
     task, config = tiny("ner", tmp_path / "data", {"model": bilm}, train={"epochs": 2, "seeds": [3, 4]})
-    results = train_task(task, config, tmp_path / "run", facts={"command": "a command"})
+    results = train_task(task, config, tmp_path / "run")
     assert load_config(tmp_path / "run/config.toml") == (task, config)
     facts = json.loads((tmp_path / "run/run.json").read_text())
-    assert facts["command"] == "a command"
+    assert facts["command"] == run_origin()["command"]
+    assert facts["elmokit"].startswith(elmokit.__version__)
     assert facts["data"]["train"] == {str(tmp_path / "data"): [len(TEXTS["ner"]), facts["data"]["dev"].popitem()[1][1]]}
     assert facts["bilm"]["card"] == {"note": "random"}
     again = train_task(*load_config(tmp_path / "run/config.toml"), tmp_path / "again")

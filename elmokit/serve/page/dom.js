@@ -10,18 +10,16 @@ export const byId = (id) => document.getElementById(id);
  * @param {...(Node|string|number)} children What it contains.
  */
 export function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (typeof value === "function") made.addEventListener(name, value);
-    else if (value !== undefined && value !== null) made.setAttribute(name, value);
-  }
-  made.append(...children.map((child) => (child instanceof Node ? child : String(child))));
-  return made;
+  return filled(document.createElement(tag), attributes, children);
 }
 
 /** Create an element of an SVG drawing. */
 export function drawn(tag, attributes = {}, ...children) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  return filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+}
+
+/** Give an element its attributes, listeners and children. */
+function filled(made, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") made.addEventListener(name, value);
     else if (value !== undefined && value !== null) made.setAttribute(name, value);

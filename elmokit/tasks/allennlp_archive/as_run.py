@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ def describe_archive(opened: OpenedArchive) -> dict[str, Any]:
     return facts
 
 
-def save_as_run(opened: OpenedArchive, folder: str | Path, facts: Mapping[str, Any] | None = None) -> None:
+def save_as_run(opened: OpenedArchive, folder: str | Path) -> None:
     """Write the model of an archive as a run directory, atomically."""
     folder = Path(folder)
     if folder.exists():
@@ -49,7 +48,7 @@ def save_as_run(opened: OpenedArchive, folder: str | Path, facts: Mapping[str, A
     origin = {"archive": str(opened.archive.source), "allennlp": opened.archive.version, "notes": opened.notes}
     with atomic_write(folder, folder=True) as run:
         start_run(run, setup.task, setup.config, content)
-        write_facts(run, setup.task, setup.config, {}, elmo, {**(facts or {}), **origin})
+        write_facts(run, setup.task, setup.config, {}, elmo, origin)
         if opened.bilm is not None:
             save_folder(opened.bilm, run / OWN_BILM)
         seed = run / f"seed-{ARCHIVE_SEED}"

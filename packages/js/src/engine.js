@@ -6,6 +6,7 @@ import { readBytes } from "./files.js";
 
 const SIZES = { pointer: 4, int64: 8, float: 4 };
 const ONE_THREAD = 1;
+const ROWS_AT_ONCE = 4096; // of a softmax
 
 let compiled = null; // the module, compiled once for all models
 
@@ -337,11 +338,11 @@ export class PackedMatrix {
    * @param {Float32Array} bias A number for each row.
    * @param {number} nInputs
    */
-  constructor(library, readRows, bias, nInputs, rowsAtOnce = 4096) {
+  constructor(library, readRows, bias, nInputs) {
     this.#library = library;
     this.nRows = bias.length;
-    for (let first = 0; first < this.nRows; first += rowsAtOnce) {
-      const n = Math.min(rowsAtOnce, this.nRows - first);
+    for (let first = 0; first < this.nRows; first += ROWS_AT_ONCE) {
+      const n = Math.min(ROWS_AT_ONCE, this.nRows - first);
       const packed = library.within((arena) => {
         const weight = arena.floats(readRows(first, first + n));
         const handle = arena.take(4);
