@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +16,7 @@ from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.token_cache import MIB, TokenCache
-from elmokit.errors import ConfigError, TextError
+from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM, check_model
 from elmokit.text.batching import (
     check_sentence,
@@ -255,9 +253,11 @@ class Elmo:
             >>> (vectors,) = elmo.embed("The bank raised its rate.", tokenize=True)
         """
         if tokenize is not False:
+            from elmokit.embedding.raw_text import embed_raw  # here, because most callers have tokens
+
             language = "en" if tokenize is True else tokenize
             embed = partial(self.embed, layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)
-            joined = _embed_raw(sentences, language, embed)  # type: ignore[arg-type]
+            joined = embed_raw(sentences, language, embed)  # type: ignore[arg-type]
             return joined if isinstance(sentences, Iterator) else list(joined)
         checked = check_sentences(sentences)
         selection = self._select(layers)
@@ -454,38 +454,3 @@ def check_elmo(elmo: object) -> None:
     elif isinstance(elmo, PretrainedBiLM):
         remedy = "Use Elmo(model)."
     raise ConfigError(f"Expected an Elmo, but got {given}. {remedy}")
-
-
-def _embed_raw(
-    texts: Iterable[Any], language: str, embed: Callable[[Iterator[Sequence[str]]], Iterator[Vectors]]
-) -> Iterator[Vectors]:
-    """Yield the vectors of raw texts; arguments are checked before the first one is read."""
-    # Imported here, because most callers have tokens.
-    from elmokit.text.tokenize import text_splitter, tokenize
-
-    if not isinstance(texts, Iterable):
-        raise TextError(f"Expected a raw text, or several, but got {texts!r} of type {type(texts).__name__}.")
-
-    text_splitter(language)
-    counts: deque[int] = deque()  # sentences of each text that was read and is not embedded yet
-
-    def read() -> Iterator[Sequence[str]]:
-        for number, text in enumerate([texts] if isinstance(texts, str) else texts):
-            if isinstance(text, list | tuple):
-                raise TextError(f"texts[{number}] is a list: it is tokenized already. Leave out tokenize.")
-            if not isinstance(text, str):
-                raise TextError(
-                    f"Expected raw texts as strings, but texts[{number}] is {text!r} of type {type(text).__name__}."
-                )
-            split = tokenize(text, language) or [[]]
-            counts.append(len(split))
-            yield from split
-
-    vectors = embed(read())
-
-    def join() -> Iterator[Vectors]:
-        for first in vectors:
-            rest = list(islice(vectors, counts.popleft() - 1))
-            yield np.concatenate([first, *rest], axis=-2) if rest else first
-
-    return join()
