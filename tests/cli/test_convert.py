@@ -161,7 +161,7 @@ def test_whiten_stores_a_whitening_of_sentence_vectors(shell: Shell, folder: Pat
     assert ran.code == 0, ran.err
     assert SentenceEmbedder.from_pretrained("whitened").linear_map is not None
     ran = shell("convert", "whitened", "plain.hdf5")
-    assert "Not saved (.hdf5 files cannot hold it): softmax, vocabulary, initial state, whitening" in ran.err
+    assert "Not saved (.hdf5 files cannot hold it): softmax, vocabulary, start state, whitening" in ran.err
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other file systems have no such names")

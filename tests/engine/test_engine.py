@@ -370,7 +370,7 @@ def test_a_deleted_engine_frees_its_memory(library: Library) -> None:
     arrays, ids = arrays_of(bilm.requires_grad_(False)), random_ids(config, 12)
     used = []
     for _ in range(200):
-        engine = Engine(config, arrays, "bfloat16", library, threads=2)
+        engine = Engine(config, arrays, "bfloat16", library)
         engine.layers(NetworkInput(engine.token_vectors(ids), WORDS, LENGTHS, State.zero(config, 1)), [2])
         n_bytes = engine.n_bytes
         del engine

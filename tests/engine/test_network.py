@@ -25,7 +25,7 @@ Open = Callable[[BiLMConfig, Mapping[str, Floats]], Network]
 
 def open_with_c(config: BiLMConfig, arrays: Mapping[str, Floats]) -> Engine:
     library = machine_library()
-    return Engine(config, arrays, "float32", library, threads=2)
+    return Engine(config, arrays, "float32", library)
 
 
 BOTH = pytest.mark.parametrize("open_network", [open_with_c, ReferenceEngine])
