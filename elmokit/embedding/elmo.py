@@ -445,8 +445,8 @@ def _needs_chunks(batch: Sequence[Sequence[str]], selection: LayerSelection) -> 
 
 
 def check_elmo(elmo: object) -> None:
-    """Raise a ConfigError unless this is an :class:`Elmo`."""
-    if isinstance(elmo, Elmo):
+    """Raise a ConfigError unless this is an :class:`Elmo`, or embeds as one: an :class:`~elmokit.ElmoModule`, say."""
+    if hasattr(elmo, "embed"):
         return
     given, remedy = f"one of type {type(elmo).__name__}", "Create one with Elmo.from_pretrained()."
     if isinstance(elmo, str | Path):

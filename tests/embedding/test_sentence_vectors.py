@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from elmokit import Elmo, SentenceEmbedder, SentencePooling, embed_file, open_model, save_model
+from elmokit import Elmo, ElmoModule, SentenceEmbedder, SentencePooling, embed_file, open_model, save_model
 from elmokit.embedding.sentence_vectors import fold_tokens, word_probability
 from elmokit.errors import ConfigError, FormatError, TensorMismatchError, TextError
 from elmokit.formats.model import PretrainedBiLM
@@ -43,6 +43,11 @@ def test_the_mean_is_the_mean_of_the_token_vectors(elmo: Elmo) -> None:
     embedder = SentenceEmbedder(elmo, SentencePooling("mean", layers="top"))
     expected = [np.mean(v, axis=0) if len(v) else np.zeros(embedder.dim) for v in elmo.embed(SENTENCES, layers="top")]
     np.testing.assert_allclose(embedder.embed(SENTENCES), expected, atol=1e-6)
+
+
+def test_a_module_in_pytorch_can_take_the_place_of_an_elmo(elmo: Elmo) -> None:
+    of_module = SentenceEmbedder(ElmoModule(elmo.model), SentencePooling("mean")).embed(SENTENCES)  # type: ignore[arg-type]
+    np.testing.assert_allclose(of_module, SentenceEmbedder(elmo, SentencePooling("mean")).embed(SENTENCES), atol=1e-6)
 
 
 def test_several_layers_are_concatenated(elmo: Elmo) -> None:
