@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from elmokit.embedding.elmo import Vectors
+from elmokit.engine.state import Floats
 from elmokit.errors import TextError
 from elmokit.text.tokenize import text_splitter, tokenize
 
 
 def embed_raw(
-    texts: Iterable[Any], language: str, embed: Callable[[Iterator[Sequence[str]]], Iterator[Vectors]]
-) -> Iterator[Vectors]:
+    texts: Iterable[Any], language: str, embed: Callable[[Iterator[Sequence[str]]], Iterator[Floats]]
+) -> Iterator[Floats]:
     """Yield the vectors of raw texts; arguments are checked before the first one is read."""
     if not isinstance(texts, Iterable):
         raise TextError(f"Expected a raw text, or several, but got {texts!r} of type {type(texts).__name__}.")
@@ -37,7 +37,7 @@ def embed_raw(
 
     vectors = embed(read())
 
-    def join() -> Iterator[Vectors]:
+    def join() -> Iterator[Floats]:
         for first in vectors:
             rest = list(islice(vectors, counts.popleft() - 1))
             yield np.concatenate([first, *rest], axis=-2) if rest else first
