@@ -121,6 +121,7 @@ def lines(n: int) -> str:
     return "".join(f"{'the cat ' * (number % 5)}{'sat' if number % 7 else ''} .\n" for number in range(n))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["warm", "zero", "stateful"])
 @pytest.mark.parametrize("keys", ["numbers", "sentences"])
 def test_a_run_interrupted_several_times_writes_the_same_file(

@@ -93,6 +93,7 @@ def _as_tuples(text: str) -> str:
     return re.sub(r"torch\.Size\(\[(.*?)\]\)", r"(\1)", text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, id=name_of(page), marks=marks_of(page)) for page in PAGES],

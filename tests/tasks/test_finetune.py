@@ -34,6 +34,7 @@ def test_a_task_can_use_a_bilm_fine_tuned_on_its_text(task_shell: Shell) -> None
     assert task_shell("evaluate", "run", "data").code == 0
 
 
+@pytest.mark.slow
 def test_fine_tuning_lowers_the_perplexity_of_the_tasks_text(tmp_path: Path) -> None:
     save_folder(random_model(), tmp_path / "bilm")
     config = FinetuneConfig(epochs=60, learning_rate=1e-2)

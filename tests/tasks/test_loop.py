@@ -84,6 +84,7 @@ def test_same_seed_same_numbers_and_another_seed_others(tmp_path: Path) -> None:
     assert log(tmp_path / "a/seed-1") != log(tmp_path / "a/seed-2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

@@ -258,6 +258,7 @@ def test_unknown_labels_at_test_time_are_refused(tmp_path: Path) -> None:
         assert "--count-unknown-labels" in str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "old", "new", "expected"),
     [

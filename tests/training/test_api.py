@@ -118,6 +118,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_held_out_perplexity_in_training_is_that_of_evaluate_perplexity(kind: str, corpus: Path) -> None:
     Path("dev.txt").write_text("the dog sat on the mat .\nthe cat ran .\nthe dog sat .\n")

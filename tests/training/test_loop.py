@@ -120,6 +120,7 @@ AVERAGED = dataclasses.replace(CONFIG, optimizer="muon", ema_decay=0.9)
 ROUNDED = dataclasses.replace(CONFIG, precision="bfloat16", n_samples=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n_lines", "config"),
     [(1, CONFIG), (2, CONFIG), (4, CONFIG), (3, AS_BILM_TF), (2, AVERAGED), (3, AVERAGED), (2, ROUNDED)],
@@ -163,6 +164,7 @@ def test_models_are_kept_by_the_number_of_words_read(tmp_path: Path) -> None:
     assert cards[0]["corpus"] == "toy"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_lines", [1, 2, 3, 4])
 def test_a_resumed_run_keeps_the_same_models_by_words(n_lines: int, tmp_path: Path) -> None:
     config = dataclasses.replace(WORDS, log_every=1, ema_decay=0.9)

@@ -190,6 +190,7 @@ class Stopped(BaseException):
     """Ends a run in the middle."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("is_pooled", [False, True])
 def test_a_run_interrupted_several_times_writes_the_same_file(
