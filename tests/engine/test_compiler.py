@@ -141,7 +141,6 @@ def test_the_activations_are_good_to_a_few_units_in_the_last_place() -> None:
         assert (abs(found - expected) / abs(expected).clip(min=1e-30))[shown].max() < 4e-7
 
 
-@pytest.mark.slow
 def test_the_library_is_compiled_once_and_then_found(built: Path) -> None:
     written = built.stat().st_mtime_ns
     assert compiler.load_library() is not None
