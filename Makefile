@@ -28,8 +28,10 @@ PIP = $(BIN)/pip install --disable-pip-version-check
 LOCKED = $(PIP) --require-hashes --requirement requirements
 # The lock has all that it needs, the build tools too.
 EDITABLE = $(PIP) --no-deps --no-build-isolation --editable .
-# One process per core with one thread each: threads of several processes would compete for the cores.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+# One process more than there are cores, as some tests wait for a server to stop or for a thread to sleep; with one thread
+# each, because threads of several processes would compete for the cores.
+WORKERS = $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 .PHONY: demo test quick coverage check campaign sanitize fuzz docs docs-serve wheel wheels wasm release-check integrations bench clean
 
