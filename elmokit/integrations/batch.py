@@ -76,9 +76,8 @@ class Embed:
 
         Returns:
             A dict or table with the columns of the batch and those of the vectors, which replace columns of the same
-            name. In a dict, a column of token vectors
-            is a list of arrays ``(tokens, dim)``, and one of sentence vectors an array ``(sentences, dim)``. In a
-            table, vectors are fixed-size lists.
+            name. In a dict, a column of token vectors is a list of arrays ``(tokens, dim)``, and one of sentence
+            vectors an array ``(sentences, dim)``. In a table, vectors are fixed-size lists.
 
         Raises:
             ConfigError: The batch has no column ``column``.
