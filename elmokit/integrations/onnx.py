@@ -263,11 +263,10 @@ def _step(config: BiLMConfig, weights: Mapping[str, Floats], name: str) -> Any:
 
 
 def _clip(graph: _Graph, values: str, bound: float | None) -> str:
-    return (
-        values
-        if bound is None
-        else graph.add("Clip", values, graph.constant(np.float32(-bound)), graph.constant(np.float32(bound)))
-    )
+    if bound is None:
+        return values
+    lowest, highest = (graph.constant(np.float32(number)) for number in (-bound, bound))
+    return graph.add("Clip", values, lowest, highest)
 
 
 def _sizes(graph: _Graph, name: str, start: int, stop: int) -> str:

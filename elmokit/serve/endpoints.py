@@ -293,11 +293,11 @@ class Endpoints:
         advice = "Send several requests, or start the server with a larger --max-texts."
         _check_limit(param, f"{param} has {len(texts):,} texts", len(texts), config.max_texts, advice)
         n_characters = 0
+        advice = "Split it, or start the server with a larger --max-text-characters."
         for number, text in enumerate(texts):
             # A token counts as one character more, so that empty tokens count too.
             length = len(text) if isinstance(text, str) else sum(len(token) + 1 for token in text)
             n_characters += length
-            advice = "Split it, or start the server with a larger --max-text-characters."
             what = f"Text {number} of {param} has {length:,} characters"
             _check_limit(param, what, length, config.max_text_characters, advice)
         sentences: list[list[str]] = []
