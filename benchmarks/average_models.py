@@ -1,9 +1,9 @@
-"""Save the weighted mean of two models of one architecture: of their networks, and of the biases of their softmaxes.
+"""Save the weighted mean of two models of one architecture, softmax included.
 
     python benchmarks/average_models.py MODEL OTHER OUT --share 0.8
 
 A model that was trained further, and the one that its training started from, can have a mean that is better than both
-(Wortsman et al. 2022). The softmax is one that shares its rows with the word table.
+(Wortsman et al. 2022). A run whose softmax got a new inner layer has the model that it started from in ``initial``.
 """
 
 import argparse
@@ -22,10 +22,9 @@ def main() -> None:
     parser.add_argument("--share", type=float, required=True, help="of OTHER, from 0 to 1")
     args = parser.parse_args()
     model, other = open_model(args.model), open_model(args.other)
-    ours = [*model.bilm.state_dict().values(), model.softmax_module.bias]
-    theirs = [*other.bilm.state_dict().values(), other.softmax_module.bias]
-    for mean, added in zip(ours, theirs, strict=True):
-        mean.lerp_(added, args.share)
+    for ours, theirs in ((model.bilm, other.bilm), (model.softmax_module, other.softmax_module)):
+        for mean, added in zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True):
+            mean.lerp_(added, args.share)
     save_model(model, args.out)
 
 

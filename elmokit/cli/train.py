@@ -56,6 +56,7 @@ def distill_settings() -> list[click.Option]:
 def finetune_settings() -> list[click.Option]:
     """Make an option for each setting of the training and its text, with the defaults of fine-tuning."""
     from elmokit.engine.config import BiLMConfig
+    from elmokit.engine.softmax import SoftmaxConfig
     from elmokit.training.config import FINETUNING, FINETUNING_SETTINGS, BaseConfig, DataConfig, TrainingConfig
     from elmokit.training.settings import DATA_SETTINGS
 
@@ -63,6 +64,7 @@ def finetune_settings() -> list[click.Option]:
         *setting_options(BaseConfig, {}, FINETUNING_SETTINGS),
         *setting_options(DataConfig, {"vocabulary": "the model's own"}, DATA_SETTINGS),
         *setting_options(BiLMConfig, {"dropout": "the model's"}, ["dropout"], "Model"),
+        *setting_options(SoftmaxConfig, {"inner_dim": "the model's"}, {"softmax_inner_dim": "inner_dim"}, "Model"),
         *setting_options(TrainingConfig, FINETUNING),
     ]
 

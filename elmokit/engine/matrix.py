@@ -1,4 +1,4 @@
-"""One packed matrix, to measure products with."""
+"""One packed matrix, for products outside of the network: a row gets the same bits in any batch."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from elmokit.engine.state import Floats
 
 
 class Matrix:
-    """A packed matrix: ``rows @ weight.T`` for a weight ``(outputs, inputs)``."""
+    """A packed matrix: ``rows @ weight.T + bias`` for a weight ``(outputs, inputs)`` and a bias ``(outputs,)`` or 0."""
 
-    def __init__(self, weight: Floats, precision: Precision, library: Library) -> None:
+    def __init__(self, weight: Floats, precision: Precision, library: Library, bias: Floats | None = None) -> None:
         self._library, self._shape = library, weight.shape
         handle = ctypes.c_void_p()
         weight = np.ascontiguousarray(weight, np.float32)
-        check(
-            library,
-            library.open_matrix(
-                NAMES.index(precision), *weight.shape, address("weight", weight, np.float32), None, ctypes.byref(handle)
-            ),
+        given = None if bias is None else address("bias", bias, np.float32, weight.shape[:1])
+        reason = library.open_matrix(
+            NAMES.index(precision), *weight.shape, address("weight", weight, np.float32), given, ctypes.byref(handle)
         )
+        check(library, reason)
         weakref.finalize(self, library.close_matrix, handle.value)
         self._handle = handle.value
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from elmokit.config import setting
 from elmokit.engine.config import Shape
 from elmokit.engine.library import Library, address, check
+from elmokit.engine.matrix import Matrix
 from elmokit.engine.precision import NAMES, Precision, requested_backend
 from elmokit.engine.state import Floats, overflow_is_checked_later
 from elmokit.engine.threads import n_threads
@@ -32,6 +33,7 @@ class SoftmaxConfig:
     kind: Literal["full", "tied", "adaptive"] = setting("full", "The kind of softmax.")
     cutoffs: tuple[int, ...] = setting((), "The first word of each tail of an adaptive softmax, such as 2000,10000.")
     shrink: float = setting(4.0, "Each tail of an adaptive softmax is this many times narrower than the one before.")
+    inner_dim: int = setting(0, "Units of a layer between the LSTMs and the scores of words. 0: no such layer.")
 
     def __post_init__(self) -> None:
         if self.kind not in ("full", "tied", "adaptive"):
@@ -44,6 +46,11 @@ class SoftmaxConfig:
             )
         if not self.shrink >= 1:
             raise ConfigError(f"shrink is {self.shrink}; tails become narrower, so it must be at least 1.")
+        if self.inner_dim < 0 or (self.inner_dim and self.kind == "adaptive"):
+            raise ConfigError(
+                f"inner_dim is {self.inner_dim} of a softmax of kind {self.kind!r}; it must be at least 0, and an "
+                "adaptive one has none."
+            )
 
     def check_sizes(
         self,
@@ -69,10 +76,9 @@ class SoftmaxConfig:
 
     def tensor_shapes(self, n_words: int, input_dim: int) -> dict[str, Shape]:
         """Return the shape of every tensor of the softmax, by its name in PyTorch's state dict and in our files."""
-        if self.kind == "tied":
-            return {"bias": (n_words,)}
-        if self.kind == "full":
-            return {"weight": (n_words, input_dim), "bias": (n_words,)}
+        if self.kind != "adaptive":
+            weight: dict[str, Shape] = {} if self.kind == "tied" else {"weight": (n_words, input_dim)}
+            return {**weight, "bias": (n_words,), **self._inner_shapes(input_dim)}
         # The names are those of PyTorch's AdaptiveLogSoftmaxWithLoss. The head scores its words, then each tail.
         edges = (*self.cutoffs, n_words)
         n_head = self.cutoffs[0] + len(self.cutoffs)
@@ -82,6 +88,16 @@ class SoftmaxConfig:
             shapes[f"stages.tail.{tail}.0.weight"] = (dim, input_dim)
             shapes[f"stages.tail.{tail}.1.weight"] = (stop - first, dim)
         return shapes
+
+    def _inner_shapes(self, input_dim: int) -> dict[str, Shape]:
+        if not self.inner_dim:
+            return {}
+        return {
+            "inner.expand.weight": (self.inner_dim, input_dim),
+            "inner.expand.bias": (self.inner_dim,),
+            "inner.reduce.weight": (input_dim, self.inner_dim),
+            "inner.reduce.bias": (input_dim,),
+        }
 
 
 class Softmax(Protocol):
@@ -162,7 +178,7 @@ class WordSoftmax:
     @overflow_is_checked_later
     def scores(self, hidden: Floats) -> Floats:
         if self.config.kind != "adaptive":
-            return np.asarray(hidden @ self.weight.T + self._array("bias"), np.float32)
+            return np.asarray(self._after_inner(hidden) @ self.weight.T + self._array("bias"), np.float32)
         head = _log_softmax(hidden @ self._array("stages.head.weight").T + self._array("stages.head.bias"))
         first = self.config.cutoffs[0]
         # A word of a tail has the probability of its tail, times its own within the tail.
@@ -183,7 +199,8 @@ class WordSoftmax:
         request = requested_backend(precision)
         library = None if request == "reference" or self.config.kind == "adaptive" else load_library()
         if library is not None and request != "reference":
-            return softmax_nats(library, hidden, self.weight, self._array("bias"), word_ids, request)
+            rows = self._after_inner(hidden, library)
+            return softmax_nats(library, rows, self.weight, self._array("bias"), word_ids, request)
         _check_word_ids(word_ids, len(hidden), self.n_words)
         nats = np.empty(len(hidden), np.float32)
         for start in range(0, len(hidden), ROWS_AT_ONCE):
@@ -193,11 +210,37 @@ class WordSoftmax:
             ]
         return nats
 
+    def _after_inner(self, hidden: Floats, library: Library | None = None) -> Floats:
+        """Return what the inner layer makes of the LSTM's outputs: the outputs themselves, if there is none."""
+        if not self.config.inner_dim:
+            return hidden
+        names = ("expand.weight", "expand.bias", "reduce.weight", "reduce.bias")
+        tensors = InnerTensors(*(self._array(f"inner.{name}") for name in names))
+        if library is not None:
+            return inner_layer(library, hidden, tensors)
+        units = (hidden @ tensors.expand.T + tensors.expand_bias).clip(min=0)
+        return np.asarray(hidden + units @ tensors.reduce.T + tensors.reduce_bias, np.float32)
+
     def _array(self, name: str) -> Floats:
         """Return an array, which is read from its file once."""
         if name not in self._read:
             self._read[name] = np.ascontiguousarray(self.arrays[name], np.float32)
         return self._read[name]
+
+
+class InnerTensors(NamedTuple):
+    """The tensors of an inner layer, which adds ``reduce @ max(0, expand @ x)``, with biases, to an LSTM's output x."""
+
+    expand: Floats  # (inner_dim, input_dim)
+    expand_bias: Floats  # (inner_dim,)
+    reduce: Floats  # (input_dim, inner_dim)
+    reduce_bias: Floats  # (input_dim,)
+
+
+def inner_layer(library: Library, hidden: Floats, tensors: InnerTensors) -> Floats:
+    """Compute an inner layer by the C functions: unlike from NumPy, a row gets the same bits in any batch."""
+    units = Matrix(tensors.expand, "float32", library, tensors.expand_bias)(hidden, n_threads()).clip(min=0)
+    return hidden + Matrix(tensors.reduce, "float32", library, tensors.reduce_bias)(units, n_threads())
 
 
 def softmax_nats(

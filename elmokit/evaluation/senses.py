@@ -117,7 +117,9 @@ class SenseResult(TableResult):
             "it."
         ]
         if any(score.precision != score.recall for row in self.rows for score in row.scores.values()):
-            notes.append("Some instances have no answer: give an --inventory, or see precision and recall in --json.")
+            gives = any(row.name == "first" for row in self.rows)
+            reason = "the inventory lacks their lemma; see" if gives else "give an --inventory, or see"
+            notes.append(f"Some instances have no answer: {reason} precision and recall in --json.")
         return notes
 
     def headlines(self) -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from elmokit.network.backends import tile_library_for
-from elmokit.network.softmax import FullSoftmax, TiedSoftmax
+from elmokit.network.softmax import WordSoftmaxModule
 from elmokit.network.tile_layers import tile_cross_entropy
 
 ACCIDENTAL_HIT = -3.4028235e38  # added to the score of a sampled word that is the word to predict: removes it
@@ -61,13 +61,13 @@ def log_expected_count(word_ids: Tensor, n_words: int, n_samples: int, n_draws: 
 
 
 def sampled_softmax_loss(
-    softmax: FullSoftmax | TiedSoftmax,  # only the rows of the words that occur here are read
+    softmax: WordSoftmaxModule,  # only the rows of the words that occur here are read
     hidden: Tensor,  # (positions, input_dim)
     word_ids: Tensor,  # (positions,), the words to predict
     sample: Sample,  # the words to score each of them against
 ) -> Tensor:
     """Compute the mean cross-entropy per position of the right word among the sampled words, in nats."""
-    weight, bias = softmax.weight, softmax.bias
+    weight, bias, hidden = softmax.weight, softmax.bias, softmax.after_inner(hidden)
     n_words, n_samples, n_positions = len(bias), len(sample.word_ids), len(word_ids)
     drawn = sample.word_ids.to(hidden.device)
     both = torch.cat([word_ids, drawn])

@@ -9,12 +9,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from elmokit.engine.softmax import ROWS_AT_ONCE
-from elmokit.network.softmax import FullSoftmax, TiedSoftmax
+from elmokit.network.softmax import WordSoftmaxModule
 
 
 def soft_target_loss(
-    student: FullSoftmax | TiedSoftmax,
-    teacher: FullSoftmax | TiedSoftmax,
+    student: WordSoftmaxModule,
+    teacher: WordSoftmaxModule,
     hidden: Tensor,
     teacher_hidden: Tensor,
     temperature: float = 1.0,
@@ -49,10 +49,10 @@ def soft_target_loss(
     # Small differences of log probabilities matter here, which bfloat16 would round away.
     with torch.autocast(hidden.device.type, enabled=False):
         total: Tensor = _SummedLoss.apply(  # type: ignore[no-untyped-call]
-            hidden.to(weight.dtype),
+            student.after_inner(hidden.to(weight.dtype)),
             weight,
             bias,
-            teacher_hidden.detach().to(weight.dtype),
+            teacher.after_inner(teacher_hidden.to(teacher_weight.dtype)).detach().to(weight.dtype),
             teacher_weight.detach(),
             teacher_bias.detach(),
             word_ids,
@@ -61,7 +61,7 @@ def soft_target_loss(
         return total / len(hidden)
 
 
-def _rows(softmax: FullSoftmax | TiedSoftmax, words: Tensor | None) -> tuple[Tensor, Tensor]:
+def _rows(softmax: WordSoftmaxModule, words: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the weights and biases of some words, or of all."""
     if words is None:
         return softmax.weight, softmax.bias

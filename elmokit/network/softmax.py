@@ -2,86 +2,122 @@
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.engine.precision import Precision, requested_backend
-from elmokit.engine.softmax import ROWS_AT_ONCE, SoftmaxConfig, softmax_nats
+from elmokit.engine.softmax import ROWS_AT_ONCE, InnerTensors, SoftmaxConfig, inner_layer, softmax_nats
 from elmokit.network.backends import native_library_for, tile_library_for
 from elmokit.network.char_cnn import WordCharLayer, WordEmbedding
-from elmokit.network.tile_layers import tile_cross_entropy
+from elmokit.network.tile_layers import TileLinear, tile_cross_entropy
 
 
-class FullSoftmax(nn.Module):
+class InnerLayer(nn.Module):
+    """A layer between the LSTM's outputs and the scores of words, which adds to the outputs what its units give.
+
+    It helps to predict words, and vectors do not pass through it. Both directions share it.
+
+    Args:
+        input_dim: Size of the LSTM's outputs.
+        inner_dim: Number of its units.
+    """
+
+    def __init__(self, input_dim: int, inner_dim: int, device: torch.device | None = None) -> None:
+        super().__init__()
+        self.expand = TileLinear(input_dim, inner_dim, device=device)
+        self.reduce = TileLinear(inner_dim, input_dim, device=device)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights of the units from N(0, 2/input_dim). What they give is 0: a new layer changes nothing."""
+        nn.init.normal_(self.expand.weight, std=(2 / self.expand.in_features) ** 0.5, generator=generator)
+        for tensor in (self.expand.bias, self.reduce.weight, self.reduce.bias):
+            nn.init.zeros_(tensor)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Map ``(positions, input_dim)`` to the same size."""
+        result: Tensor = hidden + self.reduce(self.expand(hidden).relu())
+        return result
+
+
+class WordSoftmaxModule(nn.Module, ABC):
+    """A softmax with a row of weights and a bias for every word; see ``FullSoftmax`` and ``TiedSoftmax``."""
+
+    weight: Tensor
+    """The weights ``(words, input_dim)``."""
+
+    def __init__(self, n_words: int, input_dim: int, inner_dim: int, device: torch.device | None = None) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.empty(n_words, device=device))
+        self.inner = InnerLayer(input_dim, inner_dim, device) if inner_dim else None
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Set the biases to 0 and draw the inner layer, if there is one."""
+        nn.init.zeros_(self.bias)
+        if self.inner is not None:
+            self.inner.reset_parameters(generator)
+
+    def after_inner(self, hidden: Tensor) -> Tensor:
+        """Return what the inner layer makes of the LSTM's outputs: the outputs themselves, if there is none."""
+        result: Tensor = hidden if self.inner is None else self.inner(hidden)
+        return result
+
+    def forward(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
+        """Compute the mean cross-entropy of words ``(positions,)`` in nats; hidden: ``(positions, input_dim)``."""
+        return _mean_nats(self.after_inner(hidden), self.weight, self.bias, word_ids)
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """Return the logits, ``(positions, words)``."""
+        return F.linear(self.after_inner(hidden), self.weight, self.bias)
+
+    @torch.no_grad()
+    def nats(self, hidden: Tensor, word_ids: Tensor, precision: Precision | None = None) -> Tensor:
+        """Compute the surprisal of each position's word in nats; see :meth:`elmokit.engine.softmax.Softmax.nats`."""
+        return _nats(self, hidden, word_ids, precision)
+
+
+class FullSoftmax(WordSoftmaxModule):
     """A softmax over every word of the vocabulary, shared by both directions.
 
     Args:
         n_words: Size of the vocabulary.
         input_dim: Size of the LSTM's outputs.
+        inner_dim: Units of its inner layer; 0 for none.
     """
 
-    def __init__(self, n_words: int, input_dim: int) -> None:
-        super().__init__()
+    def __init__(self, n_words: int, input_dim: int, inner_dim: int = 0) -> None:
+        super().__init__(n_words, input_dim, inner_dim)
         self.weight = nn.Parameter(torch.empty(n_words, input_dim))
-        self.bias = nn.Parameter(torch.empty(n_words))
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights as bilm-tf does: N(0, 1/input_dim); biases 0."""
         nn.init.normal_(self.weight, std=self.weight.shape[1] ** -0.5, generator=generator)
-        nn.init.zeros_(self.bias)
-
-    def forward(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
-        """Compute the mean cross-entropy of words ``(positions,)`` in nats; hidden: ``(positions, input_dim)``."""
-        return _mean_nats(hidden, self.weight, self.bias, word_ids)
-
-    def scores(self, hidden: Tensor) -> Tensor:
-        """Return the logits, ``(positions, words)``."""
-        return F.linear(hidden, self.weight, self.bias)
-
-    @torch.no_grad()
-    def nats(self, hidden: Tensor, word_ids: Tensor, precision: Precision | None = None) -> Tensor:
-        """Compute the surprisal of each position's word in nats; see :meth:`elmokit.engine.softmax.Softmax.nats`."""
-        return _nats(hidden, self.weight, self.bias, word_ids, precision)
+        super().reset_parameters(generator)
 
 
-class TiedSoftmax(nn.Module):
+class TiedSoftmax(WordSoftmaxModule):
     """A softmax that shares its weights with the word embedding of a word-input model; only the bias is its own.
 
     Args:
         embedding: The table of the token layer. Its row 0, "no token", is not a word and is left out.
+        inner_dim: Units of its inner layer; 0 for none.
     """
 
-    def __init__(self, embedding: nn.Embedding) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.empty(embedding.num_embeddings - 1, device=embedding.weight.device))
+    def __init__(self, embedding: nn.Embedding, inner_dim: int = 0) -> None:
+        n_words = embedding.num_embeddings - 1
+        super().__init__(n_words, embedding.embedding_dim, inner_dim, embedding.weight.device)
         self._embedding = (embedding,)  # in a tuple, so that its parameters are not registered a second time
 
     @property
-    def weight(self) -> Tensor:
+    def weight(self) -> Tensor:  # type: ignore[override]
         """The weights ``(words, input_dim)``, a view of the embedding."""
         # Row 0 is what padding reads. A slice is a view: gradients of the softmax reach the embedding.
         return self._embedding[0].weight[1:]
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Set the biases to 0; the embedding is drawn with the biLM."""
-        nn.init.zeros_(self.bias)
-
-    def forward(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
-        """Compute the training loss; see ``FullSoftmax.forward``."""
-        return _mean_nats(hidden, self.weight, self.bias, word_ids)
-
-    def scores(self, hidden: Tensor) -> Tensor:
-        """Return the logits; see ``FullSoftmax.scores``."""
-        return F.linear(hidden, self.weight, self.bias)
-
-    @torch.no_grad()
-    def nats(self, hidden: Tensor, word_ids: Tensor, precision: Precision | None = None) -> Tensor:
-        """Compute the surprisal of each position's word; see ``FullSoftmax.nats``."""
-        return _nats(hidden, self.weight, self.bias, word_ids, precision)
 
 
 class AdaptiveSoftmax(nn.Module):
@@ -111,7 +147,7 @@ class AdaptiveSoftmax(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
-        """Compute the training loss; see ``FullSoftmax.forward``."""
+        """Compute the training loss; see ``WordSoftmaxModule.forward``."""
         # Under autocast PyTorch's module would assign scores of one dtype into a tensor of another, which is an error.
         with torch.autocast(hidden.device.type, enabled=False):
             loss: Tensor = self.stages(hidden.to(self.stages.head.weight.dtype), word_ids).loss
@@ -124,7 +160,7 @@ class AdaptiveSoftmax(nn.Module):
 
     @torch.no_grad()
     def nats(self, hidden: Tensor, word_ids: Tensor, precision: Precision | None = None) -> Tensor:
-        """Compute the surprisal of each position's word, always in float32; see ``FullSoftmax.nats``."""
+        """Compute the surprisal of each position's word, always in float32; see ``WordSoftmaxModule.nats``."""
         nats = torch.empty_like(hidden[:, 0])
         for start in range(0, len(hidden), ROWS_AT_ONCE):
             here = slice(start, start + ROWS_AT_ONCE)
@@ -149,17 +185,18 @@ def build_softmax(config: SoftmaxConfig, n_words: int, input_dim: int, token_lay
     table = word_table(token_layer, input_dim)
     config.check_sizes(n_words, input_dim, None if table is None else table.num_embeddings - 1)
     if table is not None and config.kind == "tied":
-        return TiedSoftmax(table)
+        return TiedSoftmax(table, config.inner_dim)
     if config.kind == "adaptive":
         return AdaptiveSoftmax(n_words, input_dim, config.cutoffs, config.shrink)
-    return FullSoftmax(n_words, input_dim)
+    return FullSoftmax(n_words, input_dim, config.inner_dim)
 
 
 def softmax_config(softmax: SoftmaxModule) -> SoftmaxConfig:
     """Return the config that a softmax was built from."""
     if isinstance(softmax, AdaptiveSoftmax):
         return SoftmaxConfig("adaptive", tuple(softmax.stages.cutoffs[:-1]), softmax.stages.div_value)
-    return SoftmaxConfig("tied" if isinstance(softmax, TiedSoftmax) else "full")
+    inner_dim = 0 if softmax.inner is None else softmax.inner.expand.out_features
+    return SoftmaxConfig("tied" if isinstance(softmax, TiedSoftmax) else "full", inner_dim=inner_dim)
 
 
 def _mean_nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -> Tensor:
@@ -179,20 +216,25 @@ def _mean_nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -
         return total / len(word_ids)
 
 
-def _nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor, precision: Precision | None) -> Tensor:
+def _nats(softmax: WordSoftmaxModule, hidden: Tensor, word_ids: Tensor, precision: Precision | None) -> Tensor:
     library = native_library_for(hidden)
-    if library is None or any(
-        tensor.dtype != hidden.dtype or tensor.is_cpu != hidden.is_cpu for tensor in (weight, bias)
-    ):
+    tensors = (softmax.weight, *softmax.parameters())
+    if library is None or any(tensor.dtype != hidden.dtype or tensor.is_cpu != hidden.is_cpu for tensor in tensors):
         nats = torch.empty_like(hidden[:, 0])
         for start in range(0, len(hidden), ROWS_AT_ONCE):
             here = slice(start, start + ROWS_AT_ONCE)
-            nats[here] = F.cross_entropy(F.linear(hidden[here], weight, bias), word_ids[here], reduction="none")
+            nats[here] = F.cross_entropy(softmax.scores(hidden[here]), word_ids[here], reduction="none")
         return nats
     backend = requested_backend(precision)
     assert backend != "reference"  # no library is returned for it
-    rows, matrix, offsets, words = (tensor.detach().contiguous().numpy() for tensor in (hidden, weight, bias, word_ids))
-    return torch.from_numpy(softmax_nats(library, rows, matrix, offsets, words, backend))
+    rows, weight, bias, words = (_array(tensor) for tensor in (hidden, softmax.weight, softmax.bias, word_ids))
+    if softmax.inner is not None:
+        rows = inner_layer(library, rows, InnerTensors(*(_array(tensor) for tensor in softmax.inner.parameters())))
+    return torch.from_numpy(softmax_nats(library, rows, weight, bias, words, backend))
+
+
+def _array(tensor: Tensor) -> NDArray[Any]:
+    return tensor.detach().contiguous().numpy()
 
 
 class _SummedNats(torch.autograd.Function):

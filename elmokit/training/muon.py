@@ -2,9 +2,9 @@
 
 Muon (Jordan et al. 2024) replaces the running mean of a matrix's gradients, ``U S V^T``, by ``U V^T``: all singular
 values become about 1, so that directions with small gradients are learned as fast as those with large ones.
-Newton-Schulz iterations compute this from matrix products alone. Embeddings, the softmax, convolutions and biases are
-not matrices in this sense, because a step uses only some of their rows, or each number has a meaning of its own: Adam
-trains them.
+Newton-Schulz iterations compute this from matrix products alone. Embeddings, the rows of the softmax, convolutions and
+biases are not matrices in this sense, because a step uses only some of their rows, or each number has a meaning of its
+own: Adam trains them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from elmokit.network.char_cnn import CharCNN, Highway, WordCharLayer
 from elmokit.network.lstm import ProjectedLSTM
+from elmokit.network.softmax import InnerLayer
 from elmokit.training.distributed import World
 
 MOMENTUM = 0.95
@@ -43,6 +44,8 @@ def matrix_blocks(module: nn.Module) -> dict[Tensor, Blocks]:
                 blocks[layer.projection] = (1, 1)
         elif isinstance(layer, Highway):
             blocks |= {linear.weight: (1, 1) for linear in (layer.transform, layer.gate)}
+        elif isinstance(layer, InnerLayer):
+            blocks |= {linear.weight: (1, 1) for linear in (layer.expand, layer.reduce)}
         elif isinstance(layer, CharCNN | WordCharLayer) and layer.projection is not None:
             blocks[layer.projection.weight] = (1, 1)
     return blocks

@@ -31,7 +31,7 @@ from elmokit.training.config import (
 
 MODEL_SETTINGS = ("hidden_dim", "projection_dim", "n_layers", "dropout", "bidirectional", "backward_only")
 """Fields of ``BiLMConfig`` that are flat settings, too."""
-SOFTMAX_SETTINGS = {"softmax": "kind", "cutoffs": "cutoffs"}
+SOFTMAX_SETTINGS = {"softmax": "kind", "cutoffs": "cutoffs", "softmax_inner_dim": "inner_dim"}
 """Flat settings of the softmax, and the fields of ``SoftmaxConfig`` that they set."""
 DISTILLATION_SETTINGS = tuple(field.name for field in dataclasses.fields(DistillationConfig))
 """Fields of ``DistillationConfig``, which are flat settings, too."""

@@ -5,6 +5,7 @@ published models come without their softmax. Drawing a new softmax at random wou
 damage the biLM, so as much as possible is kept:
 
 * words that the old softmax knew keep their weights and biases;
+* an inner layer of the same size is kept, and a new one changes nothing at first;
 * new words start as ``<UNK>``, which is what the old softmax predicted for them, and share its probability in
   proportion to how often they occur;
 * without an old softmax, biases start as the logarithms of the words' frequencies, which is the best prediction that
@@ -79,9 +80,19 @@ def with_softmax_over(
 
 
 def describe_transfer(old: PretrainedBiLM, new: PretrainedBiLM) -> tuple[bool, str]:
-    """Say whether :func:`with_softmax_over` drew the softmax at random, and what it did, for the user."""
+    """Say whether :func:`with_softmax_over` drew any of the softmax at random, and what it did, for the user."""
     assert new.vocabulary is not None
-    n_words = len(new.vocabulary)
+    assert new.softmax is not None
+    is_random, text = _describe_words(old, new, new.vocabulary)
+    inner_dim = new.softmax.config.inner_dim
+    if old.softmax is not None and old.softmax.config.inner_dim != inner_dim:
+        text += f"; its inner layer of {inner_dim:,} units is new" if inner_dim else "; its inner layer is left out"
+        is_random = is_random or inner_dim > 0
+    return is_random, text
+
+
+def _describe_words(old: PretrainedBiLM, new: PretrainedBiLM, vocabulary: Vocabulary) -> tuple[bool, str]:
+    n_words = len(vocabulary)
     if new.softmax_module is old.softmax_module:
         return False, f"the softmax over {n_words:,} words is the model's own"
     if isinstance(new.softmax_module, TiedSoftmax):
@@ -93,8 +104,9 @@ def describe_transfer(old: PretrainedBiLM, new: PretrainedBiLM) -> tuple[bool, s
             True,
             f"an adaptive softmax cannot keep weights: a new one over {n_words:,} words is initialized",
         )
-    n_kept = sum(word in old.vocabulary.ids for word in new.vocabulary.words)
-    return False, f"the softmax keeps the weights of {n_kept:,} of {n_words:,} words; the others start as <UNK>"
+    n_kept = sum(word in old.vocabulary.ids for word in vocabulary.words)
+    others = "; the others start as <UNK>" if n_kept < n_words else ""
+    return False, f"the softmax keeps the weights of {n_kept:,} of {n_words:,} words{others}"
 
 
 def softmax_words(model: PretrainedBiLM) -> Vocabulary | None:
@@ -152,6 +164,9 @@ def _transfer(
     unknown_bias = old_bias[old_unknown] if old_unknown >= 0 else old_bias.mean()
     shared_bias = unknown_bias + (frequencies / frequencies[shares_unknown].sum()).log()
     new.bias.copy_(torch.where(shares_unknown, shared_bias, old_bias[old_ids.clamp(min=0)]))
+    same_inner = softmax_config(old).inner_dim == softmax_config(new).inner_dim
+    if same_inner and old.inner is not None and new.inner is not None:
+        new.inner.load_state_dict(old.inner.state_dict())
     if isinstance(new, FullSoftmax):
         new.weight.copy_(_transferred_rows(old.weight.detach().cpu(), old_ids, old_unknown, generator))
 
@@ -185,7 +200,7 @@ def with_dropout(model: PretrainedBiLM, dropout: float) -> PretrainedBiLM:
     bilm = model.bilm.with_config(dropout=dropout)
     softmax = model.softmax_module
     if isinstance(softmax, TiedSoftmax):  # it refers to the word table, which is now another module's
-        bias = softmax.bias
-        softmax = build_softmax(SoftmaxConfig("tied"), len(bias), bilm.config.projection_dim, bilm.token_layer)
-        softmax.load_state_dict({"bias": bias.detach()})
+        tensors, config = softmax.state_dict(), softmax_config(softmax)
+        softmax = build_softmax(config, len(softmax.bias), bilm.config.projection_dim, bilm.token_layer)
+        softmax.load_state_dict(tensors)
     return model.replace(weights=bilm.requires_grad_(), softmax=softmax)

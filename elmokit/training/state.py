@@ -251,7 +251,7 @@ def config_optimizer(
     """Build the optimizer of a config for the parameters that are trained, by one process or several."""
     parameters = [parameter for parameter in losses.parameters() if parameter.requires_grad]
     if config.optimizer == "muon":
-        blocks = matrix_blocks(losses.bilm)
+        blocks = matrix_blocks(losses.bilm) | matrix_blocks(losses.softmax)
         return Muon(parameters, blocks, config.learning_rate, config.matrix_learning_rate, fused=True, world=world)
     return build_optimizer(
         config.optimizer, parameters, config.learning_rate, weight_decay=config.weight_decay, fused=True

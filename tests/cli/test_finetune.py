@@ -248,6 +248,28 @@ def test_frozen_layers_keep_their_weights_and_the_others_do_not(shell) -> None: 
 
 
 @pytest.mark.slow
+def test_an_inner_layer_of_the_softmax_is_added_trained_and_kept(shell) -> None:  # type: ignore[no-untyped-def]
+    save_folder(random_model(), Path("model"))
+    arguments = ("finetune", "new.txt", "--held-out", "held.txt", *QUICK)
+    ran = shell(*arguments, "--model", "model", "--run", "first", "--softmax-inner-dim", "6")
+    assert ran.code == 0, ran.err
+    assert "; its inner layer of 6 units is new" in ran.err
+    first = weights(open_model("first"))
+    assert first["softmax.inner.reduce.weight"].abs().min() > 0
+    ran = shell(*arguments, "--model", "first", "--run", "second", "--freeze-softmax")
+    assert ran.code == 0, ran.err
+    assert "words is the model's own" in ran.err
+    second = weights(open_model("second"))
+    assert all(torch.equal(second[name], first[name]) for name in first if name.startswith("softmax.inner."))
+    ran = shell(*arguments, "--model", "first", "--run", "third", "--softmax-inner-dim", "0")
+    assert "; its inner layer is left out" in ran.err
+    assert not any(name.startswith("softmax.inner.") for name in weights(open_model("third")))
+    ran = shell(*arguments, "--model", "model", "--run", "fourth", "--softmax-inner-dim", "6", "--freeze-softmax")
+    assert ran.code == 2
+    assert "would freeze random weights" in ran.err
+
+
+@pytest.mark.slow
 def test_training_that_only_harms_stops_early_and_leaves_the_model_as_it_was(shell) -> None:  # type: ignore[no-untyped-def]
     save_model(random_model(), Path("model"))
     texts = ("new.txt", "--held-out", "old.txt", "--learning-rate", "3")

@@ -84,6 +84,10 @@ def test_wsd_prints_f1_by_layer_set_and_part_of_speech(shell: Shell) -> None:
     assert lines[4].split() == ["layer", "1", "75.0", "100.0", "83.3", "75.0", "100.0"]
     assert lines[-1] == "6 senses in training; 3 of 6 instances have none of theirs in it."
     assert "give an --inventory" in shell(*WSD).out
+    first = Path("inventory.tsv").read_text().splitlines(keepends=True)[0]
+    Path("short.tsv").write_text(first)
+    shown = shell(*WSD, "--inventory", "short.tsv").out
+    assert "Some instances have no answer: the inventory lacks their lemma; see precision and recall" in shown
 
 
 def test_wsd_writes_json_answers_means_and_a_figure(shell: Shell) -> None:

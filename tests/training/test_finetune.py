@@ -20,20 +20,25 @@ from elmokit.network.softmax import AdaptiveSoftmax, FullSoftmax, TiedSoftmax, b
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.training import softmax_transfer
 from elmokit.training.results import compare_models
-from elmokit.training.softmax_transfer import with_dropout, with_softmax_over
+from elmokit.training.softmax_transfer import describe_transfer, with_dropout, with_softmax_over
 from tests.conftest import WORDS, random_model
 from tests.helpers.many_langs_files import toy_model
 
 NEW = Vocabulary([*SPECIALS, "zebra", *WORDS[3:], "yak"])  # all old words, in other places, and two new ones
 COUNTS = {"zebra": 6, "yak": 1, "the": 10, "unlisted": 2}
 WORD_INPUT = dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=len(WORDS))
+SOFTMAXES = {
+    "full": SoftmaxConfig(),
+    "tied": SoftmaxConfig("tied"),
+    "adaptive": SoftmaxConfig("adaptive", (5,)),
+    "with an inner layer": SoftmaxConfig("tied", inner_dim=6),
+}
 
 
 def model_with(kind: str, config: BiLMConfig = WORD_INPUT) -> PretrainedBiLM:
     """A random word-input model with a softmax of that kind."""
     model = random_model(config)
-    config = SoftmaxConfig(kind, (5,) if kind == "adaptive" else ())  # type: ignore[arg-type]
-    softmax = build_softmax(config, len(WORDS), model.bilm.config.projection_dim, model.bilm.token_layer)
+    softmax = build_softmax(SOFTMAXES[kind], len(WORDS), model.bilm.config.projection_dim, model.bilm.token_layer)
     generator = torch.Generator().manual_seed(1)
     softmax.reset_parameters(generator)
     with torch.no_grad():
@@ -53,20 +58,21 @@ def rows_of(words: Vocabulary, of: Vocabulary) -> list[int]:
     return [words.ids[word] for word in of.words]
 
 
-@pytest.mark.parametrize("kind", ["full", "tied", "adaptive"])
+@pytest.mark.parametrize("kind", SOFTMAXES)
 def test_over_the_same_words_the_model_stays_unchanged(kind: str) -> None:
     model = model_with(kind)
     assert with_softmax_over(model, Vocabulary(WORDS), COUNTS, 3) is model
 
 
-@pytest.mark.parametrize("kind", ["full", "tied"])
+@pytest.mark.parametrize("kind", ["full", "tied", "with an inner layer"])
 def test_old_words_keep_their_probability_and_unk_shares_its_own_with_the_new(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(softmax_transfer, "NOISE", 0.0)
     model = model_with(kind)
     carried = with_softmax_over(model, NEW, COUNTS, 3)
-    assert softmax_config(carried.softmax_module).kind == kind if carried.softmax_module is not None else False
+    assert carried.softmax_module is not None
+    assert softmax_config(carried.softmax_module) == SOFTMAXES[kind]
     before, after = probabilities(model), probabilities(carried)
     old_words = Vocabulary(WORDS)
     kept = [word for word in WORDS if word != "<UNK>"]
@@ -159,6 +165,20 @@ def test_another_kind_of_softmax_can_be_chosen() -> None:
         with_softmax_over(random_model(), NEW, COUNTS, 3, SoftmaxConfig("tied"))
 
 
+def test_a_new_inner_layer_changes_no_probability_and_losing_one_is_said() -> None:
+    words = Vocabulary(WORDS)
+    with_layer, without = SOFTMAXES["with an inner layer"], SOFTMAXES["tied"]
+    model = model_with("tied")
+    added = with_softmax_over(model, words, COUNTS, 3, with_layer)
+    assert added.softmax is not None
+    assert added.softmax.config == with_layer
+    torch.testing.assert_close(probabilities(added), probabilities(model))
+    assert describe_transfer(model, added)[1].endswith("from the word table; its inner layer of 6 units is new")
+    trained = model_with("with an inner layer")
+    removed = with_softmax_over(trained, words, COUNTS, 3, without)
+    assert describe_transfer(trained, removed)[1].endswith("its inner layer is left out")
+
+
 @pytest.mark.parametrize("kind", ["full", "tied"])
 def test_a_word_input_model_gets_a_table_of_the_new_words(kind: str) -> None:
     model = model_with(kind)
@@ -204,7 +224,7 @@ def test_elmo_for_many_langs_gets_a_softmax_and_keeps_its_lexicon(tmp_path: Path
     assert compare_models(carried, again, [["das", "Haus"]])[0]["after"][0] > 1
 
 
-@pytest.mark.parametrize("kind", ["full", "tied", "adaptive"])
+@pytest.mark.parametrize("kind", SOFTMAXES)
 def test_dropout_changes_and_no_weight_does(kind: str) -> None:
     model = model_with(kind)
     other = with_dropout(model, 0.4)

@@ -313,7 +313,7 @@ function openPooling(content, table, bytes, name, vocabulary, config) {
   return new SentencePooling(settings, map, vocabulary);
 }
 
-function openSoftmax(library, bytes, model, { kind }, vocabulary, { dim }) {
+function openSoftmax(library, bytes, model, { kind, inner_dim: innerDim = 0 }, vocabulary, { dim }) {
   if (!["full", "tied"].includes(kind)) {
     throw new Error(
       `The softmax of this model is ${kind}, which the JavaScript package does not have. Load it with { predicts: false } ` +
@@ -324,11 +324,36 @@ function openSoftmax(library, bytes, model, { kind }, vocabulary, { dim }) {
   const nWords = vocabulary.words.length;
   const tensors = new Tensors(bytes, "softmax.safetensors");
   const isTied = kind === "tied";
-  tensors.check({ ...(!isTied && { weight: [nWords, dim] }), bias: [nWords] });
+  tensors.check({
+    ...(!isTied && { weight: [nWords, dim] }),
+    bias: [nWords],
+    ...(innerDim && {
+      "inner.expand.weight": [innerDim, dim],
+      "inner.expand.bias": [innerDim],
+      "inner.reduce.weight": [dim, innerDim],
+      "inner.reduce.bias": [dim],
+    }),
+  });
   // Row 0 of a table that the softmax shares belongs to no word.
   const readRows = (first, last) =>
     isTied ? model.read(WORD_TABLE, first + 1, last + 1) : tensors.read("weight", first, last);
-  return new PackedMatrix(library, readRows, tensors.read("bias"), dim);
+  const words = new PackedMatrix(library, readRows, tensors.read("bias"), dim);
+  if (!innerDim) return words;
+  const [expand, reduce] = [
+    ["inner.expand", dim],
+    ["inner.reduce", innerDim],
+  ].map(([name, nInputs]) => {
+    const rowsOf = (first, last) => tensors.read(`${name}.weight`, first, last);
+    return new PackedMatrix(library, rowsOf, tensors.read(`${name}.bias`), nInputs);
+  });
+  return { multiply: (rows) => words.multiply(throughInnerLayer(rows, expand, reduce)) };
+}
+
+/** Add to the outputs of the LSTM what the units of a softmax's inner layer make of them. */
+function throughInnerLayer(rows, expand, reduce) {
+  const units = expand.multiply(rows).map((row) => row.map((value) => Math.max(value, 0)));
+  const changes = reduce.multiply(units);
+  return rows.map((row, number) => row.map((value, at) => value + changes[number][at]));
 }
 
 const zeroState = ({ nDirections, nLayers, dim, hiddenDim }) => ({

@@ -109,6 +109,7 @@ test("a model of another shape, in float16, without a start state and a softmax"
 for (const [kind, what] of [
   ["full", "a softmax of its own"],
   ["tied", "a softmax that shares its table of words"],
+  ["inner", "a softmax with an inner layer"],
   ["integers", "such a table in integers"],
 ]) {
   test(`a model with ${what} reads and predicts`, async () => {

@@ -64,6 +64,7 @@ def main(folder: Path) -> None:
         "random": random_model(folder / "random"),
         "full": random_model(folder / "full", SoftmaxConfig("full")),
         "tied": random_model(folder / "tied", SoftmaxConfig("tied")),
+        "inner": random_model(folder / "inner", SoftmaxConfig("tied", inner_dim=7)),
         "integers": random_model(folder / "integers", SoftmaxConfig("tied"), "int8"),
         "tokens": tokens(),
         "neighbors": neighbors(folder / "index"),
