@@ -96,8 +96,8 @@ def find_text_files(names: TextPaths, reread: bool = False, pattern: str | None 
 
     Args:
         names: One path or several: files; directories, which are searched at any depth for files named ``*.txt``,
-            ``*.txt.gz``, ``*.txt.xz`` and ``*.txt.zst``, except hidden ones; glob patterns (``**`` matches any depth);
-            ``-`` for standard input. The files of a directory or pattern are sorted.
+            ``*.txt.gz``, ``*.txt.xz`` and ``*.txt.zst`` (in capitals, too), except hidden ones; glob patterns (``**``
+            matches any depth); ``-`` for standard input. The files of a directory or pattern are sorted.
         reread: Whether the text is read more than once, which standard input and pipes do not allow.
         pattern: The names of the files to take from a directory, instead of ``*.txt`` and its compressed forms.
 
@@ -141,8 +141,8 @@ def _files_of(name: str | Path, pattern: str | None) -> list[Path]:
 def _files_inside(folder: Path, pattern: str | None) -> list[Path]:
     return sorted(
         path
-        for path in folder.rglob(pattern or "*.txt*")
-        if (pattern or path.name.endswith(TEXT_SUFFIXES))
+        for path in folder.rglob(pattern or "*")
+        if (pattern or path.name.lower().endswith(TEXT_SUFFIXES))  # ``BOOK.TXT``, too
         and path.is_file()
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )

@@ -337,6 +337,14 @@ def test_texts_are_found_once_by_name_directory_and_pattern(
     assert [str(path) for path in find_text_files(names)] == expected
 
 
+def test_the_suffix_of_a_text_may_be_in_capitals(corpus: Path) -> None:
+    Path("empty/BOOK.TXT").write_text("the cat\n")
+    Path("empty/more.Txt.GZ").write_bytes(gzip.compress(b"the dog\n"))
+    found = find_text_files("empty")
+    assert [path.name for path in found] == ["BOOK.TXT", "more.Txt.GZ"]
+    assert [line for path in found for line in read_lines(path)] == ["the cat", "the dog"]
+
+
 def test_one_path_need_not_be_in_a_list(corpus: Path) -> None:
     for path in ("c", Path("c"), "a*"):
         assert find_text_files(path) == find_text_files([path])
