@@ -26,6 +26,7 @@ class InnerLayer(nn.Module):
     Args:
         input_dim: Size of the LSTM's outputs.
         inner_dim: Number of its units.
+        device: Of its weights; None for PyTorch's default.
     """
 
     def __init__(self, input_dim: int, inner_dim: int, device: torch.device | None = None) -> None:
@@ -51,10 +52,13 @@ class WordSoftmaxModule(nn.Module, ABC):
     weight: Tensor
     """The weights ``(words, input_dim)``."""
 
-    def __init__(self, n_words: int, input_dim: int, inner_dim: int, device: torch.device | None = None) -> None:
+    def __init__(self, bias: Tensor, own_weight: Tensor | None, inner: InnerLayer | None) -> None:
         super().__init__()
-        self.bias = nn.Parameter(torch.empty(n_words, device=device))
-        self.inner = InnerLayer(input_dim, inner_dim, device) if inner_dim else None
+        # The weight is first: the states of optimizers are stored in the order of the parameters.
+        if own_weight is not None:
+            self.weight = nn.Parameter(own_weight)
+        self.bias = nn.Parameter(bias)
+        self.inner = inner
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Set the biases to 0 and draw the inner layer, if there is one."""
@@ -91,8 +95,8 @@ class FullSoftmax(WordSoftmaxModule):
     """
 
     def __init__(self, n_words: int, input_dim: int, inner_dim: int = 0) -> None:
-        super().__init__(n_words, input_dim, inner_dim)
-        self.weight = nn.Parameter(torch.empty(n_words, input_dim))
+        inner = InnerLayer(input_dim, inner_dim) if inner_dim else None
+        super().__init__(torch.empty(n_words), torch.empty(n_words, input_dim), inner)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights as bilm-tf does: N(0, 1/input_dim); biases 0."""
@@ -109,8 +113,9 @@ class TiedSoftmax(WordSoftmaxModule):
     """
 
     def __init__(self, embedding: nn.Embedding, inner_dim: int = 0) -> None:
-        n_words = embedding.num_embeddings - 1
-        super().__init__(n_words, embedding.embedding_dim, inner_dim, embedding.weight.device)
+        device = embedding.weight.device
+        inner = InnerLayer(embedding.embedding_dim, inner_dim, device) if inner_dim else None
+        super().__init__(torch.empty(embedding.num_embeddings - 1, device=device), None, inner)
         self._embedding = (embedding,)  # in a tuple, so that its parameters are not registered a second time
 
     @property

@@ -95,6 +95,10 @@ def test_a_tied_softmax_reads_and_trains_the_embedding() -> None:
     assert [name for name, _ in tied.named_parameters()] == ["bias"]
 
 
+def test_parameters_keep_the_order_in_which_checkpoints_have_stored_their_optimizer_states() -> None:
+    assert [name for name, _ in FullSoftmax(11, 4).named_parameters()] == ["weight", "bias"]
+
+
 def test_an_adaptive_softmax_is_a_distribution_and_its_surprisals_average_to_its_loss() -> None:
     layer = AdaptiveSoftmax(20, 8, [4, 10], 2.0)
     layer.reset_parameters(torch.Generator().manual_seed(0))
