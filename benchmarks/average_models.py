@@ -1,9 +1,10 @@
-"""Save the weighted mean of two models of one architecture, softmax included.
+"""Save the weighted mean of two models of one architecture: of their networks, and of the biases of their softmaxes.
 
     python benchmarks/average_models.py MODEL OTHER OUT --share 0.8
 
 A model that was trained further, and the one that its training started from, can have a mean that is better than both
-(Wortsman et al. 2022). A run whose softmax got a new inner layer has the model that it started from in ``initial``.
+(Wortsman et al. 2022). An inner layer of the softmax is that of OTHER: a mean with the random units of a new one, in
+``initial`` of its run, was worse than both.
 """
 
 import argparse
@@ -23,8 +24,9 @@ def main() -> None:
     args = parser.parse_args()
     model, other = open_model(args.model), open_model(args.other)
     for ours, theirs in ((model.bilm, other.bilm), (model.softmax_module, other.softmax_module)):
-        for mean, added in zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True):
-            mean.lerp_(added, args.share)
+        tensors = theirs.state_dict()
+        for name, mean in ours.state_dict().items():
+            mean.lerp_(tensors[name], 1.0 if name.startswith("inner.") else args.share)
     save_model(model, args.out)
 
 
