@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from elmokit.config import setting
 from elmokit.engine.config import Shape
 from elmokit.engine.library import Library, address, check
-from elmokit.engine.matrix import Matrix
 from elmokit.engine.precision import NAMES, Precision, requested_backend
 from elmokit.engine.state import Floats, overflow_is_checked_later
 from elmokit.engine.threads import n_threads
@@ -239,6 +238,8 @@ class InnerTensors(NamedTuple):
 
 def inner_layer(library: Library, hidden: Floats, tensors: InnerTensors) -> Floats:
     """Compute an inner layer by the C functions: unlike from NumPy, a row gets the same bits in any batch."""
+    from elmokit.engine.matrix import Matrix  # not needed by those who only embed
+
     units = Matrix(tensors.expand, "float32", library, tensors.expand_bias)(hidden, n_threads()).clip(min=0)
     return hidden + Matrix(tensors.reduce, "float32", library, tensors.reduce_bias)(units, n_threads())
 
