@@ -296,7 +296,7 @@ def test_a_config_file_goes_under_the_flags(shell) -> None:  # type: ignore[no-u
     assert ran.code == 0, ran.err
     config = json.loads(Path("run/settings.json").read_text())["config"]
     assert (config["learning_rate"], config["tokens"], config["epochs"]) == (0.01, 100, None)
-    assert config["softmax"] == {"kind": "adaptive", "cutoffs": [6], "shrink": 4.0}
+    assert config["softmax"] == {"kind": "adaptive", "cutoffs": [6], "shrink": 4.0, "inner_dim": 0}
     assert open_model("run").bilm.config.dropout == 0.25
     Path("f.toml").write_text("[model]\nhidden_dim = 128\n")
     ran = shell(*arguments, "--run", "other", *SMALL)
