@@ -66,6 +66,7 @@ def changed(run: str) -> set[str]:
     return {name for name, tensor in after.items() if not torch.equal(tensor, before[name])}
 
 
+@pytest.mark.slow
 def test_from_a_folder_of_ours_with_the_old_domain_beside(shell) -> None:  # type: ignore[no-untyped-def]
     model = random_model()
     model.start_state = State.zero(model.config, 1)
@@ -406,6 +407,7 @@ def test_bad_input_is_one_line_and_leaves_no_run(
     assert not Path("run").exists()
 
 
+@pytest.mark.slow
 def test_the_same_command_continues_a_run_and_another_one_leaves_it_alone(shell) -> None:  # type: ignore[no-untyped-def]
     save_model(random_model(), Path("model"))
     command = ("finetune", "new.txt", "--model", "model", "--held-out", "held.txt", "--run", "run", *SMALL)

@@ -134,6 +134,7 @@ def test_hours_become_predictions_at_the_speed_measured(shell, corpus: Path) -> 
     assert settings.n_predictions >= 10
 
 
+@pytest.mark.slow
 def test_training_stops_early_when_the_held_out_text_gets_no_better(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
     Path("other.txt").write_text("mat the . dog on cat\n" * 10)
     flags = ("--tokens", "100000", "--eval-every", "20", "--patience", "2", "--max-words", "9")

@@ -72,6 +72,7 @@ def test_files_that_do_not_match_are_refused(elmo: Elmo, tmp_path: Path) -> None
         probe_senses(elmo, train, [test, test])
 
 
+@pytest.mark.slow
 def test_first_senses_of_the_published_inventory_score_as_published(shared: Path) -> None:
     inventory = read_inventory(shared / "data" / "wsd" / "sense-inventory.tsv.xz")
     for name, expected in (("senseval2", 0.631), ("senseval3", 0.646), ("semeval2007", 0.543)):

@@ -89,6 +89,7 @@ def test_the_ceiling_of_one_row_is_the_time_to_read_the_weights() -> None:
     assert slow_memory == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_command_prints_one_screen_or_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,6 +61,7 @@ assert code == 2 and "has no synonyms/*.txt" in err, err
 """
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_added_in_two_files_as_the_page_says(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert len(follow(PAGE, tmp_path)) == 2

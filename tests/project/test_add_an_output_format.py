@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.helpers.paths import ROOT
 from tests.helpers.worked_example import follow, run_in
 
@@ -73,6 +75,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_an_output_format_is_added_in_two_files_as_the_page_says(tmp_path: Path) -> None:
     assert len(follow(PAGE, tmp_path)) == 2
     run_in(tmp_path, USE)

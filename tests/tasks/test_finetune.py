@@ -23,6 +23,7 @@ CPU = torch.device("cpu")
 SENTENCES = [["the", "cat", "sat", "on", "the", "mat", "."], ["the", "dog", "ran", "."], ["the", "zebra", "ran"]] * 20
 
 
+@pytest.mark.slow
 def test_a_task_can_use_a_bilm_fine_tuned_on_its_text(task_shell: Shell) -> None:
     save_folder(random_model(), Path("bilm"))
     write_config(elmo={"model": "bilm", "finetune": {"epochs": 10, "learning_rate": 1e-2}}, train={"epochs": 2})

@@ -160,6 +160,7 @@ def test_finetuning_first_evaluates_the_unchanged_model(corpus: Path) -> None:
         np.testing.assert_array_equal(ours, given)
 
 
+@pytest.mark.slow
 def test_many_unknown_words_in_the_held_out_text_are_a_warning(corpus: Path) -> None:
     Path("other.txt").write_text("le chat dort .\n" * 3)
     told: list[str] = []
@@ -390,6 +391,7 @@ def test_a_call_with_other_settings_is_refused_and_says_what_differs(corpus: Pat
         distill(random_model(), corpus, **{**arguments, "max_words": None})
 
 
+@pytest.mark.slow
 def test_a_changed_text_of_the_same_size_is_refused_unless_the_run_has_no_checksums(corpus: Path) -> None:
     start("train", "run")
     corpus.write_text("\n".join(reversed(TEXT.splitlines())) + "\n")
@@ -413,6 +415,7 @@ def test_a_run_that_another_process_started_meanwhile_is_not_replaced(corpus: Pa
     assert RunSettings.open(Path("run")).n_predictions == 60
 
 
+@pytest.mark.slow
 def test_overwriting_starts_anew(corpus: Path) -> None:
     first = start("train", "run")
     assert first.perplexity.n_sentences == 40
