@@ -159,9 +159,10 @@ class WordSoftmax:
         self.config, self.arrays, self.n_words = config, arrays, n_words
         self._table = table
         self._read: dict[str, Floats] = {}
+        self._inner: NativeInnerLayer | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_read": {}}  # a copy reads its own arrays
+        return vars(self) | {"_read": {}, "_inner": None}  # a copy reads and packs its own arrays
 
     @property
     def weight(self) -> Floats:
@@ -216,7 +217,9 @@ class WordSoftmax:
         names = ("expand.weight", "expand.bias", "reduce.weight", "reduce.bias")
         tensors = InnerTensors(*(self._array(f"inner.{name}") for name in names))
         if library is not None:
-            return inner_layer(library, hidden, tensors)
+            if self._inner is None or self._inner.library is not library:
+                self._inner = NativeInnerLayer(library, tensors)
+            return self._inner(hidden)
         units = (hidden @ tensors.expand.T + tensors.expand_bias).clip(min=0)
         return np.asarray(hidden + units @ tensors.reduce.T + tensors.reduce_bias, np.float32)
 
@@ -236,12 +239,20 @@ class InnerTensors(NamedTuple):
     reduce_bias: Floats  # (input_dim,)
 
 
-def inner_layer(library: Library, hidden: Floats, tensors: InnerTensors) -> Floats:
-    """Compute an inner layer by the C functions: unlike from NumPy, a row gets the same bits in any batch."""
-    from elmokit.engine.matrix import Matrix  # not needed by those who only embed
+class NativeInnerLayer:
+    """An inner layer in C, whose matrices are packed once: unlike from NumPy, a row gets the same bits in any batch."""
 
-    units = Matrix(tensors.expand, "float32", library, tensors.expand_bias)(hidden, n_threads()).clip(min=0)
-    return hidden + Matrix(tensors.reduce, "float32", library, tensors.reduce_bias)(units, n_threads())
+    def __init__(self, library: Library, tensors: InnerTensors) -> None:
+        from elmokit.engine.matrix import Matrix  # not needed by those who only embed
+
+        self.library = library
+        self._expand = Matrix(tensors.expand, "float32", library, tensors.expand_bias)
+        self._reduce = Matrix(tensors.reduce, "float32", library, tensors.reduce_bias)
+
+    def __call__(self, hidden: Floats) -> Floats:
+        """Map ``(rows, input_dim)`` to the same size."""
+        units = self._expand(hidden, n_threads()).clip(min=0)
+        return hidden + self._reduce(units, n_threads())
 
 
 def softmax_nats(

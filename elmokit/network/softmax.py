@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.engine.precision import Precision, requested_backend
-from elmokit.engine.softmax import ROWS_AT_ONCE, InnerTensors, SoftmaxConfig, inner_layer, softmax_nats
+from elmokit.engine.softmax import ROWS_AT_ONCE, InnerTensors, NativeInnerLayer, SoftmaxConfig, softmax_nats
 from elmokit.network.backends import native_library_for, tile_library_for
 from elmokit.network.char_cnn import WordCharLayer, WordEmbedding
 from elmokit.network.tile_layers import TileLinear, tile_cross_entropy
@@ -234,7 +234,8 @@ def _nats(softmax: WordSoftmaxModule, hidden: Tensor, word_ids: Tensor, precisio
     assert backend != "reference"  # no library is returned for it
     rows, weight, bias, words = (_array(tensor) for tensor in (hidden, softmax.weight, softmax.bias, word_ids))
     if softmax.inner is not None:
-        rows = inner_layer(library, rows, InnerTensors(*(_array(tensor) for tensor in softmax.inner.parameters())))
+        layer = NativeInnerLayer(library, InnerTensors(*map(_array, softmax.inner.parameters())))
+        rows = layer(rows)
     return torch.from_numpy(softmax_nats(library, rows, weight, bias, words, backend))
 
 
