@@ -569,7 +569,7 @@ JSON_VALUES = st.recursive(
     | st.booleans()
     | st.integers(-3, 3)
     | st.floats(allow_nan=False)
-    | st.sampled_from(["", "l2", "cnn", "x"]),
+    | st.sampled_from(["", "l2", "cnn", "x", 1e20]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["type", "a"]), inner, max_size=2),
     max_leaves=4,
 )
@@ -587,6 +587,35 @@ def test_an_unexpected_value_anywhere_is_reported_or_rejected(tmp_path: Path, da
         table = table[key]
     table[key] = data.draw(JSON_VALUES)
     with contextlib.suppress(ElmoError):
+        import_config(written(tmp_path, content))
+
+
+def test_a_number_of_layers_that_no_network_has_is_rejected_before_lists_of_that_length_are_made(
+    tmp_path: Path,
+) -> None:
+    content = PUBLISHED["ner"]()
+    content["model"]["encoder"]["num_layers"] = 1e20
+    with pytest.raises(ConfigError, match=r"^model.encoder.num_layers is 100,0.*. It can be at most 1,000.$"):
+        import_config(written(tmp_path, content))
+    content["model"]["encoder"]["num_layers"] = 1
+    content["model"]["feedforward"] = {"num_layers": 0, "hidden_dims": 8, "activations": "relu"}
+    with pytest.raises(ConfigError, match=r"^model.feedforward.num_layers is 0; it must be a whole number of at least"):
+        import_config(written(tmp_path, content))
+
+
+@pytest.mark.parametrize("key", ["output_dims", "pool_sizes"])
+def test_maxout_layers_need_a_number_each(tmp_path: Path, key: str) -> None:
+    content = PUBLISHED["sst"]()
+    content["model"]["output_layer"][key] = []
+    with pytest.raises(ConfigError, match=rf"output_layer.{key}: expected a number for each layer, found none"):
+        import_config(written(tmp_path, content))
+
+
+@pytest.mark.parametrize("pools", [{}, [{}]])
+def test_a_pool_size_that_is_no_number_is_rejected(tmp_path: Path, pools: object) -> None:
+    content = PUBLISHED["sst"]()
+    content["model"]["output_layer"]["pool_sizes"] = pools
+    with pytest.raises(ConfigError, match=r"model.pool"):
         import_config(written(tmp_path, content))
 
 

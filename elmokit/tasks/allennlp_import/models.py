@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from elmokit.config import MAX_LAYERS, check_at_least
 from elmokit.errors import ConfigError
 from elmokit.tasks.allennlp_import.config_table import ConfigTable, to_json
 from elmokit.tasks.allennlp_import.shared import Tables, elmo_mix, elmo_model
@@ -114,7 +115,7 @@ def _convert_ner_encoder(encoder: ConfigTable, ours: Tables) -> None:
         encoder.replace(f"type = {to_json(kind)}: only {', '.join(NER_ENCODERS)} here")
         return
     ours["encoder"] = NER_ENCODERS[kind]
-    n_layers = encoder.take("num_layers", int, 1)
+    n_layers = _n_layers(encoder)
     ours["hidden"] = [encoder.take("hidden_size", int, 0)] * n_layers
     encoder.redundant(DERIVED, "input_size")
     if ours["encoder"] in ("lstm", "gru"):
@@ -135,7 +136,7 @@ def _convert_ner_feedforward(layers: ConfigTable, ours: Tables) -> None:
     if not layers.exists:
         return
     layers.redundant(DERIVED, "input_dim")
-    n_layers = layers.take("num_layers", int, 1)
+    n_layers = _n_layers(layers)
     sizes, activations, dropouts = (
         value if isinstance(value, list) else [value] * n_layers
         for value in (layers.content.pop(key, default) for key, default in FEEDFORWARD.items())
@@ -146,6 +147,13 @@ def _convert_ner_feedforward(layers: ConfigTable, ours: Tables) -> None:
     ours["feedforward"], ours["activation"] = sizes, ACTIVATIONS[activations[0]]
     if any(dropout != ours["dropout"] for dropout in dropouts):
         layers.differs("dropout", f" = {to_json(dropouts)}: here it is model.dropout")
+
+
+def _n_layers(layers: ConfigTable) -> int:
+    """Return the number of layers; checked here already, because lists of that length are made of it."""
+    n_layers = layers.take("num_layers", int, 1)
+    check_at_least(layers.path_of("num_layers"), n_layers, 1, MAX_LAYERS)
+    return n_layers
 
 
 def _expect_bidirectional(encoder: ConfigTable, kind: str) -> None:
@@ -231,8 +239,12 @@ def _convert_output_layers(output: ConfigTable, ours: Tables) -> None:
     dropout = dropout if isinstance(dropout, list) else [dropout] * n_layers
     if pools is not None:
         pools = pools if isinstance(pools, list) else [pools] * n_layers
+        if not pools:
+            raise ConfigError(
+                f"{output.path_of('pool_sizes' if sizes else key)}: expected a number for each layer, found none."
+            )
         ours["pool"] = pools[0]
-        if set(pools) != {pools[0]}:
+        if any(pool != pools[0] for pool in pools):
             output.differs("pool_sizes", f" = {to_json(pools)}: all layers have the same size here")
     else:
         activations = output.content.pop("activations", "relu")
