@@ -219,9 +219,11 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     return str(value)
 
 
-def check_at_least(name: str, value: int | None, minimum: int, maximum: int = MAX_COUNT) -> None:
-    """Raise a SettingError unless ``value`` is None or a whole number from ``minimum`` to ``maximum``."""
-    if value is None:
+def check_at_least(
+    name: str, value: int | None, minimum: int, maximum: int = MAX_COUNT, optional: bool = False
+) -> None:
+    """Raise a SettingError unless ``value`` is a whole number from ``minimum`` to ``maximum``, or None if optional."""
+    if value is None and optional:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise SettingError(name, f"is {value!r}; it must be a whole number of at least {minimum}.")

@@ -89,7 +89,7 @@ def train_elmo(
 
     numbers = {"batch_size": batch_size, "n_train_tokens": n_train_tokens, "n_epochs": n_epochs}
     for name, number in numbers.items():
-        check_at_least(name, number, 1)
+        check_at_least(name, number, 1, optional=True)
     if options_file is None:
         options = options_from_settings(RECIPES["bilm-tf"], len(Vocabulary.from_file(vocab_file)))
     else:

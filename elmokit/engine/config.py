@@ -114,7 +114,7 @@ class BiLMConfig:
                 "A model reads either characters or word ids. Give char_cnn, word_features or both; or set char_cnn to "
                 "none and give n_words."
             )
-        check_at_least("n_words", self.n_words, 1, MAX_ROWS)
+        check_at_least("n_words", self.n_words, 1, MAX_ROWS, optional=True)
         check_at_least("projection_dim", self.projection_dim, 1)
         check_at_least("hidden_dim", self.hidden_dim, 1, MAX_UNITS)
         check_at_least("n_layers", self.n_layers, 1, MAX_LAYERS)

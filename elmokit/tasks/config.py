@@ -58,7 +58,7 @@ class WordsConfig:
     )
 
     def __post_init__(self) -> None:
-        check_at_least("dim", self.dim, 1, MAX_UNITS)
+        check_at_least("dim", self.dim, 1, MAX_UNITS, optional=True)
         check_at_least("min_count", self.min_count, 1)
 
 
@@ -96,8 +96,8 @@ class CharsConfig:
         check_at_least("hidden", self.hidden, 1, MAX_UNITS)
         check_at_least("n_layers", self.n_layers, 1, MAX_LAYERS)
         check_at_least("min_count", self.min_count, 1)
-        check_at_least("max_chars", self.max_chars, 1)
-        check_at_least("min_chars", self.min_chars, 1, MAX_UNITS)
+        check_at_least("max_chars", self.max_chars, 1, optional=True)
+        check_at_least("min_chars", self.min_chars, 1, MAX_UNITS, optional=True)
         check_fraction("dropout", self.dropout)
         if not self.filters or any(len(pair) != 2 or min(pair) < 1 for pair in self.filters):
             raise ConfigError(f"filters is {list(self.filters)}; it must be pairs [width, number], both at least 1.")
@@ -182,7 +182,7 @@ class ElmoConfig:
             raise ConfigError("elmo has neither an input nor an output mix. Give one, or leave the elmo table out.")
         check_positive("learning_rate", self.learning_rate)
         check_at_least("freeze_epochs", self.freeze_epochs, 0)
-        check_at_least("unfreeze_every", self.unfreeze_every, 1)
+        check_at_least("unfreeze_every", self.unfreeze_every, 1, optional=True)
         check_ratio("layer_decay", self.layer_decay)
         for name in ("learning_rate", "layer_decay", "freeze_epochs", "unfreeze_every"):
             if not self.trainable and getattr(self, name) != getattr(type(self), name):
@@ -259,8 +259,10 @@ class TaskTrainingConfig:
     seeds: tuple[int, ...] = setting((0,), "Train once with each random seed.")
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "epochs", "patience", "eval_every"):
-            check_at_least(name, getattr(self, name), 1)
+        check_at_least("batch_size", self.batch_size, 1)
+        check_at_least("epochs", self.epochs, 1)
+        check_at_least("patience", self.patience, 1, optional=True)
+        check_at_least("eval_every", self.eval_every, 1, optional=True)
         for name in ("max_grad_norm", "clip_value"):
             check_positive(name, getattr(self, name))
         check_not_negative("l2", self.l2)

@@ -69,8 +69,8 @@ class QaModelConfig:
     )
 
     def __post_init__(self) -> None:
-        check_at_least("hidden", self.hidden, 1, MAX_UNITS)
-        check_at_least("max_answer", self.max_answer, 1)
+        check_at_least("hidden", self.hidden, 1, MAX_UNITS, optional=True)
+        check_at_least("max_answer", self.max_answer, 1, optional=True)
         check_at_least("modeling_layers", self.modeling_layers, 1, MAX_LAYERS)
         check_at_least("highway_layers", self.highway_layers, 0, MAX_LAYERS)
         check_fraction("dropout", self.dropout)

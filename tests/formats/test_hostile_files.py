@@ -156,6 +156,8 @@ def test_truncated_weights_are_one_clear_error(folder: Path, share: float) -> No
         pytest.param("cell_clip", 10**400, "wrong type", id="a clip beyond float"),
         ("max_characters_per_token", float("nan"), "whole number"),
         ("dim", "64", "whole number|wrong type"),
+        ("n_layers", None, "n_layers is None; it must be a whole number"),
+        ("projection_dim", None, "projection_dim is None; it must be a whole number"),
     ],
 )
 def test_options_that_do_not_match_the_weights_are_refused(folder: Path, name: str, value: Any, message: str) -> None:
