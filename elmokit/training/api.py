@@ -295,7 +295,7 @@ def _start_or_continue(
             continues = run.check_start(overwrite)
             requested = request()
             if continues:
-                check_settings(run.path, RunSettings.open(run.path).request, requested.identity(), MAY_CHANGE)
+                check_settings(run.path, RunSettings.open(run.path).full_request(), requested.identity(), MAY_CHANGE)
                 return requested.data.texts, {name: getattr(requested.config, name) for name in MAY_CHANGE}
             requested.prepare(report).write(run, world.size, overwrite)
             return (), {}

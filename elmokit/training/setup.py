@@ -23,6 +23,7 @@ The training adds log and checkpoints (``training/run.py``), and::
 from __future__ import annotations
 
 import dataclasses
+import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -119,6 +120,13 @@ class RunSettings:
             raise TrainingError(f"{run} {what}. To start a new run, pass --out {run}.") from None
         except (ConfigError, ModelError) as error:
             raise TrainingError(f"{path} is damaged ({error}). Start a new run.") from None
+
+    def full_request(self) -> dict[str, Any]:
+        """The call that started the run, with the defaults of the settings that are newer than the run."""
+        names = {one.name for one in dataclasses.fields(TrainingConfig)}
+        given = {name: value for name, value in self.request.items() if name in names}
+        config = to_dict(from_dict(TrainingConfig, given, SETTINGS))
+        return {**self.request, **json.loads(json.dumps(config))}  # lists instead of tuples, as in the file
 
     def save(self, run: Path) -> None:
         """Write ``settings.json``."""

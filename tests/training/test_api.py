@@ -391,6 +391,19 @@ def test_a_call_with_other_settings_is_refused_and_says_what_differs(corpus: Pat
         distill(random_model(), corpus, **{**arguments, "max_words": None})
 
 
+def test_settings_that_are_newer_than_a_run_have_their_defaults_in_it(corpus: Path) -> None:
+    start("train", "run")
+    path = Path("run/settings.json")
+    settings = json.loads(path.read_text())
+    for config in (settings["config"], settings["request"]):
+        del config["softmax"]["inner_dim"], config["word_dropout"]
+    path.write_text(json.dumps(settings))
+    with pytest.raises(TrainingError, match=r"other settings: softmax.inner_dim was 0 and is 8\. Continue it"):
+        start("train", "run", softmax_inner_dim=8)
+    start("train", "run", tokens=80)
+    assert RunSettings.open(Path("run")).n_predictions == 80
+
+
 @pytest.mark.slow
 def test_a_changed_text_of_the_same_size_is_refused_unless_the_run_has_no_checksums(corpus: Path) -> None:
     start("train", "run")
