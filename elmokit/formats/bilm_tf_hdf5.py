@@ -134,14 +134,10 @@ class BilmTFHDF5(Format):
 def read_hdf5(options_path: str | Path, weights_path: str | Path) -> PretrainedBiLM:
     """Open weights with an options file, wherever the two are."""
     options = read_options(options_path)
-    try:
+    with damage_as_format_error(weights_path):
+        if not Path(weights_path).exists():
+            raise ModelNotFoundError(f"There is no weight file {weights_path}.")
         file = open_hdf5(weights_path)
-    except FileNotFoundError:
-        raise ModelNotFoundError(f"There is no weight file {weights_path}.") from None
-    except OSError as error:
-        raise FormatError(
-            f"{weights_path} is not a readable HDF5 file ({error}). It may be truncated: download or copy it again."
-        ) from None
     with contextlib.ExitStack() as on_error:
         on_error.enter_context(file)
         shapes = _shapes(file, weights_path)

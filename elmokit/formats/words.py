@@ -22,7 +22,7 @@ from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError, FormatError, ModelError, ModelNotFoundError, TensorMismatchError
 from elmokit.formats.model import PretrainedBiLM, Weights, read_row_words
 from elmokit.formats.sidecars import VOCABULARY, find_vocabulary, own_file
-from elmokit.storage.hdf5 import HDF5_ERRORS, open_hdf5, read_dataset
+from elmokit.storage.hdf5 import damage_as_format_error, open_hdf5, read_dataset
 from elmokit.text.vocabulary import Vocabulary, read_words, row_vocabulary
 
 if TYPE_CHECKING:
@@ -138,7 +138,9 @@ def read_embeddings(path: str | Path, dim: int) -> NDArray[np.float32]:
     """Read the table that bilm-tf's ``dump_token_embeddings`` writes: the dataset ``embedding``, ``(words, dim)``."""
     import h5py
 
-    try:
+    with damage_as_format_error(path):
+        if not Path(path).exists():
+            raise ModelNotFoundError(f"There is no file of token embeddings {path}.")
         with open_hdf5(path) as file:
             is_here = isinstance(file.get("embedding", getlink=True), h5py.HardLink)
             dataset = file["embedding"] if is_here else None
@@ -150,7 +152,3 @@ def read_embeddings(path: str | Path, dim: int) -> NDArray[np.float32]:
                     f"{dim} numbers, so (words, {dim}) was expected, with at least one word."
                 )
             return read_dataset(dataset, path)
-    except FileNotFoundError:
-        raise ModelNotFoundError(f"There is no file of token embeddings {path}.") from None
-    except HDF5_ERRORS as error:
-        raise FormatError(f"{path} is not a readable HDF5 file ({error}). Download or copy it again.") from None

@@ -163,7 +163,7 @@ def damage_as_format_error(path: str | Path) -> Iterator[None]:
         yield
     except HDF5_ERRORS as error:
         raise FormatError(
-            f"{path} is a damaged HDF5 file ({error}). It may be truncated: download or copy it again."
+            f"{path} is not a readable HDF5 file ({error}). It may be truncated: download or copy it again."
         ) from None
 
 

@@ -46,7 +46,7 @@ def test_a_ring_of_free_blocks_is_refused(tmp_path: Path, n_bytes: int, n_before
 def test_a_model_with_such_a_ring_is_refused_as_damaged(tmp_path: Path) -> None:
     save_model(random_model(), tmp_path / "weights.hdf5")
     let_free_blocks_be_a_ring(tmp_path / "weights.hdf5")
-    with pytest.raises(FormatError, match=r"weights\.hdf5 is a damaged HDF5 file .*are a ring"):
+    with pytest.raises(FormatError, match=r"weights\.hdf5 is not a readable HDF5 file .*are a ring"):
         open_model(tmp_path)
 
 

@@ -35,7 +35,7 @@ from elmokit.embedding.outputs.output_format import ABOUT, OutputFormat
 from elmokit.embedding.outputs.writer import DATA_START, ResumableWriter
 from elmokit.embedding.reading import SentenceCounts
 from elmokit.errors import FormatError, TextError
-from elmokit.storage.hdf5 import HDF5_ERRORS, HDF5_SUFFIXES, open_hdf5
+from elmokit.storage.hdf5 import HDF5_SUFFIXES, damage_as_format_error, open_hdf5
 
 if TYPE_CHECKING:
     import h5py
@@ -193,11 +193,8 @@ def read_sentence_map(file: h5py.File | str | Path) -> dict[str, int]:
         FormatError: The file has no map, under either of its names, or cannot be read.
     """
     if isinstance(file, str | Path):
-        try:
-            with open_hdf5(file) as opened:
-                return read_sentence_map(opened)
-        except HDF5_ERRORS as error:
-            raise FormatError(f"{file} is not a readable HDF5 file ({error}). Give a file of vectors.") from None
+        with damage_as_format_error(file), open_hdf5(file) as opened:
+            return read_sentence_map(opened)
     for name in MAPS:
         if name in file:
             content = json.loads(file[name].asstr()[0])
