@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.engine.config import MIN_CHARS
-from elmokit.errors import ConfigError, FormatError, TextError
+from elmokit.config import check_at_least
+from elmokit.engine.config import MAX_CHARS, MIN_CHARS
+from elmokit.errors import FormatError, TextError
 from elmokit.storage.text_files import read_lines, split_tokens
 from elmokit.text.batching import check_sentence, make_batch
 from elmokit.text.characters import (
@@ -106,7 +107,7 @@ class UnicodeCharsVocabulary(Vocabulary):
         validate_file: Require the special words.
 
     Raises:
-        ConfigError: ``max_word_length`` is below 3.
+        ConfigError: ``max_word_length`` is no whole number from 3 to 10,000.
     """
 
     bos_char, eos_char = BEGIN_SENTENCE_CHAR - 1, END_SENTENCE_CHAR - 1
@@ -114,10 +115,7 @@ class UnicodeCharsVocabulary(Vocabulary):
 
     def __init__(self, filename: str | Path, max_word_length: int, validate_file: bool = False) -> None:
         super().__init__(filename, validate_file)
-        if max_word_length < MIN_CHARS:
-            raise ConfigError(
-                f"max_word_length is {max_word_length}; a word with its marks needs at least {MIN_CHARS} characters."
-            )
+        check_at_least("max_word_length", max_word_length, MIN_CHARS, MAX_CHARS)
         self.max_word_length = max_word_length
         self.bos_chars, self.eos_chars = self.chars_of([BEGIN_SENTENCE, END_SENTENCE])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.config import setting
+from elmokit.config import MAX_UNITS, check_at_least, setting
 from elmokit.engine.config import Shape
 from elmokit.engine.library import Library, address, check
 from elmokit.engine.precision import NAMES, Precision, requested_backend
@@ -45,11 +46,9 @@ class SoftmaxConfig:
             )
         if not self.shrink >= 1:
             raise ConfigError(f"shrink is {self.shrink}; tails become narrower, so it must be at least 1.")
-        if self.inner_dim < 0 or (self.inner_dim and self.kind == "adaptive"):
-            raise ConfigError(
-                f"inner_dim is {self.inner_dim} of a softmax of kind {self.kind!r}; it must be at least 0, and an "
-                "adaptive one has none."
-            )
+        check_at_least("inner_dim", self.inner_dim, 0, MAX_UNITS)
+        if self.inner_dim and self.kind == "adaptive":
+            raise ConfigError(f"inner_dim is {self.inner_dim} of an adaptive softmax, which has no inner layer.")
 
     def check_sizes(
         self,
@@ -67,7 +66,8 @@ class SoftmaxConfig:
             raise ConfigError(
                 f"The last cutoff is {self.cutoffs[-1]} and the vocabulary holds {n_words} words. Lower the cutoffs."
             )
-        if self.kind == "adaptive" and input_dim < self.shrink ** len(self.cutoffs):
+        exponent = len(self.cutoffs) * math.log(self.shrink)
+        if self.kind == "adaptive" and (exponent > 700 or input_dim < self.shrink ** len(self.cutoffs)):
             raise ConfigError(
                 f"{len(self.cutoffs)} tails, each {self.shrink:g} times narrower, leave nothing of {input_dim} "
                 "dimensions. Lower shrink, or give fewer cutoffs."

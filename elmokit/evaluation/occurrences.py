@@ -27,11 +27,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.config import token_index
+from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, token_index
 from elmokit.embedding.elmo import Elmo, check_elmo
 from elmokit.embedding.fingerprint import RESTORE
 from elmokit.engine.unit_vectors import unit_vectors
-from elmokit.errors import ConfigError, OutputError, TextError
+from elmokit.errors import ConfigError, OutputError, SettingError, TextError
 from elmokit.evaluation.neighbors import Neighbors, Occurrence, SimilarWord
 from elmokit.evaluation.probe_corpus import model_digest, model_settings, read_chunks, text_digest
 from elmokit.storage.atomic import check_has_name
@@ -169,9 +169,12 @@ class OccurrenceIndex:
             )
         if not store.finished:
             raise OutputError(f"The index {path} is not finished. Run the command that started it again to resume.")
-        dim, n_layers = self.settings.get("dim"), self.settings.get("n_layers")
-        if not isinstance(dim, int) or not isinstance(n_layers, int) or dim < 1 or n_layers < 1:
-            raise _damaged(self.path, f"{n_layers!r} layers of {dim!r} numbers")
+        dim, n_layers = self.settings.get("dim", 0), self.settings.get("n_layers", 0)
+        try:
+            check_at_least("dim", dim, 1, MAX_UNITS)
+            check_at_least("n_layers", n_layers, 1, MAX_LAYERS + 1)
+        except SettingError:
+            raise _damaged(self.path, f"{n_layers!r} layers of {dim!r} numbers") from None
         # Not the vectors: they are most of the index, and a changed number in one changes one similarity.
         store.verify(["types.f16", "types.jsonl", "tokens.i32", "starts.i64"], _remedy(self.path))
         self.layers = {layer: store.memory_map(f"layer-{layer}.f16", FLOAT16, dim) for layer in range(1, n_layers)}
@@ -275,8 +278,7 @@ class OccurrenceIndex:
                     f"The index has no layer {layer!r}: it has 1 to {len(self.layers)}. Layer 0 is context-free, and "
                     "its neighbors are always shown."
                 )
-        if n_neighbors < 1:
-            raise ConfigError(f"The number of neighbors is {n_neighbors}; it must be at least 1.")
+        check_at_least("n_neighbors", n_neighbors, 1)
         query = unit_vectors(vectors[:, token])
         searches: dict[int, Callable[[], list[Any]]] = {
             0: partial(self._similar_words, query[0], words[token], n_neighbors, min_count)

@@ -97,9 +97,11 @@ class SenseMeans:
                 sums, counts = file.get_tensor("sums"), file.get_tensor("counts")
             stored_settings = dict(content["about"])
             means = cls(*sums.shape[1:])
-            means.sums, means.counts, means.n_sentences = sums, counts, int(content["n_sentences"])
+            means.sums, means.counts, means.n_sentences = sums, counts, content["n_sentences"]
             means.rows = {sense: row for row, sense in enumerate(content["senses"])}
             means.tagged = {(lemma, pos): Counter(dict(given)) for lemma, pos, given in content["tagged"]}
+            if type(means.n_sentences) is not int or means.n_sentences < 0:
+                raise ValueError(f"it has {means.n_sentences!r} sentences")
             if len(means.rows) != len(sums) or len(sums) != len(counts):
                 raise ValueError("its tensors do not match")
         except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:

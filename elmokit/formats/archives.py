@@ -274,10 +274,14 @@ def _root(path: Path, folder: Path, is_model: Callable[[Path], bool]) -> Path:
     inside = [directory for directory in (folder, *folder.rglob("*")) if directory.is_dir()]
     models = [directory for directory in inside if is_model(directory)]
     # A directory inside a model is part of it, such as the variables of a TF-Hub module.
-    outer = [model for model in models if not any(other in model.parents for other in models)]
+    found = set(models)
+    outer = [model for model in models if found.isdisjoint(model.parents)]
     if len(outer) > 1:
-        names = ", ".join(sorted(str(model.relative_to(folder)) for model in outer))
-        raise FormatError(f"{path} holds several models, in {names}. Unpack it and give the directory of one.")
+        names = ", ".join(sorted(str(model.relative_to(folder)) for model in outer)[:5])
+        raise FormatError(
+            f"{path} holds {len(outer):,} models, in {names}{', ...' if len(outer) > 5 else ''}. Unpack it and give "
+            "the directory of one."
+        )
     if outer:
         return outer[0]
     while len(content := list(folder.iterdir())) == 1 and content[0].is_dir():

@@ -112,7 +112,7 @@ def config_from_options(options: dict[str, Any], shapes: dict[str, Shape], where
             raise TensorMismatchError(
                 f"{where} has no 'char_cnn' and the weights have no 'embedding': nothing says how tokens are read."
             )
-        bidirectional = bool(options.get("bidirectional", any(name.startswith("RNN_1/") for name in shapes)))
+        bidirectional = truth_from(options, "bidirectional", any(name.startswith("RNN_1/") for name in shapes))
         return BiLMConfig(
             char_cnn=char_cnn,
             n_words=n_words,
@@ -121,9 +121,9 @@ def config_from_options(options: dict[str, Any], shapes: dict[str, Shape], where
             n_layers=lstm.get("n_layers", 1),
             cell_clip=clip_from(lstm.get("cell_clip")),
             projection_clip=clip_from(lstm.get("proj_clip")),
-            skip_connections=bool(lstm.get("use_skip_connections", False)),
+            skip_connections=truth_from(lstm, "use_skip_connections"),
             bidirectional=bidirectional,
-            backward_only=bool(options.get("reverse")) and not bidirectional,
+            backward_only=truth_from(options, "reverse") and not bidirectional,
             dropout=options.get("dropout", 0.0),
         )
 
@@ -177,7 +177,23 @@ def config_errors(where: str) -> Iterator[None]:
 
 def filters_from(value: Any) -> tuple[tuple[int, int], ...]:
     """Convert the pairs ``(width, count)`` of a configuration."""
-    return tuple((int(width), int(count)) for width, count in value)
+    return tuple((whole_from(width), whole_from(count)) for width, count in value)
+
+
+def whole_from(value: Any) -> int:
+    """Convert a whole number, which a file may hold as 20.0; others are a ValueError instead of being cut."""
+    number = int(value)
+    if number != value:
+        raise ValueError(f"{value!r} is not a whole number")
+    return number
+
+
+def truth_from(table: Mapping[str, Any], name: str, default: bool = False) -> bool:
+    """Read ``true`` or ``false``. Others are a ConfigError, since the text ``"false"`` would count as true."""
+    value = table.get(name, default)
+    if value not in (None, False, True):
+        raise ConfigError(f"{name} is {value!r}. Expected true or false.")
+    return bool(value)
 
 
 def clip_from(value: Any) -> float | None:

@@ -198,8 +198,10 @@ def _path_of_file_url(url: str) -> Path:
     if parts.netloc not in ("", "localhost"):
         raise ConfigError(f"{url} names another machine, {parts.netloc}; a file URL is file:///path.")
     path = Path(urllib.request.url2pathname(parts.path))
-    if not path.exists():
-        raise ModelNotFoundError(f"There is no file {path} ({url}).")
+    try:
+        path.stat()  # unlike `exists`, it raises the same for what cannot be a name
+    except (OSError, ValueError):
+        raise ModelNotFoundError(f"There is no file {path} ({url}).") from None
     return path
 
 

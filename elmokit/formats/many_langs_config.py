@@ -11,6 +11,7 @@ from elmokit.config import read_json
 from elmokit.engine.config import BiLMConfig, CharCNNConfig, Shape, WordFeaturesConfig
 from elmokit.errors import ConfigError, FormatError, TensorMismatchError
 from elmokit.formats.bilm_tf import clip_from, config_errors, filters_from, n_rows
+from elmokit.storage.bounded import is_file
 
 FAMILY = "ELMoForManyLangs"
 WORD_TABLE = "token_embedder.word_emb_layer.embedding.weight"
@@ -48,7 +49,7 @@ def read_settings(folder: Path) -> ManyLangsSettings:
     windows = PureWindowsPath(named)  # splits at either kind of slash
     is_inside = not windows.anchor and ".." not in windows.parts
     candidates = [folder / named, folder / windows.name] if is_inside else [folder / windows.name]
-    path = next((path for path in candidates if _is_file(path)), None)
+    path = next((path for path in candidates if is_file(path)), None)
     content = stock_settings(windows.name) if path is None else read_json(path)
     where = f"the stock configuration, as {folder} holds no {windows.name!r}" if path is None else str(path)
     for table in ("encoder", "token_embedder"):
@@ -174,13 +175,6 @@ def _count(settings: Mapping[str, Any], name: str, where: str, least: int = 1, m
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ConfigError(f"{where}: {name} is {value!r}; it is a whole number from {least} to {most}.")
     return value
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # an invalid file name
-        return False
 
 
 def _check_number(shapes: Mapping[str, Shape], pattern: str, given: int, name: str) -> None:

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.engine.config import Shape
+from elmokit.storage.tensor_file import MAX_DIMENSIONS
 
 Array = NDArray[Any]
 
@@ -292,7 +293,7 @@ def _rebuild_tensor(
 ) -> StoredTensor:
     """Note a tensor, after checking that it is within its storage."""
     # `others` are requires_grad, hooks, and marks of a tensor that shows its storage negated or conjugated.
-    if not isinstance(storage, Storage) or len(shape) != len(strides) or any(others[2:]):
+    if not isinstance(storage, Storage) or not len(shape) == len(strides) <= MAX_DIMENSIONS or any(others[2:]):
         raise ValueError("its pickle describes a tensor that is not plain")
     (offset,) = _sizes([offset])
     tensor = StoredTensor(storage, offset, _sizes(shape), _sizes(strides))

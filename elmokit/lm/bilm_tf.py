@@ -115,10 +115,11 @@ def _summed_nats(
     """Sum the nats of each direction; return the sums and the number of steps."""
     softmax, vocabulary = softmax_and_vocabulary(model)
     config, network = model.config, model.network
-    state = State.zero(config, n_rows)
+    state: State | None = None  # of all rows: not before there are sentences for them
     total, n_steps = np.zeros(config.n_directions), 0
     for window in _windows(sentences, n_rows):
         n_steps += len(window)
+        state = State.zero(config, n_rows) if state is None else state
         word_index: dict[str, int] = {}
         # (directions, input and target, rows, steps): the backward direction reads each sentence from its end
         pairs = [[[step[row][direction] for step in window] for row in range(n_rows)] for direction in range(2)]
@@ -152,12 +153,12 @@ Step = list[tuple[Pair, Pair]]  # for each row: forward, backward
 
 def _windows(sentences: Iterator[Sequence[str]], n_rows: int) -> Iterator[list[Step]]:
     """Yield all steps up to the first that some row cannot fill, ``STEPS_AT_ONCE`` at a time."""
-    rows: list[tuple[list[str], int]] = [([], 1)] * n_rows  # tokens with boundaries, and how many have been predicted
+    rows: list[tuple[list[str], int]] = []  # tokens with boundaries, and how many have been predicted
     window: list[Step] = []
     while True:
         step: Step = []
         for row in range(n_rows):
-            tokens, n_done = rows[row]
+            tokens, n_done = rows[row] if row < len(rows) else ([], 1)
             if n_done >= len(tokens):
                 sentence = next(sentences, None)
                 if sentence is None:
@@ -166,7 +167,7 @@ def _windows(sentences: Iterator[Sequence[str]], n_rows: int) -> Iterator[list[S
                     return
                 tokens, n_done = [BEGIN_SENTENCE, *sentence, END_SENTENCE], 1
             step.append(((tokens[n_done - 1], tokens[n_done]), (tokens[-n_done], tokens[-n_done - 1])))
-            rows[row] = tokens, n_done + 1
+            rows[row : row + 1] = [(tokens, n_done + 1)]
         window.append(step)
         if len(window) == STEPS_AT_ONCE:
             yield window

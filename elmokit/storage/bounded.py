@@ -10,6 +10,14 @@ MAX_RECORD_BYTES = 1 << 28
 _CHUNK_BYTES = 1 << 20
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is a file; none for what cannot be a name, such as one of 5,000 letters from a strange config."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def read_bounded(path: str | Path, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
     """Read a whole file; one that is larger than ``max_bytes`` is a ValueError."""
     with Path(path).open("rb") as file:

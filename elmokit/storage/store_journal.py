@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
@@ -57,7 +58,7 @@ class StoreContents(_Journal):
             # An empty file cannot be mapped, hence the case above. With an explicit shape only the committed prefix is
             # mapped, so a reader never sees what a writer is appending.
             return np.memmap(self.folder / name, dtype=dtype, mode="r", shape=shape)
-        except (OSError, ValueError):
+        except (OSError, ValueError, OverflowError):
             raise OutputError(
                 f"{self.folder / name} is missing or cut short. Delete the directory {self.folder} and create it again."
             ) from None
@@ -94,7 +95,7 @@ class StoreContents(_Journal):
                 content = read_bounded(self.folder / name)
             else:
                 with (self.folder / name).open("rb") as file:
-                    content = file.read(size)
+                    content = file.read(min(size, os.fstat(file.fileno()).st_size))
         except FileNotFoundError:
             content = b""  # as if cut short; what was never written has the checksum of nothing
         except (OSError, ValueError) as error:

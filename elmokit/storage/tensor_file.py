@@ -36,6 +36,7 @@ Shape = tuple[int, ...]
 
 # In the order in which tensors are written, as the safetensors package does: the widest numbers first, so that all of
 # them are aligned. NumPy holds bfloat16 numbers as the upper halves of float32 numbers, in uint16.
+MAX_DIMENSIONS = 64  # as in NumPy
 DTYPES = {
     name: np.dtype(dtype)
     for name, dtype in (
@@ -125,7 +126,9 @@ def _read_header(file: BufferedReader) -> tuple[int, dict[str, _Entry]]:
 def _entry(name: str, values: Any) -> _Entry:
     with suppress(TypeError, KeyError, AttributeError):
         dtype, shape, (start, stop) = values["dtype"], tuple(values["shape"]), values["data_offsets"]
-        if not all(type(number) is int and number >= 0 for number in (*shape, start, stop)):
+        if len(shape) > MAX_DIMENSIONS:
+            raise ValueError(f"{name} has {len(shape):,} dimensions")
+        if not all(type(number) is int and 0 <= number < 1 << 63 for number in (*shape, start, stop)):
             raise ValueError(f"{name} has the shape {shape} at {start}")
         if dtype not in DTYPES:
             raise ValueError(f"{name} holds numbers of the type {dtype}, which elmokit does not read")

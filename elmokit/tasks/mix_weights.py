@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from elmokit.config import read_json
+import msgspec
+
+from elmokit.config import MAX_LAYERS, read_json
 from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.tasks.run_folder import RESULTS
 from elmokit.training.run import damage_errors
@@ -54,12 +56,15 @@ def _weights_of(run: Path) -> list[MixWeights]:
 
 
 def _mean_weights(run: str, task: str, position: str, mixes: Sequence[dict[str, Any]]) -> MixWeights:
+    layers = msgspec.convert(mixes[0]["layers"], tuple[int, ...])
     columns = list(zip(*(mix["weights"] for mix in mixes), strict=True))
+    if len(columns) != len(layers) or not all(0 <= layer <= MAX_LAYERS for layer in layers):
+        raise ValueError(f"it has {len(columns)} weights for the layers {layers}")
     return MixWeights(
         run,
-        task,
+        str(task),
         position,
-        tuple(mixes[0]["layers"]),
+        layers,
         tuple(statistics.fmean(column) for column in columns),
         tuple(statistics.stdev(column) if len(column) > 1 else 0.0 for column in columns),
         statistics.fmean(mix["gamma"] for mix in mixes),

@@ -9,10 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elmokit.errors import ConfigError, FormatError
 from elmokit.storage.progress import ProgressCallback
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch, map_batch, move_to
 from elmokit.tasks.task import AnyTask, Labels, TaskModel
 from elmokit.text.batching import plan_batches, restore_order
+
+SMALL_MODEL = 1_000_000  # parameters: is built before its weights are looked at, for an error that names the tensors
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,21 @@ class TaskSetup:
         """Build a new model on the CPU, with initial values for word tables that have pretrained vectors."""
         tables = self.task.word_configs(self.config)
         layer = InputLayer(self.inputs, tables, self.config.chars, self.config.elmo, initial_vectors)
+        if not layer.output_dim:
+            raise ConfigError("Nothing is read at the input: there are no words, no chars and no elmo.input.")
         model: TaskModel[Any, Any] = self.task.build(self.config, layer, self.labels)
         return model
+
+    def build_for(self, n_numbers: int, where: str) -> TaskModel[Any, Any]:
+        """Build the model of a file of ``n_numbers`` weights, unless its config describes a much larger one."""
+        with torch.device("meta"):  # sizes without memory
+            n_parameters = sum(parameter.numel() for parameter in self.build().parameters())
+        if n_parameters > max(2 * n_numbers, SMALL_MODEL):
+            raise FormatError(
+                f"{where} has {n_numbers:,} numbers, and its config describes a model of {n_parameters:,}. It is "
+                "damaged, or the config is that of another model."
+            )
+        return self.build()
 
     def batch(self, examples: Sequence[Any], model: TaskModel[Any, Any]) -> Any:
         """Turn examples into a batch on the device, with the layers of the biLM if there is one inside the model."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elmokit.config import check_at_least, check_fraction
+from elmokit.config import MAX_SEED, check_at_least, check_fraction
 from elmokit.embedding.elmo import Elmo
 from elmokit.engine.layer_alignment import LayerAlignment
 from elmokit.errors import ConfigError, TextError
@@ -135,6 +135,7 @@ def align(
     """
     check_at_least("min_count", min_count, 1)
     check_fraction("test_ratio", test_ratio)
+    check_at_least("seed", seed, 0, MAX_SEED)
     pairs = read_dictionary(dictionary) if isinstance(dictionary, str | Path) else _given_pairs(dictionary)
     files = [find_text_files(texts) for texts in (source_texts, target_texts)]
     models = [as_model(one) for one in (source, target)]

@@ -61,9 +61,10 @@ def settings_from_options(options: Mapping[str, Any], where: str, n_gpus: int = 
     model = _model(options, where)
     with bilm_tf.config_errors(where):
         # Each GPU of bilm-tf reads `batch_size` rows, and their gradients are averaged, as in one batch of all rows.
-        batch_size = int(options["batch_size"]) * n_gpus
-        predictions_per_step = batch_size * int(options["unroll_steps"])
-        samples = bool(options.get("sample_softmax", True))
+        batch_size = bilm_tf.whole_from(options["batch_size"]) * n_gpus
+        window_length = bilm_tf.whole_from(options["unroll_steps"])
+        predictions_per_step = batch_size * window_length
+        samples = bilm_tf.truth_from(options, "sample_softmax", True)
         if samples and "n_negative_samples_batch" not in options:
             raise ConfigError(
                 "n_negative_samples_batch is missing. Give it, or set sample_softmax to false for the full softmax."
@@ -71,26 +72,27 @@ def settings_from_options(options: Mapping[str, Any], where: str, n_gpus: int = 
         table: Table = {
             "recipe": RECIPE,
             "model": to_dict(model),
-            "softmax": {"kind": "tied" if options.get("share_embedding_softmax") else "full"},
-            "data": {"max_words": int(options["n_tokens_vocab"])},
+            "softmax": {"kind": "tied" if bilm_tf.truth_from(options, "share_embedding_softmax") else "full"},
+            "data": {"max_words": bilm_tf.whole_from(options["n_tokens_vocab"])},
             "input": "words" if model.char_cnn is None else "characters",
             "batch_size": batch_size,
-            "window_length": int(options["unroll_steps"]),
-            "n_samples": int(options["n_negative_samples_batch"]) if samples else 0,
+            "window_length": window_length,
+            "n_samples": bilm_tf.whole_from(options["n_negative_samples_batch"]) if samples else 0,
             "max_grad_norm": float(options["all_clip_norm_val"]),
             "learning_rate": float(options.get("learning_rate", LEARNING_RATE)),
         }
         if options.get("n_train_tokens") is None:
             return table | {"epochs": float(options["n_epochs"])}
         # bilm-tf counts whole batches in each epoch, and predictions as if they were tokens.
-        n_batches = int(options["n_train_tokens"]) // predictions_per_step if predictions_per_step > 0 else 0
+        n_tokens = bilm_tf.whole_from(options["n_train_tokens"])
+        n_batches = n_tokens // predictions_per_step if predictions_per_step > 0 else 0
         if n_batches < 1:
             raise ConfigError(
-                f"n_train_tokens is {options['n_train_tokens']}, less than one batch of {batch_size} x "
+                f"n_train_tokens is {n_tokens}, less than one batch of {batch_size} x "
                 f"{options['unroll_steps']}, with which bilm-tf never ends. Give the number of tokens of the text, or "
                 "leave n_train_tokens out to count them."
             )
-        return table | {"tokens": int(options["n_epochs"]) * n_batches * predictions_per_step}
+        return table | {"tokens": bilm_tf.whole_from(options["n_epochs"]) * n_batches * predictions_per_step}
 
 
 def options_from_settings(config: TrainingConfig, n_words: int, n_predictions: int | None = None) -> dict[str, Any]:

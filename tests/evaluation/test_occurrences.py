@@ -221,6 +221,7 @@ def test_invalid_queries_are_refused(index: OccurrenceIndex, tmp_path: Path) -> 
         ({"dim": 0}, "", b"", "layers of 0 numbers"),
         ({"dim": "8"}, "", b"", "layers of '8' numbers"),
         ({"n_layers": None}, "", b"", "None layers"),
+        ({"n_layers": 10**18}, "", b"", "1000000000000000000 layers"),
         ({"dim": 5}, "", b"", "do not match"),
         ({}, "tokens.i32", np.full(3, 2**31 - 1, "<i4").tobytes(), "words without a vector"),
         ({}, "tokens.i32", np.full(3, -1, "<i4").tobytes(), "words without a vector"),

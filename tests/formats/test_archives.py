@@ -303,7 +303,7 @@ def test_a_duplicate_name_is_refused(tmp_path: Path, files: Files) -> None:
 
 def test_several_models_in_one_archive_are_named(tmp_path: Path, files: Files) -> None:
     twice = {f"{place}/{name}": content for place in ("a", "b") for name, content in files.items()}
-    with pytest.raises(FormatError, match="several models, in a, b"):
+    with pytest.raises(FormatError, match="2 models, in a, b"):
         open_model(zipped(tmp_path / "two.zip", twice))
 
 

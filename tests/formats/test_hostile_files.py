@@ -156,6 +156,8 @@ def test_truncated_weights_are_one_clear_error(folder: Path, share: float) -> No
         pytest.param("cell_clip", 10**400, "wrong type", id="a clip beyond float"),
         ("max_characters_per_token", float("nan"), "whole number"),
         ("dim", "64", "whole number|wrong type"),
+        ("use_skip_connections", "false", "use_skip_connections is 'false'. Expected true or false"),
+        ("filters", [[1.5, 4]], "1.5 is not a whole number"),
         ("n_layers", None, "n_layers is None; it must be a whole number"),
         ("projection_dim", None, "projection_dim is None; it must be a whole number"),
     ],

@@ -59,6 +59,11 @@ def test_tails_are_lost_as_in_bilm_tf(model: PretrainedBiLM, n_rows: int, n_coun
     assert (result.n_predictions, result.n_lost) == (n_counted, 15 - n_counted)
 
 
+def test_a_batch_that_the_text_cannot_fill_takes_no_memory(model: PretrainedBiLM) -> None:
+    with pytest.raises(TextError, match=r"2 sentences do not fill a batch of 1000000000000"):
+        bilm_tf_perplexity(model, [["the"], ["the"]], 10**12)
+
+
 def plain_rows(text: Sequence[Sequence[str]], n_rows: int, backward: bool) -> list[list[tuple[str, str]]]:
     """Step by step as the original's batches are described: inputs and targets of each row."""
     boundaries = ("</S>", "<S>") if backward else ("<S>", "</S>")

@@ -446,6 +446,13 @@ def test_a_penalty_on_more_than_the_mix_weights_is_reported_and_not_imported(tmp
     assert "model.regularizer" in unsupported(tmp_path, content)
 
 
+@pytest.mark.parametrize("pattern", ["^(([a-z._])+)+!", "(a|a)+!", ".*.*.*.*.*!", "scalar_mix" + "s?" * 100])
+def test_a_pattern_that_could_take_forever_is_reported_and_not_searched_for(tmp_path: Path, pattern: str) -> None:
+    content = PUBLISHED["ner"]()
+    content["model"]["regularizer"] = [[pattern, {"type": "l2", "alpha": 0.5}]]
+    assert "model.regularizer" in unsupported(tmp_path, content)
+
+
 def test_files_next_to_each_other_are_one_model(tmp_path: Path) -> None:
     content = PUBLISHED["nli"]()
     given = content["model"]["text_field_embedder"]["token_embedders"]["elmo"]
@@ -481,6 +488,7 @@ TAGGER = {"type": "crf_tagger", "encoder": {"type": "lstm", "hidden_size": 3, "b
         ({"model": {**TAGGER, "regularizer": 3}}, r"model\.regularizer: expected a list of pairs"),
         ({"model": {**TAGGER, "regularizer": [3]}}, r"model\.regularizer: expected a pair"),
         ({"model": {**TAGGER, "regularizer": [["(", "l2"]]}}, "not a regular expression"),
+        ({"model": {**TAGGER, "regularizer": [["a{99999999999}", "l2"]]}}, "not a regular expression"),
         (
             {"model": {**TAGGER, "regularizer": [["scalar_parameters", {"type": "l2", "alpha": "a"}]]}},
             r"model\.regularizer\.alpha: expected a number",

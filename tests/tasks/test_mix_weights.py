@@ -78,6 +78,12 @@ def test_there_must_be_something_to_draw(tmp_path: Path) -> None:
         plot_ratios([SweepRow("a", "a", 1.0, True, (), {})], "f1", tmp_path / "figure")
 
 
+@pytest.mark.parametrize("layers", [(0, 1), (0, 1, 10**9), (-1, 0, 1), ("a", 0, 1)])
+def test_weights_that_do_not_fit_their_layers_are_damage(tmp_path: Path, layers: tuple[Any, ...]) -> None:
+    with pytest.raises(FormatError, match="is damaged"):
+        weights_of_runs([run(tmp_path, "my-run", {"input": mix(0.1, 0.7, 0.2, layers=layers)})])
+
+
 def test_the_shell_tells_the_weights_and_draws_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     path = run(tmp_path, "my-run", {"input": mix(0.1, 0.7, 0.2)}, {"input": mix(0.1, 0.7, 0.2)})

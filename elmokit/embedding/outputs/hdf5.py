@@ -35,7 +35,7 @@ from elmokit.embedding.outputs.output_format import ABOUT, OutputFormat
 from elmokit.embedding.outputs.writer import DATA_START, ResumableWriter
 from elmokit.embedding.reading import SentenceCounts
 from elmokit.errors import FormatError, TextError
-from elmokit.storage.hdf5 import HDF5_SUFFIXES, damage_as_format_error, open_hdf5
+from elmokit.storage.hdf5 import HDF5_ERRORS, HDF5_SUFFIXES, damage_as_format_error, open_hdf5
 
 if TYPE_CHECKING:
     import h5py
@@ -197,8 +197,11 @@ def read_sentence_map(file: h5py.File | str | Path) -> dict[str, int]:
             return read_sentence_map(opened)
     for name in MAPS:
         if name in file:
-            content = json.loads(file[name].asstr()[0])
-            return {sentence: int(index) for sentence, index in content.items()}
+            try:
+                content = json.loads(file[name].asstr()[0])
+                return {sentence: int(index) for sentence, index in content.items()}
+            except (*HDF5_ERRORS, AttributeError, IndexError, RecursionError) as error:
+                raise FormatError(f"The sentence map {name} of {file.filename} is damaged ({error}).") from None
     raise FormatError(
         f"{Path(file.filename).name} has no sentence map ({MAPS[0]}): it was written with --forget-sentences or "
         "--use-sentence-keys."

@@ -29,6 +29,8 @@ from elmokit.embedding.outputs.rows import RowGroup, read_row_groups
 from elmokit.embedding.outputs.writer import ResumableWriter
 from elmokit.embedding.reading import SentenceCounts
 
+MAX_ABOUT_BYTES = 1 << 20
+
 
 class NumPyFormat(OutputFormat):
     """NumPy archives."""
@@ -71,10 +73,12 @@ class NumPyFormat(OutputFormat):
     def read_about(self, path: Path) -> bytes:
         """Read the array of bytes."""
         try:
-            with path.open("rb") as file, np.load(file) as archive:  # given a path, NumPy leaves damaged files open
-                content: bytes = archive[ABOUT].tobytes()
-                return content
-        except (zipfile.BadZipFile, zlib.error, EOFError) as error:  # what zipfile and NumPy raise for damaged files
+            with zipfile.ZipFile(path) as archive, archive.open(f"{ABOUT}.npy") as file:
+                # NumPy's own reader would allocate what the header declares.
+                npy.read_magic(file)
+                npy.read_array_header_1_0(file)
+                return file.read(MAX_ABOUT_BYTES)
+        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # what zipfile raises for damage
             raise ValueError(error) from None
 
 

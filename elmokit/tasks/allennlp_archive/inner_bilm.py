@@ -21,6 +21,7 @@ from elmokit.formats.allennlp import encoder_to_allennlp, from_allennlp, lstm_to
 from elmokit.formats.bilm_tf import config_from_options, read_options
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
+from elmokit.storage.bounded import is_file
 
 ENCODER, LSTM = "_token_embedder.", "_elmo_lstm."
 PUBLISHED = ("small", "medium", "original", "original-5.5b")
@@ -102,6 +103,6 @@ def assumed_options(config: BiLMConfig, elmo: Mapping[str, Any]) -> str:
 def options_named_by(elmo: Mapping[str, Any]) -> dict[str, Any] | None:
     """Read the options file that a config names, if it is a file of this machine."""
     name = elmo.get("options_file")
-    if not isinstance(name, str) or "://" in name or not Path(name).is_file():
+    if not isinstance(name, str) or "://" in name or not is_file(Path(name)):
         return None
     return read_options(name)

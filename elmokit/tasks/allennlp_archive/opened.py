@@ -112,7 +112,7 @@ def open_task_archive(
     if bilm_config is not None:
         inputs = inputs.with_elmo(ElmoShape(bilm_config.n_layers + 1, bilm_config.output_dim))
     setup = TaskSetup(task, config, inputs, _labels(task.name, archive), torch.device("cpu"))
-    model = setup.build()
+    model = setup.build_for(sum(tensor.numel() for tensor in tensors.values()), str(archive.source))
     _check_constraints(model, tensors)
     # AllenNLP's tensors of the ELMo go to a module under their names, so that one check covers the whole file.
     parts: dict[str, tuple[nn.Module, list[TensorRow]]] = {"model": (model, ROWS[task.name](model, embeddings))}

@@ -60,7 +60,7 @@ class ConfigTable:
             )
         if isinstance(value, str) and kind in (int, float, bool):
             value = _from_string(value)
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        if kind is float and isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < 1024:
             value = float(value)
         if kind is int and isinstance(value, float) and value.is_integer():
             value = int(value)  # Jsonnet has a single type of numbers

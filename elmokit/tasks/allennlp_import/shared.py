@@ -22,6 +22,7 @@ BILM_WEIGHTS = (
     "text_field_embedder.token_embedder_elmo._elmo._elmo_lstm._elmo_lstm.forward_layer_0.input_linearity.weight",
 )
 TASK_WEIGHTS = ("text_field_embedder.token_embedder_tokens.weight", "encoder._module.weight_ih_l0")
+LONGEST_PATTERN, MOST_QUANTIFIERS = 200, 4  # of the regular expressions in a config that are searched for
 EXCLUDED_BELOW = -1e4  # a raw mix weight this low gives its layer the weight 0
 CHAR_LAYERS = ("cnn", "lstm", "gru")
 EMBEDDERS = ("embedding", "character_encoding", "elmo_token_embedder")
@@ -228,10 +229,20 @@ def _patterns(entries: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def _matches(pattern: str, name: str, path: str = "model.regularizer") -> bool:
+    if not _is_fast(pattern):
+        return False  # so it is reported, as one that matches other weights is
     try:
         return re.search(pattern, name) is not None
-    except re.error as error:
+    except (re.error, OverflowError) as error:
         raise ConfigError(f"{path}: {pattern!r} is not a regular expression ({error}).") from None
+
+
+def _is_fast(pattern: str) -> bool:
+    """Whether a search cannot take exponential time: ``(a+)+b`` does, and many ``.*`` in a row are hardly better."""
+    quantifiers = re.findall(r"(?<!\()[*+?{]", pattern)
+    if re.search(r"\)[*+?{]", pattern):
+        return len(pattern) <= LONGEST_PATTERN and len(quantifiers) == 1 and "|" not in pattern
+    return len(pattern) <= LONGEST_PATTERN and len(quantifiers) <= MOST_QUANTIFIERS
 
 
 def convert_data(top: ConfigTable) -> Tables:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import zipfile
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import pairwise
@@ -123,6 +124,15 @@ def test_an_archive_of_a_list_in_100_000_others_is_refused(tmp_path: Path) -> No
     np.savez(tmp_path / "deep.npz", elmokit=np.frombuffer(b"[" * 100_000, np.uint8))
     with pytest.raises(FormatError, match="does not say what computed its vectors"):
         read_about(tmp_path / "deep.npz")
+
+
+@pytest.mark.parametrize("header", ["{'descr': '|u1', 'fortran_order': False, 'shape': (10000000000000,), }", ""])
+def test_an_archive_that_declares_terabytes_or_nothing_is_refused(tmp_path: Path, header: str) -> None:
+    with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive:
+        length = len(header).to_bytes(2, "little")
+        archive.writestr("elmokit.npy", b"\x93NUMPY\x01\x00" + length + header.encode() if header else b"")
+    with pytest.raises(FormatError, match="does not say what computed its vectors"):
+        read_about(tmp_path / "huge.npz")
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
