@@ -14,6 +14,7 @@ import click
 from elmokit.cli.command import group_of
 from elmokit.cli.running import PROGRAM, VERSION_MESSAGE, CommandInterrupted
 from elmokit.errors import INTERRUPTED, ElmoError, is_out_of_memory, needs_torch
+from elmokit.storage.bounded import LARGEST_LINE_LIMIT
 from elmokit.version import __version__
 
 MAX_SHOWN = 4000
@@ -73,7 +74,7 @@ COMMANDS = {
 """By purpose: where each command is (a function, or the module of a group), and its line in ``elmokit --help``."""
 
 
-def set_limits(*, max_line_bytes: Annotated[int | None, click.IntRange(min=1)] = None) -> None:
+def set_limits(*, max_line_bytes: Annotated[int | None, click.IntRange(1, LARGEST_LINE_LIMIT)] = None) -> None:
     """Compute ELMo embeddings, train ELMo models, and use them in tasks.
 
     Text is read in UTF-8, one sentence per line, with spaces between tokens: "It rained , so we left ." For other text,

@@ -34,7 +34,7 @@ from elmokit.formats.bilm_tf import TRANSPOSED, WITHOUT_ZERO_ROW, config_errors
 from elmokit.formats.format import Format
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.tensor_rows import Array, Layout, TensorRow, raised_forget, read_through
-from elmokit.formats.tf_bundle import proto_fields
+from elmokit.formats.tf_bundle import MAX_DIMENSIONS, proto_fields
 from elmokit.text.vocabulary import row_vocabulary
 
 TABLE = "embedding_para"
@@ -186,6 +186,8 @@ def _shape(path: Path) -> tuple[Shape, int]:
             shape.append(value)
     if dtype != _FLOAT32:
         raise FormatError(f"{path} holds numbers of type {dtype}; only float32 ({_FLOAT32}) can be read.")
+    if len(shape) > MAX_DIMENSIONS:
+        raise FormatError(f"{path} is said to have {len(shape)} dimensions. Download or copy it again.")
     start = 20 + size
     expected = 4
     for dimension in shape:

@@ -44,7 +44,7 @@ _TRAILER_SIZE = 5  # compression byte and CRC
 _MAX_INDEX_SIZE = 16 << 20
 _MAX_ENTRIES = 50_000
 _MAX_KEY_SIZE = 1024
-_MAX_DIMENSIONS = 32
+MAX_DIMENSIONS = 32
 
 DTYPES: dict[int, np.dtype[np.generic]] = {
     number: np.dtype(name)
@@ -318,6 +318,6 @@ def _shape(data: bytes, where: str) -> Shape:
             if not isinstance(size, int) or size >= 1 << 63:
                 raise FormatError(f"{where} has a dimension that is no size. Download or copy the file again.")
             sizes.append(size)
-    if len(sizes) > _MAX_DIMENSIONS:
+    if len(sizes) > MAX_DIMENSIONS:
         raise FormatError(f"{where} is said to have {len(sizes)} dimensions.")
     return tuple(sizes)

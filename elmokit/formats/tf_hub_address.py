@@ -26,6 +26,7 @@ from urllib.parse import parse_qsl, urlencode
 from elmokit.formats import tf_hub
 from elmokit.formats.archives import is_archive
 from elmokit.formats.fetch import split_url
+from elmokit.storage.bounded import whole_number
 
 LATEST = 3
 """The version that an address without a version means. Google published versions 1 to 3."""
@@ -63,7 +64,7 @@ def elmo_version(url: str) -> int | None:
     address = _with_format(url, None)
     for pattern in _ELMO:
         if match := pattern.match(address):
-            return int(match[1] or LATEST)
+            return LATEST if match[1] is None else whole_number(match[1])
     return None
 
 

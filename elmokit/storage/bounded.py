@@ -1,4 +1,4 @@
-"""Read a whole file, but not without limit: a link to ``/dev/zero`` would fill all memory."""
+"""Read a whole file or number, but not without limit: a link to ``/dev/zero`` would fill all memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 
 MAX_RECORD_BYTES = 1 << 28
 """The limit on a file that elmokit writes itself and that grows with a run, such as a journal."""
+LARGEST_LINE_LIMIT = 1 << 40
+"""The largest limit on the length of a line that can be chosen."""
 _CHUNK_BYTES = 1 << 20
+_MAX_DIGITS = 18  # such numbers fit into 64 bits
 
 
 def is_file(path: Path) -> bool:
@@ -32,3 +35,9 @@ def read_bounded(path: str | Path, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
     if n_bytes > max_bytes:
         raise ValueError(f"it is larger than {max_bytes:,} bytes")
     return b"".join(filter(None, chunks))  # does not copy a single chunk
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that a text of decimal digits is; None for any other text, or more than 18 digits."""
+    # Python refuses to read or print numbers of more than 4,300 digits. ``isdigit`` accepts "²", which is no number.
+    return int(text) if text.isdecimal() and len(text) <= _MAX_DIGITS else None

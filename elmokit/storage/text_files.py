@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from elmokit.errors import ConfigError, ElmoError, MissingExtraError, OutputError, TextError
+from elmokit.storage.bounded import LARGEST_LINE_LIMIT, whole_number
 from elmokit.storage.segmentation import SegmentationCheck
 
 TextPaths = str | Path | Iterable[str | Path]
@@ -369,9 +370,13 @@ def bounded_lines(file: IO[bytes], path: str | Path, first: int = 1) -> Iterator
 def max_line_bytes() -> int:
     """Return the limit on the length of a line: ``ELMOKIT_MAX_LINE_BYTES`` if set, else ``MAX_LINE_BYTES``."""
     chosen = os.environ.get(MAX_LINE_VARIABLE) or str(MAX_LINE_BYTES)
-    if not chosen.isdecimal() or not int(chosen):
-        raise ConfigError(f"{MAX_LINE_VARIABLE} is {chosen!r}; it must be a whole number of bytes above 0.")
-    return int(chosen)
+    n_bytes = whole_number(chosen)
+    if n_bytes is None or not 0 < n_bytes <= LARGEST_LINE_LIMIT:
+        raise ConfigError(
+            f"{MAX_LINE_VARIABLE} is {chosen[:60]!r}; it must be a whole number of bytes above 0 and at most "
+            f"{LARGEST_LINE_LIMIT:,}."
+        )
+    return n_bytes
 
 
 def _position(raw: IO[bytes] | None, n_bytes: int) -> int:

@@ -35,7 +35,7 @@ from elmokit.embedding.elmo import Elmo, Start
 from elmokit.embedding.fingerprint import fingerprint
 from elmokit.errors import TrainingError
 from elmokit.storage.atomic import atomic_write
-from elmokit.storage.bounded import MAX_RECORD_BYTES
+from elmokit.storage.bounded import MAX_RECORD_BYTES, whole_number
 from elmokit.storage.checksums import json_crc32, size_and_crc32
 from elmokit.storage.text_files import check_names, open_binary, path_list
 from elmokit.tasks.config import ElmoConfig, Paths, expand_paths
@@ -66,7 +66,7 @@ def elmo_start(config: ElmoConfig) -> Start:
 def finished_seeds(run: Path) -> list[int]:
     """List the seeds whose training is complete."""
     names = (path.parent.name.removeprefix("seed-") for path in run.glob("seed-*/result.json"))
-    return sorted(int(name) for name in names if name.isdigit())
+    return sorted(seed for seed in map(whole_number, names) if seed is not None)
 
 
 def mean_and_deviation(scores: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:

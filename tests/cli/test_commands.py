@@ -319,6 +319,9 @@ BAD_CALLS = {
         *("embed", "text.txt", "out.hdf5", "--model", "model"),
         *("--forget-sentences", "--include-sentence-indices"),
     ],
+    "Invalid value for '--max-line-bytes': 99999999999999999999 is not in the range": [
+        *("--max-line-bytes", "99999999999999999999", "vocab", "text.txt", "vocab.txt")
+    ],
     "Invalid value for '--layers': 'x' is not a list": [
         "embed",
         "text.txt",

@@ -97,6 +97,7 @@ def test_forged_sizes_are_refused_before_anything_is_allocated(tmp_path: Path) -
         (lambda data: b"\x01" + data[1:], "not a variable of PaddlePaddle"),
         (lambda data: data[:16] + struct.pack("<i", 1 << 30) + data[20:], "not a variable of PaddlePaddle"),
         (lambda data: data[:20] + b"\x08\x06" + data[22:], "only float32"),
+        (lambda data: data[:16] + struct.pack("<i", 682) + b"\x08\x05" + b"\x10\x00" * 340, "have 340 dimensions"),
     ],
 )
 def test_a_damaged_variable_is_reported(damage, message: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -73,6 +73,7 @@ def elmo_urls(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> C
 @pytest.mark.parametrize("url", SPELLINGS)
 def test_every_spelling_of_the_address_is_recognized(url: str) -> None:
     assert (elmo_version(url), is_hub_address(url)) == (2, True)
+    assert elmo_version(url.replace("2", "1" * 5000)) is None
     assert [elmo_version(url.replace("2", number)) for number in "13"] == [1, 3]
 
 

@@ -1,4 +1,4 @@
-"""Files without an end are refused wherever a file is read as a whole."""
+"""Files without an end are refused wherever a file is read as a whole, and numbers of many digits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from elmokit.errors import ElmoError
 from elmokit.formats.tf_bundle import TensorBundle, is_index
-from elmokit.storage.bounded import read_bounded
+from elmokit.storage.bounded import read_bounded, whole_number
 from elmokit.storage.part_results import PartResults
 from elmokit.storage.store_journal import read_journal
 from elmokit.tasks.run_folder import read_vocabulary
@@ -70,3 +70,12 @@ def test_a_file_of_exactly_the_limit_is_read(tmp_path: Path) -> None:
     assert read_bounded(tmp_path / "file", 3) == b"abc"
     with pytest.raises(ValueError, match="larger than 2 bytes"):
         read_bounded(tmp_path / "file", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("0", 0), ("007", 7), ("9" * 18, 10**18 - 1), ("1" * 19, None), ("1" * 5000, None), ("²", None), ("-1", None)],
+    ids=range(7),
+)
+def test_a_whole_number_has_at_most_18_digits(text: str, number: int | None) -> None:
+    assert whole_number(text) == number

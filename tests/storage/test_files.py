@@ -179,7 +179,7 @@ def test_a_line_that_would_fill_the_memory_is_refused(
     path = tmp_path / "three.txt"
     path.write_text("abc\nabc")
     assert list(read_lines(path)) == ["abc", "abc"]
-    for value in ("0", "-1", "many"):
+    for value in ("0", "-1", "many", "1" * 20, "1" * 5000):
         monkeypatch.setenv("ELMOKIT_MAX_LINE_BYTES", value)
         with pytest.raises(ConfigError, match="whole number of bytes"):
             list(read_lines(path))

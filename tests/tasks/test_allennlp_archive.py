@@ -365,6 +365,13 @@ def test_an_archive_with_a_path_outside_is_refused(name: str, tmp_path: Path) ->
         open_run(tmp_path / "model.tar.gz")
 
 
+def test_labels_that_are_no_numbers_of_classes_are_refused(tmp_path: Path) -> None:
+    folder = unpack("sst", tmp_path / "sst")
+    (folder / "vocabulary" / "labels.txt").write_text("0\n²\n", encoding="utf-8")
+    with pytest.raises(FormatError, match="its labels are 0, ², not those of"):
+        open_task_archive(folder)
+
+
 @pytest.mark.parametrize(
     ("file", "content", "error"),
     [

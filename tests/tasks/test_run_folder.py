@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from elmokit.errors import FormatError
-from elmokit.tasks.run_folder import mean_and_deviation, read_facts, read_result
+from elmokit.tasks.run_folder import finished_seeds, mean_and_deviation, read_facts, read_result
 
 
 def test_seeds_are_summarized_by_the_scores_they_share() -> None:
@@ -34,3 +34,10 @@ def test_a_damaged_result_is_one_clear_error(tmp_path: Path, content: str) -> No
     (tmp_path / "result.json").write_text(content)
     with pytest.raises(FormatError, match=r"result\.json is damaged"):
         read_result(tmp_path)
+
+
+def test_a_directory_whose_name_is_no_seed_is_skipped(tmp_path: Path) -> None:
+    for name in ("seed-10", "seed-2", "seed-²", "seed-old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result.json").touch()
+    assert finished_seeds(tmp_path) == [2, 10]

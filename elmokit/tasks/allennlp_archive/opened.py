@@ -17,6 +17,7 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.tensor_rows import TensorRow, read_through, same_rows
 from elmokit.network.from_arrays import load_arrays
+from elmokit.storage.bounded import whole_number
 from elmokit.tasks.allennlp_archive.files import UNKNOWN, TaskArchive, known_entries, read_archive
 from elmokit.tasks.allennlp_archive.inner_bilm import (
     CACHE,
@@ -320,9 +321,11 @@ def _labels(task: str, archive: TaskArchive) -> Labels:
         return {"tags": labels, "predicates": []}
     granularity = _table(archive.config, "dataset_reader").get("granularity", "5-class")
     names = list(dict.fromkeys(one for one in CLASSES[int(granularity[0])] if one is not None))
-    if not all(label.isdigit() and int(label) < len(names) for label in labels):
+    numbers = map(whole_number, labels)
+    classes = [names[number] for number in numbers if number is not None and number < len(names)]
+    if len(classes) < len(labels):
         raise FormatError(f"{archive.source}: its labels are {', '.join(labels)}, not those of {granularity}.")
-    return {"classes": [names[int(label)] for label in labels]}
+    return {"classes": classes}
 
 
 def _check_constraints(model: TaskModel[Any, Any], tensors: Mapping[str, Tensor]) -> None:

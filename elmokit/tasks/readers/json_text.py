@@ -35,6 +35,8 @@ def parse_json(text: str, where: str, kind: type[Parsed], expected: str) -> Pars
             f"{where}: a string contains half of a surrogate pair (\\ud800 to \\udfff), which is not a character. "
             f"Expected {expected}."
         ) from None
+    except ValueError:
+        raise TextError(f"{where}: a number in the JSON has too many digits. Expected {expected}.") from None
     except RecursionError:
         raise TextError(f"{where}: the JSON is nested too deeply. Expected {expected}.") from None
     try:

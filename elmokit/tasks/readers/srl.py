@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from elmokit.errors import TextError
+from elmokit.storage.bounded import whole_number
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines, split_tokens
 from elmokit.text.columns import ColumnSentence, read_column_sentences
@@ -70,11 +71,11 @@ def parse_proposition(line: str, where: str) -> Proposition:
     left, divider, right = line.partition(DIVIDER)
     index, *tokens = split_tokens(left) or [""]
     tags = split_tokens(right)
-    if not divider or not index.isdecimal() or not tokens:
+    predicate = whole_number(index)
+    if not divider or predicate is None or not tokens:
         raise TextError(
             f"{where}: expected the index of the predicate, the tokens, {DIVIDER}, and the tags. Found {line[:60]!r}."
         )
-    predicate = int(index)
     if predicate >= len(tokens):
         raise TextError(
             f"{where}: the index of the predicate is {predicate}, but the last of the {len(tokens)} tokens has index "

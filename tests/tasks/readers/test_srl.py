@@ -109,6 +109,7 @@ def test_an_empty_file_has_no_propositions(tmp_path: Path) -> None:
         (CONLL_2012.replace("(V*)", "(A2*)"), "line 2: column 12 marks no predicate"),
         ("#begin document (x); part 0\nx 0 0 word\n", "line 2: 4 columns, expected at least 12"),
         (ONE_LINE + "fixed it\n", "line 2: expected the index of the predicate"),
+        ("1" * 5000 + " Run ! ||| B-V O\n", "line 1: expected the index of the predicate"),
         ("7 Run ! ||| B-V O\n", "line 1: the index of the predicate is 7, but the last of the 2 tokens has index 1"),
         ("0 Run ! ||| B-V\n", "line 1: 1 tag for 2 tokens"),
         ("0 Run ! ||| B-V I-A0\n", "line 1: the tag of token 1"),
