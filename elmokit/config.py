@@ -26,9 +26,11 @@ Table = dict[str, Any]
 """Named plain values, as a TOML or JSON file holds them. Tables can be nested."""
 
 MAX_COUNT = 10**15  # larger numbers do not fit into the 64 bits of a tensor's size, or soon exceed them
+MAX_COUNT_CHARACTERS = 40  # as it is written; with spaces or zeros in front, too
 COUNT_UNITS = {"B": 10**9, "M": 10**6, "K": 10**3}
 """Units of large numbers, the largest first."""
 MAX_UNITS, MAX_LAYERS = 1_000_000, 1_000
+MAX_BITS = 1000  # much larger whole numbers do not fit into a float, and Python refuses to print them
 MAX_SEED = 2**32 - 1  # larger ones are derived from it, which must fit into 64 bits
 MAX_JSON_BYTES = 1 << 24  # published options, configurations and meta.json are a few KB each
 
@@ -106,8 +108,23 @@ def _checked_table(cls: Any, table: Any, where: str) -> Table:
         if value is False and types.NoneType in accepted and bool not in accepted:
             value = None
         inner = [kind for kind in accepted if dataclasses.is_dataclass(kind)]
+        if not (inner and isinstance(value, dict)):
+            _refuse_huge_numbers(name, value, where)
         checked[name] = _checked_table(inner[0], value, f"{where}.{name}") if inner and value is not None else value
     return checked
+
+
+def _refuse_huge_numbers(name: str, value: Any, where: str = "") -> None:
+    """Raise a SettingError for a whole number so large that Python might refuse to print it in an error."""
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:
+            raise SettingError(name, f"holds a whole number of more than {MAX_BITS:,} bits. Give a smaller one.", where)
+        if isinstance(value, list | tuple):
+            pending += value
+        elif isinstance(value, dict):
+            pending += value.values()
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
@@ -199,6 +216,8 @@ def write_json(path: Path, content: Any) -> None:
 
 def parse_count(text: str) -> int:
     """Parse a whole number, such as ``2000``, ``2K`` or ``1M``. A ``ValueError`` means that it is not one."""
+    if len(text) > MAX_COUNT_CHARACTERS:
+        raise ValueError("the number is too long")
     unit = COUNT_UNITS.get(text[-1:].upper(), 1)
     return int(text if unit == 1 else text[:-1]) * unit
 
@@ -215,6 +234,7 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """Return ``value``, or raise a SettingError unless it is one of the choices."""
     choices = list(choices)  # a list, because a file may give a value that cannot be hashed
     if value not in choices:
+        _refuse_huge_numbers(name, value)
         raise SettingError(name, f"is {value!r}; it must be one of {', '.join(choices)}.")
     return str(value)
 

@@ -288,10 +288,12 @@ def apply_override(content: dict[str, Any], override: str) -> dict[str, Any]:
     if not sign or not all(keys):
         raise ConfigError(f"Expected table.key=value, such as train.batch_size=16, but got {override!r}.")
     try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = value.strip()
-    changed: dict[str, Any] = parsed
+        table = tomllib.loads(f"value = {value}")
+    except (ValueError, RecursionError):
+        table = {"value": value.strip()}
+    if len(table) > 1:
+        raise ConfigError(f"Expected one value, such as train.batch_size=16, but got several lines: {override!r}.")
+    changed: dict[str, Any] = table["value"]
     for key in reversed(keys):
         changed = {key: changed}
     return deep_merge(content, changed)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from elmokit.config import from_dict, read_json, read_toml, to_dict
+from elmokit.config import from_dict, parse_count, read_json, read_toml, to_dict
 from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError, FormatError
 
@@ -50,6 +50,8 @@ def test_a_word_input_config_survives_json() -> None:
         ({"char_cnn": {"filter": []}}, "here.char_cnn: unknown key 'filter'. Did you mean 'filters'?"),
         ({"hidden_dim": "many"}, r"here: hidden_dim is 'many'. Expected type: integer"),
         ({"projection_dim": 9, "hidden_dim": 8}, "here: projection_dim is 9, more than hidden_dim"),
+        ({"hidden_dim": 1 << 20_000}, "here: hidden_dim holds a whole number of more than 1,000 bits"),
+        ({"char_cnn": {"filters": [[1, 1 << 20_000]]}}, "here.char_cnn: filters holds a whole number of more"),
         ([1], "here: expected a table of named values"),
         (None, "here: expected a table of named values"),
     ],
@@ -57,3 +59,9 @@ def test_a_word_input_config_survives_json() -> None:
 def test_wrong_content_is_named_with_its_place(content: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         from_dict(BiLMConfig, content, "here")
+
+
+def test_a_count_is_refused_before_it_is_too_long_to_be_printed() -> None:
+    assert parse_count("2K") == 2000
+    with pytest.raises(ValueError, match="too long"):
+        parse_count("9" * 4300 + "B")

@@ -151,6 +151,24 @@ def test_a_setting_is_toml_or_a_bare_word() -> None:
             apply_override({}, wrong)
 
 
+@pytest.mark.parametrize("value", ["1" * 5000, "[" * 5000])
+def test_a_value_that_python_cannot_parse_is_a_word(value: str) -> None:
+    assert apply_override({}, f"train.epochs={value}") == {"train": {"epochs": value}}
+
+
+@pytest.mark.parametrize("key", ["task", "preset", "train", "train.epochs"])
+def test_a_number_that_cannot_be_printed_is_refused(key: str) -> None:
+    content = apply_override({"task": "ner"}, f"{key}=0x{'f' * 5000}")
+    with pytest.raises(ConfigError, match=f"{key.rpartition('.')[2]} holds a whole number of more than 1,000 bits"):
+        config_of(content, "here")
+
+
+def test_a_second_line_of_a_setting_is_refused() -> None:
+    assert apply_override({}, "train.seeds=[1,\n2]") == {"train": {"seeds": [1, 2]}}
+    with pytest.raises(ConfigError, match="several lines"):
+        apply_override({}, "train.epochs=1\nother = 5")
+
+
 def test_files_that_are_no_config_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Cannot read the config"):
         load_config(tmp_path / "none.toml")
