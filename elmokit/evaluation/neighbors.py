@@ -131,7 +131,8 @@ def in_context(tokens: Sequence[str], token: int, width: int = 30) -> str:
 
     The brackets of several such lines are aligned.
     """
-    before, after = list(tokens[:token]), list(tokens[token + 1 :])
+    # More words than characters do not fit.
+    before, after = list(tokens[max(token - width - 1, 0) : token]), list(tokens[token + 1 : token + width + 2])
     while len(" ".join(before)) > width:
         before = before[1:]
     while len(" ".join(after)) > width:

@@ -13,8 +13,10 @@ from pathlib import Path
 from xml.parsers import expat
 
 from elmokit.errors import TextError
+from elmokit.storage.bounded import whole_number
 from elmokit.storage.text_files import PACKED_SUFFIXES, read_lines, split_tokens
 
+BLOCK_CHARACTERS = 1 << 18
 DATA, GOLD = ".data.xml", ".gold.key.txt"
 PARTS = {"1": "NOUN", "2": "VERB", "3": "ADJ", "4": "ADV", "5": "ADJ"}
 """The digit after ``%`` in a WordNet sense key, which is the part of speech. 5 is a satellite adjective."""
@@ -86,13 +88,26 @@ def read_sense_xml(path: str | Path) -> Iterator[SenseSentence]:
     parser.CharacterDataHandler = reader.text
     parser.StartDoctypeDeclHandler = lambda *_: reader.fail(parser.CurrentLineNumber, "an unsupported DOCTYPE")
     try:
-        for line in read_lines(path):
-            parser.Parse(line + "\n", False)
+        for block in _blocks(path):
+            parser.Parse(block, False)
             yield from reader.taken()
         parser.Parse("", True)
     except expat.ExpatError as error:
         problem = expat.ErrorString(error.code)
         raise TextError(f"{path}, line {error.lineno}: not well-formed XML ({problem}).") from None
+
+
+def _blocks(path: str | Path) -> Iterator[str]:
+    """Yield a text in blocks of many lines: for each, the parser reads an unfinished comment again from its start."""
+    lines: list[str] = []
+    n_characters = 0
+    for line in read_lines(path):
+        lines.append(f"{line}\n")
+        n_characters += len(lines[-1])
+        if n_characters >= BLOCK_CHARACTERS:
+            yield "".join(lines)
+            lines, n_characters = [], 0
+    yield "".join(lines)
 
 
 class _XmlHandler:
@@ -156,14 +171,14 @@ def normal_lemma(lemma: str) -> str:
 
 def read_keys(path: str | Path) -> dict[str, tuple[str, ...]]:
     """Read a key file: for each instance id its correct senses. Lines with the same id are merged."""
-    keys: dict[str, tuple[str, ...]] = {}
+    keys: dict[str, dict[str, None]] = {}
     for number, line in enumerate(read_lines(path), start=1):
         columns = split_tokens(line)
         if len(columns) == 1:
             raise TextError(f"{path}, line {number}: {line!r} has no sense, expected: id key [key ...].")
         if columns:
-            keys[columns[0]] = tuple(dict.fromkeys(keys.get(columns[0], ()) + tuple(columns[1:])))
-    return keys
+            keys.setdefault(columns[0], {}).update(dict.fromkeys(columns[1:]))
+    return {instance: tuple(senses) for instance, senses in keys.items()}
 
 
 def read_inventory(path: str | Path) -> dict[LemmaPos, tuple[str, ...]]:
@@ -186,10 +201,11 @@ def read_inventory(path: str | Path) -> dict[LemmaPos, tuple[str, ...]]:
             continue
         fields = line.split()
         lemma, mark, rest = fields[0].rpartition("%") if len(fields) == 4 else ("", "", "")
-        if not (mark and rest[:1] in PARTS and fields[2].isdigit()):
+        order = whole_number(fields[2]) if mark and rest[:1] in PARTS else None
+        if order is None:
             raise TextError(
                 f"{path}, line {number}: expected lemma, POS and sense keys separated by tabs, or a line of WordNet's "
                 f"index.sense, but found {line[:60]!r}."
             )
-        numbered.setdefault((lemma, PARTS[rest[0]]), []).append((int(fields[2]), fields[0]))
+        numbered.setdefault((lemma, PARTS[rest[0]]), []).append((order, fields[0]))
     return {entry: tuple(key for _, key in sorted(senses)) for entry, senses in numbered.items()}

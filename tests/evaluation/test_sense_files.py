@@ -18,6 +18,7 @@ from elmokit.evaluation.sense_files import (
     read_sense_xml,
 )
 from elmokit.storage.text_files import split_tokens
+from tests.helpers.timing import less_time_than
 
 HEAD = '<?xml version="1.0" encoding="UTF-8" ?>\n<corpus lang="en" source="x">\n<text id="d000">\n'
 SENTENCE = """<sentence id="d000.s000">
@@ -108,6 +109,21 @@ def test_key_lines_with_the_same_id_are_merged(write: Write) -> None:
         read_keys(write("y.gold.key.txt", "d0.t0 a%1:00:00::\nd0.t1\n"))
 
 
+def test_a_comment_of_many_lines_and_an_id_on_many_lines_are_read_quickly(write: Write) -> None:
+    comment = f"<!--{('x' * 100 + chr(10)) * 10_000}-->\n"
+    keys = write("x.gold.key.txt", "".join(f"d0.t0 sense{number}\n" for number in range(10_000)))
+    with less_time_than(1):
+        (sentence,) = read_sense_xml(write("x.data.xml", HEAD + comment + SENTENCE + TAIL))
+        assert len(read_keys(keys)["d0.t0"]) == 10_000
+    assert len(sentence.instances) == 2
+
+
+def test_a_line_is_right_after_blocks_of_many_lines(write: Write) -> None:
+    path = write("x.data.xml", HEAD + "<text/>\n" * 100_000 + "<wf>a</wf>" + TAIL)
+    with pytest.raises(TextError, match=r"line 100004: <wf> outside of a <sentence>"):
+        list(read_sense_xml(path))
+
+
 def test_an_inventory_is_a_table_or_wordnets_index_sense(write: Write) -> None:
     table = write("senses.tsv", "# lemma\tpos\tkeys\nbe like\tverb\tb%2:01:: b%2:00::\n.22\tNOUN\t.22%1:06:00::\n")
     assert read_inventory(table) == {
@@ -119,7 +135,13 @@ def test_an_inventory_is_a_table_or_wordnets_index_sense(write: Write) -> None:
         ("long", "ADJ"): ("long%5:00:00:tall:00", "long%3:00:01::"),
         ("long", "ADV"): ("long%4:02:00::",),
     }
-    for wrong in ("long ADJ long%3:00:01::\n", "long\tADJ\n", "long%9:00:01:: 00001 2 5\n", "  \n"):
+    for wrong in (
+        "long ADJ long%3:00:01::\n",
+        "long\tADJ\n",
+        "long%9:00:01:: 00001 2 5\n",
+        "long%3:00:01:: 1 ² 0\n",
+        "  \n",
+    ):
         with pytest.raises(TextError, match="line 1: expected lemma, POS and sense keys separated by tabs"):
             read_inventory(write("wrong.tsv", wrong))
 

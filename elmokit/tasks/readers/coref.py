@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from elmokit.errors import TextError
+from elmokit.storage.bounded import whole_number
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines
 from elmokit.tasks.readers.gap import HEADER as GAP_HEADER
@@ -24,7 +26,7 @@ from elmokit.tasks.scores.coref import Clusters, Mention
 from elmokit.text.columns import read_column_sentences
 
 BEGIN, END = "#begin document", "#end document"
-DOCUMENT_NAME = re.compile(rf"^{BEGIN}\s*\(?(.*?)\)?;?(?:\s*part\s+(\d+))?\s*$")
+PART = re.compile(r"part\s+(\d+)$")
 WORD_COLUMN, SPEAKER_COLUMN, LEAST_COLUMNS = 3, 9, 5
 NO_CHAIN = {"-", "_"}
 BRACKET = re.compile(r"^(\()?(\d+)(\))?$")
@@ -128,9 +130,8 @@ def read_conll(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[Document
 
 
 def _conll_document(path: str, begin: tuple[int, str], body: Iterable[tuple[int, str]]) -> Document:
-    match = DOCUMENT_NAME.match(begin[1])
-    assert match is not None  # every line that starts with BEGIN matches
-    key = match[1] if match[2] is None else f"{match[1]}_{int(match[2])}"
+    where = f"{path}, line {begin[0]}"
+    key = _document_key(begin[1], where)
     sentences: list[tuple[str, ...]] = []
     speakers: list[tuple[str, ...]] = []
     chains = _Chains()
@@ -147,8 +148,21 @@ def _conll_document(path: str, begin: tuple[int, str], body: Iterable[tuple[int,
         speakers.append(tuple(row[SPEAKER_COLUMN] if has_speakers else "-" for row in sentence.rows))
         for index, row in enumerate(sentence.rows):
             chains.add_token(row[-1], sentence.where(index))
-    where = f"{path}, line {begin[0]}"
     return Document(where, key, tuple(sentences), _known(tuple(speakers)), merge_clusters(chains.closed()))
+
+
+def _document_key(begin: str, where: str) -> str:
+    """Return the name of a document and the number of its part, from the line that begins it."""
+    name = begin.removeprefix(BEGIN).strip().removeprefix("(")
+    match = PART.search(name)
+    name = name[: match.start()].rstrip() if match else name
+    name = name.removesuffix(";").removesuffix(")")
+    if match is None:
+        return name
+    part = whole_number(match[1])
+    if part is None:
+        raise TextError(f"{where}: the number of the part has {len(match[1]):,} digits. Expected one such as 000.")
+    return f"{name}_{part}"
 
 
 class _Chains:
@@ -190,15 +204,23 @@ def _known(speakers: tuple[tuple[str, ...], ...] | None) -> tuple[tuple[str, ...
 
 def merge_clusters(clusters: Iterable[Sequence[Mention]]) -> Clusters:
     """Merge clusters that share a mention, remove repeated mentions, and sort."""
-    merged: list[set[Mention]] = []
+    # Union-find: from each mention, the parents lead to the one that stands for its cluster.
+    parents: dict[Mention, Mention] = {}
+
+    def root(mention: Mention) -> Mention:
+        while (parent := parents[mention]) != mention:
+            parents[mention] = parents[parent]  # a shorter way for the next time
+            mention = parent
+        return mention
+
     for cluster in clusters:
-        mentions = set(cluster)
-        for other in [other for other in merged if other & mentions]:
-            mentions |= other
-            merged.remove(other)
-        if mentions:
-            merged.append(mentions)
-    return tuple(sorted(tuple(sorted(mentions)) for mentions in merged))
+        for mention in cluster:
+            parents.setdefault(mention, mention)
+            parents[root(mention)] = root(cluster[0])
+    merged: defaultdict[Mention, list[Mention]] = defaultdict(list)
+    for mention in parents:
+        merged[root(mention)].append(mention)
+    return tuple(sorted(tuple(sorted(mentions)) for mentions in merged.values()))
 
 
 def to_conll(document: Document, clusters: Iterable[Sequence[Mention]]) -> str:
@@ -213,8 +235,10 @@ def to_conll(document: Document, clusters: Iterable[Sequence[Mention]]) -> str:
             else:
                 opening.setdefault(first, []).append(f"({number}")
                 closing.setdefault(last, []).append(f"{number})")
-    numbered = re.fullmatch(r"(.*)_(\d+)", document.key, re.DOTALL)
-    name, part = (numbered[1], int(numbered[2])) if numbered else (document.key, 0)
+    name, underscore, digits = document.key.rpartition("_")
+    part = whole_number(digits) if underscore else None
+    if part is None:
+        name, part = document.key, 0
     lines = [f"{BEGIN} ({name}); part {part:03d}"]
     token = 0
     for sentence in document.sentences:

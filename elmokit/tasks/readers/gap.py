@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from elmokit.errors import TextError
+from elmokit.storage.bounded import whole_number
 from elmokit.storage.progress import count_of
 from elmokit.tasks.readers.passages import covering_tokens
 from elmokit.tasks.scores.coref import Clusters, Mention
@@ -19,6 +20,7 @@ HEADER = ["ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "A-coref",
 SENTENCE_END = re.compile(r"""[.!?]["'\u201d\u2019)\]]*\s+(?=["'\u201c\u2018(\[]*[A-Z0-9])""")
 TITLES = "Mr|Mrs|Ms|Dr|St|Jr|Sr|Prof|Rev|Gen|Col|Lt|Sgt|Capt|Gov|Sen|Rep|No|vs"
 ABBREVIATION = re.compile(rf"(?:^|[\s(.])(?:[A-Z]|{TITLES})\.\s+$")
+LONGEST_TITLE = max(map(len, TITLES.split("|")))
 FEMININE = {"she", "her", "hers"}
 
 Sentences = tuple[tuple[str, ...], ...]
@@ -74,7 +76,11 @@ def read_gap(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str,
 
 def _sentence_offsets(text: str) -> list[tuple[int, int]]:
     """Split after . ! ? in front of a capital letter or digit, but not after an initial or a title."""
-    cuts = [end.end() for end in SENTENCE_END.finditer(text) if not ABBREVIATION.search(text[: end.end()])]
+    cuts = [
+        end.end()
+        for end in SENTENCE_END.finditer(text)
+        if not ABBREVIATION.search(text, max(end.start() - LONGEST_TITLE - 1, 0), end.end())
+    ]
     starts = [0, *cuts]
     return [(start, stop) for start, stop in zip(starts, [*cuts, len(text)], strict=True) if text[start:stop].strip()]
 
@@ -82,7 +88,8 @@ def _sentence_offsets(text: str) -> list[tuple[int, int]]:
 def _mention(row: dict[str, str], name: str, offsets: list[tuple[int, int]], where: str) -> Mention:
     """Return the first and last token that overlap with a name or pronoun of the row."""
     offset = row[f"{name}-offset"]
-    start = int(offset) if offset.isdecimal() else -1
+    number = whole_number(offset)
+    start = -1 if number is None else number
     stop = start + len(row[name])
     if start < 0 or not row[name] or row["Text"][start:stop] != row[name]:
         raise TextError(

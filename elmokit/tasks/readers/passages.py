@@ -8,6 +8,7 @@ list.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import re
 from collections.abc import Callable, Sequence
@@ -61,5 +62,6 @@ def _split_word(text: str, start: int, stop: int) -> list[OffsetToken]:
 
 def covering_tokens(offsets: Sequence[tuple[int, int]], start: int, stop: int) -> tuple[int, int] | None:
     """Return the first and the last token that overlap with ``text[start:stop]``, or None if there is none."""
-    covered = [token for token, (first, last) in enumerate(offsets) if last > start and first < stop]
-    return (covered[0], covered[-1]) if covered else None
+    first = bisect.bisect_right(offsets, start, key=lambda token: token[1])
+    last = bisect.bisect_left(offsets, stop, key=lambda token: token[0]) - 1
+    return (first, last) if first <= last else None

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from elmokit.errors import TextError
 from elmokit.tasks.readers.coref import Document, merge_clusters, read_conll, read_coref, to_conll
+from elmokit.tasks.readers.gap import _sentence_offsets
+from tests.helpers.timing import less_time_than
 
 CONLL = """#begin document (nw/demo/00/demo_0001); part 002
 nw/demo/00/demo_0001 0 0 Mira  NNP  (TOP(S(NP*) -   -  - spk1 (PERSON) (ARG0*) (3)
@@ -75,6 +77,39 @@ def test_clusters_that_share_a_mention_are_merged() -> None:
     assert merge_clusters([[(0, 0), (1, 1)], [(2, 2)], [(1, 1), (3, 3)], []]) == (((0, 0), (1, 1), (3, 3)), ((2, 2),))
 
 
+def test_many_clusters_are_merged_quickly() -> None:
+    chain = [[(number, number), (number + 1, number + 1)] for number in range(20_000)]
+    apart = [[(number, number + 1)] for number in range(20_000)]
+    with less_time_than(1):
+        assert [len(cluster) for cluster in merge_clusters([*chain, *apart])] == [20_001] + [1] * 20_000
+
+
+@pytest.mark.parametrize(
+    ("begin", "key"),
+    [
+        ("(x); part 002", "x_2"),
+        ("(x)", "x"),
+        ("x", "x"),
+        ("(a (b)); part 0 ", "a (b)_0"),
+        ("(x part 1); part 12", "x part 1_12"),
+        ("x" + " " * 30_000 + "y", "x" + " " * 30_000 + "y"),
+    ],
+    ids=range(6),
+)
+def test_a_document_has_the_name_and_part_of_its_first_line(begin: str, key: str) -> None:
+    with less_time_than(1):
+        (document,) = read_conll("here", [(1, f"#begin document {begin}"), (2, "#end document")])
+    assert document.key == key
+    assert [again.key for again in read_conll("here", enumerate(to_conll(document, []).splitlines()))] == [
+        key if "_" in key else f"{key}_0"
+    ]
+
+
+def test_digits_that_are_no_part_belong_to_the_name() -> None:
+    document = Document("here", f"x_{'1' * 5000}", (), None, None)
+    assert to_conll(document, []).startswith(f"#begin document (x_{'1' * 5000}); part 000\n")
+
+
 def test_what_is_written_as_conll_is_read_back(tmp_path: Path) -> None:
     (document,) = read(tmp_path, CONLL)
     assert document.clusters is not None
@@ -114,6 +149,8 @@ def test_any_clusters_can_be_written_as_conll_and_read_back(
         (CONLL + "#end document\n", "line 12: #end document without #begin document"),
         (CONLL.partition("\n")[2], "line 1: expected '#begin document"),
         ("#begin document (x); part 0\nx 0 0\n#end document\n", "line 2: 3 columns, expected at least 5"),
+        (CONLL.replace("002", "1" * 5000), "line 1: the number of the part has 5,000 digits"),
+        ('{"sentences": [["a"]], "clusters": [[[0, %s]]]}' % ("1" * 5000), "line 1: a number .* too many digits"),
         ('{"sentences": [["a"]]', "line 1, column 22: invalid JSON"),
         ('\n{"sentences": ["a"]}', "line 2: not one JSON object .*: Expected `array`, got `str`"),
         ('{"doc_key": "x"}', "line 1: not one JSON object .*: Object missing required field `sentences`"),
@@ -163,6 +200,7 @@ def test_gap_rows_become_documents(tmp_path: Path) -> None:
         ("t-1\tx\n", "line 2: 2 columns, expected 11"),
         (GAP_ROW.replace("\t33\t", "\t34\t"), "line 2: Pronoun is 'She' at character 34, but the text there is 'he '"),
         (GAP_ROW.replace("\t33\t", "\tx\t"), "line 2: Pronoun is 'She' at character x"),
+        (GAP_ROW.replace("\t33\t", f"\t{'1' * 5000}\t"), "line 2: Pronoun is 'She' at character 1"),
         (GAP_ROW.replace("Mira Berg\t4", " \t3"), "line 2: A is ' ', which contains no word"),
         (GAP_ROW.replace("TRUE", "yes"), "line 2: B-coref is 'yes'. Expected TRUE or FALSE"),
     ],
@@ -171,6 +209,13 @@ def test_errors_in_gap_name_the_line(row: str, message: str, tmp_path: Path) -> 
     pytest.importorskip("nltk")
     with pytest.raises(TextError, match=message):
         read(tmp_path, GAP_HEADER + row)
+
+
+def test_a_long_text_of_gap_is_split_quickly() -> None:
+    text = "Prof.   Hill sang. " * 4000
+    with less_time_than(1):
+        offsets = _sentence_offsets(text)
+    assert [text[start:stop] for start, stop in offsets] == ["Prof.   Hill sang. "] * 4000
 
 
 def test_the_shared_litbank_data_is_read_completely(shared: Path) -> None:
