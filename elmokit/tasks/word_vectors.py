@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.errors import TextError
+from elmokit.storage.bounded import whole_number
 from elmokit.storage.text_files import bounded_lines, open_binary
 
 MAX_DIM = 100_000
@@ -49,11 +50,9 @@ def read_word_vectors(path: str, wanted: Collection[str]) -> WordVectors:
 
 
 def _header(line: bytes) -> tuple[int, int] | None:
-    parts = line.split()
-    if len(parts) != 2 or not all(part.isdigit() for part in parts):
-        return None
-    n_words, dim = map(int, parts)
-    return (n_words, dim) if 0 < dim <= MAX_DIM else None
+    numbers = [whole_number(part.decode("latin-1")) for part in line.split()]
+    n_words, dim = numbers if len(numbers) == 2 else (None, None)
+    return None if n_words is None or dim is None or not 0 < dim <= MAX_DIM else (n_words, dim)
 
 
 def _is_text(line: bytes, dim: int) -> bool:
@@ -85,7 +84,8 @@ def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, 
         if name not in wanted or name in vectors:
             continue
         try:
-            vector = np.array([float(part) for part in numbers], dtype=np.float32)
+            with np.errstate(over="ignore"):
+                vector = np.array([float(part) for part in numbers], dtype=np.float32)
         except ValueError:
             vector = np.empty(0, dtype=np.float32)
         if len(vector) != dim:
@@ -93,8 +93,17 @@ def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, 
                 f"{path}, line {number + n_read - 1}: expected {dim} numbers after {name!r}, as on the lines before. "
                 "Correct the line, or copy the file again."
             )
+        _check_finite(vector, f"{path}, line {number + n_read - 1}", name)
         vectors[name] = vector
     return WordVectors(vectors, dim, n_read)
+
+
+def _check_finite(vector: NDArray[np.float32], where: str, word: str) -> None:
+    """Refuse a vector that would make the mean of all vectors infinite or NaN."""
+    if not np.isfinite(vector).all():
+        raise TextError(
+            f"{where}: a number of {word!r} is infinite, NaN or too large for float32. Correct it, or remove the word."
+        )
 
 
 class _Buffered:
@@ -140,4 +149,5 @@ def _read_binary(path: str, file: _Buffered, n_words: int, dim: int, wanted: set
         name = word.decode("utf-8", "replace")
         if name in wanted and name not in vectors:
             vectors[name] = np.frombuffer(data, dtype="<f4").astype(np.float32)
+            _check_finite(vectors[name], f"{path}, word {number:,} of {n_words:,}", name)
     return WordVectors(vectors, dim, n_words)

@@ -82,6 +82,10 @@ def test_a_word_of_several_parts_and_one_that_stands_twice(tmp_path: Path) -> No
         (glove(VECTORS) + b"dog 1 x\n", "line 4: expected 2 numbers after 'dog'"),
         (glove(VECTORS) + b"dog 1\n", "line 4"),
         (word2vec_binary(VECTORS)[:-4], "word 3 of 3 is cut short"),
+        (b"the 1 1e999\n", "line 1: a number of 'the' is infinite"),
+        (glove(VECTORS) + b"dog 1 1e39\n", "line 4: a number of 'dog' is infinite"),
+        (glove(VECTORS) + b"dog 1 nan\n", "line 4: a number of 'dog' is infinite, NaN or too large for float32"),
+        (word2vec_binary({"the": [1.0, float("nan")]}), "word 1 of 1: a number of 'the' is infinite"),
         (b"3 2\n", "word 1 of 3 is cut short"),
         (gzip.compress(glove(VECTORS), mtime=0)[:-12], "cannot be read"),
     ],
@@ -92,6 +96,12 @@ def test_what_is_damaged_is_refused(content: bytes, message: str, tmp_path: Path
     with pytest.raises(TextError) as error:
         read_word_vectors(str(path), {"dog", "the"})
     assert message in str(error.value)
+
+
+def test_a_number_that_is_too_large_is_no_header(tmp_path: Path) -> None:
+    path = tmp_path / "v.txt"
+    path.write_bytes(b"1" * 5000 + b" 2\nthe 3\n")
+    assert read_word_vectors(str(path), {"the"}).vectors == {"the": [3]}
 
 
 @settings(max_examples=50)
