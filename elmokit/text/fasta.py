@@ -39,7 +39,7 @@ def read_fasta(path: str | Path) -> Iterator[Protein]:
                 yield _record(path, started, identifier, residues)
             identifier, started, ended, residues = _identifier(path, number, line, seen), number, 0, []
             continue
-        sequence = "".join(line.split()).upper()
+        sequence = "".join(line.split())
         if not sequence or sequence.startswith(";"):
             continue
         if identifier is None:
@@ -53,12 +53,12 @@ def read_fasta(path: str | Path) -> Iterator[Protein]:
         if sequence.endswith(STOP):
             ended, sequence = number, sequence[: -len(STOP)]
         for residue in sequence:
-            if not ("A" <= residue <= "Z"):
+            if not (residue.isascii() and residue.isalpha()):  # some other letters are two of A to Z in upper case
                 raise TextError(
                     f"{path}, line {number}: {residue!r} in {identifier} is not a residue. Residues are the letters "
                     "A to Z; remove gaps, digits and other characters."
                 )
-        residues += sequence
+        residues += sequence.upper()
     if identifier is None:
         raise TextError(f"{path} contains no FASTA record in {count_of(number, 'line')}: none starts with '>'.")
     yield _record(path, started, identifier, residues)

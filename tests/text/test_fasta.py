@@ -70,6 +70,8 @@ def test_a_compressed_file_reads_the_same(proteins: Path, tmp_path: Path) -> Non
         (">a\nMK*T\n", r"line 2: '\*' in a is not a residue"),
         (">a\nMK*\nT\n", r"line 3: a continues after the '\*' in line 2"),
         (">a\nMKÄ\n", "line 2: 'Ä' in a is not a residue"),
+        (">a\nMKß\n", "line 2: 'ß' in a is not a residue"),
+        (">a\nMK\N{LATIN SMALL LETTER DOTLESS I}\n", "line 2: '.' in a is not a residue"),
         ("", "no FASTA record in 0 lines"),
     ],
 )
