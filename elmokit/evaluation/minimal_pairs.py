@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -266,6 +267,9 @@ def read_published_accuracies(path: str | Path) -> PublishedAccuracies:
     head = rows[0] if rows else []
     if PARADIGM not in head:
         raise TextError(f"{path}: the first line must name the columns, {PARADIGM} and models, separated by tabs.")
+    repeated = next((name for name, count in Counter(head).items() if count > 1), None)
+    if repeated is not None:
+        raise TextError(f"{path}: the first line names the column {repeated!r} twice. Give each column its own name.")
     models = [column for column, name in enumerate(head) if name not in (PARADIGM, PHENOMENON)]
     by_model: dict[str, dict[str, float]] = {head[column]: {} for column in models}
     phenomena: dict[str, str] = {}

@@ -139,7 +139,9 @@ def test_published_results_are_averaged_over_the_same_paradigms(tmp_path: Path) 
     json.dumps(result.to_dict(), allow_nan=False)
 
 
-@pytest.mark.parametrize("content", ["", "name\tlstm\n", "UID\tlstm\norder\t70\n", "UID\tlstm\norder\n"])
+@pytest.mark.parametrize(
+    "content", ["", "name\tlstm\n", "UID\tlstm\norder\t70\n", "UID\tlstm\norder\n", "UID\tlstm\tlstm\n"]
+)
 def test_a_bad_table_of_published_results_is_reported(content: str, tmp_path: Path) -> None:
     (tmp_path / "published.tsv").write_text(content)
     with pytest.raises(TextError, match=r"published\.tsv"):

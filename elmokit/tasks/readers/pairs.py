@@ -95,6 +95,9 @@ def _parse_header(line: str, where: str) -> list[str]:
                 f"{where}: the header has no column {' or '.join(choices)}. Expected JSON lines, or a tab-separated "
                 "table with the names of its columns on the first line."
             )
+    for name in (*FIRST, *SECOND, *LABEL, *PARSES):
+        if names.count(name) > 1:
+            raise TextError(f"{where}: the header names the column {name!r} twice. Rename or remove one of them.")
     return names
 
 

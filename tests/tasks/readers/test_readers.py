@@ -135,6 +135,7 @@ def test_tables_are_read_by_their_header(tmp_path: Path) -> None:
             "line 2: not one JSON object per line: Expected `object`",
         ),
         ("sentence1\tsentence2\nA\tB\n", "line 1: the header has no column gold_label"),
+        ("sentence1\tsentence2\tgold_label\tsentence1\n", "line 1: the header names the column 'sentence1' twice"),
         ("sentence1\tsentence2\tgold_label\nA\tB\n", "line 2: 2 columns, expected 3"),
         ("sentence1\tsentence2\tgold_label\nA\tB\tC\tD\n", "line 2: 4 columns, expected 3"),
     ],
