@@ -8,6 +8,8 @@ import os
 import sys
 from pathlib import Path
 
+from elmokit.storage.bounded import whole_number
+
 # Version 2 of control groups has the quota and its period in one file, version 1 in two.
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 _requested: int | None = None
@@ -30,8 +32,8 @@ def n_threads() -> int:
     requested = _requested
     if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "get_num_threads"):
         requested = torch.get_num_threads()  # it has read the variable
-    elif requested is None and (number := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
-        requested = max(1, int(number))
+    elif requested is None and (number := whole_number(os.environ.get("OMP_NUM_THREADS", ""))) is not None:
+        requested = max(1, number)
     return available_threads() if requested is None else min(requested, available_threads())
 
 

@@ -32,6 +32,7 @@ from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelErr
 from elmokit.formats.format import model_files
 from elmokit.formats.guess import is_web_page
 from elmokit.storage.atomic import atomic_write
+from elmokit.storage.bounded import whole_number
 from elmokit.storage.cache import cache_dir
 from elmokit.storage.progress import ProgressBar
 from elmokit.storage.text_files import expand_user
@@ -360,9 +361,10 @@ def _receive(url: str, response: Any, file: IO[bytes]) -> None:
         if response.headers.get_content_type() == "text/html":
             raise _download_error(url, "the server sends a web page")
     length = response.headers.get("Content-Length")
-    if length is not None and not length.isdecimal():
-        raise FormatError(f"{url}: the server gives a length of {length!r}. Nothing was kept.")
-    total = None if length is None else start + int(length)
+    n_bytes = None if length is None else whole_number(length)
+    if length is not None and n_bytes is None:
+        raise FormatError(f"{url}: the server gives a length of {length[:30]!r}. Nothing was kept.")
+    total = None if n_bytes is None else start + n_bytes
     _check_room(url, total, file)
     name = url_file_name(url)
     with ProgressBar("B") as progress:

@@ -34,7 +34,8 @@ from elmokit.formats.bilm_tf import TRANSPOSED, WITHOUT_ZERO_ROW, config_errors
 from elmokit.formats.format import Format
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.tensor_rows import Array, Layout, TensorRow, raised_forget, read_through
-from elmokit.formats.tf_bundle import MAX_DIMENSIONS, proto_fields
+from elmokit.formats.tf_bundle import proto_fields
+from elmokit.storage.tensor_file import MAX_DIMENSIONS
 from elmokit.text.vocabulary import row_vocabulary
 
 TABLE = "embedding_para"

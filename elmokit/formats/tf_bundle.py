@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from elmokit.errors import FormatError, ModelNotFoundError
 from elmokit.formats.crc32c import masked_crc32c
 from elmokit.storage.bounded import read_bounded
+from elmokit.storage.tensor_file import MAX_DIMENSIONS
 
 if TYPE_CHECKING:
     from elmokit.engine.config import Shape
@@ -44,7 +45,6 @@ _TRAILER_SIZE = 5  # compression byte and CRC
 _MAX_INDEX_SIZE = 16 << 20
 _MAX_ENTRIES = 50_000
 _MAX_KEY_SIZE = 1024
-MAX_DIMENSIONS = 32
 
 DTYPES: dict[int, np.dtype[np.generic]] = {
     number: np.dtype(name)

@@ -14,6 +14,7 @@ from elmokit.serve.config import ServeConfig
 from elmokit.serve.lifecycle import Lifecycle
 from elmokit.serve.metrics import Metrics
 from elmokit.serve.problems import Problem
+from elmokit.storage.bounded import whole_number
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -129,7 +130,8 @@ class Guard:
         """Refuse a body by the length that its header says, before it is in memory."""
         headers = dict(scope["headers"])
         length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self.config.max_body_mib * MIB:
+        n_bytes = whole_number(length.decode("latin-1"))  # None, too, for a number of thousands of digits
+        if length.isdigit() and (n_bytes is None or n_bytes > self.config.max_body_mib * MIB):
             # A client that waits for "100 Continue" has not sent it yet.
             if headers.get(b"expect", b"").lower() != b"100-continue":
                 await self._discard(receive)

@@ -36,7 +36,7 @@ Shape = tuple[int, ...]
 
 # In the order in which tensors are written, as the safetensors package does: the widest numbers first, so that all of
 # them are aligned. NumPy holds bfloat16 numbers as the upper halves of float32 numbers, in uint16.
-MAX_DIMENSIONS = 64  # as in NumPy
+MAX_DIMENSIONS = 32  # of any file; NumPy 1 had no more
 DTYPES = {
     name: np.dtype(dtype)
     for name, dtype in (
