@@ -43,6 +43,7 @@ MAX_BYTES = 64 * 2**30
 HUB_PREFIX = "hf:"
 
 _BLOCK = 1 << 20
+LONGEST_NAME = 200  # bytes; file systems allow 255, and a download in progress has a longer name
 _WAIT_SECONDS = 1.0  # before the second try; doubled before each further one
 # Statuses and errors that may be gone a second later, and errors that will not.
 _RETRY_STATUS = (408, 425, 429, 500, 502, 503, 504)
@@ -75,7 +76,8 @@ def sibling_url(url: str, name: str) -> str:
 def url_file_name(url: str) -> str:
     """Return the file name at the end of a URL, safe to use on this machine."""
     name = unquote(split_url(url).path).rsplit("/", 1)[-1]
-    return re.sub(r"[^\w.+-]", "_", name).lstrip(".") or "download"
+    end = re.sub(r"[^\w.+-]", "_", name).encode()[-LONGEST_NAME:].decode(errors="ignore")
+    return end.lstrip(".") or "download"
 
 
 def local_path(path: str | Path) -> Path:

@@ -364,6 +364,7 @@ def test_a_url_passed_as_a_path_is_normalized() -> None:
 
 def test_the_name_of_a_cached_file_is_a_plain_name() -> None:
     assert url_file_name("https://host/a/en_weights.hdf5?dl=1") == "en_weights.hdf5"
+    assert url_file_name(f"https://host/{'é' * 5000}_weights.hdf5") == f"{'é' * 93}_weights.hdf5"
     assert url_file_name("https://host/%2e%2e%2fetc%2fpasswd") == "passwd"
     assert url_file_name("https://host/") == "download"
     assert url_file_name("https://host/..") == "download"
