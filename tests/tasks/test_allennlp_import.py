@@ -656,6 +656,9 @@ def test_a_parameter_group_gives_the_bilm_its_learning_rate(tmp_path: Path) -> N
     content = with_groups([["token_embedder_elmo"], {"lr": 1e-5}])
     assert imported(tmp_path, content)[0].elmo.learning_rate == 1e-5
     assert "the mixes keep the optimizer's rate here" in unsupported(tmp_path, content)
+    content = with_groups([["_elmo_lstm", "(.*tokens.*)+"], {"lr": 1e-5}])  # the second pattern is not searched for
+    assert imported(tmp_path, content)[0].elmo.learning_rate == 1e-3
+    assert unsupported(tmp_path, content).count("only the biLM has its own learning rate") == 1
     content = with_groups([["text_field"], {"lr": 1e-5}], [["_elmo_lstm"], {"lr": 1e-5, "weight_decay": 0.1}])
     assert imported(tmp_path, content)[0].elmo.learning_rate == 1e-3
     assert unsupported(tmp_path, content).count("only the biLM has its own learning rate") == 2

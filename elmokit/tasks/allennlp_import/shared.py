@@ -230,7 +230,7 @@ def _patterns(entries: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
 
 def _matches(pattern: str, name: str, path: str = "model.regularizer") -> bool:
     if not _is_fast(pattern):
-        return False  # so it is reported, as one that matches other weights is
+        return True  # it may match any weight, so it is reported, as one that matches others too
     try:
         return re.search(pattern, name) is not None
     except (re.error, OverflowError) as error:
