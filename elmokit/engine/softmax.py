@@ -66,8 +66,9 @@ class SoftmaxConfig:
             raise ConfigError(
                 f"The last cutoff is {self.cutoffs[-1]} and the vocabulary holds {n_words} words. Lower the cutoffs."
             )
-        exponent = len(self.cutoffs) * math.log(self.shrink)
-        if self.kind == "adaptive" and (exponent > 700 or input_dim < self.shrink ** len(self.cutoffs)):
+        # The logarithm first, since the power can be too large for a float.
+        is_huge = len(self.cutoffs) * math.log(self.shrink) > math.log(MAX_UNITS) + 1
+        if self.kind == "adaptive" and (is_huge or input_dim < self.shrink ** len(self.cutoffs)):
             raise ConfigError(
                 f"{len(self.cutoffs)} tails, each {self.shrink:g} times narrower, leave nothing of {input_dim} "
                 "dimensions. Lower shrink, or give fewer cutoffs."

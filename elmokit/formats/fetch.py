@@ -41,9 +41,9 @@ TIMEOUT_SECONDS = 30.0  # without a single byte
 N_TRIES = 4
 MAX_BYTES = 64 * 2**30
 HUB_PREFIX = "hf:"
+LONGEST_NAME = 200  # bytes; file systems allow 255, and a download in progress has a longer name
 
 _BLOCK = 1 << 20
-LONGEST_NAME = 200  # bytes; file systems allow 255, and a download in progress has a longer name
 _WAIT_SECONDS = 1.0  # before the second try; doubled before each further one
 # Statuses and errors that may be gone a second later, and errors that will not.
 _RETRY_STATUS = (408, 425, 429, 500, 502, 503, 504)

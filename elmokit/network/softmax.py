@@ -234,8 +234,7 @@ def _nats(softmax: WordSoftmaxModule, hidden: Tensor, word_ids: Tensor, precisio
     assert backend != "reference"  # no library is returned for it
     rows, weight, bias, words = (_array(tensor) for tensor in (hidden, softmax.weight, softmax.bias, word_ids))
     if softmax.inner is not None:
-        layer = NativeInnerLayer(library, InnerTensors(*map(_array, softmax.inner.parameters())))
-        rows = layer(rows)
+        rows = NativeInnerLayer(library, InnerTensors(*map(_array, softmax.inner.parameters())))(rows)
     return torch.from_numpy(softmax_nats(library, rows, weight, bias, words, backend))
 
 

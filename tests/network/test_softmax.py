@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from elmokit.engine.softmax import ROWS_AT_ONCE
+from elmokit.engine.softmax import ROWS_AT_ONCE, SoftmaxConfig
+from elmokit.errors import ConfigError
 from elmokit.network.softmax import AdaptiveSoftmax, FullSoftmax, TiedSoftmax
 
 
@@ -97,6 +98,13 @@ def test_a_tied_softmax_reads_and_trains_the_embedding() -> None:
 
 def test_parameters_keep_the_order_in_which_checkpoints_have_stored_their_optimizer_states() -> None:
     assert [name for name, _ in FullSoftmax(11, 4).named_parameters()] == ["weight", "bias"]
+
+
+@pytest.mark.parametrize("shrink", [4.0, 1e200, float("inf")])
+def test_tails_that_have_no_dimension_left_are_refused(shrink: float) -> None:
+    SoftmaxConfig("adaptive", (5, 8), shrink=4.0).check_sizes(12, 16, None)
+    with pytest.raises(ConfigError, match=r"2 tails, each .* times narrower, leave nothing of 15 dimensions"):
+        SoftmaxConfig("adaptive", (5, 8), shrink=shrink).check_sizes(12, 15, None)
 
 
 def test_an_adaptive_softmax_is_a_distribution_and_its_surprisals_average_to_its_loss() -> None:

@@ -413,18 +413,21 @@ def test_a_config_of_a_much_larger_model_is_refused_before_it_is_built(tmp_path:
         open_task_archive(folder)
 
 
-@pytest.mark.parametrize("value", [10**400, "x" * 5000])
-def test_numbers_and_names_that_nothing_can_have_are_errors_in_one_line(tmp_path: Path, value: Any) -> None:
-    folder = unpack("ner", tmp_path / "ner")
+def with_elmo_setting(folder: Path, name: str, value: Any) -> Path:
     model = json.loads((folder / "config.json").read_text())["model"]
-    elmo = model["text_field_embedder"]["token_embedders"]["elmo"]
-    elmo["options_file" if isinstance(value, str) else "dropout"] = value
+    model["text_field_embedder"]["token_embedders"]["elmo"][name] = value
     changed(folder, model=model)
-    if isinstance(value, str):
-        open_task_archive(folder)  # the file is not of this machine, as usual
-    else:
-        with pytest.raises(ConfigError, match=r"elmo\.dropout: expected a number, found 10"):
-            open_task_archive(folder)
+    return folder
+
+
+def test_a_number_beyond_the_range_of_floats_is_refused(tmp_path: Path) -> None:
+    folder = with_elmo_setting(unpack("ner", tmp_path / "ner"), "dropout", 10**400)
+    with pytest.raises(ConfigError, match=r"elmo\.dropout: expected a number, found 10"):
+        open_task_archive(folder)
+
+
+def test_an_options_file_with_a_name_that_no_file_can_have_is_not_of_this_machine(tmp_path: Path) -> None:
+    open_task_archive(with_elmo_setting(unpack("ner", tmp_path / "ner"), "options_file", "x" * 5000))
 
 
 def test_settings_without_a_counterpart_are_refused_by_name(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def _known(speakers: tuple[tuple[str, ...], ...] | None) -> tuple[tuple[str, ...
 
 def merge_clusters(clusters: Iterable[Sequence[Mention]]) -> Clusters:
     """Merge clusters that share a mention, remove repeated mentions, and sort."""
-    # Union-find: from each mention, the parents lead to the one that stands for its cluster.
+    # Union-find: following the parents of a mention leads to the representative of its cluster.
     parents: dict[Mention, Mention] = {}
 
     def root(mention: Mention) -> Mention:
