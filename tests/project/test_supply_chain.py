@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from importlib.metadata import distributions
 
 import pytest
 from packaging.requirements import Requirement
@@ -16,10 +17,14 @@ LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
+NAME = r"([\w.-]+)(?:\[([\w,-]+)\])?"  # and extras
+
+
 def locked(name: str) -> dict[str, list[str]]:
     """Return the versions of each package of a lock."""
     versions: dict[str, list[str]] = {}
-    for package, version in re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "requirements" / name).read_text(), re.MULTILINE):
+    text = (ROOT / "requirements" / name).read_text()
+    for package, _, version in re.findall(rf"^{NAME}==(\S+)", text, re.MULTILINE):
         versions.setdefault(canonicalize_name(package), []).append(version)
     return versions
 
@@ -61,8 +66,22 @@ def test_every_package_of_a_lock_has_a_hash(path) -> None:
     packages = [entry for entry in entries if not entry.startswith("#")]
     assert len(packages) > 10
     for entry in packages:
-        assert re.match(r"[\w.-]+==\S+", entry), entry
+        assert re.match(rf"{NAME}==\S+", entry), entry
         assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), entry
+
+
+def test_extras_that_an_installed_package_needs_are_locked_with_it() -> None:
+    # pip would take the newest version of a package for its extra, whose hash is not in the lock.
+    text = (ROOT / "requirements" / "dev.txt").read_text()
+    found = re.findall(rf"^{NAME}==", text, re.MULTILINE)
+    extras = {canonicalize_name(package): set(given.split(",")) for package, given in found}
+    installed = [one for one in distributions() if canonicalize_name(one.name) in extras]
+    needed = [Requirement(line) for one in installed for line in one.requires or []]
+    for requirement in needed:
+        is_used = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if is_used and (name := canonicalize_name(requirement.name)) in extras:
+            assert requirement.extras <= extras[name], f"{requirement}: run .ci/lock"
+    assert extras["coverage"] == {"toml"}
 
 
 @pytest.mark.parametrize(("lock", "extra"), [("core.txt", None), ("dev.txt", "dev"), ("docs.txt", "docs")])
