@@ -44,6 +44,12 @@ def size_and_crc32(file: IO[bytes]) -> tuple[int, int]:
     return size, checksum
 
 
+def as_read_back(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain values as a JSON file gives them back: with lists instead of tuples, for example."""
+    content: dict[str, Any] = json.loads(json.dumps(dict(table)))
+    return content
+
+
 def json_crc32(content: Mapping[str, Any]) -> int:
     """Return the checksum of plain values, whatever the order of their keys."""
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())

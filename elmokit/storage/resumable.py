@@ -18,7 +18,6 @@ vectors that lie consecutively in a flat file can be memory-mapped by any number
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 import zlib
@@ -33,7 +32,7 @@ from numpy.typing import NDArray
 
 from elmokit.errors import LockedError, OutputError
 from elmokit.storage.atomic import sync
-from elmokit.storage.checksums import WrittenExtents, is_digest
+from elmokit.storage.checksums import WrittenExtents, as_read_back, is_digest
 from elmokit.storage.lock import LOCK, file_lock
 from elmokit.storage.owner import OWNER, Owner
 from elmokit.storage.store_journal import CHECKSUMS, JOURNAL, NEW_JOURNAL, StoreContents, read_journal, write_journal
@@ -93,8 +92,8 @@ class ResumableStore:
         unverified: Collection[str] = (),
     ) -> None:
         self.folder = Path(folder)
-        # Through JSON, so that the settings compare equal to those of a journal: a tuple, for example, becomes a list.
-        self.committed = StoreContents(json.loads(json.dumps(dict(settings))), folder=self.folder)
+        # So that the settings compare equal to those of a journal.
+        self.committed = StoreContents(as_read_back(settings), folder=self.folder)
         self._restore = restore
         self._overwrite = overwrite
         self.restart_hint = restart_hint or f"delete {self.folder}"

@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from elmokit.errors import OutputError
 from elmokit.storage.atomic import sync
 from elmokit.storage.bounded import read_bounded
-from elmokit.storage.checksums import extents_of, find_damage, json_crc32
+from elmokit.storage.checksums import as_read_back, extents_of, find_damage, json_crc32
 
 JOURNAL = "journal.json"
 NEW_JOURNAL = "journal.new"
@@ -147,7 +147,7 @@ def write_journal(contents: StoreContents) -> None:
     """Replace the journal of a store, so that it survives a power loss."""
     table = asdict(contents)
     del table["folder"]
-    table = json.loads(json.dumps(table))  # tuples become lists, so that it has the checksum it will be read with
+    table = as_read_back(table)  # which has the checksum that the file will be checked for
     table["crc32"] = json_crc32(table)
     # Without the `fsync` before the rename, a file system may store the new name before the new content, and a power
     # loss leaves an empty journal.

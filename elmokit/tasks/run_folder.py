@@ -36,7 +36,7 @@ from elmokit.embedding.fingerprint import fingerprint
 from elmokit.errors import TrainingError
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.bounded import MAX_RECORD_BYTES, whole_number
-from elmokit.storage.checksums import json_crc32, size_and_crc32
+from elmokit.storage.checksums import as_read_back, json_crc32, size_and_crc32
 from elmokit.storage.text_files import check_names, open_binary, path_list
 from elmokit.tasks.config import ElmoConfig, Paths, expand_paths
 from elmokit.tasks.table import load_config
@@ -158,7 +158,7 @@ def start_run(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, An
     if (run / CONFIG).exists():
         earlier_task, earlier_config = load_config(run / CONFIG)
         check_settings(run, {"task": earlier_task.name, **to_dict(earlier_config)}, content, MAY_CHANGE)
-    if (run / VOCABULARY).exists() and read_vocabulary(run) != json.loads(json.dumps(vocabulary)):
+    if (run / VOCABULARY).exists() and read_vocabulary(run) != as_read_back(vocabulary):
         raise TrainingError(f"The data have other words or labels than {run} was started with. Start a new run.")
     check_data(run, task, config)
     run.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +12,7 @@ from elmokit.config import to_dict
 from elmokit.embedding.fingerprint import fingerprint
 from elmokit.errors import ConfigError, TrainingError
 from elmokit.formats.model import PretrainedBiLM
+from elmokit.storage.checksums import as_read_back
 from elmokit.storage.text_files import TextPaths, check_names, path_list
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import DataConfig, TrainingConfig
@@ -112,8 +112,7 @@ class TrainingRequest:
             "keep_optimizer": self.keep_optimizer,
             "old_text_crc32": sentences_crc32(self.old_sentences),
         }
-        plain: dict[str, Any] = json.loads(json.dumps(identity))
-        return plain
+        return as_read_back(identity)
 
     def prepare(self, report: TrainingCallback) -> TrainingSetup:
         """Read and count the text, and prepare what the first step starts from."""

@@ -23,7 +23,6 @@ The training adds log and checkpoints (``training/run.py``), and::
 from __future__ import annotations
 
 import dataclasses
-import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +42,7 @@ from elmokit.network.softmax import build_softmax
 from elmokit.network.tensors import save_tensors
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.bounded import MAX_RECORD_BYTES
-from elmokit.storage.checksums import size_and_crc32
+from elmokit.storage.checksums import as_read_back, size_and_crc32
 from elmokit.storage.text_files import TextPaths, read_sentences
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import MAY_CHANGE, TrainingConfig
@@ -125,8 +124,7 @@ class RunSettings:
         """The call that started the run, with the defaults of the settings that are newer than the run."""
         names = {one.name for one in dataclasses.fields(TrainingConfig)}
         given = {name: value for name, value in self.request.items() if name in names}
-        config = to_dict(from_dict(TrainingConfig, given, SETTINGS))
-        return {**self.request, **json.loads(json.dumps(config))}  # lists instead of tuples, as in the file
+        return {**self.request, **as_read_back(to_dict(from_dict(TrainingConfig, given, SETTINGS)))}
 
     def save(self, run: Path) -> None:
         """Write ``settings.json``."""
