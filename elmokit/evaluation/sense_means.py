@@ -89,21 +89,19 @@ class SenseMeans:
             temporary.chmod(0o644)  # safetensors creates files that only their owner can read
 
     @classmethod
-    def load(cls, path: Path, settings: dict[str, Any]) -> SenseMeans:
+    def load(cls, path: Path, settings: dict[str, Any], n_layers: int, dim: int) -> SenseMeans:
         """Read a file that :meth:`save` wrote, and check that its means were computed from the same data."""
+        means = cls(n_layers, dim)
         try:
             with safe_open(path, framework="np") as file:
                 content = json.loads(file.metadata()["content"])
                 sums, counts = file.get_tensor("sums"), file.get_tensor("counts")
             stored_settings = dict(content["about"])
-            means = cls(*sums.shape[1:])
-            means.sums, means.counts, means.n_sentences = sums, counts, content["n_sentences"]
+            means.n_sentences = content["n_sentences"]
             means.rows = {sense: row for row, sense in enumerate(content["senses"])}
             means.tagged = {(lemma, pos): Counter(dict(given)) for lemma, pos, given in content["tagged"]}
             if type(means.n_sentences) is not int or means.n_sentences < 0:
                 raise ValueError(f"it has {means.n_sentences!r} sentences")
-            if len(means.rows) != len(sums) or len(sums) != len(counts):
-                raise ValueError("its tensors do not match")
         except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise OutputError(
                 f"{path} is not a file of sense means ({error}). Choose another name, or delete it."
@@ -116,6 +114,14 @@ class SenseMeans:
                     f"{path} contains sense means with {name} {old!r}, but this run has {name} {new!r}. {how}, choose "
                     "another name, or delete it."
                 )
+        for name, tensor, empty in (("sums", sums, means.sums), ("counts", counts, means.counts)):
+            shape = (len(means.rows), *empty.shape[1:])
+            if (tensor.dtype, tensor.shape) != (empty.dtype, shape):
+                raise OutputError(
+                    f"{path} is damaged: its {name} are {tensor.dtype} {tensor.shape}, not {empty.dtype} {shape}. "
+                    "Delete it."
+                )
+        means.sums, means.counts = sums, counts
         return means
 
 
@@ -170,7 +176,7 @@ def train_senses(
     means = SenseMeans(elmo.n_layers, elmo.output_dim)
     if path is not None:
         if path.exists():
-            means = SenseMeans.load(path, settings)
+            means = SenseMeans.load(path, settings, elmo.n_layers, elmo.output_dim)
         else:
             means.save(path, settings)  # fails now rather than later if the file cannot be written
     n_known, at_start = len(keys), means.n_sentences

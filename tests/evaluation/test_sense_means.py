@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.errors import OutputError
@@ -104,7 +107,8 @@ def test_interrupted_training_resumes_with_the_same_means(
 
 def read_means(elmo: Elmo, source: SenseSet, path: Path) -> SenseMeans:
     with safe_open(path, framework="np") as file:
-        return SenseMeans.load(path, json.loads(file.metadata()["content"])["about"])
+        about = json.loads(file.metadata()["content"])["about"]
+    return SenseMeans.load(path, about, elmo.n_layers, elmo.output_dim)
 
 
 def test_means_of_another_text_and_other_files_are_refused(elmo: Elmo, tmp_path: Path) -> None:
@@ -116,3 +120,24 @@ def test_means_of_another_text_and_other_files_are_refused(elmo: Elmo, tmp_path:
     with pytest.raises(OutputError, match="is not a file of sense means"):
         train_senses(elmo, other, other.data)
     assert other.data.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("sums", lambda sums: sums[:, :, :-1]),
+        ("sums", lambda sums: sums[:-1]),
+        ("counts", lambda counts: counts.astype(np.float64)),
+    ],
+)
+def test_means_whose_tensors_do_not_fit_the_model_or_their_senses_are_refused(
+    name: str, damage: Callable[[NDArray[Any]], NDArray[Any]], elmo: Elmo, tmp_path: Path
+) -> None:
+    source = write_set(tmp_path, "train", TRAIN)
+    train_senses(elmo, source, tmp_path / "means")
+    with safe_open(tmp_path / "means", framework="np") as file:
+        metadata = file.metadata()
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
+    save_file(tensors | {name: np.ascontiguousarray(damage(tensors[name]))}, tmp_path / "means", metadata=metadata)
+    with pytest.raises(OutputError, match=f"is damaged: its {name} are"):
+        train_senses(elmo, source, tmp_path / "means")
