@@ -99,6 +99,22 @@ def quotes(results: dict[str, Any]) -> Iterator[Quote]:
         numbers = tuple(f"{perplexity[corpus][side]:.2f}" for side in ("forward", "backward"))
         yield Quote("results/language-models.md", f"| {before} | {{}} / {{}} |\n", numbers)
 
+    effects = {effect["name"]: f"{1000 * effect['gain']:.2f}" for effect in results["reading-times"]["effects"]}
+    texts = ("lm-wikipedia-2", "lm-fiction", "lm-modern", "lm-dialogue")
+    other_texts = tuple(f"{perplexity[name]['geometric_mean']:.1f}" for name in texts)
+    for after_eight, numbers in {
+        "| 60.9 | 60.1 | 56.3 |": (wikipedia,),
+        "| 59.0 | 57.9 | 56.4 |": (novels,),
+        "| 115.7 | 99.8 | 93.3 |": (f"{perplexity['wikitext-2']['geometric_mean']:.1f}",),
+        "| 51.4 / 48.9 / 59.4 / 18.7 |": other_texts,
+        "| 75.1 / 76.5 |": (blimp["both"], blimp["unknown words paid"]),
+        "| 62.9 / 68.9 |": (f1["2"], f1[PRIOR]),
+        "| 0.753 / 0.814 |": (whitened, trained),
+        "| 95.1 / 95.2 |": (accuracy["1"], accuracy["mix"]),
+        "| 1.80 / 1.93 |": (effects["forward"], effects["backward"]),
+    }.items():
+        yield Quote("results/en-mini-training.md", f"{after_eight} {' / '.join(['{}'] * len(numbers))} |", numbers)
+
     page = "results/probes.md"
     for row, name in TABLE_ROWS.items():
         yield Quote(page, f"| {name} | {{}} % ± {{}} | {{}} % | {{}} |", _probe(tags[row]))
