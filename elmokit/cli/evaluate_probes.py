@@ -62,6 +62,7 @@ def pos(
             control=control,
             settings=settings,
             folder=vectors,
+            overwrite=common.overwrite,
             progress=progress,
         )
     common.show(result)
@@ -102,7 +103,7 @@ def wsd(
     sense_order = None if inventory is None else read_inventory(inventory)
     elmo = common.open_elmo()
     with ProgressBar("") as progress:
-        result = probe_senses(elmo, train_set, test_sets, sense_order, senses, progress)
+        result = probe_senses(elmo, train_set, test_sets, sense_order, senses, progress, overwrite=common.overwrite)
     if answers is not None:
         write_answers(result, answers, common.overwrite)
     common.show(result)

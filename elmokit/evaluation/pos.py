@@ -170,6 +170,7 @@ def probe_pos(
     control: bool = False,
     settings: LinearSettings = LinearSettings(),
     folder: str | Path | None = None,
+    overwrite: bool = False,
     progress: ProgressCallback | None = None,
 ) -> PosResult:
     """Train a linear probe on each layer and score it on the test sentences.
@@ -185,6 +186,7 @@ def probe_pos(
         settings: How to train the classifier.
         folder: Keep the vectors (float16) in this directory, so that an interrupted run can be resumed and later runs
             can use them. None uses a temporary directory.
+        overwrite: Compute the vectors in ``folder`` anew.
         progress: Called with the words embedded, then with the training steps of each classifier.
 
     Raises:
@@ -219,7 +221,8 @@ def probe_pos(
     with tempfile.TemporaryDirectory(prefix="elmokit-pos-") as temporary:
         home = Path(temporary if folder is None else folder)
         seen, unseen = (
-            _vectors(elmo, text, home / name, chosen, progress) for name, text in (("train", train), ("test", test))
+            _vectors(elmo, text, home / name, chosen, overwrite, progress)
+            for name, text in (("train", train), ("test", test))
         )
         plan = [(str(layer), [index], False) for index, layer in enumerate(chosen)]
         if combined and len(chosen) > 1:
@@ -253,6 +256,7 @@ def _vectors(
     text: Sequence[TaggedSentence],
     folder: Path,
     layers: list[int],
+    overwrite: bool,
     progress: ProgressCallback | None,
 ) -> list[NDArray[Any]]:
     """Map the vectors of each layer, ``(tokens, dim)`` in float16, into memory. Compute those that are missing."""
@@ -265,7 +269,8 @@ def _vectors(
         "dim": elmo.output_dim,
     }
     n_tokens = sum(map(len, sentences))
-    with ResumableStore(folder, settings, restore=RESTORE) as store:
+    hint = "pass --overwrite"
+    with ResumableStore(folder, settings, restore=RESTORE, overwrite=overwrite, restart_hint=hint) as store:
         n_done = store.progress.get("n_done", 0)
         count = StageCounter(progress, f"embed {folder.name}", n_tokens, done=sum(map(len, sentences[:n_done])))
         count(0)

@@ -112,14 +112,14 @@ class SenseMeans:
                 how = RESTORE[name](old) if name in RESTORE else "Use the same"
                 raise OutputError(
                     f"{path} contains sense means with {name} {old!r}, but this run has {name} {new!r}. {how}, choose "
-                    "another name, or delete it."
+                    "another name, or start anew with --overwrite (overwrite=True)."
                 )
         for name, tensor, empty in (("sums", sums, means.sums), ("counts", counts, means.counts)):
             shape = (len(means.rows), *empty.shape[1:])
             if (tensor.dtype, tensor.shape) != (empty.dtype, shape):
                 raise OutputError(
                     f"{path} is damaged: its {name} are {tensor.dtype} {tensor.shape}, not {empty.dtype} {shape}. "
-                    "Delete it."
+                    "Start anew with --overwrite (overwrite=True)."
                 )
         means.sums, means.counts = sums, counts
         return means
@@ -158,12 +158,17 @@ class FrequencyProbe:
 
 
 def train_senses(
-    elmo: Elmo, source: SenseSet, path: str | Path | None = None, progress: ProgressCallback | None = None
+    elmo: Elmo,
+    source: SenseSet,
+    path: str | Path | None = None,
+    progress: ProgressCallback | None = None,
+    *,
+    overwrite: bool = False,
 ) -> SenseMeans:
     """Compute the mean vector of each sense in a corpus, which is read once, in bounded memory.
 
     With ``path``, the means are saved there every minute: if the process is killed, the next call with the same
-    arguments resumes, with the same result. A finished file is not computed again.
+    arguments resumes, with the same result. A finished file is not computed again, unless ``overwrite`` is given.
     """
     keys = read_keys(source.gold)
     settings = {
@@ -175,7 +180,7 @@ def train_senses(
     path = None if path is None else Path(path)
     means = SenseMeans(elmo.n_layers, elmo.output_dim)
     if path is not None:
-        if path.exists():
+        if path.exists() and not overwrite:
             means = SenseMeans.load(path, settings, elmo.n_layers, elmo.output_dim)
         else:
             means.save(path, settings)  # fails now rather than later if the file cannot be written

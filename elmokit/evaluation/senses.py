@@ -148,6 +148,8 @@ def probe_senses(
     inventory: Inventory | None = None,
     path: str | Path | None = None,
     progress: ProgressCallback | None = None,
+    *,
+    overwrite: bool = False,
 ) -> SenseResult:
     """Compute sense means and score every layer on test sets.
 
@@ -159,6 +161,7 @@ def probe_senses(
             have no answer.
         path: Where to keep the sense means, as in ``train_senses``.
         progress: Called with the number of instances.
+        overwrite: Compute the means in ``path`` anew.
 
     Raises:
         TextError: A file cannot be read or does not match the other, or two test sets have the same name.
@@ -178,7 +181,7 @@ def probe_senses(
         pos_of[test.name] = {instance.id: instance.pos for instance in instances}
         if not pos_of[test.name].keys() & gold[test.name].keys():
             raise TextError(f"{test.gold} has no key for any instance of {test.data}.")
-    means = train_senses(elmo, train, path, progress)
+    means = train_senses(elmo, train, path, progress, overwrite=overwrite)
     answers: dict[str, dict[str, dict[str, str]]] = {}
     n_backed_off = {}
     for name, text in texts.items():

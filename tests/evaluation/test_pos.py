@@ -76,6 +76,12 @@ def test_kept_vectors_are_reused(elmo: Elmo, tmp_path: Path, monkeypatch: pytest
         probe_pos(elmo, TRAIN[:1], TEST, folder=tmp_path / "kept", settings=SHORT)
 
 
+def test_kept_vectors_of_another_text_are_replaced_only_on_request(elmo: Elmo, tmp_path: Path) -> None:
+    probe_pos(elmo, TRAIN, TEST, folder=tmp_path / "kept", settings=SHORT)
+    expected = probe_pos(elmo, TRAIN[:1], TEST, settings=SHORT)
+    assert probe_pos(elmo, TRAIN[:1], TEST, folder=tmp_path / "kept", overwrite=True, settings=SHORT) == expected
+
+
 def test_invalid_probes_are_refused(elmo: Elmo) -> None:
     with pytest.raises(TextError, match="one of them has none"):
         probe_pos(elmo, [], TEST)
