@@ -103,7 +103,8 @@ def _checked_table(cls: Any, table: Any, where: str) -> Table:
     checked = {}
     for name, value in table.items():
         if name not in hints:
-            raise ConfigError(f"{where}: unknown key {name!r}. {did_you_mean(name, hints)}")
+            problem = f"unknown key {name!r}. {did_you_mean(name, hints)}"
+            raise ConfigError(f"{where}: {problem}" if where else problem.capitalize())
         accepted = typing.get_args(hints[name]) or (hints[name],)
         if value is False and types.NoneType in accepted and bool not in accepted:
             value = None

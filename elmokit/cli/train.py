@@ -99,7 +99,7 @@ def train(
     if config is not None:
         settings["config"] = config
     if resume is not None and out is None and not overwrite:
-        with _training(resume, threads, settings) as given:
+        with _training(resume, threads, settings, only_once="--hours") as given:  # which count from now
             result = api.resume(resume, texts, device=device, **given)
     elif out is not None and resume is None:
         with _training(out, threads, settings) as given:
@@ -188,7 +188,9 @@ def finetune(
 
 
 @contextlib.contextmanager
-def _training(run: Path, threads: int | None, settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _training(
+    run: Path, threads: int | None, settings: dict[str, Any], only_once: str | None = None
+) -> Iterator[dict[str, Any]]:
     """Yield the settings that were given, name them by their flags in errors, and say how to resume."""
     import torch
 
@@ -197,7 +199,7 @@ def _training(run: Path, threads: int | None, settings: dict[str, Any]) -> Itera
     if threads is not None:
         torch.set_num_threads(threads)
     given = given_settings(settings)
-    with name_flags(given), resumable_command((run / SETTINGS).exists):
+    with name_flags(given), resumable_command((run / SETTINGS).exists, only_once=only_once):
         yield given
 
 

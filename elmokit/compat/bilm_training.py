@@ -122,7 +122,7 @@ def train(
     Raises:
         ElmoError: As in ``elmokit.train`` and ``elmokit.finetune``, or the options do not fit the data.
     """
-    report = report or TrainingDisplay()
+    report = TrainingDisplay() if report is None else report
     options = _options_for(options, data)
     n_processes = int(os.environ.get("WORLD_SIZE", "1"))
     if n_gpus % n_processes:

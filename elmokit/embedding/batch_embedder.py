@@ -44,6 +44,8 @@ class BatchEmbedder:
                 )
             self.pooler, layers = elmo, elmo.pooling.layers
             elmo = elmo.elmo
+        if isinstance(inside := getattr(elmo, "elmo", None), Elmo):  # an ElmoModule, for which PyTorch is not imported
+            elmo = inside
         check_elmo(elmo)
         self.elmo, self.layers, self.batch_tokens, self.batch_size = elmo, layers, batch_tokens, batch_size
         elmo.embed([], layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)  # checks these three

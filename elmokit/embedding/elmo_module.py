@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from elmokit.config import check_at_least
 from elmokit.embedding.elmo import Elmo, Start, Vectors
 from elmokit.engine.layer_selection import Layers
 from elmokit.engine.precision import Precision, requested_backend
@@ -88,6 +89,7 @@ class ElmoModule(nn.Module):
         super().__init__()
         if not 0 <= dropout <= 1:
             raise ConfigError(f"dropout is {dropout}; it must be at least 0 and at most 1.")
+        check_at_least("n_mixes", n_mixes, 0)
         self.model = model
         # Frozen weights let the engine compute: it has no backward pass.
         self.bilm = model.bilm.requires_grad_(trainable)
@@ -336,6 +338,8 @@ class ElmoModule(nn.Module):
         """
         if self.start == "stateful":
             raise ConfigError("mixed_vectors needs start='warm' or 'zero', but start is 'stateful'. Call forward.")
+        if not self.mixes:
+            raise ConfigError("mixed_vectors needs a mix, but n_mixes is 0. Create the module with n_mixes=1.")
         if not torch.is_grad_enabled():
             arrays = self.embed(sentences, batch_tokens=batch_tokens)
             return [self.dropout(torch.from_numpy(array).to(self.start_hidden.device)) for array in arrays]

@@ -302,7 +302,7 @@ class SentenceEmbedder:
             This object.
 
         Raises:
-            TextError: There are fewer than two sentences.
+            TextError: There are fewer than two sentences, or all have the same vector.
             ConfigError: There are fewer directions than ``n_components``.
         """
         for_elmo, for_weights = itertools.tee(self.fold(tokens) for tokens in sentences if len(tokens))

@@ -276,7 +276,7 @@ def _vectors(
         count(0)
         for chunk in read_chunks(sentences[n_done:]):
             for array in elmo.embed(chunk, layers=layers):
-                for layer, rows in zip(layers, as_stored(array, "float16"), strict=True):
+                for layer, rows in zip(layers, as_stored(array, "float16", "The probe cannot store it."), strict=True):
                     store.append(f"layer-{layer}.f16", rows)
             n_done += len(chunk)
             store.commit({"n_done": n_done}, finished=n_done == len(sentences))

@@ -141,7 +141,7 @@ class Whitening(SentenceMap):
             n_components: Keep this many directions, those with the largest variance. None keeps all that vary.
 
         Raises:
-            TextError: There are fewer than two vectors.
+            TextError: There are fewer than two vectors, or they are all equal.
             ConfigError: The vectors vary in fewer than ``n_components`` directions.
         """
         n, total, products = 0, np.zeros(()), np.zeros(())
@@ -155,6 +155,11 @@ class Whitening(SentenceMap):
         variances, directions = np.linalg.eigh(products / n - np.outer(mean, mean))
         variances, directions = variances[::-1], directions[:, ::-1]  # largest first
         n_varying = int((variances > RANK_TOLERANCE * max(variances[0], 0.0)).sum()) if variances[0] > 0 else 0
+        if not n_varying:
+            raise TextError(
+                f"The vectors of all {n:,} sentences are equal, so there is no map to estimate. Give other sentences, "
+                "with words that the model knows."
+            )
         n_components = n_varying if n_components is None else n_components
         if not 1 <= n_components <= n_varying:
             raise ConfigError(

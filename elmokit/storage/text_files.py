@@ -139,6 +139,15 @@ def _files_of(name: str | Path, pattern: str | None) -> list[Path]:
     return files
 
 
+def folders_of(names: TextPaths) -> list[Path]:
+    """List the directories that :func:`find_text_files` searches."""
+    folders = []
+    for path in map(expand_user, path_list(names)):
+        matches = [path] if path.exists() else map(Path, glob.glob(str(path), recursive=True))
+        folders += [match for match in matches if match.is_dir()]
+    return folders
+
+
 def _files_inside(folder: Path, pattern: str | None) -> list[Path]:
     return sorted(
         path

@@ -75,7 +75,13 @@ class LayerCache:
             self._read_committed()
         missing = {key: sentence for key, sentence in zip(keys, sentences, strict=True) if key not in self._rows}
         computed = dict(zip(missing, self.elmo.embed(list(missing.values())), strict=True)) if missing else {}
-        return [as_stored(computed[key], self.dtype) if key in computed else self._stored(key) for key in keys]
+        return [self._rounded(computed[key]) if key in computed else self._stored(key) for key in keys]
+
+    def _rounded(self, layers: NDArray[Any]) -> NDArray[Any]:
+        advice = (
+            'Choose float32 (dtype="float32"; of a task: elmo.cache_dtype, and start the run anew with --overwrite).'
+        )
+        return as_stored(layers, self.dtype, advice)
 
     def batch(self, sentences: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
         """Return the padded layers of sentences: the input of a ``ScalarMix``.
@@ -120,7 +126,7 @@ class LayerCache:
                     # (layers, tokens, dim) becomes (tokens, layers, dim), so that the rows of a sentence are
                     # consecutive in the file.
                     end += layers.shape[1]
-                    rows = np.ascontiguousarray(as_stored(layers.swapaxes(0, 1), self.dtype))
+                    rows = np.ascontiguousarray(self._rounded(layers.swapaxes(0, 1)))
                     store.append("layers", rows)
                     store.append("crc32", np.array([zlib.crc32(rows.data)], np.uint32))
                     store.append("ends", np.array([end], np.int64))

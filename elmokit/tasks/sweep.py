@@ -41,6 +41,7 @@ from elmokit.tasks.run_folder import (
     check_scores,
     elmo_start,
     file_checksum,
+    finished_seeds,
     mean_and_deviation,
 )
 from elmokit.tasks.table import load_config
@@ -77,7 +78,8 @@ class SweepTraining:
 
     def is_done(self, folder: Path) -> bool:
         """Check whether it is finished."""
-        return (self.run(folder) / RESULTS).exists()
+        run = self.run(folder)
+        return (run / RESULTS).exists() and self.seed in finished_seeds(run)
 
 
 @dataclass(frozen=True)

@@ -125,10 +125,12 @@ class SentenceBlocks:
                     # lines are read and dropped.
                     for _ in islice(reader, range_ * n_lines):  # skip the ranges before the start
                         pass
-                while (passages := self._own_passages(readers, n_lines, (epoch, group, range_))) is not None:
+                while (everyone := self._range_passages(readers, n_lines, (epoch, group, range_))) is not None:
+                    # A process may get none in this epoch, if the passages are few and long.
+                    passages = everyone[self._rank :: self._n_ranks]
+                    is_empty = is_empty and not everyone
                     order = self._order(len(passages), epoch, group, range_)
                     for first in range(block * BLOCK_LINES, len(passages), BLOCK_LINES):
-                        is_empty = False
                         position = BlockPosition(epoch, group, range_, first // BLOCK_LINES)
                         here = [passages[number] for number in order[first : first + BLOCK_LINES]]
                         yield SentenceBlock(position, [[split_tokens(line) for line in lines] for lines in here])
@@ -138,17 +140,17 @@ class SentenceBlocks:
                 raise TextError(f"No sentence in {', '.join(map(str, self._shards))}: nothing to train on.")
             epoch, group = epoch + 1, 0
 
-    def _own_passages(
+    def _range_passages(
         self, readers: Sequence[Iterator[str]], n_lines: int, position: tuple[int, ...]
     ) -> list[list[str]] | None:
-        """Read the next range and keep this process's passages; None at the end of all files."""
+        """Read the passages of the next range, those of all processes; None at the end of all files."""
         by_file = [list(islice(reader, n_lines)) for reader in readers]
         if not any(by_file):
             return None
         # A stream of its own: the order of lines that stay alone is that of earlier versions.
         generator = np.random.default_rng([*self._seed, *position, _PASSAGES])
         passages = [passage for lines in by_file for passage in self._passages(lines, generator)]
-        return [self._cased(lines, generator) for lines in passages][self._rank :: self._n_ranks]
+        return [self._cased(lines, generator) for lines in passages]
 
     def _passages(self, lines: list[str], generator: np.random.Generator) -> Iterator[list[str]]:
         if self._passage_length == 1:

@@ -131,8 +131,19 @@ class Vocabulary:
             raise FormatError(f"{path}: {error} {fix}") from None
 
     def to_text(self) -> str:
-        """Return the content of a vocabulary file: one word per line."""
-        return "".join(f"{word}\n" for word in self.words)
+        """Return the content of a vocabulary file: one word per line.
+
+        Raises:
+            TextError: A word would not be read as it is, such as one with a space before it.
+        """
+        text = "".join(f"{word}\n" for word in self.words)
+        read = _parse_words(text.removeprefix("\ufeff"))
+        if read != self.words:
+            wrong = next((word for word, again in zip(self.words, read, strict=False) if word != again), self.words[-1])
+            raise TextError(
+                f"A vocabulary file has one word per line, and {wrong!r} would not be read from it as it is. Remove it."
+            )
+        return text
 
 
 def rank_words(
@@ -177,9 +188,14 @@ def read_words(path: str | Path) -> list[str]:
     if len(data) > MAX_BYTES:
         raise FormatError(f"{path} contains more than {MAX_BYTES:,} bytes of text, so it is not a vocabulary.")
     try:
-        lines = data.removeprefix(codecs.BOM_UTF8).decode("utf-8").split("\n")
+        text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError as error:
         raise FormatError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}). Convert it to UTF-8.") from None
+    return _parse_words(text)
+
+
+def _parse_words(text: str) -> list[str]:
+    lines = text.split("\n")
     if not lines[-1]:
         lines.pop()
     words = list(map(str.strip, lines))

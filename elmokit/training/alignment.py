@@ -236,6 +236,11 @@ def _check_sizes(source: PretrainedBiLM, target: PretrainedBiLM) -> None:
 
 def _no_pair(pairs: Sequence[Pair], known: Sequence[set[str]], min_count: int) -> str:
     """Explain why no pair can be learned from, with an example of a word that does not occur."""
+    if n_usable := sum(pair[0] in known[0] and pair[1] in known[1] for pair in pairs):
+        return (
+            f"No pair of the dictionary is left to learn from: {count_of(n_usable, 'pair')} could be learned from, and "
+            "test_ratio keeps all of them for the test. Lower it, or add pairs."
+        )
     n_known = [sum(pair[side] in words for pair in pairs) for side, words in enumerate(known)]
     side = int(n_known[0] > n_known[1])
     example = next((pair[side] for pair in pairs if pair[side] not in known[side]), pairs[0][side])

@@ -274,7 +274,7 @@ def resume(
     hours_from_now = "hours" in changes
     if set(LENGTHS) & set(changes):
         changes = {**dict.fromkeys(LENGTHS), **changes}
-    report, device = report or TrainingDisplay(), training_device(device)
+    report, device = TrainingDisplay() if report is None else report, training_device(device)
     with init_distributed(device) as world:
         setup = TrainingSetup.open(bilm_run(run), texts, changes)
         return _train_to_end(setup, bilm_run(run), report, world, device, hours_from_now)
@@ -288,7 +288,7 @@ def _start_or_continue(
     report: TrainingCallback | None,
 ) -> TrainingResult:
     """Train in all processes what the main process starts, or continue it if the same call has started it before."""
-    run, report, device = bilm_run(out), report or TrainingDisplay(), training_device(device)
+    run, report, device = bilm_run(out), TrainingDisplay() if report is None else report, training_device(device)
     with init_distributed(device) as world:
 
         def start() -> tuple[TextPaths, dict[str, Any]]:
@@ -297,6 +297,7 @@ def _start_or_continue(
             if continues:
                 check_settings(run.path, RunSettings.open(run.path).full_request(), requested.identity(), MAY_CHANGE)
                 return requested.data.texts, {name: getattr(requested.config, name) for name in MAY_CHANGE}
+            requested.check_output(run.path)
             requested.prepare(report).write(run, world.size, overwrite)
             return (), {}
 

@@ -244,7 +244,8 @@ class TrainingConfig:
             decayed = (fraction - self.warmup_ratio) / (1 - self.warmup_ratio)
             height = 0.5 * (1 + math.cos(math.pi * min(1.0, decayed)))
         else:
-            height = 1.0 if fraction < 1 - self.decay_ratio else max(0.0, 1 - fraction) / self.decay_ratio
+            is_constant = fraction < 1 - self.decay_ratio or not self.decay_ratio
+            height = 1.0 if is_constant else max(0.0, 1 - fraction) / self.decay_ratio
         return self.learning_rate * (self.final_ratio + (1 - self.final_ratio) * height)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import Any
 
 from elmokit.config import to_dict
 from elmokit.embedding.fingerprint import fingerprint
-from elmokit.errors import ConfigError, TrainingError
+from elmokit.errors import ConfigError, OutputError, TrainingError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.storage.checksums import as_read_back
-from elmokit.storage.text_files import TextPaths, check_names, path_list
+from elmokit.storage.text_files import TextPaths, check_names, find_text_files, folders_of, path_list
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import DataConfig, TrainingConfig
 from elmokit.training.corpus import (
@@ -96,6 +97,16 @@ class TrainingRequest:
         """The sentences of the old text."""
         return read_held_out(self.old_text, self.data.held_out_sentences)
 
+    def check_output(self, run: Path) -> None:
+        """Refuse a run inside of its text, where its own files, held-out sentences too, would be taken for text."""
+        out = Path(os.path.realpath(run))
+        for folder in folders_of(self.data.texts):
+            if out.is_relative_to(os.path.realpath(folder)):
+                raise OutputError(
+                    f"{run} is inside of {folder}, whose files are the text, so the files of the run would be read as "
+                    "text, too. Choose a directory outside of it."
+                )
+
     def identity(self) -> dict[str, Any]:
         """What is equal for equal calls, as plain JSON: settings, and what identifies texts and models."""
         shards = find_shards(self.data.texts)
@@ -117,6 +128,13 @@ class TrainingRequest:
     def prepare(self, report: TrainingCallback) -> TrainingSetup:
         """Read and count the text, and prepare what the first step starts from."""
         identity = self.identity()
+        texts = set(map(os.path.realpath, find_shards(self.data.texts)))
+        for path in find_text_files(self.data.held_out):
+            if os.path.realpath(path) in texts:
+                problem = (
+                    f"Held-out text: {path} is trained on, too, so its perplexity will be too low. Take other text."
+                )
+                report(TrainingNotice(problem))
         setup = self._new_model(report) if self.model is None else self._finetuning(self.model, report)
         return dataclasses.replace(setup, request=identity)
 

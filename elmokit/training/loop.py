@@ -37,7 +37,7 @@ from elmokit.training.optimizers import clip_gradients, set_learning_rate
 from elmokit.training.plan import ThroughputMeter, count_evaluations, model_sizes, seconds_per_step, training_plan
 from elmokit.training.precision import is_faster_in_bfloat16, step_autocast, uses_bfloat16
 from elmokit.training.reports import TrainingCallback, TrainingNotice, TrainingProgress, TrainingReport
-from elmokit.training.results import best_model_facts
+from elmokit.training.results import best_model_facts, has_lost_checkpoints
 from elmokit.training.run import Run
 from elmokit.training.setup import SETTINGS, RunSettings, TrainingSetup
 from elmokit.training.state import TrainingState, new_or_restored_state, window_stream
@@ -83,6 +83,12 @@ def run_training(
         checkpoints = world.broadcast(run.checkpoints())
         if checkpoints and not (run.path / SETTINGS).exists():
             raise TrainingError(f"{run.path} has checkpoints but no {SETTINGS}. Start a new run in another directory.")
+        if not checkpoints and world.on_main_process(lambda: has_lost_checkpoints(run)):
+            raise TrainingError(
+                f"The checkpoints of {run.path} are gone, and the training would replace its model by a new one. "
+                f"Fine-tune the model in another directory (elmokit finetune TEXT --model {run.path} --out OUT), or "
+                "start anew with --overwrite (overwrite=True)."
+            )
         checkpoint = checkpoints[-1] if checkpoints else None
         try:
             state, change = new_or_restored_state(setup, checkpoint, world, torch.device(device))

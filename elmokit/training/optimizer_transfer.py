@@ -30,7 +30,6 @@ from elmokit.training.run import CHECKPOINTS, Run, RunCheckpoint
 from elmokit.training.setup import SETTINGS
 
 COUNTER = "step"  # Adam's number of steps, a single number for each weight tensor
-_WORD_TABLE = "bilm.token_layer.embedding.weight"
 
 
 @dataclass(frozen=True)
@@ -126,17 +125,23 @@ def transfer_optimizer_state(
     shapes = {f"bilm.{name}": value.shape for name, value in new.bilm.named_parameters()}
     if softmax is not None:
         shapes |= {f"softmax.{name}": value.shape for name, value in softmax.named_parameters()}
+    word_table = f"bilm.{new.config.word_table}"
+    has_new_inner = (
+        old.softmax is not None
+        and new.softmax is not None
+        and (old.softmax.config.inner_dim != new.softmax.config.inner_dim)
+    )
     tensors: dict[str, Tensor] = {}
     n_words = 0
     for key, value in state.tensors.items():
         slot, name = key.split("/", 1)
         if name not in shapes or (is_redrawn and name.startswith("softmax.")):
             continue
-        has_rows = name == _WORD_TABLE or re.fullmatch(r"softmax\.(weight|bias)", name) is not None
+        if has_new_inner and name.startswith("softmax.inner."):
+            continue
+        has_rows = name == word_table or re.fullmatch(r"softmax\.(weight|bias)", name) is not None
         if has_rows and slot != COUNTER and new.vocabulary is not old.vocabulary and old.vocabulary and new.vocabulary:
-            value = _transferred_rows(
-                value, SLOTS[optimizer][slot], old.vocabulary, new.vocabulary, name == _WORD_TABLE
-            )
+            value = _transferred_rows(value, SLOTS[optimizer][slot], old.vocabulary, new.vocabulary, name == word_table)
             n_words = sum(word in old.vocabulary.ids for word in new.vocabulary.words)
         if slot != COUNTER and value.shape != shapes[name]:
             raise TrainingError(

@@ -12,7 +12,7 @@ import msgspec
 
 from elmokit.errors import LockedError, TrainingError, install_command
 from elmokit.evaluation.figures import can_draw
-from elmokit.formats.folder import RUN_MODEL, is_model_folder, load_folder, save_folder
+from elmokit.formats.folder import RUN_MODEL, is_model_folder, load_folder, read_card, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import Perplexity, perplexity, unknown_words_warning
 from elmokit.storage.text_files import read_sentences
@@ -20,7 +20,7 @@ from elmokit.training.config import TrainingConfig
 from elmokit.training.curves import draw_curves
 from elmokit.training.reports import TrainingCallback, TrainingNotice, format_perplexities, format_unknown_ratio
 from elmokit.training.run import Run, damage_errors
-from elmokit.training.setup import INITIAL, OLD_TEXT
+from elmokit.training.setup import INITIAL, OLD_TEXT, SETTINGS, RunSettings
 
 HELD_OUT_NAME, OLD_TEXT_NAME = "held-out", "old text"
 
@@ -44,6 +44,16 @@ def best_model_facts(card: Mapping[str, Any], run: Path) -> BestModelFacts:
     """Read the model card of a run's best model."""
     with damage_errors(f"The model card in {run / RUN_MODEL}"):
         return msgspec.convert(card, BestModelFacts)
+
+
+def has_lost_checkpoints(run: Run) -> bool:
+    """Whether a run without checkpoints once had one: it has a model, and was finished or reached a checkpoint."""
+    if not is_model_folder(run.path / RUN_MODEL) or not (run.path / SETTINGS).exists():
+        return False
+    lines = run.log.records()
+    n_steps = best_model_facts(read_card(run.path / RUN_MODEL), run.path).n_steps
+    is_finished = bool(lines) and lines[-1].get("fraction") == 1.0
+    return is_finished or n_steps >= RunSettings.open(run.path).config.save_every
 
 
 @dataclass(frozen=True)

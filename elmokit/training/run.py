@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -52,6 +53,7 @@ from elmokit.version import __version__
 
 LOG, CHECKPOINTS = "metrics.jsonl", "checkpoints"
 PROGRESS, CHECKSUMS = "progress.json", "checksums"
+_STEP = re.compile(r"step-\d{8,18}")
 N_KEPT = 2  # the newest checkpoint, and the one before it in case the newest is damaged
 
 
@@ -140,7 +142,9 @@ class Run:
 
     def checkpoints(self) -> list[RunCheckpoint]:
         """List the checkpoints, oldest first."""
-        return [RunCheckpoint(path) for path in sorted((self.path / CHECKPOINTS).glob("step-*"))]
+        # Others, such as "step-00000100 (copy)", are the user's own.
+        paths = (self.path / CHECKPOINTS).glob("step-*")
+        return [RunCheckpoint(path) for path in sorted(paths) if _STEP.fullmatch(path.name)]
 
     def checkpoint_at(self, n_steps: int) -> RunCheckpoint:
         """The checkpoint after some number of steps, whether it exists or not."""

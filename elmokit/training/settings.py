@@ -14,7 +14,7 @@ from typing import Any, TypeGuard, get_args, get_type_hints
 from elmokit.config import Table, check_choice, deep_merge, did_you_mean, from_dict, read_toml, to_dict
 from elmokit.engine.config import PRESETS
 from elmokit.engine.softmax import SoftmaxConfig
-from elmokit.errors import ConfigError
+from elmokit.errors import ConfigError, SettingError
 from elmokit.formats import bilm_tf
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.text.vocabulary import SPECIALS
@@ -66,6 +66,12 @@ def training_settings(
     if reads == "words":
         merged = deep_merge(merged, {"model": {"char_cnn": None, "n_words": len(SPECIALS)}})
     elif reads == "both":
+        kinds = {_softmax_kind(layer) for layer in (table, own)} - {None, "tied"}
+        if kinds:
+            raise ConfigError(
+                f"The softmax is {kinds.pop()!r}, but with input 'both' it is 'tied': it shares the table of words. "
+                "Leave it out."
+            )
         words = {"n_words": len(SPECIALS), "word_dim": merged["model"]["projection_dim"]}
         merged = deep_merge(merged, {"model": {"word_features": words}, "softmax": {"kind": "tied"}})
     return from_dict(TrainingConfig, merged, source), data
@@ -83,6 +89,8 @@ def finetuning_settings(
     Returns:
         How to train, and whether to keep the optimizer's state: None keeps it where there is one.
     """
+    if "input" in settings:
+        raise SettingError("input", "cannot be changed: the model reads what it was trained to read. Leave it out.")
     own = nested_settings(settings)
     table, source = read_config(config)
     given = {"recipe": recipe, "keep_optimizer": keep_optimizer}
@@ -128,8 +136,18 @@ def _merged_layers(base: Table, table: Table, own: Table) -> Table:
     for layer in (table, own):
         if any(name in layer for name in LENGTHS):
             base = base | dict.fromkeys(LENGTHS)  # whatever its unit: epochs replace tokens
+        kind, softmax = _softmax_kind(layer), base.get("softmax", {})
+        if kind not in (None, softmax.get("kind")):
+            # What describes another kind of softmax would be an error of settings that nobody gave.
+            left_out = {"cutoffs", "inner_dim"} if kind == "adaptive" else {"cutoffs"}
+            base = base | {"softmax": {name: value for name, value in softmax.items() if name not in left_out}}
         base = deep_merge(base, layer)
     return base
+
+
+def _softmax_kind(layer: Table) -> object:
+    softmax = layer.get("softmax")
+    return softmax.get("kind") if isinstance(softmax, Mapping) else None
 
 
 def nested_settings(settings: Mapping[str, Any]) -> Table:

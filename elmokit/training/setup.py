@@ -183,8 +183,10 @@ class TrainingSetup:
             (folder / VOCABULARY).write_text(corpus.vocabulary.to_text(), encoding="utf-8", newline="\n")
             for name, sentences in ((HELD_OUT, corpus.held_out), (OLD_TEXT, self.old_text)):
                 if sentences:
-                    lines = [" ".join(sentence) + "\n" for sentence in sentences]
-                    (folder / name).write_text("".join(lines), encoding="utf-8", newline="\n")
+                    text = "".join(" ".join(sentence) + "\n" for sentence in sentences)
+                    # A byte order mark of the first token would be left out when it is read, as one of the file is.
+                    mark = "\ufeff" if text.startswith("\ufeff") else ""
+                    (folder / name).write_text(mark + text, encoding="utf-8", newline="\n")
             write_json(folder / CARD, {**self.card, **self._origin()})
             RunSettings.of(self, 0).save(folder)
             for name, model in ((INITIAL, self.initial), (TEACHER, self.teacher)):
@@ -210,7 +212,7 @@ class TrainingSetup:
         shards = find_shards(texts) if texts else [Path(name) for name, _ in settings.shards]
         if missing := [shard for shard in shards if not shard.is_file()]:
             raise TextError(f"{missing[0]}, which the run reads, is missing. If the text has moved, give its new path.")
-        config = dataclasses.replace(settings.config, **changes)
+        config = from_dict(TrainingConfig, {**to_dict(settings.config), **changes}, "") if changes else settings.config
         corpus = TrainingCorpus(
             shards,
             list(read_sentences(path / HELD_OUT)),

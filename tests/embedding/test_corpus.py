@@ -19,8 +19,10 @@ import torch
 from elmokit.embedding.batch_embedder import BatchEmbedder
 from elmokit.embedding.corpus import embed_file
 from elmokit.embedding.elmo import Elmo, Start
+from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.embedding.outputs.layout import DatasetNames
 from elmokit.embedding.outputs.writer import ResumableWriter, partial_folder
+from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.config import BiLMConfig
 from elmokit.engine.layer_selection import Layers
 from elmokit.engine.precision import VARIABLE
@@ -403,3 +405,15 @@ def test_sentences_or_a_name_instead_of_a_file_and_an_elmo_are_refused(elmo: Elm
         embed_file(elmo, [["a"]], tmp_path / "out.npz")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="Expected an Elmo, but got the name 'en-mini'"):
         embed_file("en-mini", text, tmp_path / "out.npz")  # type: ignore[arg-type]
+
+
+def test_a_module_of_pytorch_embeds_a_file_as_its_elmo_does(text: Path, tmp_path: Path) -> None:
+    module = ElmoModule(random_model())
+    for number, elmo in enumerate((module, module.elmo)):
+        embed_file(elmo, text, tmp_path / f"{number}.npz")
+        embed_file(SentenceEmbedder(elmo), text, tmp_path / f"sentences-{number}.npz")
+    for name in ("", "sentences-"):
+        ours, expected = (np.load(tmp_path / f"{name}{number}.npz") for number in (0, 1))
+        assert ours.files == expected.files
+        for key in ours.files:
+            np.testing.assert_array_equal(ours[key], expected[key])

@@ -305,3 +305,10 @@ def test_it_can_be_copied_and_pickled() -> None:
         with torch.no_grad():
             other.mixes[0].gamma.fill_(2.0)
         np.testing.assert_allclose(other.embed(sentences)[0], 2 * elmo.embed(sentences)[0], rtol=1e-5)
+
+
+def test_a_module_without_mixes_has_none_to_compute() -> None:
+    with pytest.raises(ConfigError, match="mixed_vectors needs a mix, but n_mixes is 0"):
+        ElmoModule(random_model(), n_mixes=0).mixed_vectors([["the", "cat"]])
+    with pytest.raises(ConfigError, match="n_mixes is -1"):
+        ElmoModule(random_model(), n_mixes=-1)

@@ -195,7 +195,7 @@ def test_whitening_of_one_sentence_is_refused(elmo: Elmo) -> None:
 
 
 def test_equal_sentences_vary_in_no_direction(elmo: Elmo) -> None:
-    with pytest.raises(ConfigError, match="vary in 0 directions"):
+    with pytest.raises(TextError, match="The vectors of all 10 sentences are equal"):
         SentenceEmbedder(elmo).fit([["the", "cat"]] * 10)
 
 

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -140,6 +141,15 @@ def test_a_resumed_sweep_has_the_same_rows(folder: Path) -> None:
     assert run_sweep(task, variants, [1, 2], "killed") == straight
 
 
+def test_a_seed_that_was_deleted_is_trained_again(folder: Path) -> None:
+    task, config = load_config("sst.toml")
+    variants = position_variants(task, config)[:1]
+    straight = run_sweep(task, variants, [1], "sweep")
+    shutil.rmtree(f"sweep/{variants[0].name}/run-1/seed-1")
+    assert run_sweep(task, variants, [1], "sweep") == straight
+    assert Path(f"sweep/{variants[0].name}/run-1/seed-1/result.json").exists()
+
+
 def test_a_training_that_another_process_runs_is_skipped(folder: Path) -> None:
     task, config = load_config("sst.toml")
     variants = ratio_variants(task, config, [1.0])[:1]
@@ -254,7 +264,8 @@ def test_a_damaged_log_of_a_sweep_is_one_clear_error(tmp_path: Path, content: st
 def test_damaged_results_of_a_sweep_are_one_clear_error(folder: Path, content: str) -> None:
     task, config = load_config("sst.toml")
     run = Path("sweep/baseline-1/run-1")
-    run.mkdir(parents=True)
+    (run / "seed-1").mkdir(parents=True)
+    (run / "seed-1/result.json").touch()
     Path("sweep/sweep.json").write_text('{"task": "sst"}')
     (run / "results.json").write_text(content)
     with pytest.raises(FormatError, match=r"results\.json is damaged \(.+\)\. Copy the run again"):

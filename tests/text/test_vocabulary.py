@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import tempfile
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TextError
 from elmokit.text.vocabulary import Vocabulary
 
 COUNTS = {"b": 3, "d": 1, "a": 2, "c": 2, "<S>": 9}
@@ -91,3 +92,9 @@ def test_a_counted_vocabulary_survives_a_round_trip(words: list[str]) -> None:
         path = Path(folder) / "vocab.txt"
         path.write_text(vocabulary.to_text(), encoding="utf-8", newline="\n")
         assert Vocabulary.from_file(path).words == vocabulary.words
+
+
+@pytest.mark.parametrize("word", [" cat", "cat\u3000", "a\nb", "!!!MAXTERMID"])
+def test_a_word_that_its_file_cannot_hold_is_refused(word: str) -> None:
+    with pytest.raises(TextError, match=re.escape(f"{word!r} would not be read from it as it is")):
+        Vocabulary(["<S>", "</S>", "<UNK>", word]).to_text()

@@ -160,6 +160,15 @@ def test_processes_finish_an_epoch_together_with_unequal_shards_and_blank_lines(
     assert max(n_read) - min(n_read) == 1
 
 
+def test_a_process_that_gets_no_passage_in_an_epoch_reads_on_in_the_next(tmp_path: Path) -> None:
+    paths = written(tmp_path, "the cat .\n" * 30)
+    for seed in range(10):
+        for number in range(2):
+            blocks = SentenceBlocks(paths, [seed], rank=number, n_ranks=2, passage_length=35)
+            assert next(blocks).passages
+            blocks.close()
+
+
 def test_each_direction_can_read_the_corpus_in_its_own_order(tmp_path: Path) -> None:
     paths = written(tmp_path, "".join(f"{'the ' * n}.\n" for n in range(1, 40)))
     same = next(make_stream(paths, 4, 30)).targets

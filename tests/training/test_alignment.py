@@ -346,3 +346,11 @@ def test_convert_stores_published_matrices_and_reports_what_hdf5_cannot_hold(she
     assert alignment is not None
     np.testing.assert_array_equal(alignment.matrices, [np.eye(64)] * 3)
     assert "alignment" in shell("convert", "aligned", "out.hdf5").err
+
+
+def test_pairs_that_are_all_kept_for_the_test_are_not_said_to_be_missing(
+    model: PretrainedBiLM, rotated: PretrainedBiLM, texts: Path
+) -> None:
+    pairs = read_dictionary(texts / "dictionary.txt")[:1]
+    with pytest.raises(TextError, match="1 pair could be learned from, and test_ratio keeps all of them for the test"):
+        align(model, rotated, texts / "a.txt", texts / "a.txt", pairs, test_ratio=0.6)

@@ -235,7 +235,8 @@ def test_train_in_python_and_in_the_shell_make_the_same_run(
 
 def test_the_callback_gets_counts_sizes_plan_and_every_line_of_the_log(corpus: Path) -> None:
     reports: list[TrainingReport] = []
-    train(corpus, held_out=corpus, out="run", report=reports.append, log_every=2, **SETTINGS)
+    Path("dev.txt").write_text(TEXT)
+    train(corpus, held_out="dev.txt", out="run", report=reports.append, log_every=2, **SETTINGS)
     kinds = Counter(type(report) for report in reports)
     assert kinds == {
         TrainingNotice: 1,

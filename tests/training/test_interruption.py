@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import elmokit
+from elmokit.cli.running import CommandInterrupted, resumable_command
 from elmokit.storage.resumable import ResumableStore
 from elmokit.tasks import loop
 from elmokit.tasks.run import train_task
@@ -115,6 +116,23 @@ def test_a_stopped_training_saves_a_checkpoint_and_resumes_with_the_same_result(
         assert (straight / name).read_bytes() == (stopped / name).read_bytes()
     logs = [MetricsLog(Path(run) / "metrics.jsonl").records() for run in ("straight", "stopped")]
     assert [line["losses"] for line in logs[0]] == [line["losses"] for line in logs[1]]
+
+
+@pytest.mark.parametrize("hours", [("--hours", "2"), ("--hours=2",)])
+def test_hours_that_count_from_now_are_not_given_again_to_resume(
+    hours: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["elmokit", "train", "--resume", "run", *hours, "--threads", "1"])
+    with (
+        pytest.raises(CommandInterrupted, match=r"To resume: elmokit train --resume run --threads 1$"),
+        resumable_command(only_once="--hours"),
+    ):
+        raise TrainingInterrupted("Stopped after step 9, and saved a checkpoint.")
+    with (
+        pytest.raises(CommandInterrupted, match=rf"To resume: elmokit train --resume run {' '.join(hours)} --threads"),
+        resumable_command(only_once="--hours"),
+    ):
+        raise KeyboardInterrupt  # before the run has taken over its new length
 
 
 @pytest.mark.slow

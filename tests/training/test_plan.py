@@ -54,6 +54,9 @@ def test_the_rate_warms_up_then_falls_as_its_schedule_says() -> None:
     )
     assert constant.learning_rate_at(1.0) == 0.5
     assert dataclasses.replace(trapezoid, final_ratio=0.0).learning_rate_at(1.0) == 0.0
+    # Without a decay, the rate stays, also beyond the end: the length that a resumed run had before.
+    without_decay = dataclasses.replace(trapezoid, decay_ratio=0.0)
+    assert [without_decay.learning_rate_at(share) for share in (0.5, 1.0, 1.5)] == [0.5] * 3
     shares = [share / 50 for share in range(5, 51)]
     assert all(cosine.learning_rate_at(one) >= cosine.learning_rate_at(other) for one, other in pairwise(shares))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,18 @@ def test_the_newest_two_checkpoints_are_kept_and_hold_what_was_saved(tmp_path: P
     assert newest.progress() == {"n": 100}
     assert newest.tensors("state")["x"].tolist() == [100]
     assert newest.path == run.checkpoint_at(100).path
+
+
+def test_copies_of_checkpoints_are_not_taken_for_checkpoints_and_stay(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    copies = [run.path / "checkpoints" / f"step-00000009{end}" for end in ("-keep", " (copy)")]
+    for n_steps in (9, 10, 100):
+        run.save_checkpoint(n_steps, {}, {})
+        if n_steps == 9:
+            for copy in copies:
+                shutil.copytree(run.checkpoint_at(9).path, copy)
+    assert [checkpoint.n_steps for checkpoint in run.checkpoints()] == [10, 100]
+    assert all(copy.is_dir() for copy in copies)
 
 
 def test_a_file_of_a_checkpoint_that_is_not_what_was_written_is_named(tmp_path: Path) -> None:

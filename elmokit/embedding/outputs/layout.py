@@ -28,16 +28,17 @@ def stored_dtype(dtype: Any) -> StoredDtype:
     raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(STORED_DTYPES)}.")
 
 
-def as_stored(vectors: NDArray[Any], dtype: StoredDtype | np.dtype[Any]) -> NDArray[Any]:
-    """Round vectors to the type of stored numbers; what is beyond its range is an error and not infinity."""
+def as_stored(
+    vectors: NDArray[Any],
+    dtype: StoredDtype | np.dtype[Any],
+    advice: str = 'Choose float32 (--dtype float32, dtype="float32").',
+) -> NDArray[Any]:
+    """Round vectors to the type of stored numbers; what is beyond its range is an error, with advice, not infinity."""
     try:
         with np.errstate(over="raise"):
             return vectors.astype(dtype, copy=False)
     except FloatingPointError:
-        raise ConfigError(
-            "A vector has a number beyond 65,504, the largest of float16. Choose float32 (--dtype float32, "
-            'dtype="float32").'
-        ) from None
+        raise ConfigError(f"A vector has a number beyond 65,504, the largest of float16. {advice}") from None
 
 
 @dataclass(frozen=True)
