@@ -180,7 +180,8 @@ def run_test(
 def dump_weights(*, save_dir: SaveDir, outfile: Output) -> None:
     """Write the weights of the newest checkpoint in SAVE_DIR as HDF5, for AllenNLP and bilm-tf.
 
-    Options for inference are written next to it, as OUTFILE_options.json without the ending of OUTFILE.
+    Options for inference are written next to it, as OUTFILE_options.json without the ending of OUTFILE. An HDF5 file
+    and options that exist are replaced.
 
     Args:
         outfile: The HDF5 file to write.
@@ -192,7 +193,7 @@ def dump_weights(*, save_dir: SaveDir, outfile: Output) -> None:
     from elmokit.compat import bilm_training
 
     bilm_training.dump_weights(save_dir, outfile)
-    print_note(f"wrote {outfile}")
+    print_note(f"wrote {outfile} and {bilm_training.dumped_options(outfile)}")
 
 
 def _resumable(run: Path) -> AbstractContextManager[None]:

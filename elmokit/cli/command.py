@@ -38,6 +38,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from elmokit.cli.help import DEFAULT_HEADING, DocumentedCommand, HeadedOption
+from elmokit.cli.running import name_flags
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 CommandTable = Mapping[str, tuple[str, str]]
@@ -178,10 +179,13 @@ def _described(function: Callable[..., Any]) -> dict[str, Any]:
             entry = entries.get(parameter.name)
             params.append(_option(parameter.name, hint, default, entry, has_underscores))
 
+    flags = [] if has_underscores else [param.name for param in params if isinstance(param, click.Option)]
+
     def call(**values: Any) -> Any:
         for name, cls in dataclass_params.items():
             values[name] = cls(**{field.name: values.pop(field.name) for field in dataclasses.fields(cls)})
-        return function(**values)
+        with name_flags(flags):
+            return function(**values)
 
     return {"params": params, "callback": call, "help": text, "examples": examples}
 

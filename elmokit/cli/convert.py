@@ -88,6 +88,14 @@ def convert(
         from elmokit.formats.sentence_pooling import SentencePooling
 
         SentenceEmbedder(Elmo(model), SentencePooling()).fit(read_sentences(whiten))
+        assert model.whitening is not None
+        dim, n_kept = model.whitening.projection.shape
+        if n_kept < dim:
+            click.echo(
+                f"The whitening keeps {n_kept} of {dim} dimensions, because the sentences vary in no more. "
+                "Some thousands of sentences keep all.",
+                err=True,
+            )
         model.card["whitening"] = f"sentence vectors of {whiten.name}"
     for path in save_model(model, target, storage, overwrite):
         print_note(f"wrote {path}")
@@ -105,8 +113,11 @@ def convert(
 
 
 def _export_onnx(source: str, target: Path, options: str | None, overwrite: bool) -> None:
+    from elmokit.errors import needs_extra
     from elmokit.formats.open import open_model
-    from elmokit.integrations.onnx import export_onnx
+
+    with needs_extra("elmokit convert to ONNX", "onnx"):
+        from elmokit.integrations.onnx import export_onnx
     from elmokit.storage.atomic import check_output_path
 
     check_output_path(target, overwrite)

@@ -175,6 +175,8 @@ def embed(
             report=progress.write,
             progress=progress,
         )
+    if not summary.n_sentences:
+        click.echo(f"{text} is empty, so {out} has no vectors.", err=True)
     blank = f" ({summary.n_blank} blank)" if summary.n_blank else ""
     print_note(
         f"{out}: {count_of(summary.n_sentences, 'sentence')}{blank}, {count_of(summary.n_tokens, 'token')}, "

@@ -154,7 +154,7 @@ def reading_times(
     paths = find_text_files(text, reread=True) if text else []
     opened = common.open_language_model()
     words = find_file(folder, WORDS)
-    settings = {"words": words and file_digest(words), "texts": [[path.name, path.stat().st_size] for path in paths]}
+    settings = {"words": words and file_digest(words), "texts": [file_digest(path) for path in paths]}
     with common.resumable_parts(keep, opened, settings) as parts, ProgressBar("") as progress:
         result = evaluate_reading_times(
             opened,
@@ -173,7 +173,7 @@ def similarity(
     columns: str | None = None,
     smoothing: tuple[float, ...] = (),
     whiten: tuple[str, ...] = (),
-    sentences: int = 2000,
+    sentences: int | None = None,
     tokenizer: Tokenizer = "treebank",
     keep: Keep = None,
     common: EvaluationOptions,
@@ -191,7 +191,7 @@ def similarity(
             three.
         smoothing: Values of a for sif; can be repeated.  [default: 0.0003]
         whiten: Tokenized text to fit a whitening on; can be repeated.
-        sentences: Sentences of each --whiten to use.
+        sentences: Sentences of each --whiten to use.  [default: 2000]
 
     Examples:
         elmokit evaluate similarity sts-dev.csv
@@ -205,6 +205,9 @@ def similarity(
     from elmokit.text.tokenize import get_tokenizer
 
     common.check_figure()
+    if sentences is not None and not whiten:
+        raise ConfigError("--sentences says how much of --whiten to use. Pass --whiten too.")
+    sentences = 2000 if sentences is None else sentences
     check_at_least("--sentences", sentences, 2)
     tokenize, chosen = get_tokenizer(tokenizer), _three_columns(columns)
     for path in files:

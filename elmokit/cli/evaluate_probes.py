@@ -6,6 +6,7 @@ from pathlib import Path
 
 from elmokit.cli.evaluation_options import EvaluationOptions
 from elmokit.cli.parameters import OptionalOutput
+from elmokit.cli.running import resumable_command
 from elmokit.config import check_at_least
 from elmokit.storage.progress import ProgressBar
 
@@ -53,7 +54,7 @@ def pos(
     common.check_figure()
     parts = list(read_tagged(train, tags, words))[:sentences], list(read_tagged(test, tags, words))
     elmo = common.open_elmo()
-    with ProgressBar("") as progress:
+    with resumable_command(lambda: vectors is not None), ProgressBar("") as progress:
         result = probe_pos(
             elmo,
             *parts,
@@ -102,7 +103,7 @@ def wsd(
     train_set, test_sets = find_sense_set(train), [find_sense_set(test) for test in tests]
     sense_order = None if inventory is None else read_inventory(inventory)
     elmo = common.open_elmo()
-    with ProgressBar("") as progress:
+    with resumable_command(lambda: senses is not None), ProgressBar("") as progress:
         result = probe_senses(elmo, train_set, test_sets, sense_order, senses, progress, overwrite=common.overwrite)
     if answers is not None:
         write_answers(result, answers, common.overwrite)

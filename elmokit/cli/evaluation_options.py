@@ -12,7 +12,7 @@ import click
 
 from elmokit.cli.command import Flag
 from elmokit.cli.parameters import Device, Figure, Json, Model, ModelOptions, OutputPath
-from elmokit.cli.running import echo_json, resumable_command
+from elmokit.cli.running import echo_json, print_note, resumable_command
 from elmokit.text.tokenize import Tokenization
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class EvaluationOptions:
     def show(self, result: EvaluationResult, text: str | None = None) -> None:
         """Draw the figure, and print the result as JSON, as ``text``, or as its ``to_text()``."""
         if self.figure is not None:
-            result.draw(self.figure, self.overwrite)
+            print_note(f"wrote {' and '.join(map(str, result.draw(self.figure, self.overwrite)))}")
         if self.json:
             echo_json(result.to_dict())
         else:

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import warnings
+from pathlib import Path
 from typing import Annotated
 
 import click
@@ -105,6 +106,8 @@ def main() -> None:
 
     An error that the user can fix is printed as one line on standard error, with exit code 2.
     """
+    if sys.stderr is None:  # closed, as by some programs that run in the background
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
     # As Ctrl-C: temporary files are removed on the way out, and what can be resumed says how.
     is_main_thread = threading.current_thread() is threading.main_thread()  # only it can set handlers
     if is_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -123,7 +126,7 @@ def main() -> None:
         if isinstance(error, BrokenPipeError):  # the program that reads our output has ended, as in `... | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
-        _fail(str(error), BAD_INPUT)
+        _fail(str(error) if error.filename else f"Writing the output failed: {error.strerror or error}.", BAD_INPUT)
     except CommandInterrupted as stopped:
         _fail(str(stopped), INTERRUPTED)
     except (click.Abort, KeyboardInterrupt):

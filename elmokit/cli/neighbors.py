@@ -46,8 +46,8 @@ def index(
     The vectors of every word of CORPUS are written to the directory INDEX in float16: 2 bytes per word, dimension and
     layer above 0. If the command is interrupted, run it again to resume.
 
-    CORPUS is text with one sentence per line, tokens separated by spaces: files, directories of .txt files, or glob
-    patterns. Files named .conllu and .data.xml are read too, and all can be compressed (.gz, .xz, .zst).
+    CORPUS is text with one sentence per line, tokens separated by spaces: files, directories or glob patterns. Files
+    named .conllu and .data.xml are read too, and all can be compressed (.gz, .xz, .zst).
 
     Args:
         overwrite: Start anew: replace an existing or partial index.
@@ -58,13 +58,12 @@ def index(
     """
     from elmokit.embedding.elmo import Elmo
     from elmokit.evaluation.occurrences import build_index
-    from elmokit.evaluation.probe_corpus import read_corpus_files
+    from elmokit.evaluation.probe_corpus import find_corpus_files, read_corpus_files
     from elmokit.storage.atomic import check_has_name
-    from elmokit.storage.text_files import find_text_files
     from elmokit.text.tokenize import text_splitter
 
     check_has_name(index)  # before a model is downloaded
-    paths = find_text_files(corpus, reread=True)
+    paths = find_corpus_files(corpus)
     language = raw_language(raw, language)
     split = None if language is None else text_splitter(language)
     elmo = Elmo.from_pretrained(model, options=options, device=device)
@@ -89,7 +88,7 @@ def find(
     options: ModelOptions = None,
     occurrence: int = 1,
     layers: tuple[int, ...] | None = None,
-    number: Annotated[int, Flag(names=("-n",))] = 5,
+    n_neighbors: Annotated[int, Flag(names=("-n",))] = 5,
     among: Literal["any", "same", "other"] = "any",
     min_count: int = 1,
     tokenize: bool = False,
@@ -106,7 +105,7 @@ def find(
     Args:
         occurrence: Which occurrence of WORD in SENTENCE to use, counted from 1.
         layers: Layers, from 1.  [default: all]
-        number: Number of neighbors per layer.
+        n_neighbors: Number of neighbors per layer.
         among: Search occurrences of any word, of WORD only, or of other words only.
         min_count: Minimum corpus count of the context-free neighbors.
         tokenize: SENTENCE is raw text: split it into Penn Treebank tokens.
@@ -123,7 +122,9 @@ def find(
     opened = OccurrenceIndex(index)
     words = treebank_tokenizer()(sentence) if tokenize else split_tokens(sentence)
     tokens = [index for index, token in enumerate(words) if token == word]
-    if words and not tokens:
+    if not words:
+        raise ConfigError("The sentence has no token. Give one that contains the word.")
+    if not tokens:
         raise ConfigError(
             f"{word!r} is not a token of the sentence, whose tokens are {' | '.join(words)}. "
             f"{did_you_mean(word, words)}"
@@ -133,7 +134,7 @@ def find(
             f"--occurrence is {occurrence}, but {word!r} occurs {count_of(len(tokens), 'time')} in {sentence!r}."
         )
     elmo = Elmo.from_pretrained(model or opened.settings["model_name"], options=options, device=device)
-    neighbors = opened.neighbors(elmo, words, tokens[occurrence - 1], layers, number, among, min_count)
+    neighbors = opened.neighbors(elmo, words, tokens[occurrence - 1], layers, n_neighbors, among, min_count)
     if json:
         echo_json(neighbors.to_dict())
     else:

@@ -24,7 +24,7 @@ from elmokit.cli.parameters import (
     Raw,
     Start,
 )
-from elmokit.cli.running import echo_json, raw_language
+from elmokit.cli.running import echo_json, print_note, raw_language
 from elmokit.errors import ConfigError
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.progress import ProgressBar
@@ -75,6 +75,7 @@ def surprisal(
         echo "The cat sat on the mat." | elmokit surprisal - --raw --precision float32
     """
     from elmokit.lm.language_model import LanguageModel
+    from elmokit.lm.perplexity import unknown_words_warning
     from elmokit.storage.text_files import find_text_files
 
     language = raw_language(raw, language)
@@ -84,7 +85,11 @@ def surprisal(
         model, options=options, vocabulary=vocabulary, device=device, precision=precision
     )
     with ProgressBar("tokens") as progress, _table(out, overwrite) as write:
-        language_model.perplexity(paths, start=start, on_sentence=write, progress=progress, raw_language=language)
+        result = language_model.perplexity(
+            paths, start=start, on_sentence=write, progress=progress, raw_language=language
+        )
+    if warning := unknown_words_warning(result.unknown_ratio):
+        click.echo(warning, err=True)
 
 
 def perplexity(
@@ -180,6 +185,7 @@ def _table(path: Path | None, overwrite: bool) -> Iterator[Callable[[Surprisal],
     else:
         with atomic_write(path, overwrite) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
             yield _rows_to(file.write)
+        print_note(f"wrote {path}")
 
 
 def _rows_to(write: Callable[[str], object]) -> Callable[[Surprisal], object]:

@@ -137,11 +137,15 @@ def predict(
 
     tokenizer = get_tokenizer("treebank" if tokenize else "spaces")
     opened = open_run(run, seed, device)
+    is_empty = True
     for example, prediction in opened.predict_lines(read_lines(text), str(text), tokenizer):
+        is_empty = False
         if json:
             click.echo(json_module.dumps(opened.task.to_record(example, prediction), ensure_ascii=False))
         else:
             click.echo(opened.task.to_text(example, prediction))
+    if is_empty:
+        click.echo(f"{text} has nothing to label.", err=True)
 
 
 def load_config_with(path: Path, overrides: tuple[str, ...], seeds: tuple[int, ...] | None) -> tuple[Any, Any]:

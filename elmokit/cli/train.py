@@ -98,10 +98,14 @@ def train(
 
     if config is not None:
         settings["config"] = config
-    if resume is not None and out is None and not overwrite:
+    if resume is not None and (out is not None or overwrite):
+        raise ConfigError(
+            f"--resume continues the run in {resume}. Leave out {'--out' if out is not None else '--overwrite'}."
+        )
+    if resume is not None:
         with _training(resume, threads, settings, only_once="--hours") as given:  # which count from now
             result = api.resume(resume, texts, device=device, **given)
-    elif out is not None and resume is None:
+    elif out is not None:
         with _training(out, threads, settings) as given:
             result = api.train(texts, out=out, overwrite=overwrite, device=device, **given)
     else:

@@ -42,7 +42,9 @@ def vocab(
         changes = repair_vocabulary(texts[0], out, overwrite)
         for line in changes or ("nothing to repair",):
             click.echo(line)
-        if changes:
+        if not changes:
+            print_note(f"wrote {out}, with the same words")
+        else:
             click.echo(f"wrote {out}. Use it for a new model: the rows of a model trained with {texts[0]} differ.")
         return
     with ProgressBar("B") as progress:
@@ -52,6 +54,12 @@ def vocab(
             f"The text contains <S> or </S> {count_of(report.n_boundaries_in_text, 'time')}. Remove them: "
             "sentence boundaries "
             "are added when the text is read.",
+            err=True,
+        )
+    if words := report.unwritable:
+        click.echo(
+            f"Left out {count_of(len(words), 'word')} that begin or end with white space, such as {words[0]!r}: a "
+            "vocabulary file cannot hold them.",
             err=True,
         )
     click.echo(

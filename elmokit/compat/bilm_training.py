@@ -20,7 +20,7 @@ import torch
 
 from elmokit.compat.bilm_data import UnicodeCharsVocabulary, Vocabulary
 from elmokit.compat.bilm_datasets import BidirectionalLMDataset, LMDataset
-from elmokit.errors import ConfigError, ModelNotFoundError
+from elmokit.errors import ConfigError, ModelNotFoundError, OutputError
 from elmokit.formats import bilm_tf, tf_checkpoint
 from elmokit.formats.bilm_tf_hdf5 import write_hdf5
 from elmokit.formats.model import PretrainedBiLM
@@ -199,16 +199,25 @@ def dump_weights(tf_save_dir: str | Path, outfile: str | Path) -> None:
     """Write the weights of the newest checkpoint as HDF5 for AllenNLP and bilm-tf, with options for inference.
 
     The options file is named after the output: ``w_options.json`` for ``w.hdf5``, and ``x_options.json`` for
-    ``x_weights.hdf5``. Existing files of these names are replaced.
+    ``x_weights.hdf5``. An existing HDF5 file and its options are replaced; any other file is not.
 
     Raises:
         ElmoError: There is no checkpoint, it cannot be read, or a file cannot be written.
     """
-    _, checkpoint = load_options_latest_checkpoint(tf_save_dir)
+    import h5py  # here, because only this function needs it
+
     path = Path(outfile)
-    # Not `own_file`, which is `options.json` for `weights.hdf5`: in bilm-tf's directory, that is the training's.
-    options = path.with_name(f"{path.stem.removesuffix('_weights')}_options.json")
+    if path.is_file() and path.stat().st_size and not h5py.is_hdf5(path):
+        raise OutputError(f"{path} exists and is not an HDF5 file, so it is not replaced. Choose another name.")
+    _, checkpoint = load_options_latest_checkpoint(tf_save_dir)
+    options = dumped_options(path)
     write_hdf5(open_model(checkpoint), options, path, overwrite=True)
+
+
+def dumped_options(outfile: Path) -> Path:
+    """Return where :func:`dump_weights` writes the options."""
+    # Not `own_file`, which is `options.json` for `weights.hdf5`: in bilm-tf's directory, that is the training's.
+    return outfile.with_name(f"{outfile.stem.removesuffix('_weights')}_options.json")
 
 
 def _options_for(options: Mapping[str, Any], data: LMDataset | BidirectionalLMDataset) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.token_cache import MIB, TokenCache
-from elmokit.errors import ConfigError
+from elmokit.errors import ConfigError, SettingError
 from elmokit.formats.model import PretrainedBiLM, check_model
 from elmokit.text.batching import (
     check_sentence,
@@ -261,8 +261,9 @@ class Elmo:
             return joined if isinstance(sentences, Iterator) else list(joined)
         checked = check_sentences(sentences)
         selection = self._select(layers)
-        if batch_tokens < 1 or batch_size < 1:
-            raise ConfigError(f"batch_tokens is {batch_tokens} and batch_size {batch_size}; both must be at least 1.")
+        for name, value in (("batch_tokens", batch_tokens), ("batch_size", batch_size)):
+            if value < 1:
+                raise SettingError(name, f"is {value}; it must be at least 1.")
         # `_embed` is a generator, whose body runs only when it is read; so arguments are checked here.
         vectors = self._embed(checked, selection, batch_tokens, batch_size)
         return vectors if isinstance(sentences, Iterator) else list(vectors)

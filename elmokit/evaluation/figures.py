@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elmokit.errors import MissingExtraError, OutputError
-from elmokit.storage.atomic import atomic_write, check_output_path
+from elmokit.storage.atomic import atomic_write, check_extension, check_output_path
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -110,6 +110,7 @@ def check_figure_path(path: str | Path, overwrite: bool) -> None:
     check_can_draw()
     if not Path(path).name:
         raise OutputError(f"The figure path {str(path)!r} has no name. Give one such as figures/curve.png.")
+    check_extension(path, (".png", ".svg"), "or no ending: both are written")
     for file in figure_paths(path):
         check_output_path(file, overwrite)
 

@@ -208,10 +208,9 @@ def probe_pos(
     if not chosen:
         raise ConfigError("The probe needs at least one layer.")
     tags = sorted({tag for sentence in train for tag in sentence.tags if tag is not None})
-    if not tags or not any(tag is not None for sentence in test for tag in sentence.tags):
-        raise TextError(
-            "The probe needs tagged words in both the training and the test text, but one of them has none."
-        )
+    for name, text in (("training", train), ("test", test)):
+        if not any(tag is not None for sentence in text for tag in sentence.tags):
+            raise TextError(f"The {name} text of the probe has no tagged word. Give CoNLL-U with tags.")
     answers, questions = _labels(train, tags), _labels(test, tags)
     is_tagged = np.array([tag is not None for sentence in test for tag in sentence.tags])
     label_sets = [(answers, questions)]

@@ -11,13 +11,22 @@ from typing import Any, TypeVar
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import fingerprint, vector_settings
 from elmokit.errors import ConfigError
-from elmokit.evaluation.sense_files import DATA, read_sense_xml
+from elmokit.evaluation.sense_files import DATA, GOLD, read_sense_xml
 from elmokit.evaluation.tagged import read_conllu, unpacked_name
-from elmokit.storage.text_files import read_lines, split_tokens
+from elmokit.storage.segmentation import SegmentationCheck
+from elmokit.storage.text_files import (
+    PACKED_SUFFIXES,
+    TEXT_SUFFIXES,
+    TextPaths,
+    find_text_files,
+    read_lines,
+    split_tokens,
+)
 from elmokit.text.batching import read_ahead
 from elmokit.text.tokenize import TextSplitter
 
 Item = TypeVar("Item")
+_ALSO_READ = [name + packed for name in (".conllu", DATA) for packed in ("", *PACKED_SUFFIXES)]
 CHUNK_TOKENS = 16_384
 """Tokens that are embedded between two commits. The chunks decide which sentences share a batch, so that an
 interrupted run must use the same value as the run that resumes it."""
@@ -26,6 +35,12 @@ interrupted run must use the same value as the run that resumes it."""
 def read_chunks(sentences: Iterable[Item], length: Callable[[Any], int] = len) -> Iterator[list[Item]]:
     """Yield sentences in lists of about ``CHUNK_TOKENS`` tokens."""
     return read_ahead(sentences, max_tokens=CHUNK_TOKENS, length=length)
+
+
+def find_corpus_files(names: TextPaths) -> list[Path]:
+    """Find what :func:`read_corpus_files` reads, in directories too, but no files of gold keys."""
+    files = find_text_files(names, reread=True, suffixes=(*TEXT_SUFFIXES, *_ALSO_READ))
+    return [path for path in files if not unpacked_name(path).endswith(GOLD)]
 
 
 def read_corpus_files(
@@ -45,7 +60,11 @@ def read_corpus_files(
         elif split is not None:
             yield from chain.from_iterable(map(split, read_lines(path)))
         else:
-            yield from filter(None, map(tokenize, read_lines(path)))
+            check = SegmentationCheck(str(path), tokenize is not split_tokens)
+            for tokens in filter(None, map(tokenize, read_lines(path))):
+                check(tokens)
+                yield tokens
+            check.end()
 
 
 def model_settings(elmo: Elmo) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from elmokit.errors import ConfigError, OutputError, TextError, install_command
 from elmokit.evaluation.figures import can_draw
 from elmokit.evaluation.result import Result
 from elmokit.evaluation.speed import processor_name
-from elmokit.evaluation.table import EVALUATIONS, TRAINING_TEXT, Evaluation, EvaluationRun, Files, load_evaluation
+from elmokit.evaluation.table import EVALUATIONS, Evaluation, EvaluationRun, Files, load_evaluation
 from elmokit.evaluation.tables import Table
 from elmokit.formats.folder import DEFAULT_MODEL
 from elmokit.formats.model import PretrainedBiLM, describe
@@ -227,9 +227,9 @@ def _section(name: str, evaluation: Evaluation, run: EvaluationRun, files: Files
 
 
 def _digest(inputs: Collection[Files], data: Path) -> str:
-    """Identify the content of files: of training text by its size."""
+    """Identify the content of files."""
     identities = [
-        [str(path.relative_to(data)), path.stat().st_size if path.name.startswith(TRAINING_TEXT) else file_digest(path)]
+        [str(path.relative_to(data)), file_digest(path)]
         for files in inputs
         for paths in files.values()
         for path in paths

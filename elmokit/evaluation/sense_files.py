@@ -208,4 +208,6 @@ def read_inventory(path: str | Path) -> dict[LemmaPos, tuple[str, ...]]:
                 f"index.sense, but found {line[:60]!r}."
             )
         numbered.setdefault((lemma, PARTS[rest[0]]), []).append((order, fields[0]))
+    if not numbered:
+        raise TextError(f"{path} lists no sense. Give WordNet's index.sense, or a table of lemma, POS and sense keys.")
     return {entry: tuple(key for _, key in sorted(senses)) for entry, senses in numbered.items()}

@@ -54,7 +54,9 @@ class Surprisal:
             # Only the backward direction predicts the first token, <S>.
             columns.insert(0 if columns[0][0] else 1, [""] * len(self.tokens))
         cells = zip(self.tokens, *columns, strict=True)
-        return "".join(f"{index}\t{token}\t{forward}\t{backward}\n" for token, forward, backward in cells)
+        # A carriage return inside of a token would end the row for many programs.
+        rows = (f"{index}\t{token}\t{forward}\t{backward}" for token, forward, backward in cells)
+        return "".join(row.replace("\r", "\\r") + "\n" for row in rows)
 
     def to_html(self, notes: Sequence[Sequence[str]] | None = None) -> str:
         """Color a line of tokens per direction by surprisal; ``notes`` ``(directions, n)`` are shown at the mouse."""

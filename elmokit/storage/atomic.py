@@ -29,8 +29,8 @@ SUFFIX_LENGTH = 8  # random characters at its end, as tempfile.mkdtemp makes the
 @contextlib.contextmanager
 def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False) -> Iterator[Path]:
     """Yield a temporary path that is flushed and renamed to ``path`` at the end of the block, or removed on errors."""
-    path = Path(path)
     check_output_path(path, overwrite, folder)
+    path = real_path(path)
     try:
         _make_folder(path.parent)
         # A directory with a file of the final name, not a temporary file: libraries choose the format by the suffix,
@@ -59,6 +59,8 @@ def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False
 def _move_into_place(temporary: Path, path: Path, old: Path) -> None:
     # A directory cannot be renamed over one that is not empty, so the existing one is moved out of the way first.
     if not path.is_dir():
+        if path.exists():
+            shutil.copymode(path, temporary)
         temporary.replace(path)
         return
     old.parent.mkdir()
@@ -69,6 +71,11 @@ def _move_into_place(temporary: Path, path: Path, old: Path) -> None:
     except BaseException:
         old.rename(path)
         raise
+
+
+def real_path(path: str | Path) -> Path:
+    """Return what an output replaces: of a symbolic link, the file that it leads to, so that the link stays."""
+    return Path(os.path.realpath(path)) if Path(path).is_symlink() else Path(path)
 
 
 def _make_folder(folder: Path) -> None:
@@ -170,6 +177,10 @@ def check_output_path(
     path = Path(path)
     if not path.exists():
         return
+    if not (path.is_file() or path.is_dir()):
+        raise OutputError(
+            f"{path} is a device, a pipe or a socket, which an output would replace by a file. Choose another name."
+        )
     if not overwrite:
         raise OutputError(
             f"{path} already exists. Choose another name, or pass --overwrite (overwrite=True) to replace it."

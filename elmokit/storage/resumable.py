@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 import zlib
 from collections.abc import Callable, Collection, Mapping
@@ -31,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.errors import LockedError, OutputError
-from elmokit.storage.atomic import sync
+from elmokit.storage.atomic import real_path, sync
 from elmokit.storage.checksums import WrittenExtents, as_read_back, is_digest
 from elmokit.storage.lock import LOCK, file_lock
 from elmokit.storage.owner import OWNER, Owner
@@ -250,6 +251,9 @@ class ResumableStore:
         self._write_journal(replace(self.committed, published=name))
         self._close()
         self._verify_if_shared()
+        target = real_path(target)
+        if target.exists():
+            shutil.copymode(target, self.folder / name)
         (self.folder / name).replace(target)
         sync(target.parent)
         try:

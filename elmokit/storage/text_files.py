@@ -92,7 +92,12 @@ def path_list(paths: TextPaths) -> list[str | Path]:
     return [paths] if isinstance(paths, str | Path) else list(paths)
 
 
-def find_text_files(names: TextPaths, reread: bool = False, pattern: str | None = None) -> list[Path]:
+def find_text_files(
+    names: TextPaths,
+    reread: bool = False,
+    pattern: str | None = None,
+    suffixes: tuple[str, ...] = TEXT_SUFFIXES,
+) -> list[Path]:
     """Find the text files given by paths, directories and glob patterns, each once.
 
     Args:
@@ -100,7 +105,8 @@ def find_text_files(names: TextPaths, reread: bool = False, pattern: str | None 
             ``*.txt.gz``, ``*.txt.xz`` and ``*.txt.zst`` (in capitals, too), except hidden ones; glob patterns (``**``
             matches any depth); ``-`` for standard input. The files of a directory or pattern are sorted.
         reread: Whether the text is read more than once, which standard input and pipes do not allow.
-        pattern: The names of the files to take from a directory, instead of ``*.txt`` and its compressed forms.
+        pattern: The names of the files to take from a directory, instead of those with ``suffixes``.
+        suffixes: How the names of the files of a directory end, in small letters.
 
     Raises:
         TextError: A file does not exist, a directory contains no text, a pattern matches nothing, or a text can be read
@@ -108,7 +114,7 @@ def find_text_files(names: TextPaths, reread: bool = False, pattern: str | None 
     """
     by_real_path: dict[Path, Path] = {}
     for name in path_list(names):
-        for path in _files_of(name, pattern):
+        for path in _files_of(name, pattern, suffixes):
             if reread:
                 check_can_reread(path)
             # `Path.resolve` would raise an error for symbolic links that form a loop; here, opening the file does.
@@ -116,13 +122,13 @@ def find_text_files(names: TextPaths, reread: bool = False, pattern: str | None 
     return list(by_real_path.values())
 
 
-def _files_of(name: str | Path, pattern: str | None) -> list[Path]:
+def _files_of(name: str | Path, pattern: str | None, suffixes: tuple[str, ...]) -> list[Path]:
     path = expand_user(name)
     if str(path) == STDIN:
         return [path]
     if path.is_dir():
-        if not (inside := _files_inside(path, pattern)):
-            wanted = pattern or ", ".join(f"*{suffix}" for suffix in TEXT_SUFFIXES)
+        if not (inside := _files_inside(path, pattern, suffixes)):
+            wanted = pattern or ", ".join(f"*{suffix}" for suffix in suffixes)
             raise TextError(
                 f"The directory {path} contains no file named {wanted}. "
                 f"Select files with other names by a pattern: '{path}/**/*'"
@@ -132,7 +138,9 @@ def _files_of(name: str | Path, pattern: str | None) -> list[Path]:
         return [path]
     matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
     # A directory that matches is searched, as if the shell had expanded the pattern.
-    files = [file for match in matches for file in (_files_inside(match, pattern) if match.is_dir() else [match])]
+    files = [
+        file for match in matches for file in (_files_inside(match, pattern, suffixes) if match.is_dir() else [match])
+    ]
     if not files:
         _refuse_address(path)
         raise TextError(f"No file matches {str(path)!r}.")
@@ -148,11 +156,11 @@ def folders_of(names: TextPaths) -> list[Path]:
     return folders
 
 
-def _files_inside(folder: Path, pattern: str | None) -> list[Path]:
+def _files_inside(folder: Path, pattern: str | None, suffixes: tuple[str, ...]) -> list[Path]:
     return sorted(
         path
         for path in folder.rglob(pattern or "*")
-        if (pattern or path.name.lower().endswith(TEXT_SUFFIXES))  # ``BOOK.TXT``, too
+        if (pattern or path.name.lower().endswith(suffixes))  # ``BOOK.TXT``, too
         and path.is_file()
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
@@ -253,6 +261,11 @@ def read_lines(path: str | Path, on_bytes: Callable[[int], object] | None = None
                 if number == 1:
                     _refuse_compressed(line, path)
                     line = line.removeprefix(codecs.BOM_UTF8)
+                    if b"\r" in line and not line.endswith(b"\n") and b"\r" in line.rstrip(b"\r"):
+                        raise TextError(
+                            f"{path} ends its lines with carriage returns alone, as old Macs did. Convert it: "
+                            f"tr '\\r' '\\n' < {path} > NEW"
+                        )
                 # Bytes 0 are rare in UTF-8 and half of all bytes of English in UTF-16, which would decode without an
                 # error. Searching for one is fast.
                 if b"\0" in line and (encoding := _wide_encoding(line, number == 1)):
@@ -276,7 +289,10 @@ def read_lines(path: str | Path, on_bytes: Callable[[int], object] | None = None
                 f"If it is Western European text, use: iconv -f {_western_encoding(line)} -t UTF-8 {_named(path)}"
             ) from None
         except damage as error:
-            raise TextError(f"{path}: reading stopped at line {number}: {error}") from None
+            raise TextError(
+                f"{path}: reading stopped at line {number}: {error}. The file is damaged, or is not compressed as its "
+                "name says. Copy it again, or rename it."
+            ) from None
         if on_bytes is not None:
             on_bytes(_position(raw, n_bytes) - n_reported)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from elmokit.errors import ConfigError
+from elmokit.errors import ConfigError, TextError
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.progress import ProgressCallback, count_of
 from elmokit.storage.text_files import check_not_input, find_text_files
@@ -34,6 +34,8 @@ class VocabularyReport:
     """The fraction of tokens that are not in the vocabulary and read as ``<UNK>``."""
     n_boundaries_in_text: int
     """Tokens that are literally ``<S>`` or ``</S>``. A text should have none."""
+    unwritable: tuple[str, ...] = ()
+    """Words that begin or end with white space, such as a no-break space, which a vocabulary file cannot hold."""
 
 
 def build_vocabulary(
@@ -72,11 +74,13 @@ def build_vocabulary(
         check_not_input(output, files)
         check_output_path(output, overwrite)
     with count_words(files, progress) as counts:
-        n_types, special_counts = 0, dict.fromkeys(SPECIALS, 0)
+        n_types, special_counts, unwritable = 0, dict.fromkeys(SPECIALS, 0), []
         for word, count in counts.items():
             n_types += 1
             if word in special_counts:
                 special_counts[word] = count
+            if word != word.strip():
+                unwritable.append(word)
         ranked = rank_words(counts, max_words, min_count)
     if not ranked:
         raise ConfigError(f"No word of the text occurs {count_of(min_count, 'time')}. Lower the minimum count.")
@@ -97,6 +101,7 @@ def build_vocabulary(
         n_words=len(vocabulary),
         unknown_ratio=n_unknown / counts.n_tokens,
         n_boundaries_in_text=n_boundaries,
+        unwritable=tuple(unwritable),
     )
 
 
@@ -111,6 +116,8 @@ def repair_vocabulary(source: str | Path, path: str | Path, overwrite: bool = Fa
     path = Path(path)
     check_output_path(path, overwrite)
     words, changes = repaired_words(read_words(source))
+    if len(words) == len(SPECIALS):
+        raise TextError(f"{source} contains no word to repair a vocabulary from. Give a file with one word per line.")
     with _written(path, Vocabulary(words).to_text(), overwrite):
         pass
     return changes

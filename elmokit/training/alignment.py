@@ -50,6 +50,8 @@ class AlignmentResult:
     """Target words among which the translation was searched."""
     n_missing: int
     """Pairs of the dictionary of which a word occurs too rarely in its text."""
+    left_out: tuple[str, ...] = ()
+    """Maps that were fitted to the vectors before, which the model no longer has."""
 
     @property
     def notes(self) -> list[str]:
@@ -60,6 +62,9 @@ class AlignmentResult:
             notes.append(f"{count_of(self.n_missing, 'pair')} {were} left out, because a word is too rare in its text.")
         if self.n_learned < (dim := self.model.config.output_dim):
             notes.append(f"That is fewer than the {dim} dimensions of a vector: more pairs give a better alignment.")
+        if self.left_out:
+            names = " and ".join(self.left_out)
+            notes.append(f"Left out, because fitted to the vectors before: the model's {names}. Fit them again.")
         if self.retrieval:
             notes.append(
                 f"Precision at 1 for {self.n_test:,} other words among {self.n_candidates:,} candidates, in percent:"
@@ -168,6 +173,7 @@ def align(
         len(test_words),
         len(anchors[1].words),
         len(pairs) - len(usable),
+        tuple(models[0].fitted_maps),
     )
     model.card["alignment"] = {"target": models[1].source_name, "centered": centered, **result.to_dict()}
     return result

@@ -15,7 +15,7 @@ from elmokit.storage.text_files import TextPaths, check_names, find_text_files, 
 from elmokit.text.counts import count_words
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.training.config import MAX_WORDS, TrainingConfig
-from elmokit.training.reports import CountingProgress, TextCounts, TrainingCallback, TrainingNotice
+from elmokit.training.reports import CountingProgress, CountingStart, TextCounts, TrainingCallback, TrainingNotice
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def count_corpus(
     """Count a text, choose the words of the softmax, and count each of them; all others count as ``<UNK>``."""
     check_vocabulary_choice(vocabulary, max_words)
     shards = find_shards(texts)
-    report(TrainingNotice(f"Counting {count_of(len(shards), 'file')}"))
+    report(CountingStart(len(shards)))
     with count_words(shards, lambda _, done, total: report(CountingProgress(done, total or 0))) as counts:
         if vocabulary is None:
             vocabulary = Vocabulary.from_counts(counts, MAX_WORDS if max_words is None else max_words)

@@ -14,6 +14,16 @@ from elmokit.storage.progress import ProgressBar, count_of, format_duration, is_
 
 
 @dataclass(frozen=True)
+class CountingStart:
+    """The text is about to be counted."""
+
+    n_files: int
+
+    def __str__(self) -> str:
+        return f"Counting {count_of(self.n_files, 'file')}"
+
+
+@dataclass(frozen=True)
 class CountingProgress:
     """How much of the text has been counted."""
 
@@ -138,7 +148,9 @@ class TrainingNotice:
         return self.message
 
 
-TrainingReport = CountingProgress | TextCounts | ModelSizes | TrainingPlan | TrainingProgress | TrainingNotice
+TrainingReport = (
+    CountingStart | CountingProgress | TextCounts | ModelSizes | TrainingPlan | TrainingProgress | TrainingNotice
+)
 TrainingCallback = Callable[[TrainingReport], None]
 
 
@@ -159,7 +171,8 @@ class TrainingDisplay:
             self._bar("counting", report.n_bytes, report.total_bytes)
             return
         self._bar.close()
-        print(report, file=sys.stderr if isinstance(report, TrainingNotice) else sys.stdout, flush=True)
+        is_result = not isinstance(report, TrainingNotice | CountingStart)
+        print(report, file=sys.stdout if is_result else sys.stderr, flush=True)
 
 
 def format_perplexities(perplexities: Sequence[float]) -> str:

@@ -74,7 +74,9 @@ def training_settings(
             )
         words = {"n_words": len(SPECIALS), "word_dim": merged["model"]["projection_dim"]}
         merged = deep_merge(merged, {"model": {"word_features": words}, "softmax": {"kind": "tied"}})
-    return from_dict(TrainingConfig, merged, source), data
+    training = from_dict(TrainingConfig, merged, source)
+    _refuse_idle(settings, training)
+    return training, data
 
 
 def finetuning_settings(
@@ -108,6 +110,7 @@ def finetuning_settings(
     left_out = {*given, "data", "input"} if is_options_file(config) else set(given)
     table = {name: value for name, value in table.items() if name not in left_out}
     training = from_dict(TrainingConfig, _merged_layers(base, table, own), source)
+    _refuse_idle(settings, training)
     if dataclasses.replace(training.model, dropout=0.0) != dataclasses.replace(model.config, dropout=0.0):
         problem = "the sizes of a trained model cannot change; only its dropout can."
         raise ConfigError(f"{source}, model: {problem}" if source else problem.capitalize())
@@ -143,6 +146,19 @@ def _merged_layers(base: Table, table: Table, own: Table) -> Table:
             base = base | {"softmax": {name: value for name, value in softmax.items() if name not in left_out}}
         base = deep_merge(base, layer)
     return base
+
+
+def _refuse_idle(settings: Mapping[str, Any], config: TrainingConfig) -> None:
+    """Refuse settings of a call that would change nothing beside its other settings."""
+    needs = {
+        "matrix_learning_rate": (config.optimizer == "muon", "the optimizer muon"),
+        "decay_ratio": (config.schedule == "trapezoid", "the schedule trapezoid"),
+        "final_ratio": (config.schedule != "constant", "a schedule that decays"),
+        "word_dropout": (config.model.word_features is not None, "a model with a table of words (input 'both')"),
+    }
+    for name, (has_effect, need) in needs.items():
+        if settings.get(name) and not has_effect:
+            raise SettingError(name, f"has an effect only with {need}. Leave it out.")
 
 
 def _softmax_kind(layer: Table) -> object:

@@ -83,9 +83,9 @@ def test_kept_vectors_of_another_text_are_replaced_only_on_request(elmo: Elmo, t
 
 
 def test_invalid_probes_are_refused(elmo: Elmo) -> None:
-    with pytest.raises(TextError, match="one of them has none"):
+    with pytest.raises(TextError, match="The training text of the probe has no tagged word"):
         probe_pos(elmo, [], TEST)
-    with pytest.raises(TextError, match="one of them has none"):
+    with pytest.raises(TextError, match="The test text of the probe has no tagged word"):
         probe_pos(elmo, TRAIN, [TaggedSentence(["Go"], [None])])
     with pytest.raises(ConfigError, match="Layer 3 does not exist"):
         probe_pos(elmo, TRAIN, TEST, layers=[3])

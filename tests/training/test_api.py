@@ -34,6 +34,7 @@ from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.distributed import World
 from elmokit.training.reports import (
     CountingProgress,
+    CountingStart,
     ModelSizes,
     TextCounts,
     TrainingNotice,
@@ -239,7 +240,7 @@ def test_the_callback_gets_counts_sizes_plan_and_every_line_of_the_log(corpus: P
     train(corpus, held_out="dev.txt", out="run", report=reports.append, log_every=2, **SETTINGS)
     kinds = Counter(type(report) for report in reports)
     assert kinds == {
-        TrainingNotice: 1,
+        CountingStart: 1,
         CountingProgress: 1,
         TextCounts: 1,
         ModelSizes: 1,

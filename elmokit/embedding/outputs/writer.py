@@ -41,6 +41,7 @@ DATA_START = 512
 """Where the vectors begin: behind room for the header of a format that is completed in place (of HDF5, 96 bytes). A
 multiple of the block size of disks."""
 VECTORS, LENGTHS, NAMES, TOKENS, OUTPUT = "vectors.hdf5", "lengths", "names", "tokens", "output"
+REPLACES = "replaces"  # an empty file: the output existed when the run was started, with overwrite
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,7 @@ def open_resumable(output: str | Path, settings: dict[str, Any], overwrite: bool
     """
     output = Path(output)
     check_resumable_output(output, overwrite)
+    replaces = output.exists()
     store = ResumableStore(
         partial_folder(output),
         settings,
@@ -191,6 +193,8 @@ def open_resumable(output: str | Path, settings: dict[str, Any], overwrite: bool
         locked_message=f"{output} is being written by another process. Wait for it, or choose another name.",
     )
     with store:
+        if replaces:
+            (partial_folder(output) / REPLACES).touch()
         writer = ResumableWriter(store)
         yield writer
         # Reached only if the block raised nothing: an exception leaves through `yield`.
@@ -204,8 +208,9 @@ def check_resumable_output(output: str | Path, overwrite: bool) -> None:
         OutputError: It has no name, or it exists and may not be overwritten.
     """
     check_has_name(output)
-    # Next to an existing output, a partial one was started to overwrite it. The same call without `overwrite` resumes.
-    check_output_path(output, overwrite or has_partial_output(output))
+    # The call that started to overwrite it is resumed without `overwrite`.
+    replaces = (partial_folder(output) / REPLACES).exists() and has_partial_output(output)
+    check_output_path(output, overwrite or replaces)
 
 
 def has_partial_output(output: str | Path) -> bool:

@@ -1,0 +1,246 @@
+"""What commands do with files that are there, and what they say about what they left out or wrote."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import pytest
+
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.formats.save import save_model
+from tests.conftest import random_model
+from tests.helpers.paths import ROOT
+from tests.helpers.shell import Shell
+
+EXAMPLES = ROOT / "examples"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
+def test_an_output_never_replaces_a_pipe_or_a_device(shell: Shell) -> None:
+    os.mkfifo("pipe")
+    for flags in ((), ("--overwrite",)):
+        for arguments in (
+            ("surprisal", "text.txt", "--out", "pipe"),
+            ("embed", "text.txt", "pipe", "--model", "model"),
+        ):
+            ran = shell(*arguments, *flags)
+            assert ran.code == 2
+            assert "pipe is a device, a pipe or a socket, which an output would replace by a file" in ran.err
+    assert Path("pipe").is_fifo()
+
+
+def test_an_output_over_a_link_replaces_the_file_behind_it_and_keeps_its_mode(shell: Shell) -> None:
+    Path("elsewhere").mkdir()
+    for number, name in enumerate(("elsewhere/table.tsv", "elsewhere/vectors.hdf5")):
+        Path(name).write_text("old")
+        Path(name).chmod(0o640)
+        Path(f"link-{number}").symlink_to(name)
+    assert shell("surprisal", "text.txt", "--out", "link-0", "--overwrite").code == 0
+    assert shell("embed", "text.txt", "link-1", "--model", "model", "--overwrite").code == 0
+    assert Path("link-0").is_symlink()
+    assert Path("elsewhere/table.tsv").read_text().startswith("sentence_index\t")
+    assert Path("link-1").is_symlink()
+    with h5py.File("elsewhere/vectors.hdf5") as file:
+        assert "0" in file
+    for name in ("elsewhere/table.tsv", "elsewhere/vectors.hdf5"):
+        assert Path(name).stat().st_mode & 0o777 == 0o640
+
+
+def test_a_finished_output_beside_a_partial_one_is_not_replaced_unless_the_run_was_to_replace_it(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from elmokit.embedding.batch_embedder import BatchEmbedder
+
+    Path("long.txt").write_text("the cat sat .\n" * 3000)
+    command = ("embed", "long.txt", "out.hdf5", "--model", "model", "--batch-tokens", "64")
+
+    def interrupted(*flags: str) -> None:
+        n_calls = 0
+        original = BatchEmbedder.compute
+
+        def compute(self: BatchEmbedder, *arguments: object) -> object:
+            nonlocal n_calls
+            n_calls += 1
+            if n_calls == 3:
+                raise KeyboardInterrupt
+            return original(self, *arguments)  # type: ignore[arg-type]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(BatchEmbedder, "compute", compute)
+            patch.setattr("elmokit.storage.resumable.COMMIT_SECONDS", 0.0)
+            assert shell(*command, *flags).code == 130
+
+    interrupted()
+    Path("out.hdf5").write_text("of another program")
+    ran = shell(*command)
+    assert ran.code == 2
+    assert "out.hdf5 already exists" in ran.err
+    assert Path("out.hdf5").read_text() == "of another program"
+    interrupted("--overwrite")
+    assert Path("out.hdf5").read_text() == "of another program"
+    assert shell(*command).code == 0
+    with h5py.File("out.hdf5") as file:
+        assert file["0"].shape[1] == 4
+
+
+def test_surprisal_warns_of_many_unknown_words_and_names_its_table(shell: Shell) -> None:
+    Path("odd.txt").write_text("qqqq xxzz wvwv .\n")
+    ran = shell("surprisal", "odd.txt", "--out", "odd.tsv")
+    assert ran.code == 0
+    assert "of the words are not in the model's vocabulary" in ran.err
+    assert "wrote odd.tsv" in ran.err
+
+
+def test_text_with_the_line_ends_of_old_macs_is_refused(shell: Shell) -> None:
+    Path("mac.txt").write_bytes(b"The cat sat .\rA dog ran .\r")
+    ran = shell("surprisal", "mac.txt")
+    assert (ran.code, ran.out) == (2, "")
+    assert r"mac.txt ends its lines with carriage returns alone, as old Macs did. Convert it: tr '\r' '\n'" in ran.err
+    Path("inside.txt").write_bytes(b"The ca\rt sat .\nA dog ran .\n")
+    ran = shell("surprisal", "inside.txt")
+    assert [line.count("\t") for line in ran.out.splitlines()] == [3] * 13
+    assert "ca\\rt" in ran.out
+
+
+def test_words_that_a_vocabulary_file_cannot_hold_are_named(shell: Shell) -> None:
+    Path("french.txt").write_text("Oui\u00a0! dit \u00a0: il\n", encoding="utf-8")
+    ran = shell("vocab", "french.txt", "words.txt")
+    assert ran.code == 0
+    assert r"Left out 1 word that begin or end with white space, such as '\xa0:'" in ran.err
+    Path("empty.txt").touch()
+    ran = shell("vocab", "empty.txt", "repaired.txt", "--repair")
+    assert ran.code == 2
+    assert "empty.txt contains no word to repair a vocabulary from" in ran.err
+    assert not Path("repaired.txt").exists()
+    ran = shell("vocab", "words.txt", "same.txt", "--repair")
+    assert "wrote same.txt, with the same words" in ran.err
+
+
+def test_a_whitening_of_few_sentences_says_how_much_it_keeps(shell: Shell) -> None:
+    Path("two.txt").write_text("the cat sat .\nthe dog ran .\n")
+    ran = shell("convert", "model", "whitened", "--whiten", "two.txt")
+    assert ran.code == 0, ran.err
+    assert "The whitening keeps 1 of 64 dimensions, because the sentences vary in no more." in ran.err
+
+
+def test_an_index_reads_annotated_files_of_a_directory_and_warns_of_raw_text(shell: Shell) -> None:
+    ran = shell("neighbors", "index", str(EXAMPLES / "understand"), "index", "--model", "model")
+    assert ran.code == 0, ran.err
+    n_tokens = int(ran.err.split(" sentences, ")[1].split(" tokens")[0].replace(",", ""))
+    assert n_tokens > 50
+    Path("raw.txt").write_text("The cat sat on the mat.\nThe dog ran away.\nHe saw it, too.\n")
+    with pytest.warns(UserWarning, match=r"raw\.txt looks like raw text"):
+        assert shell("neighbors", "index", "raw.txt", "other", "--model", "model").code == 0
+
+
+def test_an_inventory_without_a_sense_is_refused(shell: Shell) -> None:
+    Path("empty.txt").touch()
+    files = [str(EXAMPLES / f"understand/senses-{name}.data.xml") for name in ("train", "test")]
+    ran = shell("evaluate", "wsd", *files, "--inventory", "empty.txt", "--model", "model")
+    assert ran.code == 2
+    assert "empty.txt lists no sense" in ran.err
+
+
+def test_the_training_text_of_reading_times_is_known_by_its_content(shell: Shell) -> None:
+    stories = str(EXAMPLES / "evaluation/natural-stories")
+    shown = []
+    for text in ("The old woman lived in the old house .\n", "xxx yyy zzzzz qqqqq in aaa bbb ccccc .\n"):
+        Path("frequent.txt").write_text(text)
+        command = (
+            "evaluate",
+            "reading-times",
+            stories,
+            "--text",
+            "frequent.txt",
+            "--keep",
+            "kept",
+            "--model",
+            "en-mini",
+        )
+        shown.append(shell(*command))
+    assert shown[0].code == 0, shown[0].err
+    assert shown[1].code == 2
+    assert "texts" in shown[1].err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("embed", "text.txt", "x.hdf5", "--batch-tokens", "0"), "--batch-tokens is 0; it must be at least 1."),
+        (("evaluate", "similarity", "pairs.tsv", "--sentences", "5"), "--sentences says how much of --whiten to use"),
+        (("train", "text.txt", "--resume", "run", "--out", "x"), "--resume continues the run in run. Leave out --out."),
+        (("train", "--resume", "run", "--overwrite"), "--resume continues the run in run. Leave out --overwrite."),
+        (("evaluate", "perplexity", "empty.txt"), "empty.txt contains no sentence"),
+        (("evaluate", "pos", "empty.txt", "tagged.txt"), "The training text of the probe has no tagged word"),
+        (("evaluate", "minimal-pairs", "pairs", "--figure", "f.jpg"), "f.jpg ends in .jpg, but files of that format"),
+    ],
+)
+def test_an_error_names_the_flag_or_the_file_that_was_given(
+    arguments: tuple[str, ...], message: str, shell: Shell
+) -> None:
+    Path("empty.txt").touch()
+    Path("tagged.txt").write_text("the DET\ncat NOUN\n")
+    Path("pairs.tsv").write_text("the\tcat\t1\n")
+    ran = shell(*arguments, *(() if arguments[0] == "train" else ("--model", "model")))
+    assert ran.code == 2
+    assert message in ran.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--matrix-learning-rate", "0.1"), "--matrix-learning-rate has an effect only with the optimizer muon"),
+        (("--decay-ratio", "0.5"), "--decay-ratio has an effect only with the schedule trapezoid"),
+        (("--word-dropout", "0.5"), "--word-dropout has an effect only with a model with a table of words"),
+        (
+            ("--schedule", "constant", "--final-ratio", "0.5"),
+            "--final-ratio has an effect only with a schedule that dec",
+        ),
+    ],
+)
+def test_a_setting_without_effect_is_refused(flags: tuple[str, ...], message: str, shell: Shell) -> None:
+    ran = shell("train", "text.txt", "--held-out", "text.txt", "--out", "run", "--preset", "tiny", *flags)
+    assert ran.code == 2
+    assert message in ran.err
+
+
+def test_dumped_weights_replace_hdf5_files_alone(shell: Shell, bilm_tf_run: Path) -> None:
+    Path("notes.txt").write_text("mine")
+    ran = shell("bilm-tf", "dump_weights", "--save_dir", str(bilm_tf_run), "--outfile", "notes.txt")
+    assert ran.code == 2
+    assert "notes.txt exists and is not an HDF5 file, so it is not replaced" in ran.err
+    for _ in range(2):
+        ran = shell("bilm-tf", "dump_weights", "--save_dir", str(bilm_tf_run), "--outfile", "w.hdf5")
+        assert ran.code == 0, ran.err
+    assert "wrote w.hdf5 and w_options.json" in ran.err
+
+
+def test_empty_texts_are_reported(shell: Shell) -> None:
+    Path("empty.txt").touch()
+    ran = shell("embed", "empty.txt", "x.hdf5", "--model", "model")
+    assert ran.code == 0
+    assert "empty.txt is empty, so x.hdf5 has no vectors." in ran.err
+
+
+def test_commands_work_with_a_closed_standard_error(tmp_path: Path) -> None:
+    save_model(random_model(), tmp_path / "model")
+    (tmp_path / "text.txt").write_text("the cat sat .\n")
+    command = f"{sys.executable} -m elmokit embed text.txt x.hdf5 --model model 2>&-"
+    ran = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "")
+    assert (tmp_path / "x.hdf5").exists()
+
+
+def test_an_alignment_says_that_fitted_maps_are_left_out(model: PretrainedBiLM, tmp_path: Path) -> None:
+    from elmokit import Elmo, SentenceEmbedder, align
+
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat .\nthe dog ran on .\nthe mat sat .\n" * 3)
+    SentenceEmbedder(Elmo(model)).fit([line.split() for line in text.read_text().splitlines()])
+    result = align(model, open_model(save_model(random_model(), tmp_path / "other")[0]), text, text, [("cat", "cat")])
+    assert "Left out, because fitted to the vectors before: the model's whitening. Fit them again." in result.to_text()
