@@ -1,11 +1,11 @@
 """Compare the speed of the old programs' calls with that of the corresponding calls of elmokit.
 
-    python benchmarks/compat.py SENTENCES [--n-sentences 512] [--batch-size 32] [--rounds 5]
+    python benchmarks/compat.py SENTENCES MODEL [--n-sentences 512] [--batch-size 32] [--rounds 5]
 
-SENTENCES is a file with one tokenized sentence per line. Both sides of a pair open the same weights (en-mini), read the
-same batches of strings and run one after the other in every round, in one thread. The script prints a Markdown table of
-medians over rounds, in CPU time. The ratio is the median of the ratios within each round, so that a busy machine
-affects both sides equally.
+SENTENCES is a file with one tokenized sentence per line. Both sides of a pair open the same weights, those of MODEL
+(which reads characters, as published ones do), read the same batches of strings and run one after the other in every
+round, in one thread. The script prints a Markdown table of medians over rounds, in CPU time. The ratio is the median of
+the ratios within each round, so that a busy machine affects both sides equally.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Pair(NamedTuple):
     new: Callable[[list[Sentences]], object]
 
 
-def make_pairs(folder: Path, batch_size: int) -> list[Pair]:
+def make_pairs(source: str, folder: Path, batch_size: int) -> list[Pair]:
     """Build both sides of every pair. The old programs read the published format from ``folder``."""
-    model = open_model(None)
+    model = open_model(source)
     options, weights, vocabulary = folder / "elmo_options.json", folder / "elmo_weights.hdf5", folder / "vocab.txt"
     save_model(model, weights)
     vocabulary.write_text("<S>\n</S>\n<UNK>\n", encoding="utf-8")  # the character batcher only checks it
@@ -111,6 +111,7 @@ def main() -> None:
     """Measure all pairs and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sentences", type=Path, help="tokenized text, one sentence per line")
+    parser.add_argument("model", help="a model that HDF5 files can hold")
     parser.add_argument("--n-sentences", type=int, default=512, help="number of sentences to read  [default: 512]")
     parser.add_argument("--batch-size", type=int, default=32, help="sentences per batch  [default: 32]")
     parser.add_argument("--rounds", type=int, default=5, help="number of measurements of each call  [default: 5]")
@@ -124,7 +125,7 @@ def main() -> None:
     print("| old call | tokens/s | elmokit call | tokens/s | old / new speed |")
     print("|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        for pair in make_pairs(Path(folder), args.batch_size):
+        for pair in make_pairs(args.model, Path(folder), args.batch_size):
             for call in (pair.old, pair.new):
                 call(batches[:WARM_UP_BATCHES])
             times = [(seconds(pair.old, batches), seconds(pair.new, batches)) for _ in range(args.rounds)]

@@ -78,7 +78,7 @@ def quotes(results: dict[str, Any]) -> Iterator[Quote]:
     yield Quote(page, "tags: { layers: [{}, {}, {}], baseline: {}, mix: [{}, {}, {}]", measured)
 
     page = "results/README.md"
-    yield Quote(page, "BLiMP {} % with some 80 M words", (blimp["both"],))
+    yield Quote(page, "BLiMP {} % with some 100 M words", (blimp["both"],))
     both_sides = [
         f"{perplexity[name][side]:.1f}" for name in ("lm-wikipedia", "lm-books") for side in ("forward", "backward")
     ]
@@ -93,7 +93,7 @@ def quotes(results: dict[str, Any]) -> Iterator[Quote]:
     sentence_vectors = "whitened: {}, trained on pairs {} (Spearman, STS benchmark, dev); plain mean of all layers {};"
     yield Quote(page, sentence_vectors, (whitened, trained, similarity["average", "mean"]))
     for side, name in (("forward", "forward"), ("backward", "backward"), ("both", "both directions summed")):
-        line = f"`en-mini`, {name} | 80 M | `elmokit evaluate minimal-pairs` | 67,000 | | {{}} |"
+        line = f"`en-mini`, {name} | 100 M | `elmokit evaluate minimal-pairs` | 67,000 | | {{}} |"
         yield Quote("results/babylm.md", line, (blimp[side],))
     for corpus, before in SECOND_EDITION.items():
         numbers = tuple(f"{perplexity[corpus][side]:.2f}" for side in ("forward", "backward"))
@@ -130,12 +130,13 @@ def quotes(results: dict[str, Any]) -> Iterator[Quote]:
         numbers = tuple(f"{100 * score['f1']:.1f}" for score in scores)
         yield Quote(page, f"| {name} | {' | '.join(['{}'] * len(numbers))} |\n", numbers)
     for effect in results["reading-times"]["effects"]:
-        if effect["name"] in ("forward", "backward"):
-            n_better = str(sum(gain > 0 for gain in effect["gain_by_story"]))
-            gain, error = (f"{1000 * effect[key]:.2f}" for key in ("gain", "standard_error"))
-            slopes = [f"{slope:.2f}" for slope in effect["milliseconds_per_nat"]]
-            line = f"| {effect['name']} | {{}} ± {{}} | {{}} of 10 | {{}} | {{}} | {{}} |"
-            yield Quote("results/reading-times.md", line, (gain, error, n_better, *slopes))
+        n_better = str(sum(gain > 0 for gain in effect["gain_by_story"]))
+        gain, error = (f"{1000 * effect[key]:.2f}" for key in ("gain", "standard_error"))
+        slopes = [f"{slope:.2f}" for slope in effect["milliseconds_per_nat"]]
+        line = f"| {effect['name']} | {{}} ± {{}} | {{}} of 10 | {{}} | {{}} | {{}} |"
+        yield Quote("results/reading-times.md", line, (gain, error, n_better, *slopes))
+    base = f"{results['reading-times']['base_log_likelihood']:.4f}"
+    yield Quote("results/reading-times.md", "without surprisal: {} nats", (base,))
 
 
 def _probe(row: dict[str, Any]) -> tuple[str, ...]:

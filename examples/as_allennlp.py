@@ -1,27 +1,24 @@
 """Use flair's own ELMoEmbeddings, which imports AllenNLP, without AllenNLP.
 
 pip install '.[flair]'
-python examples/as_allennlp.py
+python examples/as_allennlp.py OPTIONS.json WEIGHTS.hdf5
 """
 
 from __future__ import annotations
 
-import tempfile
+import sys
 
 import torch
 from flair.data import Sentence
 from flair.embeddings import ELMoEmbeddings
 
 import elmokit.compat.as_allennlp  # noqa: F401 (before ELMoEmbeddings is created, which imports allennlp)
-from elmokit import open_model, save_model
 
 
 def main() -> None:
     """Print similarities of "bank" in context."""
-    with tempfile.TemporaryDirectory() as folder:
-        # The files that AllenNLP reads: weights, and their options next to them.
-        save_model(open_model(), f"{folder}/weights.hdf5")
-        embeddings = ELMoEmbeddings(options_file=f"{folder}/options.json", weight_file=f"{folder}/weights.hdf5")
+    options, weights = sys.argv[1:]
+    embeddings = ELMoEmbeddings(options_file=options, weight_file=weights)
     texts = ("He lent the bank money .", "The bank raised its rate .", "The bank of the river is steep .")
     sentences = [Sentence(text.split()) for text in texts]
     embeddings.embed(sentences)

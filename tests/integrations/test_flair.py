@@ -164,7 +164,8 @@ def test_flairs_own_elmo_embeddings_work_through_the_shim(tmp_path: Path) -> Non
 def test_example_of_flairs_own_elmo_embeddings_runs(tmp_path: Path) -> None:
     example = ROOT / "examples" / "as_allennlp.py"
     assert len(example.read_text(encoding="utf-8").splitlines()) < 60
-    subprocess.run([sys.executable, str(example)], check=True, cwd=tmp_path)
+    files = write_files(tmp_path / "model")
+    subprocess.run([sys.executable, str(example), str(files.options), str(files.weights)], check=True, cwd=tmp_path)
 
 
 def test_mistakes_are_errors(model: str) -> None:
