@@ -157,7 +157,7 @@ def read_toml(path: str | Path) -> Table:
     import tomllib  # here, because models have no TOML: a first vector does not wait for its parser
 
     try:
-        return tomllib.loads(read_bounded(path, MAX_JSON_BYTES).decode("utf-8"))
+        return tomllib.loads(read_bounded(path, MAX_JSON_BYTES).decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"Cannot read the config {path}: {error.strerror}.") from None
     except (ValueError, RecursionError) as error:
@@ -246,9 +246,10 @@ def check_at_least(
     """Raise a SettingError unless ``value`` is a whole number from ``minimum`` to ``maximum``, or None if optional."""
     if value is None and optional:
         return
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+    given: Any = value  # which may be anything, and one of NumPy's integers too
+    if isinstance(given, bool) or not isinstance(given, Integral) or given < minimum:
         raise SettingError(name, f"is {value!r}; it must be a whole number of at least {minimum}.")
-    check_at_most(name, value, maximum)
+    check_at_most(name, int(given), maximum)
 
 
 def token_index(name: str, value: object, n_tokens: int) -> int:
@@ -277,8 +278,8 @@ def check_positive(name: str, value: float | None) -> None:
 
 
 def check_not_negative(name: str, value: float) -> None:
-    """Raise a SettingError unless ``value`` is 0 or more."""
-    if not value >= 0:
+    """Raise a SettingError unless ``value`` is a finite number of 0 or more."""
+    if not 0 <= value < float("inf"):
         raise SettingError(name, f"is {value}; it must be 0 or more.")
 
 

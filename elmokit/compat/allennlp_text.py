@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,17 @@ DEFAULT_OOV_TOKEN = "@@UNKNOWN@@"
 MAX_WORD_LENGTH = 50
 
 
+class _AlsoOnClass:
+    """Makes a method that can be called on the class, too, as if on a new object: it was static in AllenNLP 0.4."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        return self._method.__get__(owner() if instance is None else instance, owner)
+
+
 class ELMoCharacterMapper:
     """Maps words to character ids. As in AllenNLP, the class attributes are one below the ids that it returns.
 
@@ -54,8 +65,9 @@ class ELMoCharacterMapper:
     def __init__(self, tokens_to_add: dict[str, int] | None = None) -> None:
         self.tokens_to_add = tokens_to_add or {}
 
+    @_AlsoOnClass
     def convert_word_to_char_ids(self, word: str) -> list[int]:
-        """Return the 50 ids of a word.
+        """Return the 50 ids of a word. It can be called on the class, too, as in AllenNLP 0.4.
 
         Raises:
             TextError: The word is not a string.

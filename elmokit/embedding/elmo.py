@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.config import check_at_least
 from elmokit.embedding.start_state import start_state
 from elmokit.engine.layer_selection import Layers, LayerSelection, Mix, select_layers
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.token_cache import MIB, TokenCache
-from elmokit.errors import ConfigError, SettingError
+from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM, check_model
 from elmokit.text.batching import (
     check_sentence,
@@ -75,8 +76,7 @@ class Elmo:
         check_model(model, "Elmo.from_pretrained")
         if start not in ("warm", "zero", "stateful"):
             raise ConfigError(f"start is {start!r}. Choose 'warm', 'zero' or 'stateful'.")
-        if token_cache_mib < 0:
-            raise ConfigError(f"token_cache_mib is {token_cache_mib}. Choose 0 or more.")
+        check_at_least("token_cache_mib", token_cache_mib, 0)
         self.model = model
         self.start: Start = start
         self.token_cache = TokenCache(token_cache_mib * MIB) if token_cache_mib else None
@@ -261,9 +261,8 @@ class Elmo:
             return joined if isinstance(sentences, Iterator) else list(joined)
         checked = check_sentences(sentences)
         selection = self._select(layers)
-        for name, value in (("batch_tokens", batch_tokens), ("batch_size", batch_size)):
-            if value < 1:
-                raise SettingError(name, f"is {value}; it must be at least 1.")
+        check_at_least("batch_tokens", batch_tokens, 1)
+        check_at_least("batch_size", batch_size, 1)
         # `_embed` is a generator, whose body runs only when it is read; so arguments are checked here.
         vectors = self._embed(checked, selection, batch_tokens, batch_size)
         return vectors if isinstance(sentences, Iterator) else list(vectors)
@@ -317,8 +316,7 @@ class Elmo:
         """
         selection = self._select(layers)
         chunk_tokens = CHUNK_TOKENS if chunk_tokens is None else chunk_tokens
-        if chunk_tokens < 1:
-            raise ConfigError(f"chunk_tokens is {chunk_tokens}; it must be at least 1.")
+        check_at_least("chunk_tokens", chunk_tokens, 1)
         # Chunks are mixed one at a time, when the statistics of the others are not known yet.
         if selection.needs_whole_batch:
             raise ConfigError("A scalar mix with layer_norm=True needs the whole text in memory. Choose other layers.")

@@ -17,7 +17,7 @@ from elmokit.engine.layer_selection import Layers
 from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.state import Floats
 from elmokit.errors import ConfigError
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.model import PretrainedBiLM, check_model
 from elmokit.network.alignment import AlignmentModule
 from elmokit.network.bilm import BiLMOutput, BiLMState
 from elmokit.network.lstm import has_gaps
@@ -87,6 +87,7 @@ class ElmoModule(nn.Module):
         token_cache_mib: int = 64,
     ) -> None:
         super().__init__()
+        check_model(model, "ElmoModule.from_pretrained")
         if not 0 <= dropout <= 1:
             raise ConfigError(f"dropout is {dropout}; it must be at least 0 and at most 1.")
         check_at_least("n_mixes", n_mixes, 0)

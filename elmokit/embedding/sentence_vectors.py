@@ -84,12 +84,12 @@ class SentenceEmbedder:
         if isinstance(pooling, str):
             raise ConfigError(f"pooling is the name {pooling!r}. Use SentenceEmbedder.by_name(elmo, {pooling!r}).")
         self.linear_map = elmo.model.whitening if pooling is None and linear_map is None else linear_map
-        self.elmo, self._word_counts = elmo, word_counts
+        self.elmo, self._word_counts = elmo, _plain_counts(word_counts)
         self.pooling = pooling or (SentencePooling() if self.linear_map is None else self.linear_map.pooling)
         elmo.embed([], layers=self.pooling.layers)  # checks the layers
         self._mapped_words = TokenCache()
         self._mean_dim = self.pooling.dim(elmo.n_layers, elmo.output_dim)
-        self._probability = word_probability(elmo.model, word_counts) if self.pooling.weighting == "sif" else None
+        self._probability = word_probability(elmo.model, self._word_counts) if self.pooling.weighting == "sif" else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Made anew from its arguments: what it has computed since is a cache.
@@ -305,6 +305,9 @@ class SentenceEmbedder:
             TextError: There are fewer than two sentences, or all have the same vector.
             ConfigError: There are fewer directions than ``n_components``.
         """
+        if self.linear_map is not None and not isinstance(self.linear_map, Whitening):
+            # The weights of its words would go into the whitening, which is used without them.
+            self.linear_map = None
         for_elmo, for_weights = itertools.tee(self.fold(tokens) for tokens in sentences if len(tokens))
         vectors = self.elmo.embed(for_elmo, layers=self.pooling.layers)
         means = (self._weighted_mean(tokens, [array]) for tokens, array in zip(for_weights, vectors, strict=True))
@@ -386,6 +389,19 @@ def fold_tokens(tokens: Sequence[str], vocabulary: Vocabulary | None, *, fold_ca
         return lower if is_capitalized and ids.get(lower, n_words) < ids.get(token, n_words) else token
 
     return [fold(token) for token in tokens]
+
+
+def _plain_counts(word_counts: Mapping[str, int] | None) -> dict[str, int] | None:
+    """Return a copy with Python's numbers, which JSON can store and which nobody else changes."""
+    if word_counts is None:
+        return None
+    if not isinstance(word_counts, Mapping):
+        raise ConfigError(f"word_counts is {type(word_counts).__name__}; give a mapping from words to counts.")
+    counts = {word: count.item() if isinstance(count, np.generic) else count for word, count in word_counts.items()}
+    for word, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int | float):
+            raise ConfigError(f"word_counts has {count!r} for {word!r}; give a number: how often the word occurs.")
+    return counts
 
 
 def word_probability(model: PretrainedBiLM, word_counts: Mapping[str, int] | None = None) -> Callable[[str], float]:

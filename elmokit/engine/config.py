@@ -192,7 +192,7 @@ PRESETS: dict[str, BiLMConfig] = {
     "medium": BiLMConfig(CharCNNConfig(n_highway=1), projection_dim=256, hidden_dim=2048),
     "original": BiLMConfig(),
 }
-"""Architectures by name: small, medium and original as published, mini for small models on a CPU, tiny for experiments."""
+"""Architectures by name: small, medium and original as published, mini for use on a CPU, tiny for experiments."""
 
 
 def tensor_shapes(config: BiLMConfig) -> dict[str, Shape]:

@@ -22,14 +22,15 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, token_index
+from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_choice, token_index
 from elmokit.embedding.elmo import Elmo, check_elmo
 from elmokit.embedding.fingerprint import RESTORE
+from elmokit.engine.layer_selection import plain_layers
 from elmokit.engine.unit_vectors import unit_vectors
 from elmokit.errors import ConfigError, OutputError, SettingError, TextError
 from elmokit.evaluation.neighbors import Neighbors, Occurrence, SimilarWord
@@ -129,7 +130,7 @@ def _fill(elmo: Elmo, sentences: Iterator[list[str]], store: ResumableStore, pro
     count(0)
     for chunk in read_chunks(islice(sentences, n_done, None)):
         new: list[str] = []
-        for words, array in zip(chunk, elmo.embed(chunk), strict=True):
+        for words, array in zip(chunk, elmo.embed(chunk, layers="all"), strict=True):
             unit = unit_vectors(array).astype(FLOAT16)
             for layer in range(1, elmo.n_layers):
                 store.append(f"layer-{layer}.f16", unit[layer])
@@ -232,7 +233,7 @@ class OccurrenceIndex:
         """
         self.check_model(elmo)
         token = token_index("token", token, len(check_sentence(words)))
-        (vectors,) = elmo.embed([words])
+        (vectors,) = elmo.embed([words], layers="all")
         searches = self.searches(vectors, words, token, layers, n_neighbors, among, min_count)
         return Neighbors.from_layers(words, token, {layer: search() for layer, search in searches.items()})
 
@@ -269,16 +270,21 @@ class OccurrenceIndex:
             :meth:`Neighbors.from_layers` combines what they find.
 
         Raises:
-            ConfigError: The layer does not exist.
+            ConfigError: The layer does not exist, or another argument cannot be used.
         """
-        chosen = list(self.layers) if layers is None else list(layers)
+        chosen: list[Any] = list(self.layers)
+        if layers is not None:
+            given: Any = plain_layers(layers)
+            chosen = given if isinstance(given, list) else [given]
         for layer in chosen:
-            if layer not in self.layers:
+            if isinstance(layer, bool) or layer not in self.layers:
                 raise ConfigError(
                     f"The index has no layer {layer!r}: it has 1 to {len(self.layers)}. Layer 0 is context-free, and "
                     "its neighbors are always shown."
                 )
         check_at_least("n_neighbors", n_neighbors, 1)
+        check_at_least("min_count", min_count, 0)
+        check_choice("among", among, get_args(Among))
         query = unit_vectors(vectors[:, token])
         searches: dict[int, Callable[[], list[Any]]] = {
             0: partial(self._similar_words, query[0], words[token], n_neighbors, min_count)

@@ -224,7 +224,7 @@ def embed_instances(
     """
     nothing = np.zeros((elmo.n_layers, 0, elmo.output_dim), dtype=np.float32)
     for chunk in read_chunks(sentences, lambda sentence: len(sentence.words)):
-        vectors = iter(elmo.embed([sentence.words for sentence in chunk if sentence.instances]))
+        vectors = iter(elmo.embed([sentence.words for sentence in chunk if sentence.instances], layers="all"))
         for sentence in chunk:
             yield sentence, next(vectors) if sentence.instances else nothing
         yield None, nothing

@@ -25,7 +25,7 @@ from elmokit.formats import tf_checkpoint
 from elmokit.formats.bilm_tf import bilm_tf_rows, config_from_options, options_from_config, read_options
 from elmokit.formats.format import FORMATS, Format, Storage
 from elmokit.formats.guess import guess_foreign
-from elmokit.formats.model import PretrainedBiLM, Weights
+from elmokit.formats.model import FITTED_MAPS, PretrainedBiLM, Weights
 from elmokit.formats.sidecars import OPTIONS, VOCABULARY, find_options, find_vocabulary, hdf5_files, own_file
 from elmokit.formats.tensor_rows import read_through, to_theirs
 from elmokit.formats.words import with_meta, with_words
@@ -166,7 +166,8 @@ def write_hdf5(
             "Write a directory instead: a path without .hdf5 or .h5."
         )
     with atomic_write(options_path, overwrite) as options, atomic_write(weights_path, overwrite) as weights:
-        card = {name: fact for name, fact in model.card.items() if name != "warm_state"}  # describes what is left out
+        left_out = ("warm_state", *FITTED_MAPS)
+        card = {name: fact for name, fact in model.card.items() if name not in left_out}
         content = options_from_config(config) | ({"card": card} if card else {})
         options.write_text(json.dumps(content) + "\n", encoding="utf-8")
         with create_hdf5(weights) as (file, _):

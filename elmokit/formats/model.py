@@ -115,6 +115,8 @@ class PretrainedBiLM:
         # A head has a weight for each word, so it belongs to this vocabulary.
         if changes.get("vocabulary", self.vocabulary) is not self.vocabulary:
             changes = {"sentence_head": None, **changes}
+        if "precision" in changes and self._bilm is not None and "weights" not in changes:
+            changes = {"weights": Weights(self.config, self.arrays), **changes}  # a BiLM has one precision
         return type(self)(**{**self._parts(), **changes})
 
     @property

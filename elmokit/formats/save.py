@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
-from elmokit.errors import OutputError
+import numpy as np
+
+from elmokit.config import check_choice
+from elmokit.errors import ConfigError, OutputError
 from elmokit.formats import folder
 from elmokit.formats.format import FORMATS, Format, Storage
 from elmokit.formats.model import PretrainedBiLM, check_model
@@ -33,14 +37,26 @@ def save_model(
         The paths that were written.
 
     Raises:
-        ConfigError: ``model`` is something else, such as an ``Elmo``, whose model is ``elmo.model``.
+        ConfigError: ``model`` is something else, such as an ``Elmo``, whose model is ``elmo.model``; or the format does
+            not have that storage.
         OutputError: The path exists and may not be overwritten, cannot be written, or ends in the extension of another
-            format.
+            format; or a weight is NaN, infinite, or too large for the storage.
     """
     check_model(model, "open_model")
+    check_choice("storage", storage, get_args(Storage))
     path = expand_user(path, OutputError)
     refuse_target(path, overwrite)
-    return format_to_write(path).save(model, path, storage, overwrite)
+    target = format_to_write(path)
+    if storage != "float32" and not target.is_complete:
+        raise ConfigError(f"storage is {storage!r}, and {path.suffix} files hold float32. Leave it out.")
+    largest = np.finfo(np.float16 if storage == "float16" else np.float32).max
+    for name, array in model.arrays.items():
+        if not bool((np.abs(array) <= largest).all()):
+            raise OutputError(
+                f"{path} is not written: the model's {name} holds NaN or a number that {storage} cannot store, and it "
+                "could not be opened again."
+            )
+    return target.save(model, path, storage, overwrite)
 
 
 def refuse_target(path: Path, overwrite: bool) -> None:

@@ -11,6 +11,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Any
 
 ORDER = 4  # bytes: the predicted one and three before it
 N_SYMBOLS = 257  # bytes and the end of the word
@@ -38,6 +39,12 @@ class Spelling:
                 self._after[tuple(context[first:])][symbol] += n
         self.bits = lru_cache(maxsize=100_000)(self._bits)
         """Bits to spell a word, including its end."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "bits"}  # a cache cannot be pickled
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, bits=lru_cache(maxsize=100_000)(self._bits))
 
     def probability(self, symbol: int, context: tuple[int, ...]) -> float:
         """Compute the probability of a byte, or of the end of the word (256), after the bytes before it."""

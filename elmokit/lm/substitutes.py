@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from elmokit.config import token_index
+from elmokit.config import check_at_least, token_index
 from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.softmax import ROWS_AT_ONCE, Ids
@@ -104,8 +104,7 @@ def _check(model: PretrainedBiLM, direction: str, n: int) -> None:
     only = "backward" if config.backward_only else "forward"
     if direction != only and not config.bidirectional:
         raise ConfigError(f"direction is {direction!r}, and {model.source} reads {only} only: ask for {only!r}.")
-    if n < 1:
-        raise ConfigError(f"n is {n}; ask for at least 1 word.")
+    check_at_least("n", n, 1)
 
 
 def _hidden(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: State) -> list[list[Floats]]:

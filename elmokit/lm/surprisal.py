@@ -27,7 +27,7 @@ STRONGEST_NATS = 12.0
 TSV_HEADER = "sentence_index\ttoken\tforward_nats\tbackward_nats\n"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Surprisal:
     """The surprisal of one sentence."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from numbers import Integral
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from elmokit.engine.layer_selection import LayerSelection
+from elmokit.engine.layer_selection import LayerSelection, plain_layers
 from elmokit.errors import ConfigError
 
 MixedLayers = Literal["all", "top", "average"] | int | Sequence[int]
@@ -106,12 +107,14 @@ def make_scalar_mix(layers: MixedLayers, n_layers: int, layer_norm: bool = False
     Raises:
         ConfigError: A layer does not exist.
     """
-    if layers == "average":
+    given = plain_layers(layers)
+    if given == "average":
         return ScalarMix(n_layers, layer_norm, learn_weights=False)
-    if layers == "all" or layers == "top":
-        return ScalarMix(n_layers, layer_norm, [n_layers - 1] if layers == "top" else None)
-    chosen = [layers] if isinstance(layers, int) else list(layers)
-    if not chosen or isinstance(chosen[0], bool) or not set(chosen) <= set(range(n_layers)):
+    if given == "all" or given == "top":
+        return ScalarMix(n_layers, layer_norm, [n_layers - 1] if given == "top" else None)
+    chosen: list[Any] = given if isinstance(given, list) else [given]
+    is_number = [isinstance(number, Integral) and not isinstance(number, bool) for number in chosen]
+    if not chosen or not all(is_number) or not set(chosen) <= set(range(n_layers)):
         raise ConfigError(
             f"layers is {layers!r}, but this model has layers 0 to {n_layers - 1}. Use some of them, or 'all', 'top' "
             "or 'average'."

@@ -49,5 +49,5 @@ def sample_texts(texts: Sequence[Hashable], ratio: float) -> list[int]:
         return list(range(len(texts)))
     distinct = list(dict.fromkeys(texts))
     random.Random(0).shuffle(distinct)
-    chosen = set(distinct[: max(1, math.ceil(ratio * len(distinct)))])
+    chosen = set(distinct[: max(1, math.ceil(round(ratio * len(distinct), 6)))])
     return [index for index, text in enumerate(texts) if text in chosen]

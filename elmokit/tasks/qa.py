@@ -99,6 +99,10 @@ class QaConfig:
         )
     )
 
+    def __post_init__(self) -> None:
+        if self.data.skip_unanswerable and self.model.no_answer:
+            raise ConfigError("data.skip_unanswerable leaves out what model.no_answer learns. Set one of them.")
+
 
 SMALL = QaConfig(
     words=WordsConfig(dim=50, min_count=2),

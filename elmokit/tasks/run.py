@@ -149,7 +149,9 @@ def train_task(
         training = TaskTraining(
             setup, train, dev, vocabulary.initial_vectors, to_train, progress=progress, on_evaluation=on_evaluation
         )
-        results = [train_seed(training, seed, Run(path / f"seed-{seed}")) for seed in config.train.seeds]
+        for seed in config.train.seeds:
+            train_seed(training, seed, Run(path / f"seed-{seed}"))
+        results = [read_result(path / f"seed-{seed}") for seed in finished_seeds(path)]  # earlier ones, too
         summary = {
             "task": task.name,
             "metric": task.metric,

@@ -158,6 +158,7 @@ def start_run(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, An
     if (run / CONFIG).exists():
         earlier_task, earlier_config = load_config(run / CONFIG)
         check_settings(run, {"task": earlier_task.name, **to_dict(earlier_config)}, content, MAY_CHANGE)
+        content["train"]["seeds"] = sorted({*earlier_config.train.seeds, *config.train.seeds})
     if (run / VOCABULARY).exists() and read_vocabulary(run) != as_read_back(vocabulary):
         raise TrainingError(f"The data have other words or labels than {run} was started with. Start a new run.")
     check_data(run, task, config)

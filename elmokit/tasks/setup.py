@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,9 @@ from elmokit.tasks.task import AnyTask, Labels, TaskModel
 from elmokit.text.batching import plan_batches, restore_order
 
 SMALL_MODEL = 1_000_000  # parameters: is built before its weights are looked at, for an error that names the tensors
+
+MAX_SQUARES = 8_000_000
+"""Examples of a predicted batch times the squared length of the longest: 32 examples of 500 tokens."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,8 @@ class TaskSetup:
         self, model: TaskModel[Any, Any], examples: Sequence[Any], progress: ProgressCallback | None = None
     ) -> list[Any]:
         """Predict with a model, one prediction per example, in batches of examples of similar length."""
-        plan = plan_batches(
-            [self.task.lengths(example) for example in examples], batch_size=self.config.train.batch_size
-        )
+        lengths = [self.task.lengths(example) for example in examples]
+        plan = list(_bounded(plan_batches(lengths, batch_size=self.config.train.batch_size), lengths))
         n_done, results = 0, []
         model.eval()
         with torch.no_grad():
@@ -72,3 +74,15 @@ class TaskSetup:
                 if progress is not None:
                     progress("predict", n_done, len(examples))
         return restore_order(plan, results)
+
+
+def _bounded(plan: Iterable[list[int]], lengths: Sequence[Any]) -> Iterator[list[int]]:
+    """Divide batches whose longest example would multiply the memory of all: attention is quadratic in its length."""
+    for batch in plan:
+        first = 0
+        while first < len(batch):
+            longest = lengths[batch[first]]  # the first one, as `plan_batches` sorts
+            longest = max(longest) if isinstance(longest, tuple) else longest
+            stop = first + max(1, MAX_SQUARES // max(1, longest) ** 2)
+            yield batch[first:stop]
+            first = stop

@@ -195,13 +195,15 @@ class SrlTask(Task[SrlConfig, Proposition, SrlBatch, Frames]):
             raise TextError("The training and dev data contain no predicate, so there is nothing to learn.")
         seen: Counter[str] = Counter()
         as_predicate: Counter[str] = Counter()
-        last = None
+        # A sentence counts once, wherever its propositions are.
+        predicates_of: dict[tuple[str, ...], set[int]] = {}
         for example in examples:
-            if example.tokens != last:  # the propositions of a sentence are adjacent; count its words once
-                seen.update(token.lower() for token in example.tokens)
-                last = example.tokens
+            found = predicates_of.setdefault(example.tokens, set())
             if example.predicate is not None:
-                as_predicate[example.tokens[example.predicate].lower()] += 1
+                found.add(example.predicate)
+        for tokens, found in predicates_of.items():
+            seen.update(token.lower() for token in tokens)
+            as_predicate.update(tokens[index].lower() for index in found)
         predicates = sorted(word for word, count in as_predicate.items() if 2 * count > seen[word])
         return {"tags": all_tags(roles, "IOB2"), "predicates": predicates}
 

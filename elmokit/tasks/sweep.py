@@ -22,7 +22,7 @@ from typing import Any
 from elmokit.config import check_ratio, read_json, to_dict, write_json
 from elmokit.embedding.elmo import Start
 from elmokit.embedding.fingerprint import fingerprint
-from elmokit.errors import ConfigError, LockedError, OutputError, TrainingError
+from elmokit.errors import ConfigError, LockedError, OutputError, TextError, TrainingError
 from elmokit.formats.open import open_model
 from elmokit.storage.lock import file_lock
 from elmokit.storage.progress import ProgressCallback
@@ -210,14 +210,17 @@ def run_sweep(
                 left = sum(other.variant.train_ratio for other in trainings if not other.is_done(folder))
                 on_start(TrainingStart(training, number, len(trainings), seconds / trained * left if trained else None))
             started = time.monotonic()
-            train_task(
-                task,
-                _config_of(training, folder),
-                training.run(folder),
-                device=device,
-                progress=progress,
-                on_evaluation=on_evaluation,
-            )
+            try:
+                train_task(
+                    task,
+                    _config_of(training, folder),
+                    training.run(folder),
+                    device=device,
+                    progress=progress,
+                    on_evaluation=on_evaluation,
+                )
+            except TextError as error:
+                raise TextError(f"{training.variant.label}: {error}") from None
             seconds, trained = seconds + time.monotonic() - started, trained + training.variant.train_ratio
     rows = [_row(variant, seeds, folder) for variant in variants]
     content = {"task": task.name, "metric": task.metric, "rows": [dataclasses.asdict(row) for row in rows]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import chain
@@ -38,7 +39,7 @@ def read_word_vectors(path: str, wanted: Collection[str]) -> WordVectors:
     """
     wanted = set(wanted)
     with open_binary(path) as file:
-        first = file.readline(MAX_DIM * 32)
+        first = file.readline(MAX_DIM * 32).removeprefix(codecs.BOM_UTF8)
         header = _header(first)
         if header is None:
             return _read_text(path, file, first, 1, max(len(first.split()) - 1, 0), wanted)
@@ -75,11 +76,15 @@ def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, 
     vectors: dict[str, NDArray[np.float32]] = {}
     n_read = 0
     wanted_bytes = {word.encode("utf-8", "ignore") for word in wanted}
+    # Any white space, such as tabs, if single spaces do not divide the first line into a word and its numbers.
+    by_spaces = first.rstrip().rsplit(b" ", dim)
+    are_single = len(by_spaces) == dim + 1 and all(by_spaces) and by_spaces[0] == by_spaces[0].strip()
+    separator = b" " if are_single and b"\t" not in first else None
     for line in chain([first], bounded_lines(file, path, number + 1)):
         n_read += 1
-        if line.split(b" ", 1)[0] not in wanted_bytes:
+        if (line.split(separator, 1) or [b""])[0] not in wanted_bytes:
             continue
-        word, *numbers = line.rstrip().rsplit(b" ", dim)
+        word, *numbers = (line if separator else line.strip()).rstrip().rsplit(separator, dim)
         name = word.decode("utf-8", "replace")
         if name not in wanted or name in vectors:
             continue

@@ -140,11 +140,11 @@ def test_an_interrupted_index_resumes_with_the_same_files(tmp_path: Path, monkey
     build_index(ELMO, corpus, tmp_path / "straight")
     embed, calls = ELMO.embed, []
 
-    def killed(sentences: list[list[str]]) -> object:
+    def killed(sentences: list[list[str]], **settings: Any) -> object:
         calls.append(len(sentences))
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return embed(sentences)
+        return embed(sentences, **settings)
 
     with monkeypatch.context() as patch:
         patch.setattr(ELMO, "embed", killed)

@@ -187,7 +187,7 @@ def test_substitutes_do_not_depend_on_the_word_itself(model: PretrainedBiLM) -> 
         (1.0, {}, "position is 1.0; it must be the index of a token"),
         (True, {}, "position is True; it must be the index of a token"),
         (0, {"direction": "left"}, "expected 'forward', 'backward' or 'both'"),
-        (0, {"n": 0}, "at least 1 word"),
+        (0, {"n": 0}, "a whole number of at least 1"),
     ],
 )
 def test_invalid_positions_and_directions_are_refused(

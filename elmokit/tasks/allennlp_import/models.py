@@ -60,6 +60,7 @@ def convert_ner(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None
     _drop_null(model, "constrain_crf_decoding")
     constrained = model.take("constrain_crf_decoding", bool, knows_scheme)
     ours["constraints"] = "decoding" if constrained else "none"
+    _drop_null(model, "dropout")
     ours["dropout"] = model.take("dropout", float, 0.0)
     ours["learn_ends"] = model.take("include_start_end_transitions", bool, True)
     ours["variational"] = False
@@ -182,16 +183,21 @@ def _expect_hidden_size(model: ConfigTable, key: str, size: int | None) -> None:
         encoder.differs("hidden_size", f" = {hidden_size}: here it is model.hidden")
 
 
+def _join_equal(layers: ConfigTable, n_layers: object) -> None:
+    """Replace lists of equal values, of which AllenNLP allows one for each layer, by the value."""
+    for name in ("hidden_dims", "activations", "dropout"):
+        value = layers.content.get(name)
+        if isinstance(value, list) and value and len(value) == n_layers and all(one == value[0] for one in value):
+            layers.content[name] = value[0]
+
+
 def _feedforward(layer: ConfigTable) -> tuple[int | None, float]:
     """Return the size and dropout of a feed-forward network of one ReLU layer."""
     if not layer.exists:
         return None, 0.0
     layer.expect("num_layers", 1)
     layer.redundant(DERIVED, "input_dim")
-    for name in ("hidden_dims", "activations", "dropout"):  # AllenNLP allows a list with one value per layer
-        value = layer.content.get(name)
-        if isinstance(value, list) and len(value) == 1:
-            layer.content[name] = value[0]
+    _join_equal(layer, 1)
     layer.expect("activations", "relu")
     return layer.take("hidden_dims", int, 0), layer.take("dropout", float, 0.0)
 
@@ -271,6 +277,8 @@ def convert_nli(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None
             model.differs(key, f".hidden_dims = {size}: here it is model.hidden")
         if key == "output_feedforward" and dropout != ours["dropout"]:
             model.differs(key, f".dropout = {dropout}: here it is model.dropout")
+        if key == "projection_feedforward" and dropout:
+            model.differs(key, f".dropout = {dropout}: there is none here")
     logit = model.table("output_logit")
     logit.redundant(DERIVED, "input_dim", "hidden_dims")
     logit.expect("num_layers", 1)
@@ -348,6 +356,7 @@ def _scorer(layers: ConfigTable) -> tuple[int, int, float]:
     if not layers.exists:
         return 150, 2, 0.2
     layers.redundant(DERIVED, "input_dim")
+    _join_equal(layers, layers.content.get("num_layers"))
     layers.expect("activations", "relu")
     return layers.take("hidden_dims", int, 150), layers.take("num_layers", int, 2), layers.take("dropout", float, 0.0)
 

@@ -72,6 +72,8 @@ def _pair_from_values(values: dict[str, Any], where: str) -> RawPair:
         missing = FIRST if first is None else SECOND
         raise TextError(f"{where}: no {' or '.join(missing)}. Found {', '.join(map(str, values)) or 'nothing'}.")
     label = _first_of(values, LABEL, where)
+    if label is not None and not label.strip():
+        raise TextError(f"{where}: the label is empty. Write it, or {NO_MAJORITY} if there is none.")
     one, two = (_first_of(values, (name,), where) for name in PARSES)
     parses = None if one is None or two is None else (one, two)
     return RawPair(first, second, None if label is None else label.lower(), parses, where)
@@ -79,8 +81,7 @@ def _pair_from_values(values: dict[str, Any], where: str) -> RawPair:
 
 def _first_of(values: dict[str, Any], names: tuple[str, ...], where: str) -> str | None:
     for name in names:
-        if name in values:
-            value = values[name]
+        if (value := values.get(name)) is not None:
             if not isinstance(value, str):
                 raise TextError(f"{where}: {name} is {value!r}. Expected a string.")
             return value
