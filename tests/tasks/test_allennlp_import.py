@@ -101,6 +101,19 @@ def test_coref_is_imported_with_every_number(tmp_path: Path) -> None:
     assert model.network == "allennlp"
 
 
+def test_a_value_for_each_layer_is_taken_if_they_are_equal_and_dropout_elsewhere_is_reported(tmp_path: Path) -> None:
+    content = PUBLISHED["coref"]()
+    expected, _ = imported(tmp_path, PUBLISHED["coref"]())
+    content["model"]["antecedent_feedforward"] |= {"hidden_dims": [150, 150], "activations": ["relu", "relu"]}
+    assert imported(tmp_path, content)[0] == expected
+    content = PUBLISHED["nli"]()
+    content["model"]["projection_feedforward"]["dropout"] = 0.3
+    assert "projection_feedforward.dropout = 0.3: there is none here" in unsupported(tmp_path, content)
+    content = PUBLISHED["ner"]()
+    content["model"]["dropout"] = None
+    assert imported(tmp_path, content)[0].model.dropout == 0.0
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_later_versions_spell_the_same_config_in_another_way(tmp_path: Path, name: str) -> None:
     before, after = PUBLISHED[name](), as_version_2(PUBLISHED[name]())
