@@ -104,7 +104,7 @@ def _checked_table(cls: Any, table: Any, where: str) -> Table:
     for name, value in table.items():
         if name not in hints:
             problem = f"unknown key {name!r}. {did_you_mean(name, hints)}"
-            raise ConfigError(f"{where}: {problem}" if where else problem.capitalize())
+            raise ConfigError(f"{where}: {problem}" if where else f"There is an {problem}")
         accepted = typing.get_args(hints[name]) or (hints[name],)
         if value is False and types.NoneType in accepted and bool not in accepted:
             value = None

@@ -126,7 +126,7 @@ def main() -> None:
         if isinstance(error, BrokenPipeError):  # the program that reads our output has ended, as in `... | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
-        _fail(str(error) if error.filename else f"Writing the output failed: {error.strerror or error}.", BAD_INPUT)
+        _fail(str(error) if error.filename else f"Reading or writing failed: {error.strerror or error}.", BAD_INPUT)
     except CommandInterrupted as stopped:
         _fail(str(stopped), INTERRUPTED)
     except (click.Abort, KeyboardInterrupt):
