@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +11,7 @@ import click
 from elmokit.cli.parameters import ModelOptions, ModelPrecision, Output, Overwrite
 from elmokit.cli.running import print_note
 from elmokit.errors import ConfigError
+from elmokit.storage.progress import count_of
 
 
 def convert(
@@ -87,13 +89,15 @@ def convert(
         from elmokit.embedding.sentence_vectors import SentenceEmbedder
         from elmokit.formats.sentence_pooling import SentencePooling
 
-        SentenceEmbedder(Elmo(model), SentencePooling()).fit(read_sentences(whiten))
+        numbers = count(1)
+        sentences = (sentence for _, sentence in zip(numbers, read_sentences(whiten), strict=False))
+        SentenceEmbedder(Elmo(model), SentencePooling()).fit(sentences)
+        n_sentences = next(numbers) - 2  # one number was taken for the end of the text
         assert model.whitening is not None
-        dim, n_kept = model.whitening.projection.shape
-        if n_kept < dim:
+        if (n_kept := model.whitening.projection.shape[1]) >= n_sentences - 1:
             click.echo(
-                f"The whitening keeps {n_kept} of {dim} dimensions, because the sentences vary in no more. "
-                "Some thousands of sentences keep all.",
+                f"The whitening keeps {count_of(n_kept, 'dimension')}, as many as {n_sentences:,} sentences allow. "
+                "Some thousands of sentences are better.",
                 err=True,
             )
         model.card["whitening"] = f"sentence vectors of {whiten.name}"

@@ -58,8 +58,8 @@ class SentenceEmbedder:
             pairs of sentences; None if there is none. :meth:`fit` sets it.
 
     Raises:
-        ConfigError: A layer does not exist; or the weighting is "sif", the model has no vocabulary, and there are no
-            word counts.
+        ConfigError: A layer does not exist; ``linear_map`` is for other vectors; or the weighting is "sif", the model
+            has no vocabulary, and there are no word counts.
 
     Example:
         >>> embedder = SentenceEmbedder.from_pretrained()
@@ -89,6 +89,11 @@ class SentenceEmbedder:
         elmo.embed([], layers=self.pooling.layers)  # checks the layers
         self._mapped_words = TokenCache()
         self._mean_dim = self.pooling.dim(elmo.n_layers, elmo.output_dim)
+        if self.linear_map is not None and len(self.linear_map.mean) != self._mean_dim:
+            raise ConfigError(
+                f"linear_map is for vectors of {len(self.linear_map.mean)} dimensions, and those of this pooling have "
+                f"{self._mean_dim}. Use the pooling that it was made for: linear_map.pooling."
+            )
         self._probability = word_probability(elmo.model, self._word_counts) if self.pooling.weighting == "sif" else None
 
     def __reduce__(self) -> tuple[Any, ...]:

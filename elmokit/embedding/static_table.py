@@ -75,6 +75,10 @@ def export_static(
         (1, 192)
     """
     directory = expand_user(directory)
+    given: object = embedder
+    if not isinstance(given, SentenceEmbedder):
+        kind = type(given).__name__
+        raise ConfigError(f"Expected a SentenceEmbedder, but got one of type {kind}. Use SentenceEmbedder(elmo).")
     if not embedder.pooling.is_context_free:
         raise ConfigError(
             f"A static table has one vector for each word, and layers is {embedder.pooling.layers!r}: the vectors of "
@@ -87,6 +91,9 @@ def export_static(
         words = vocabulary.words
     if isinstance(words, str):
         raise TextError(f"Expected a list of words, but got the string {words!r}. Pass [{words!r}].")
+    words = list(words)
+    if not all(isinstance(word, str) for word in words):
+        raise TextError("Expected a list of words, and one of them is not a string.")
     # With "sif", tokens without a letter or digit have no weight.
     counts_all = embedder.pooling.weighting == "mean"
     listed = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import State
-from elmokit.errors import TextError
+from elmokit.errors import ConfigError, TextError
 from elmokit.formats.model import PretrainedBiLM, check_model
 from elmokit.formats.open import open_model
 from elmokit.lm.bilm_tf import BilmTfPerplexity, bilm_tf_perplexity, read_like_bilm_tf
@@ -254,6 +254,8 @@ class LanguageModel:
         first = next(items, None)
         items = items if first is None else chain([first], items)
         if not isinstance(first, str | Path):
+            if split is not None:
+                raise ConfigError("raw_language is for files, and these sentences are lists of tokens. Leave it out.")
             return items, None
         try:
             paths = find_text_files(items)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.config import check_at_least
 from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.config import DIRECTIONS
 from elmokit.engine.network import NetworkInput
@@ -94,8 +95,10 @@ def surprisals(
     Raises:
         ModelNotFoundError: The model has no softmax or no vocabulary.
         TextError: A sentence is a string instead of a list, or a token is not a string.
+        ConfigError: ``batch_tokens`` is not a whole number above 0.
     """
     softmax_and_vocabulary(model)
+    check_at_least("batch_tokens", batch_tokens, 1)
     state = start_state(model, start)
 
     cache = TokenCache()

@@ -22,7 +22,8 @@ from elmokit import (
     save_model,
 )
 from elmokit.compat.allennlp import ELMoCharacterMapper
-from elmokit.errors import ConfigError, OutputError
+from elmokit.embedding.static_table import export_static
+from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.evaluation.occurrences import OccurrenceIndex, build_index
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.scalar_mix import make_scalar_mix
@@ -166,3 +167,21 @@ def test_sizes_of_batches_and_caches_are_whole_numbers(number: Any, model: Pretr
         with pytest.raises(ConfigError, match="token_cache_mib is"):
             Elmo(model, token_cache_mib=number)
     assert len(elmo.embed(SENTENCES, batch_tokens=np.int64(64))) == len(SENTENCES)  # type: ignore[arg-type]
+
+
+def test_a_map_of_other_vectors_and_what_is_no_embedder_are_refused(tmp_path: Path) -> None:
+    elmo = Elmo(open_model("en-mini"))
+    with pytest.raises(ConfigError, match="linear_map is for vectors of 384 dimensions"):
+        SentenceEmbedder(elmo, SentencePooling("mean", "all"), linear_map=elmo.model.sentence_head)
+    with pytest.raises(ConfigError, match="Expected a SentenceEmbedder, but got one of type Elmo"):
+        export_static(elmo, tmp_path / "static")  # type: ignore[arg-type]
+    with pytest.raises(TextError, match="one of them is not a string"):
+        export_static(SentenceEmbedder(elmo), tmp_path / "static", ["a", 2])  # type: ignore[list-item]
+
+
+def test_arguments_of_a_language_model_that_would_have_no_effect_are_refused() -> None:
+    model = LanguageModel.from_pretrained("en-mini")
+    with pytest.raises(ConfigError, match="raw_language is for files"):
+        model.perplexity([["a", "b"]], raw_language="en")
+    with pytest.raises(ConfigError, match="batch_tokens is 0"):
+        model.surprisal([["a", "b"]], batch_tokens=0)
