@@ -174,7 +174,10 @@ def test_the_training_text_of_reading_times_is_known_by_its_content(shell: Shell
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("embed", "text.txt", "x.hdf5", "--batch-tokens", "0"), "--batch-tokens is 0; it must be at least 1."),
+        (
+            ("embed", "text.txt", "x.hdf5", "--batch-tokens", "0"),
+            "--batch-tokens is 0; it must be a whole",
+        ),
         (("evaluate", "similarity", "pairs.tsv", "--sentences", "5"), "--sentences says how much of --whiten to use"),
         (("train", "text.txt", "--resume", "run", "--out", "x"), "--resume continues the run in run. Leave out --out."),
         (("train", "--resume", "run", "--overwrite"), "--resume continues the run in run. Leave out --overwrite."),

@@ -41,7 +41,7 @@ DATA_START = 512
 """Where the vectors begin: behind room for the header of a format that is completed in place (of HDF5, 96 bytes). A
 multiple of the block size of disks."""
 VECTORS, LENGTHS, NAMES, TOKENS, OUTPUT = "vectors.hdf5", "lengths", "names", "tokens", "output"
-REPLACES = "replaces"  # an empty file: the output existed when the run was started, with overwrite
+REPLACES = "replaces"  # a file of one byte: the output existed when the run was started, with overwrite
 
 
 @dataclass(frozen=True)
@@ -193,8 +193,8 @@ def open_resumable(output: str | Path, settings: dict[str, Any], overwrite: bool
         locked_message=f"{output} is being written by another process. Wait for it, or choose another name.",
     )
     with store:
-        if replaces:
-            (partial_folder(output) / REPLACES).touch()
+        if replaces and not store.size(REPLACES):
+            store.append(REPLACES, b"1")
         writer = ResumableWriter(store)
         yield writer
         # Reached only if the block raised nothing: an exception leaves through `yield`.
@@ -209,8 +209,12 @@ def check_resumable_output(output: str | Path, overwrite: bool) -> None:
     """
     check_has_name(output)
     # The call that started to overwrite it is resumed without `overwrite`.
-    replaces = (partial_folder(output) / REPLACES).exists() and has_partial_output(output)
-    check_output_path(output, overwrite or replaces)
+    check_output_path(output, overwrite or _is_replaced(output))
+
+
+def _is_replaced(output: str | Path) -> bool:
+    marker = partial_folder(output) / REPLACES
+    return has_partial_output(output) and marker.exists() and marker.stat().st_size > 0
 
 
 def has_partial_output(output: str | Path) -> bool:

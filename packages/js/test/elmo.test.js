@@ -158,7 +158,7 @@ test("tokens are those of NLTK", () => {
 
 test("neighbors are those of Python's index", async () => {
   const { sentences: indexed, query, settings, found: wanted } = expected.neighbors;
-  const index = new NeighborIndex(await load(), indexed);
+  const index = new NeighborIndex(await load("float32"), indexed);
   settings.forEach(({ among, n_neighbors: n }, number) => {
     const found = index.neighbors(query, 2, { among, n });
     const plain = (values) => values.map(({ similarity, ...rest }) => rest);
