@@ -15,14 +15,14 @@ HOSTS = {
     "dataframes": ["pandas", "polars"],
     "flair": [],
     "huggingface-hub": [],
-    "keras": ["torch>=2.4", "jax"],
+    "keras": ["jax"],
     "lm-eval": ["transformers>=5", "accelerate"],
     "mcp": [],
     "onnx": ["onnxruntime"],
     "sentence-transformers": ["mteb"],
     "serve": ["openai", "pyarrow", "axe-playwright-python"],
     "sklearn": ["pandas", "polars"],
-    "spacy": ["torch>=2.4"],
+    "spacy": [],
     "transformers": ["minicons", "accelerate"],
 }
 """What the tests of an integration need besides its extra."""
@@ -30,7 +30,8 @@ HOSTS = {
 OTHER_TESTS = {"serve": ["tests/serve/test_serve.py", "tests/serve/test_batching.py"]}
 """Tests that need the extra and are elsewhere."""
 
-TEST_TOOLS = ["pytest>=8", "hypothesis>=6.100"]
+TEST_TOOLS = ["pytest>=8", "hypothesis>=6.100", "torch>=2.4"]
+"""``tests/conftest.py`` makes models with PyTorch, which not every host needs."""
 
 
 def test_host(session: nox.Session) -> None:
