@@ -110,6 +110,7 @@ def test_from_a_folder_of_ours_with_the_old_domain_beside(shell) -> None:  # typ
     assert card["command"].startswith("elmokit finetune new.txt")
 
 
+@pytest.mark.slow
 def test_a_runs_model_over_the_words_of_the_new_text(shell) -> None:  # type: ignore[no-untyped-def]
     save_model(random_model(), Path("earlier/model"))
     ran = shell(

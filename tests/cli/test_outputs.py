@@ -51,6 +51,7 @@ def test_an_output_over_a_link_replaces_the_file_behind_it_and_keeps_its_mode(sh
         assert Path(name).stat().st_mode & 0o777 == 0o640
 
 
+@pytest.mark.slow
 def test_a_finished_output_beside_a_partial_one_is_not_replaced_unless_the_run_was_to_replace_it(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

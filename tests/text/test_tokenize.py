@@ -69,6 +69,7 @@ def test_embed_raw_stores_a_row_for_each_sentence(shell: Shell) -> None:
     assert names == {" ".join(sentence): str(index) for index, sentence in enumerate(SENTENCES)}
 
 
+@pytest.mark.slow
 def test_raw_text_is_scored_and_indexed_by_sentences(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("raw.txt").write_text(PARAGRAPH)
     ran = shell("evaluate", "perplexity", "raw.txt", "--raw", "--per-token", "-")

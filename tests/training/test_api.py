@@ -210,6 +210,7 @@ def test_without_matplotlib_the_result_says_so_in_one_line_and_there_is_no_warni
     assert "[plot]" not in out + err
 
 
+@pytest.mark.slow
 def test_train_in_python_and_in_the_shell_make_the_same_run(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -393,6 +394,7 @@ def test_a_call_with_other_settings_is_refused_and_says_what_differs(corpus: Pat
         distill(random_model(), corpus, **{**arguments, "max_words": None})
 
 
+@pytest.mark.slow
 def test_settings_that_are_newer_than_a_run_have_their_defaults_in_it(corpus: Path) -> None:
     start("train", "run")
     path = Path("run/settings.json")

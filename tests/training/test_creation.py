@@ -80,6 +80,7 @@ def test_a_run_inside_of_its_text_is_refused_before_anything_is_written(texts: s
     assert not Path("texts/run").exists()
 
 
+@pytest.mark.slow
 def test_held_out_text_that_is_trained_on_is_reported(corpus: Path) -> None:
     shutil.copy("dev.txt", "texts/dev.txt")
     said: list[object] = []
@@ -134,6 +135,7 @@ def test_a_change_of_another_type_is_refused_and_the_run_stays_as_it_is(
     assert Path("run/settings.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_held_out_text_that_begins_with_two_byte_order_marks_is_read_again_as_it_was(corpus: Path) -> None:
     Path("marked.txt").write_text("\ufeff\ufeff" + TEXT, encoding="utf-8")
     train(corpus, held_out="marked.txt", out="run", report=quiet, **SETTINGS)
@@ -151,6 +153,7 @@ def test_a_callback_without_content_is_called_like_any_other(corpus: Path) -> No
     assert len(recorder) > 3
 
 
+@pytest.mark.slow
 def test_a_new_model_of_words_and_characters_keeps_its_optimizer_over_other_words(corpus: Path) -> None:
     settings = {**SETTINGS, "input": "both", "softmax_inner_dim": 8, "n_samples": 0, "save_every": 6}
     train(corpus, held_out="dev.txt", out="run", report=quiet, **settings)

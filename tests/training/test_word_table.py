@@ -120,6 +120,7 @@ def test_pytorch_computes_the_same_as_the_engine(trained: TrainingResult) -> Non
     np.testing.assert_allclose(Elmo(model).embed([sentence])[0], expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_resumes_with_the_same_result(trained: TrainingResult) -> None:
     def stop(report: object) -> None:
         if isinstance(report, TrainingProgress) and report.n_steps == 6:
