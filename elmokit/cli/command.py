@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from elmokit.cli.help import DEFAULT_HEADING, DocumentedCommand, HeadedOption
 from elmokit.cli.running import name_flags
@@ -179,12 +180,13 @@ def _described(function: Callable[..., Any]) -> dict[str, Any]:
             entry = entries.get(parameter.name)
             params.append(_option(parameter.name, hint, default, entry, has_underscores))
 
-    flags = [] if has_underscores else [param.name for param in params if isinstance(param, click.Option)]
+    options = [] if has_underscores else [str(param.name) for param in params if isinstance(param, click.Option)]
 
     def call(**values: Any) -> Any:
         for name, cls in dataclass_params.items():
             values[name] = cls(**{field.name: values.pop(field.name) for field in dataclasses.fields(cls)})
-        with name_flags(flags):
+        source_of = click.get_current_context().get_parameter_source
+        with name_flags([name for name in options if source_of(name) is ParameterSource.COMMANDLINE]):
             return function(**values)
 
     return {"params": params, "callback": call, "help": text, "examples": examples}

@@ -49,7 +49,7 @@ def name_flags(given: Collection[str]) -> Iterator[None]:
     try:
         yield
     except SettingError as error:
-        if error.where or error.setting not in given:
+        if error.setting not in given:
             raise
         raise ConfigError(f"--{error.setting.replace('_', '-')} {error.problem}") from None
 

@@ -11,7 +11,7 @@ import click
 
 from elmokit.cli.command import setting_options, with_settings
 from elmokit.cli.parameters import Device, Model, ModelOptions, ModelPrecision, Threads
-from elmokit.cli.running import given_settings, name_flags
+from elmokit.cli.running import given_settings
 from elmokit.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ def serve_config(settings: dict[str, Any]) -> ServeConfig:
     from elmokit.serve.config import ServeConfig
 
     given = {name: str(value) if isinstance(value, Path) else value for name, value in given_settings(settings).items()}
-    with name_flags(given):
-        return from_dict(ServeConfig, given, "")
+    return from_dict(ServeConfig, given, "")
 
 
 @with_settings(serve_settings)

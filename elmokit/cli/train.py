@@ -11,7 +11,7 @@ import click
 
 from elmokit.cli.command import Flag, setting_options, with_settings
 from elmokit.cli.parameters import Model, ModelOptions, OutputPath, Threads
-from elmokit.cli.running import given_settings, name_flags, resumable_command
+from elmokit.cli.running import given_settings, resumable_command
 from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -195,16 +195,15 @@ def finetune(
 def _training(
     run: Path, threads: int | None, settings: dict[str, Any], only_once: str | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the settings that were given, name them by their flags in errors, and say how to resume."""
+    """Yield the settings that were given, and say how to resume."""
     import torch
 
     from elmokit.training.setup import SETTINGS
 
     if threads is not None:
         torch.set_num_threads(threads)
-    given = given_settings(settings)
-    with name_flags(given), resumable_command((run / SETTINGS).exists, only_once=only_once):
-        yield given
+    with resumable_command((run / SETTINGS).exists, only_once=only_once):
+        yield given_settings(settings)
 
 
 def _print(result: TrainingResult) -> None:

@@ -216,6 +216,13 @@ def test_a_setting_without_effect_is_refused(flags: tuple[str, ...], message: st
     assert message in ran.err
 
 
+def test_a_flag_beside_a_config_file_is_named_and_a_value_of_the_file_is_the_file_s(shell: Shell) -> None:
+    Path("sizes.toml").write_text("learning_rate = -2.0\n")
+    command = ("train", "text.txt", "--held-out", "text.txt", "--out", "run", "--config", "sizes.toml")
+    assert "elmokit: --learning-rate is -1.0" in shell(*command, "--learning-rate", "-1").err
+    assert "elmokit: sizes.toml: learning_rate is -2.0" in shell(*command).err
+
+
 def test_dumped_weights_replace_hdf5_files_alone(shell: Shell, bilm_tf_run: Path) -> None:
     Path("notes.txt").write_text("mine")
     ran = shell("bilm-tf", "dump_weights", "--save_dir", str(bilm_tf_run), "--outfile", "notes.txt")
