@@ -117,11 +117,8 @@ def convert(
 
 
 def _export_onnx(source: str, target: Path, options: str | None, overwrite: bool) -> None:
-    from elmokit.errors import needs_extra
     from elmokit.formats.open import open_model
-
-    with needs_extra("elmokit convert to ONNX", "onnx"):
-        from elmokit.integrations.onnx import export_onnx
+    from elmokit.integrations.onnx import export_onnx
     from elmokit.storage.atomic import check_output_path
 
     check_output_path(target, overwrite)
