@@ -59,9 +59,7 @@ def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False
 def _move_into_place(temporary: Path, path: Path, old: Path) -> None:
     # A directory cannot be renamed over one that is not empty, so the existing one is moved out of the way first.
     if not path.is_dir():
-        if path.exists():
-            shutil.copymode(path, temporary)
-        temporary.replace(path)
+        replace_file(temporary, path)
         return
     old.parent.mkdir()
     path.rename(old)
@@ -76,6 +74,13 @@ def _move_into_place(temporary: Path, path: Path, old: Path) -> None:
 def real_path(path: str | Path) -> Path:
     """Return what an output replaces: of a symbolic link, the file that it leads to, so that the link stays."""
     return Path(os.path.realpath(path)) if Path(path).is_symlink() else Path(path)
+
+
+def replace_file(new: Path, path: Path) -> None:
+    """Move a file to a path; it keeps the mode of a file that is there."""
+    if path.exists():
+        shutil.copymode(path, new)
+    new.replace(path)
 
 
 def _make_folder(folder: Path) -> None:

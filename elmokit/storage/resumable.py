@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 import zlib
 from collections.abc import Callable, Collection, Mapping
@@ -32,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.errors import LockedError, OutputError
-from elmokit.storage.atomic import real_path, sync
+from elmokit.storage.atomic import real_path, replace_file, sync
 from elmokit.storage.checksums import WrittenExtents, as_read_back, is_digest
 from elmokit.storage.lock import LOCK, file_lock
 from elmokit.storage.owner import OWNER, Owner
@@ -252,9 +251,7 @@ class ResumableStore:
         self._close()
         self._verify_if_shared()
         target = real_path(target)
-        if target.exists():
-            shutil.copymode(target, self.folder / name)
-        (self.folder / name).replace(target)
+        replace_file(self.folder / name, target)
         sync(target.parent)
         try:
             self._owner.check()
