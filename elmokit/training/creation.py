@@ -88,6 +88,11 @@ class TrainingRequest:
     """Text of the domain that ``model`` was trained on."""
 
     @cached_property
+    def shards(self) -> list[Path]:
+        """The files to train on."""
+        return find_shards(self.data.texts)
+
+    @cached_property
     def held_out(self) -> list[list[str]]:
         """The sentences to evaluate on."""
         return read_held_out(self.data.held_out, self.data.held_out_sentences)
@@ -109,11 +114,10 @@ class TrainingRequest:
 
     def identity(self) -> dict[str, Any]:
         """What is equal for equal calls, as plain JSON: settings, and what identifies texts and models."""
-        shards = find_shards(self.data.texts)
         words = self.vocabulary
         identity = {
             **to_dict(self.config),
-            "texts": [[shard.name, shard.stat().st_size] for shard in shards],
+            "texts": [[shard.name, shard.stat().st_size] for shard in self.shards],
             "held_out_crc32": sentences_crc32(self.held_out),
             "max_words": self.data.max_words,
             "vocabulary_crc32": None if words is None else text_crc32(words.to_text()),
@@ -128,7 +132,7 @@ class TrainingRequest:
     def prepare(self, report: TrainingCallback) -> TrainingSetup:
         """Read and count the text, and prepare what the first step starts from."""
         identity = self.identity()
-        texts = set(map(os.path.realpath, find_shards(self.data.texts)))
+        texts = set(map(os.path.realpath, self.shards))
         for path in find_text_files(self.data.held_out):
             if os.path.realpath(path) in texts:
                 problem = (
