@@ -37,7 +37,7 @@ from elmokit.evaluation.natural_stories import (
     read_natural_stories,
 )
 from elmokit.evaluation.result import Record, TableResult, computed, value
-from elmokit.evaluation.table import TRAINING_TEXT, Evaluation, EvaluationRun, Files, existing_files
+from elmokit.evaluation.table import Evaluation, EvaluationRun, Files, existing_files
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.ngram import encode_text, ngram_nats
 from elmokit.lm.surprisal import softmax_and_vocabulary, surprisals
@@ -300,7 +300,7 @@ def _read_text(paths: Sequence[str | Path], progress: ProgressCallback | None) -
 
 def _find(data: Path) -> Files | None:
     stories = existing_files(data, *(f"natural-stories/{name}*" for name in (WORDS, READING_TIMES, LARGE_MODEL)))
-    text = existing_files(data, *(f"lm-*/{TRAINING_TEXT}*{suffix}" for suffix in TEXT_SUFFIXES))
+    text = existing_files(data, *(f"lm-*/train*{suffix}" for suffix in TEXT_SUFFIXES))
     return {"stories": stories, "text": text} if stories else None
 
 

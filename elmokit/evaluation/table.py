@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from elmokit.storage.part_results import PartResults
     from elmokit.storage.progress import ProgressCallback
 
-TRAINING_TEXT = "train"
-"""The start of the names of training text. It is large, so the report identifies it by its size, not its content."""
 Files = dict[str, list[Path]]
 """The data of an evaluation, by its role."""
 
