@@ -45,18 +45,10 @@ from elmokit.training.reports import (
 from elmokit.training.run import MetricsLog, Run
 from elmokit.training.setup import RunSettings
 from tests.conftest import random_model
+from tests.helpers import tiny_training
+from tests.helpers.tiny_training import TEXT
 
-TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 20
-SETTINGS: dict[str, Any] = {
-    "preset": "tiny",
-    "max_words": 9,
-    "batch_size": 2,
-    "window_length": 5,
-    "tokens": 60,
-    "eval_every": 3,
-    "dropout": 0.1,
-    "device": "cpu",
-}
+SETTINGS = tiny_training.SETTINGS | {"dropout": 0.1}
 
 
 @pytest.fixture

@@ -16,17 +16,7 @@ from elmokit.training.reports import TrainingNotice
 from elmokit.training.run import Run
 from elmokit.training.settings import finetuning_settings, training_settings
 from tests.conftest import random_model
-
-TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 20
-SETTINGS: dict[str, Any] = {
-    "preset": "tiny",
-    "max_words": 9,
-    "batch_size": 2,
-    "window_length": 5,
-    "tokens": 60,
-    "eval_every": 3,
-    "device": "cpu",
-}
+from tests.helpers.tiny_training import SETTINGS, TEXT
 
 
 def quiet(_: object) -> None:
