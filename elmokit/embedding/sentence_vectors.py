@@ -69,7 +69,7 @@ class SentenceEmbedder:
         (3, 192)
         >>> unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         >>> (unit @ unit.T)[0].round(2)
-        array([ 1.  ,  0.63, -0.09], dtype=float32)
+        array([ 1.  ,  0.63, -0.08], dtype=float32)
     """
 
     def __init__(
