@@ -100,7 +100,8 @@ def ngram_nats(
         elif k == 1:
             counts = np.where(grams.starts_sentence, 0, counts)
         if k == 1:
-            probability[:] = 1 / np.count_nonzero(counts)
+            # Words that the text lacks are words of the vocabulary too. <S> is the only one that is never predicted.
+            probability[:] = 1 / (len(vocabulary.ids) - 1)
         probability = _interpolate(grams, counts, probability)
         if progress is not None:
             progress(f"{order}-gram", k, order)

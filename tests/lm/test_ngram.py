@@ -13,7 +13,7 @@ from elmokit.errors import ConfigError, TextError
 from elmokit.lm.ngram import FALLBACK_DISCOUNTS, encode_text, ngram_nats
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 
-BEGIN, END = "<S>", "</S>"
+BEGIN, END, UNKNOWN = SPECIALS
 
 
 def sentences(n: int, seed: int, words: int = 30) -> list[list[str]]:
@@ -25,7 +25,7 @@ def sentences(n: int, seed: int, words: int = 30) -> list[list[str]]:
 class SlowKneserNey:
     """Dictionaries and recursion, straight from the formulas."""
 
-    def __init__(self, text: list[list[str]], order: int) -> None:
+    def __init__(self, text: list[list[str]], order: int, n_words: int) -> None:
         raw: Counter[tuple[str, ...]] = Counter()
         before: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
         for words in text:
@@ -52,10 +52,10 @@ class SlowKneserNey:
                     self.discounts[k] = found  # type: ignore[assignment]
             for gram, count in adjusted.items():
                 self.counts[gram[:-1]][gram[-1]] = count
-        self.order = order
+        self.order, self.n_words = order, n_words
 
     def probability(self, word: str, context: tuple[str, ...]) -> float:
-        shorter = 1 / len(self.counts[()]) if not context else self.probability(word, context[1:])
+        shorter = 1 / self.n_words if not context else self.probability(word, context[1:])
         after = self.counts.get(context)
         if not after:
             return shorter
@@ -77,7 +77,7 @@ class SlowKneserNey:
 def test_surprisals_equal_the_formulas(order: int) -> None:
     text, test = sentences(300, seed=1), sentences(40, seed=2)
     vocabulary = Vocabulary([*SPECIALS, *(f"w{number}" for number in range(31))])
-    slow = SlowKneserNey(text, order)
+    slow = SlowKneserNey(text, order, len(vocabulary) - 1)
     found = ngram_nats(encode_text(text, vocabulary), encode_text(test, vocabulary), vocabulary, order)
     for words, nats in zip(test, found, strict=True):
         assert nats.tolist() == pytest.approx(slow.nats(words))
@@ -95,8 +95,8 @@ def test_words_outside_the_vocabulary_are_one_word() -> None:
 
 def test_the_probabilities_of_all_words_add_up_to_one() -> None:
     text = sentences(200, seed=3, words=8)
-    words = sorted({word for sentence in text for word in sentence})
-    vocabulary = Vocabulary([*SPECIALS, *words])
+    words = [UNKNOWN, "not in the text", *sorted({word for sentence in text for word in sentence})]
+    vocabulary = Vocabulary([*SPECIALS, *words[1:]])
     encoded = encode_text(text, vocabulary)
     for context in ([], ["w0"], ["w1", "w0", "w2"], ["w8", "w8", "w8", "w8"]):
         tests = [[*context, word] for word in words]
