@@ -59,7 +59,7 @@ def sentence_head(
     from elmokit.embedding.sentence_vectors import SentenceEmbedder
     from elmokit.evaluation.similarity import read_scored_pairs, score_similarity
     from elmokit.formats.save import refuse_incomplete_target, save_model
-    from elmokit.storage.text_files import check_can_reread
+    from elmokit.storage.text_files import check_can_reread, unpacked_name
     from elmokit.tasks.readers.pairs import read_pairs
     from elmokit.text.tokenize import get_tokenizer
     from elmokit.training.sentence_head import HeadConfig, train_sentence_head
@@ -69,7 +69,7 @@ def sentence_head(
     tokenize = get_tokenizer(tokenizer)
     for path in pairs:
         check_can_reread(path)
-    with_labels = [path for path in pairs if ".jsonl" in path.suffixes]
+    with_labels = [path for path in pairs if unpacked_name(path).endswith(".jsonl")]
     scored = [pair for path in pairs if path not in with_labels for pair in read_scored_pairs(path, tokenize)]
     entailed = [
         (tokenize(pair.first), tokenize(pair.second))

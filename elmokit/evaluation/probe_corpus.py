@@ -12,7 +12,7 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import fingerprint, vector_settings
 from elmokit.errors import ConfigError
 from elmokit.evaluation.sense_files import DATA, GOLD, read_sense_xml
-from elmokit.evaluation.tagged import read_conllu, unpacked_name
+from elmokit.evaluation.tagged import read_conllu
 from elmokit.storage.segmentation import SegmentationCheck
 from elmokit.storage.text_files import (
     PACKED_SUFFIXES,
@@ -21,6 +21,7 @@ from elmokit.storage.text_files import (
     find_text_files,
     read_lines,
     split_tokens,
+    unpacked_name,
 )
 from elmokit.text.batching import read_ahead
 from elmokit.text.tokenize import TextSplitter

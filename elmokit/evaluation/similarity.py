@@ -26,7 +26,7 @@ from elmokit.evaluation.tables import Table
 from elmokit.formats.sentence_pooling import SentencePooling, Whitening
 from elmokit.storage.part_results import PartResults
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
-from elmokit.storage.text_files import read_lines, split_tokens
+from elmokit.storage.text_files import read_lines, split_tokens, unpacked_name
 from elmokit.text.tokenize import treebank_tokenizer
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def read_scored_pairs(
         TextError: The file cannot be read, has no pair, or a row is not such a triple.
     """
     needed = columns or (1, 2, 3)
-    is_csv = ".csv" in Path(path).suffixes
+    is_csv = unpacked_name(path).endswith(".csv")
     pairs, header = [], False
     try:
         for number, row in enumerate(_split_rows(path, is_csv), start=1):

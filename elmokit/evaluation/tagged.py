@@ -8,7 +8,7 @@ from pathlib import Path
 
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.progress import count_of
-from elmokit.storage.text_files import PACKED_SUFFIXES, read_lines, split_tokens
+from elmokit.storage.text_files import read_lines, split_tokens, unpacked_name
 from elmokit.text.columns import read_column_sentences
 
 CONLLU = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
@@ -87,12 +87,6 @@ def read_columns(path: str | Path, words: int = 1, tags: int = 2) -> Iterator[Ta
                     f"{path} has {count_of(n_columns, 'column')}; there is no column {wanted}. Give one from 1."
                 )
         yield TaggedSentence([row[words - 1] for row in sentence.rows], [row[tags - 1] for row in sentence.rows])
-
-
-def unpacked_name(path: str | Path) -> str:
-    """Cut the suffix of its compression from the name of a file."""
-    path = Path(path)
-    return path.stem if path.suffix.lower() in PACKED_SUFFIXES else path.name
 
 
 def _sentence(rows: list[tuple[str, str | None]]) -> Iterator[TaggedSentence]:

@@ -189,6 +189,12 @@ def check_names(names: Iterable[str | Path]) -> None:
             raise TextError(f"The name {name!r} is not UTF-8, so a run cannot record it. Rename it.") from None
 
 
+def unpacked_name(path: str | Path) -> str:
+    """Return the name of a file in small letters and without the suffix of its compression: it ends in its format."""
+    path = Path(str(path).lower())
+    return path.stem if path.suffix in PACKED_SUFFIXES else path.name
+
+
 def total_bytes(paths: Iterable[Path]) -> int | None:
     """Return the size of all files on disk, or None if one is a pipe, whose size is unknown."""
     paths = list(paths)

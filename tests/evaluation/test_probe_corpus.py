@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ConfigError
 from elmokit.evaluation import probe_corpus as corpus
 from elmokit.evaluation.probe_corpus import model_digest, read_chunks, text_digest
+from elmokit.evaluation.tagged import read_tagged
 from tests.conftest import random_model
 
 
@@ -33,3 +36,10 @@ def test_digests_are_equal_for_equal_models_and_texts_only() -> None:
     assert text_digest([["ab"]]) != text_digest([["a", "b"]])
     with pytest.raises(ConfigError, match="depend on the previous sentences"):
         model_digest(Elmo(random_model(), start="stateful"))
+
+
+def test_capitals_in_the_names_of_files_change_nothing(tmp_path: Path) -> None:
+    (tmp_path / "DEV.CONLLU").write_text("1\tGo\t_\tVERB" + "\t_" * 6)
+    paths = corpus.find_corpus_files(tmp_path)
+    assert list(corpus.read_corpus_files(paths)) == [["Go"]]
+    assert [sentence.tags for sentence in read_tagged(paths[0])] == [["VERB"]]

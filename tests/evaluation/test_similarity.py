@@ -72,8 +72,9 @@ def test_pairs_with_one_score_have_no_correlation(embedder: SentenceEmbedder) ->
         score_similarity(embedder, PAIRS[:1])
 
 
-def test_pairs_are_read_from_csv_with_quotes(tmp_path: Path) -> None:
-    path = tmp_path / "pairs.csv"
+@pytest.mark.parametrize("name", ["pairs.csv", "PAIRS.CSV"])
+def test_pairs_are_read_from_csv_with_quotes(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
     path.write_text('"Yes, it is.",It isn\'t.,2.5\n', encoding="utf-8")
     (pair,) = read_scored_pairs(path, treebank_tokenizer())
     assert pair == ScoredPair(["Yes", ",", "it", "is", "."], ["It", "is", "n't", "."], 2.5)
