@@ -153,7 +153,8 @@ def evaluate_reading_times(
 
     Raises:
         ModelNotFoundError: The model has no softmax or no vocabulary.
-        TextError: There are fewer than two stories, too few words, or a file cannot be read.
+        TextError: There are fewer than two stories, too few words, or only equal reading times; a file cannot be read;
+            or the text has no word of the vocabulary.
     """
     softmax_and_vocabulary(model)
     if len(stories) < 2:
@@ -203,6 +204,8 @@ def regress_reading_times(
             f"columns; {n_columns} columns need more words in every story."
         )
     times, folds, base = times[defined], folds[defined], base[defined]
+    if np.ptp(times) == 0:
+        raise TextError(f"All {len(times)} words have the same reading time, so there is nothing to explain.")
     without = _held_out_log_likelihood(base, times, folds)
     effects = []
     for name, columns in added.items():
@@ -273,6 +276,8 @@ def _count_text(
     # Boundaries are not words, and an unknown word should count as rare, not as frequent as all of them together.
     hidden = {vocabulary.begin_id, vocabulary.end_id, vocabulary.unknown_id}
     by_word = {word: int(counts[n]) for n, word in enumerate(vocabulary.words) if n not in hidden and counts[n]}
+    if not by_word:
+        raise TextError("No word of the text to count is in the model's vocabulary. Give text like the model's own.")
     return {
         "nats": [row.tolist() for row in np.split(nats, stops)],
         "log_frequencies": [row.tolist() for row in _log_frequencies(model, stories, by_word)],

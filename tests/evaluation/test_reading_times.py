@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -163,6 +164,22 @@ def test_the_regression_equals_the_normal_equations() -> None:
         gains[test] = likelihoods[1] - likelihoods[0]
     assert result.n_words == len(y)
     assert result.effects[0].gain == pytest.approx(gains.mean(), rel=1e-6)
+
+
+def test_equal_reading_times_are_refused_as_there_is_nothing_to_explain() -> None:
+    stories, frequencies, surprisal = made_stories(effect=1.0)
+    equal = [
+        Story(story.number, [dataclasses.replace(word, milliseconds=300.0) for word in story.words])
+        for story in stories
+    ]
+    with pytest.raises(TextError, match="All 990 words have the same reading time"):
+        regress_reading_times(equal, frequencies, {"a": surprisal})
+
+
+def test_a_text_of_unknown_words_is_refused_as_a_source_of_frequencies(release: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("zebra giraffe\n")
+    with pytest.raises(TextError, match="No word of the text to count is in the model's vocabulary"):
+        evaluate_reading_times(random_model(), read_natural_stories(release), text=[tmp_path / "text.txt"])
 
 
 def test_a_words_surprisal_is_the_sum_over_its_tokens(release: Path) -> None:
