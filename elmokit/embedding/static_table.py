@@ -97,7 +97,9 @@ def export_static(
     # With "sif", tokens without a letter or digit have no weight.
     counts_all = embedder.pooling.weighting == "mean"
     listed = [
-        word for word in dict.fromkeys(words) if word not in SPECIALS and (counts_all or words_only([word, "a"])[0])
+        word
+        for word in dict.fromkeys(words)
+        if word and word not in SPECIALS and (counts_all or words_only([word, "a"])[0])
     ]
     if spaced := next((word for word in listed if any(map(str.isspace, word))), None):
         raise TextError(

@@ -73,6 +73,12 @@ def test_plain_means_are_those_of_all_tokens_marks_too(model: PretrainedBiLM, tm
     np.testing.assert_allclose(unit(means), unit(embedder.embed(sentences)), atol=20 * 2**-11)
 
 
+def test_a_blank_line_in_a_list_of_words_is_not_a_word(model: PretrainedBiLM, tmp_path: Path) -> None:
+    export_static(SentenceEmbedder.by_name(Elmo(model), "mean"), tmp_path / "static", ["the", "", "cat"])
+    content = json.loads((tmp_path / "static" / "tokenizer.json").read_text(encoding="utf-8"))
+    assert list(content["model"]["vocab"]) == ["[UNK]", "the", "cat"]
+
+
 def test_words_with_spaces_and_one_string_are_refused(embedder: SentenceEmbedder, tmp_path: Path) -> None:
     with pytest.raises(TextError, match=r"'the cat' has a space.*elmokit vocab TEXT WORDS"):
         export_static(embedder, tmp_path / "static", ["cat", "the cat"])
