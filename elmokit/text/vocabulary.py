@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import check_at_least
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError, TextError
+from elmokit.errors import FormatError, ModelNotFoundError, SettingError, TensorMismatchError, TextError
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def rank_words(
 def check_limits(max_words: int | None, min_count: int) -> None:
     """Check the limits of ``rank_words`` before anything is counted."""
     if max_words is not None and max_words <= len(SPECIALS):
-        raise ConfigError(f"max_words is {max_words}, but the special words alone need {len(SPECIALS)}.")
+        raise SettingError("max_words", f"is {max_words}, but the special words alone need {len(SPECIALS)}.")
     check_at_least("min_count", min_count, 1)
 
 
