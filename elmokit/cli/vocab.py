@@ -58,8 +58,8 @@ def vocab(
         )
     if words := report.unwritable:
         click.echo(
-            f"Left out {count_of(len(words), 'word')} that begin or end with white space, such as {words[0]!r}: a "
-            "vocabulary file cannot hold them.",
+            f"Left out {count_of(len(words), 'word')} with white space at the beginning or end, such as {words[0]!r}, "
+            "which a vocabulary file cannot hold.",
             err=True,
         )
     click.echo(

@@ -126,9 +126,8 @@ class PosResult(TableResult):
             f"{count_of(self.n_test_tokens, 'test word')}."
         ]
         if self.n_unknown_tags:
-            notes.append(
-                f"{self.n_unknown_tags:,} test words have a tag that does not occur in training; they count as wrong."
-            )
+            n_words = count_of(self.n_unknown_tags, "test word")
+            notes.append(f"The tags of {n_words} do not occur in training; they count as wrong.")
         return notes
 
     def plot(self, figure: Figure) -> None:

@@ -30,7 +30,7 @@ from elmokit.evaluation.sense_files import (
 from elmokit.evaluation.sense_means import FrequencyProbe, Inventory, SenseMeans, embed_instances, train_senses
 from elmokit.evaluation.table import Evaluation, EvaluationRun, Files, existing_files
 from elmokit.storage.atomic import atomic_write, check_output_path
-from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.progress import ProgressCallback, count_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -113,8 +113,8 @@ class SenseResult(TableResult):
     def notes(self) -> list[str]:
         n_instances, n_missing = sum(self.n_instances.values()), sum(self.n_backed_off.values())
         notes = [
-            f"{self.n_senses:,} senses in training; {n_missing:,} of {n_instances:,} instances have none of theirs in "
-            "it."
+            f"{count_of(self.n_senses, 'sense')} in training; {n_missing:,} of {n_instances:,} instances have none of "
+            "theirs in it."
         ]
         if any(score.precision != score.recall for row in self.rows for score in row.scores.values()):
             gives = any(row.name == "first" for row in self.rows)

@@ -112,7 +112,7 @@ def test_words_that_a_vocabulary_file_cannot_hold_are_named(shell: Shell) -> Non
     Path("french.txt").write_text("Oui\u00a0! dit \u00a0: il\n", encoding="utf-8")
     ran = shell("vocab", "french.txt", "words.txt")
     assert ran.code == 0
-    assert r"Left out 1 word that begin or end with white space, such as '\xa0:'" in ran.err
+    assert r"Left out 1 word with white space at the beginning or end, such as '\xa0:'" in ran.err
     Path("empty.txt").touch()
     ran = shell("vocab", "empty.txt", "repaired.txt", "--repair")
     assert ran.code == 2

@@ -46,6 +46,7 @@ def test_layers_are_chosen_and_seeds_counted(elmo: Elmo) -> None:
 def test_words_without_a_tag_are_ignored_and_unknown_tags_are_wrong(elmo: Elmo) -> None:
     result = probe_pos(elmo, TRAIN, TEST, layers=[0], settings=SHORT)
     assert (result.n_test_tokens, result.n_unknown_tags) == (4, 1)
+    assert result.notes()[-1] == "The tags of 1 test word do not occur in training; they count as wrong."
     assert result.rows[0].accuracy <= 0.75
     # the: DET, right; run: NOUN, wrong; sat: VERB, right; "!": the most frequent tag of all, wrong
     assert result.baseline == 0.5
