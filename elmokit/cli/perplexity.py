@@ -25,6 +25,7 @@ from elmokit.cli.parameters import (
     Start,
 )
 from elmokit.cli.running import echo_json, print_note, raw_language
+from elmokit.config import check_at_least
 from elmokit.errors import ConfigError
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.progress import ProgressBar
@@ -131,8 +132,9 @@ def perplexity(
     from elmokit.lm.perplexity import unknown_words_warning
     from elmokit.storage.text_files import find_text_files
 
-    if batch_tokens < 1:
-        raise ConfigError(f"--batch-tokens is {batch_tokens}; it must be at least 1.")
+    check_at_least("--batch-tokens", batch_tokens, 1)
+    if as_bilm_tf is not None:
+        check_at_least("--as-bilm-tf", as_bilm_tf, 1)
     if as_bilm_tf is not None and (per_token is not None or start is not None):
         raise ConfigError("--as-bilm-tf fixes the state and prints one number: leave out --per-token and --start.")
     if str(per_token) == STDIN and json:

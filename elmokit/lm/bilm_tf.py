@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.config import check_at_least
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.state import State
-from elmokit.errors import ConfigError, TextError
+from elmokit.errors import TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import DirectionPerplexities
 from elmokit.lm.surprisal import softmax_and_vocabulary
 from elmokit.storage.text_files import read_lines
+from elmokit.text.batching import check_sentence, check_sentences
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 
 STEPS_AT_ONCE = 64  # positions per row in one call of the network; the state is carried, so the result is the same
@@ -79,14 +81,13 @@ def read_like_bilm_tf(paths: Sequence[Path]) -> Iterator[list[str]]:
 
 def bilm_tf_perplexity(model: PretrainedBiLM, sentences: Iterable[Sequence[str]], batch_size: int) -> BilmTfPerplexity:
     """Compute bilm-tf's test perplexity for a batch size."""
-    if batch_size < 1:
-        raise ConfigError(f"bilm-tf's batch size is {batch_size}; it must be at least 1.")
+    check_at_least("batch_size", batch_size, 1)
     _, vocabulary = softmax_and_vocabulary(model)
     n_text = n_sentences = n_unknown = 0
 
     def counted() -> Iterator[Sequence[str]]:
         nonlocal n_text, n_sentences, n_unknown
-        for sentence in sentences:
+        for sentence in map(check_sentence, check_sentences(sentences)):
             n_text += len(sentence) + 1
             n_sentences += 1
             n_unknown += vocabulary.count_unknown(sentence)

@@ -140,7 +140,8 @@ class LanguageModel:
 
         Raises:
             TextError: There is no sentence, or a file cannot be read.
-            MissingExtraError, ConfigError: As in :func:`elmokit.tokenize`.
+            ConfigError: ``start`` is unknown; or as in :func:`elmokit.tokenize`.
+            MissingExtraError: As in :func:`elmokit.tokenize`.
         """
         split = None if raw_language is None else text_splitter(raw_language)
         sentences, total = self._sentences(texts, count=progress is not None, split=split)

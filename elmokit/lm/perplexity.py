@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from elmokit.config import check_choice
 from elmokit.embedding.start_state import StartName
 from elmokit.engine.config import DIRECTIONS
 from elmokit.engine.state import State
@@ -155,6 +156,8 @@ def perplexity(
         on_sentence: Called with the surprisal of each sentence, in order unless ``n_rows`` is more than 1.
     """
     softmax_and_vocabulary(model)
+    if isinstance(start, str):
+        check_choice("start", start, ("warm", "zero", "stateful"))
     if start == "stateful":
         scored = _stateful(model, sentences, State.zero(model.config, n_rows))
     else:

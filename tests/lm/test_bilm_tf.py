@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -111,9 +112,16 @@ def test_the_last_file_comes_first_and_blank_lines_are_sentences(tmp_path: Path)
         list(read_like_bilm_tf(paths))
 
 
-def test_a_batch_size_of_zero_is_refused(model: PretrainedBiLM) -> None:
-    with pytest.raises(ConfigError, match="batch size is 0"):
-        bilm_tf_perplexity(model, TEXT, 0)
+@pytest.mark.parametrize("batch_size", [0, 1.0, True])
+def test_a_batch_size_that_is_not_a_whole_number_above_zero_is_refused(model: PretrainedBiLM, batch_size: Any) -> None:
+    with pytest.raises(ConfigError, match=f"batch_size is {batch_size}; it must be a whole number of at least 1"):
+        bilm_tf_perplexity(model, TEXT, batch_size)
+
+
+@pytest.mark.parametrize("sentences", ["the cat", ["the cat"], [["the", 1]]])
+def test_what_is_not_a_list_of_tokens_is_refused(model: PretrainedBiLM, sentences: Any) -> None:
+    with pytest.raises(TextError, match="Expected"):
+        bilm_tf_perplexity(model, sentences, 1)
 
 
 def test_no_gradients_are_kept(model: PretrainedBiLM) -> None:

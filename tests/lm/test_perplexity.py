@@ -122,7 +122,7 @@ def test_a_sentence_starts_from_the_start_state_of_the_model(model: PretrainedBi
     assert scored(model).mean_nats == scored(model, start=boundary_state(model)).mean_nats
     model.start_state = State.zero(model.config, 1)
     assert scored(model).mean_nats == scored(model, start="zero").mean_nats
-    with pytest.raises(ConfigError, match="Choose 'warm' or 'zero'"):
+    with pytest.raises(ConfigError, match="start is 'cold'; it must be one of warm, zero, stateful"):
         scored(model, start="cold")
 
 
