@@ -9,6 +9,7 @@ from typing import Any
 
 from elmokit.evaluation.result import NO_IMAGES, Images, Record, TableResult, paragraphs, value
 from elmokit.evaluation.table import Evaluation, EvaluationRun, Files, existing_files
+from elmokit.evaluation.tables import escape_markdown
 from elmokit.lm.language_model import LanguageModel
 from elmokit.lm.perplexity import unknown_words_warning
 from elmokit.storage.progress import ProgressCallback
@@ -61,7 +62,8 @@ class PerplexityResult(TableResult):
         ]
 
     def to_markdown(self, images: Images = NO_IMAGES) -> str:
-        return paragraphs(self.table().to_markdown(), *self.notes())  # each warning in a paragraph of its own
+        notes = map(escape_markdown, self.notes())  # each warning in a paragraph of its own
+        return paragraphs(self.table().to_markdown(), *notes)
 
     def headlines(self) -> list[tuple[str, str]]:
         """Return the mean of each text."""
@@ -69,8 +71,10 @@ class PerplexityResult(TableResult):
 
 
 def _find(data: Path) -> Files | None:
-    texts = existing_files(data, *(f"*/test{suffix}" for suffix in TEXT_SUFFIXES))
-    return {"texts": texts} if texts else None
+    found = existing_files(data, *(f"*/test{suffix}" for suffix in TEXT_SUFFIXES))
+    # One text of each directory, whose name it gets: the first, test.txt, of one that is there compressed, too.
+    texts = {path.parent: path for path in reversed(found)}
+    return {"texts": sorted(texts.values())} if texts else None
 
 
 def _run(run: EvaluationRun, files: Files) -> PerplexityResult:

@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import json
 import platform
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,6 +21,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from elmokit.config import encode_json
 from elmokit.embedding.elmo import Elmo
@@ -30,7 +32,7 @@ from elmokit.evaluation.figures import can_draw
 from elmokit.evaluation.result import Result
 from elmokit.evaluation.speed import processor_name
 from elmokit.evaluation.table import EVALUATIONS, Evaluation, EvaluationRun, Files, load_evaluation
-from elmokit.evaluation.tables import Table
+from elmokit.evaluation.tables import Table, escape_markdown
 from elmokit.formats.folder import DEFAULT_MODEL
 from elmokit.formats.model import PretrainedBiLM, describe
 from elmokit.formats.open import open_model
@@ -221,7 +223,7 @@ def _section(name: str, evaluation: Evaluation, run: EvaluationRun, files: Files
         stem, title = (f"{name}-{part}", f"{shown.figure_title}, {part}") if part else (name, shown.figure_title)
         figures.mkdir(exist_ok=True)
         shown.draw(figures / stem, overwrite=True)
-        images[part] = f"![{title}]({folder_name}/{stem}.svg)"
+        images[part] = f"![{title}]({quote(folder_name)}/{stem}.svg)"
     headlines = [list(line) for line in result.headlines()]
     return dataclasses.asdict(Section(evaluation.title, result.to_markdown(images), headlines, result.to_dict()))
 
@@ -252,7 +254,7 @@ def _markdown(
     card = {key: text for key, text in model["card"].items() if isinstance(text, str) and key != "name"}
     known = {key: fact for key, fact in model.items() if key not in ("path", "card") and fact}
     shown = [[key, " ".join(str(fact).split())] for key, fact in (known | card).items()]
-    call = f"elmokit evaluate all --model {name} --data DIR --report {report.name}"
+    call = shlex.join(["elmokit", "evaluate", "all", "--model", name, "--data", "DIR", "--report", report.name])
     call += "".join(f" --only {chosen}" for chosen in only)
     headlines = [line for section in sections.values() for line in section.headlines]
     lines = [f"# Evaluation of {name}", "", f"Made by `{call}`.", ""]
@@ -268,5 +270,5 @@ def _markdown(
         "",
     ]
     if left_out:
-        lines += ["Left out:", "", *(f"- {reason}" for reason in left_out), ""]
+        lines += ["Left out:", "", *(f"- {escape_markdown(reason)}" for reason in left_out), ""]
     return "\n".join(lines)

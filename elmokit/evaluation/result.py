@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from elmokit.errors import ConfigError
 from elmokit.evaluation.figures import COLUMN, plot_bars, save_figure, styled_figure
-from elmokit.evaluation.tables import Table
+from elmokit.evaluation.tables import Table, escape_markdown
 from elmokit.text import html
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class TableResult(Result):
 
     def to_markdown(self, images: Images = NO_IMAGES) -> str:
         """Return the figure, the table and the notes as Markdown."""
-        return paragraphs(*images.values(), self.table().to_markdown(), " ".join(self.notes()))
+        return paragraphs(*images.values(), self.table().to_markdown(), escape_markdown(" ".join(self.notes())))
 
     def _repr_html_(self) -> str:
         table = self.table()
@@ -256,7 +256,8 @@ class ResultGroup(Result, Generic[Member]):
         """Return the figures, headings, tables and notes as Markdown."""
         texts = [images[""]] if "" in images else []
         for name, result in self.results.items():
-            texts += [self.heading(name), result.to_markdown({"": images[name]} if name in images else NO_IMAGES)]
+            own_images = {"": images[name]} if name in images else NO_IMAGES
+            texts += [escape_markdown(self.heading(name)), result.to_markdown(own_images)]
         return paragraphs(*texts)
 
     def _repr_html_(self) -> str:

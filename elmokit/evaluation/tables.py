@@ -30,5 +30,11 @@ class Table:
     def to_markdown(self) -> str:
         """Return a Markdown table."""
         separator = ["---"] * self.n_text_columns + ["---:"] * (len(self.head) - self.n_text_columns)
-        rows = ([cell.replace("|", "\\|") for cell in row] for row in (self.head, separator, *self.rows))
-        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        rows = [self.head, separator, *self.rows]
+        cells = ([escape_markdown(cell).replace("|", "\\|") for cell in row] for row in rows)
+        return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def escape_markdown(text: str) -> str:
+    """Escape what Markdown would take for HTML or emphasis, such as ``<UNK>`` and the stars of file names."""
+    return text.replace("<", "&lt;").replace("*", "\\*")

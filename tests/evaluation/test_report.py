@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from pathlib import Path
@@ -97,7 +98,7 @@ def test_what_is_missing_is_left_out_with_the_reason(
     facts = evaluate_all(tmp_path / "model", data, tmp_path / "report.md")
     assert list(facts) == ["perplexity", "similarity"]
     text = (tmp_path / "report.md").read_text()
-    assert "- wsd: the data has no wsd/semcor/*.data.xml" in text
+    assert r"- wsd: the data has no wsd/semcor/\*.data.xml" in text
     assert "![" not in text
 
     save_model(random_model(), tmp_path / "weights.hdf5")
@@ -105,6 +106,21 @@ def test_what_is_missing_is_left_out_with_the_reason(
     facts = evaluate_all(tmp_path / "weights.hdf5", data, tmp_path / "second.md")
     assert list(facts) == ["similarity"]
     assert "- perplexity: the model has no softmax and vocabulary." in (tmp_path / "second.md").read_text()
+
+
+def test_a_text_that_is_there_compressed_too_is_read_once(data: Path) -> None:
+    (data / "lm-news" / "test.txt.gz").write_bytes(gzip.compress(b"the mat .\n"))
+    facts = evaluate_one("perplexity", data.parent / "model", data).to_dict()
+    assert facts["lm-news"]["n_sentences"] == 2
+
+
+def test_names_with_spaces_are_quoted_in_the_report(data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    model, report = (tmp_path / "model").rename(tmp_path / "my model"), tmp_path / "my report.md"
+    evaluate_all(model, data, report, only=["similarity"])
+    text = report.read_text()
+    assert "](my%20report/similarity.svg)" in text
+    assert f"--model '{model}' --data DIR --report 'my report.md'" in text
 
 
 def test_mistakes_are_reported_before_any_work(data: Path, tmp_path: Path) -> None:

@@ -79,7 +79,8 @@ def test_text_markdown_and_html_show_the_table_and_the_notes() -> None:
     assert result.to_text().splitlines()[-3:] == ["", "Two <rows>.", "Second note."]
     markdown = result.to_markdown({"": "![Gain](gain.svg)"})
     assert markdown.startswith("![Gain](gain.svg)\n\n| layer | gain")
-    assert markdown.endswith("\n\nTwo <rows>. Second note.")
+    assert "\n| &lt;1> |" in markdown
+    assert markdown.endswith("\n\nTwo &lt;rows>. Second note.")
     shown = result._repr_html_()
     assert "&lt;1&gt;" in shown
     assert "<p>Two &lt;rows&gt;.</p>" in shown
@@ -135,5 +136,5 @@ def test_a_group_can_have_a_heading_for_each_result() -> None:
     result = Layers(ROWS)
     group = Headed({"one": result})
     assert group.to_text() == f"Set <one>.\n{result.to_text()}"
-    assert group.to_markdown({"one": "!"}) == f"Set <one>.\n\n!\n\n{result.to_markdown()}"
+    assert group.to_markdown({"one": "!"}) == f"Set &lt;one>.\n\n!\n\n{result.to_markdown()}"
     assert group._repr_html_().startswith("<p>Set &lt;one&gt;.</p><table>")
