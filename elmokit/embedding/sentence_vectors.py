@@ -6,6 +6,7 @@ import functools
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, overload
@@ -413,9 +414,9 @@ def word_probability(model: PretrainedBiLM, word_counts: Mapping[str, int] | Non
     """Return a function that estimates how probable a word is in running text: from counts, or else by Zipf's law."""
     if word_counts is not None:
         total = sum(word_counts.values())
-        if not total or min(word_counts.values()) < 0:
+        if not 0 < total < math.inf or min(word_counts.values()) < 0:
             raise ConfigError(
-                "word_counts must have counts of at least 0, and one above it: how often each word occurs."
+                "word_counts must have finite counts of at least 0, and one above it: how often each word occurs."
             )
         probabilities = {word: count / total for word, count in word_counts.items()}
     elif model.vocabulary is not None:

@@ -317,7 +317,7 @@ def evaluate_minimal_pairs(
 
     Raises:
         ModelNotFoundError: The model has no softmax or no vocabulary.
-        TextError: There is no pair.
+        TextError: There is no pair, or two paradigms have the same name.
 
     Example:
         >>> paradigms = read_minimal_pairs(["blimp.jsonl.xz"])
@@ -326,6 +326,9 @@ def evaluate_minimal_pairs(
     """
     if not paradigms:
         raise TextError("No pair of sentences to score.")
+    repeated = next((name for name, n in Counter(row.name for row in paradigms).items() if n > 1), None)
+    if repeated is not None:
+        raise TextError(f"Two paradigms have the name {repeated!r}. Give each its own, or put their pairs together.")
     parts = PartResults(None, {}) if parts is None else parts
     count = StageCounter(progress, "minimal pairs", 2 * sum(len(paradigm.pairs) for paradigm in paradigms))
 

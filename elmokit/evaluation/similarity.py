@@ -231,7 +231,7 @@ def score_similarity(embedder: SentenceEmbedder, pairs: Sequence[ScoredPair]) ->
     """Compare the cosine of each pair's vectors with the pair's score.
 
     Raises:
-        TextError: There are fewer than two pairs, or all have the same score.
+        TextError: There are fewer than two pairs, all have the same score, or a score is not finite.
     """
     _check_scores(pairs)
     return _agreement(embedder.embed(list(_sentences(pairs))), pairs)
@@ -261,7 +261,7 @@ def evaluate_similarity(
         progress: Called with the number of pairs.
 
     Raises:
-        TextError: A file has fewer than two pairs, or all have the same score.
+        TextError: A file has fewer than two pairs, all have the same score, or a score is not finite.
     """
     parts = PartResults(None, {}) if parts is None else parts
     for pairs in files.values():
@@ -366,6 +366,10 @@ def _defined(poolings: Iterable[PoolingScore]) -> list[PoolingScore]:
 
 
 def _check_scores(pairs: Sequence[ScoredPair]) -> None:
+    if strange := next((pair for pair in pairs if not math.isfinite(pair.score)), None):
+        raise TextError(
+            f"The score of {strange.first} and {strange.second} is {strange.score}; expected a finite number."
+        )
     if len({pair.score for pair in pairs}) < 2:
         raise TextError(f"A correlation needs pairs with different scores, but all {len(pairs)} have the same.")
 

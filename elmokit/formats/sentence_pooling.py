@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.config import check_choice, check_positive
+from elmokit.config import check_at_least, check_choice, check_positive
 from elmokit.engine.layer_selection import plain_layers
 from elmokit.errors import ConfigError, TextError
 
@@ -142,8 +142,9 @@ class Whitening(SentenceMap):
 
         Raises:
             TextError: There are fewer than two vectors, or they are all equal.
-            ConfigError: The vectors vary in fewer than ``n_components`` directions.
+            ConfigError: ``n_components`` is not a whole number above 0, or the vectors vary in fewer directions.
         """
+        check_at_least("n_components", n_components, 1, optional=True)
         n, total, products = 0, np.zeros(()), np.zeros(())
         for batch in batches:
             # float64: the sums grow with the corpus, and a covariance is a difference of large sums.
@@ -161,7 +162,7 @@ class Whitening(SentenceMap):
                 "with words that the model knows."
             )
         n_components = n_varying if n_components is None else n_components
-        if not 1 <= n_components <= n_varying:
+        if n_components > n_varying:
             raise ConfigError(
                 f"n_components is {n_components}, but the vectors of {n:,} sentences vary in {n_varying} directions. "
                 "Choose a number from 1 to that, or fit on more sentences."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from pathlib import Path
 from typing import Any
@@ -114,9 +115,11 @@ def test_an_unknown_pooling_is_answered_with_all_of_them(elmo: Elmo) -> None:
         SentenceEmbedder.by_name(elmo, "foo")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("counts", [{}, {"the": 0}, {"the": 3, "cat": -1}])
-def test_word_counts_without_a_count_are_refused(elmo: Elmo, counts: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match="word_counts"):
+@pytest.mark.parametrize(
+    "counts", [{}, {"the": 0}, {"the": 3, "cat": -1}, {"the": math.nan}, {"the": 1, "cat": math.inf}]
+)
+def test_word_counts_without_a_count_are_refused(elmo: Elmo, counts: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="word_counts must have finite counts of at least 0, and one above it"):
         SentenceEmbedder(elmo, word_counts=counts)
 
 
@@ -202,6 +205,8 @@ def test_equal_sentences_vary_in_no_direction(elmo: Elmo) -> None:
 def test_too_many_components_are_refused_with_the_possible_number(elmo: Elmo) -> None:
     with pytest.raises(ConfigError, match="n_components is 999"):
         SentenceEmbedder(elmo).fit(random_sentences(100), n_components=999)
+    with pytest.raises(ConfigError, match=r"n_components is 1.5; it must be a whole number of at least 1"):
+        SentenceEmbedder(elmo).fit(random_sentences(100), n_components=1.5)  # type: ignore[arg-type]
 
 
 def test_a_whitening_is_stored_with_the_model_and_used_by_default(elmo: Elmo, tmp_path: Path) -> None:

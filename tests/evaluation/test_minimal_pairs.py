@@ -70,6 +70,11 @@ def test_a_line_of_another_layout_is_reported_with_its_number(line: str, message
         read_minimal_pairs([tmp_path / "bad.jsonl"])
 
 
+def test_two_paradigms_of_one_name_are_refused() -> None:
+    with pytest.raises(TextError, match="Two paradigms have the name 'order'"):
+        evaluate_minimal_pairs(random_model(), [*PARADIGMS, PARADIGMS[0]], str.split)
+
+
 def test_an_empty_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(TextError, match=r"empty\.jsonl contains no pair"):

@@ -72,6 +72,11 @@ def test_pairs_with_one_score_have_no_correlation(embedder: SentenceEmbedder) ->
         score_similarity(embedder, PAIRS[:1])
 
 
+def test_a_score_that_is_not_finite_is_refused(embedder: SentenceEmbedder) -> None:
+    with pytest.raises(TextError, match=r"The score of \['cat'\] and \['dog'\] is nan; expected a finite number"):
+        score_similarity(embedder, [*PAIRS, ScoredPair(["cat"], ["dog"], float("nan"))])
+
+
 @pytest.mark.parametrize("name", ["pairs.csv", "PAIRS.CSV"])
 def test_pairs_are_read_from_csv_with_quotes(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
