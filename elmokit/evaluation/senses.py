@@ -173,6 +173,8 @@ def probe_senses(
     """
     if len({test.name for test in tests}) < len(tests) or not tests:
         raise TextError("The probe needs one or more test sets with different names.")
+    if len(tests) > 1 and (taken := next((test for test in tests if test.name == POOLED), None)):
+        raise TextError(f"{taken.data}: {POOLED!r} is the name of all test sets together. Give the files another one.")
     gold = {test.name: read_keys(test.gold) for test in tests}
     texts = {test.name: list(read_sense_xml(test.data)) for test in tests}
     pos_of: dict[str, dict[str, str]] = {}

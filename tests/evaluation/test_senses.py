@@ -70,6 +70,8 @@ def test_files_that_do_not_match_are_refused(elmo: Elmo, tmp_path: Path) -> None
         train_senses(elmo, empty)
     with pytest.raises(TextError, match="different names"):
         probe_senses(elmo, train, [test, test])
+    with pytest.raises(TextError, match=r"all\.data\.xml: 'all' is the name of all test sets together"):
+        probe_senses(elmo, train, [test, write_set(tmp_path, "all", TEST)])
 
 
 @pytest.mark.slow
