@@ -13,6 +13,7 @@ This does not use ``pyplot``, so that no window opens and no global setting chan
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,10 +30,12 @@ COLUMN, PAGE = 3.3, 6.9
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """The palette of Okabe and Ito, which color-blind readers can distinguish."""
 LINES: tuple[dict[str, Any], ...] = tuple(
-    {"color": color, "marker": marker, "linestyle": dashes}
+    {"color": color, "marker": marker, "linestyle": dashes, "markerfacecolor": face}
+    for face in ("auto", "none")
     for color, marker, dashes in zip(COLORS, "os^DvPX", ("-", "--", "-", "--", "-", "--", "-"), strict=True)
 )
-"""Styles of the first, second, ... line of a plot. Color, marker and dashes all differ, so gray prints work."""
+"""Styles of the first, second, ... line of a plot. Color, marker and dashes all differ, so gray prints work; from the
+eighth line on, the markers are hollow. Take them in a circle, so that no line is left out."""
 DASHES = ("--", ":", "-.")
 INK = "#262626"
 STYLE: dict[str, Any] = {
@@ -162,7 +165,7 @@ def plot_layers(
     axes = figure.subplots()
     axes.grid(visible=False, axis="x")
     entries: list[Any] = []
-    for row, style in zip(series, LINES, strict=False):
+    for row, style in zip(series, itertools.cycle(LINES)):
         for columns, how in ((slice(0, n_numbers), style), (slice(n_numbers, None), {**style, "linestyle": "none"})):
             x = range(len(names))[columns]
             (line,) = axes.plot(x, row.values[columns], label=row.label, **how)

@@ -7,6 +7,7 @@ Accuracies are averaged over paradigms, each with equal weight, as in Warstadt e
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from collections import Counter
@@ -209,7 +210,7 @@ class MinimalPairsResult(TableResult):
         axes = figure.subplots()
         axes.grid(visible=False, axis="y")
         rows = range(len(groups))
-        for (label, accuracies), style in zip(series.items(), LINES, strict=False):
+        for (label, accuracies), style in zip(series.items(), itertools.cycle(LINES)):
             axes.plot(accuracies, rows, label=label, **{**style, "linestyle": "none"})
         axes.axvline(50, color=INK, linestyle=":", linewidth=0.9, label="chance")
         axes.set_yticks(rows, [group.name.replace("_", " ") for group in groups])

@@ -106,6 +106,14 @@ def test_a_figure_of_layers_names_layers_series_and_levels() -> None:
         assert texts == {"linear probe", "control task", "most frequent tag"}
 
 
+def test_no_series_is_left_out_however_many_there_are() -> None:
+    series = [Series(f"set {number}", [float(number)]) for number in range(len(LINES) + 1)]
+    with styled_figure() as figure:
+        plot_layers(figure, ["0"], series, {}, "F1")
+        (legend,) = figure.legends
+        assert [text.get_text() for text in legend.get_texts()] == [one.label for one in series]
+
+
 def test_one_series_alone_needs_no_legend() -> None:
     with styled_figure() as figure:
         plot_layers(figure, ["0"], [Series("probe", [1.0])], {}, "F1")
