@@ -133,10 +133,9 @@ class SenseResult(TableResult):
         """Draw the F1 of each layer, a line for each test set."""
         layers = [row for row in self.rows if row.name not in (*RULES, WITH_PRIOR)]
         series = [Series(name, [100 * row.scores[name].f1 for row in layers]) for name in self.rows[0].scores]
+        which = f" ({self._last_set})" if len(series) > 1 else ""  # a name would make the legend wider than the figure
         levels = {
-            f"{row.name} sense ({self._last_set})": 100 * row.scores[self._last_set].f1
-            for row in self.rows
-            if row.name in RULES
+            f"{row.name} sense{which}": 100 * row.scores[self._last_set].f1 for row in self.rows if row.name in RULES
         }
         plot_layers(figure, [row.name for row in layers], series, levels, "F1 (%)")
 
