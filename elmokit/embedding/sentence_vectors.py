@@ -20,7 +20,7 @@ from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sentence_pooling import SentenceHead, SentenceMap, SentencePooling, Whitening
-from elmokit.text.batching import check_sentences
+from elmokit.text.batching import check_sentence, check_sentences
 from elmokit.text.vocabulary import Vocabulary
 
 PoolingName = Literal["mean", "sif", "whitened", "trained"]
@@ -374,13 +374,16 @@ def fold_tokens(tokens: Sequence[str], vocabulary: Vocabulary | None, *, fold_ca
     that is in the vocabulary.
 
     Args:
-        tokens: The sentence. What is not a list of tokens is returned as it is: it is refused when it is embedded.
+        tokens: The sentence.
         vocabulary: That of the model. If there is none, nothing is replaced.
         fold_case: Read capitalized words in lower case that are more frequent so: *The*, but not *Paris*. For vectors
             without context: there the first word of a sentence would be another word than the same one later. Words of
             the vocabulary are taken to be sorted by frequency, and others to be rare.
+
+    Raises:
+        TextError: The sentence is not a list of strings.
     """
-    if vocabulary is None or not (isinstance(tokens, list | tuple) and all(isinstance(token, str) for token in tokens)):
+    if vocabulary is None:
         return tokens
     ids, n_words = vocabulary.ids, len(vocabulary)
 
@@ -394,7 +397,7 @@ def fold_tokens(tokens: Sequence[str], vocabulary: Vocabulary | None, *, fold_ca
         is_capitalized = token[1:] == lower[1:]  # not *US* or *IT*
         return lower if is_capitalized and ids.get(lower, n_words) < ids.get(token, n_words) else token
 
-    return [fold(token) for token in tokens]
+    return [fold(token) for token in check_sentence(tokens)]
 
 
 def _plain_counts(word_counts: Mapping[str, int] | None) -> dict[str, int] | None:

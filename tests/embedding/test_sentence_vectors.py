@@ -286,6 +286,9 @@ def test_capitalized_words_are_read_as_the_more_frequent_of_both_cases() -> None
     folded = fold_tokens(tokens, vocabulary, fold_case=True)
     assert folded == ["the", "I", "May", "US", "us", "Zebra", "\u00f6l", "\u0130", "", "the"]
     assert fold_tokens(tokens, None, fold_case=True) == tokens
+    assert fold_tokens(np.array(tokens), vocabulary, fold_case=True) == folded  # type: ignore[arg-type]
+    with pytest.raises(TextError, match="Expected a sentence as a list of tokens"):
+        fold_tokens("The mat", vocabulary, fold_case=True)
 
 
 def test_case_is_folded_where_words_have_no_context(elmo: Elmo) -> None:
