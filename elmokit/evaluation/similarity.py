@@ -215,9 +215,12 @@ def read_scored_pairs(
             except (ValueError, IndexError):
                 where = "" if columns is None else f" in columns {needed[0]}, {needed[1]} and {needed[2]}"
                 separated = "commas" if is_csv else "tabs or spaces"
+                remedy = ""
+                if is_csv and any("\t" in cell for cell in row):  # as in the original release of the STS benchmark
+                    remedy = " If its columns are separated by tabs, give the file a name that ends in .tsv."
                 raise TextError(
                     f"{path}, row {number}: expected two sentences and a number{where}, separated by {separated}, but "
-                    f"got {row}."
+                    f"got {row}.{remedy}"
                 ) from None
     except csv.Error as error:
         raise TextError(f"{path} is not a CSV file that can be read: {error}.") from None

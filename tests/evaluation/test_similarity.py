@@ -180,6 +180,15 @@ def test_a_row_with_an_empty_sentence_is_reported_with_its_number(row: str, tmp_
         read_scored_pairs(path)
 
 
+def test_a_csv_file_with_tabs_is_answered_with_the_name_that_it_needs(tmp_path: Path) -> None:
+    path = tmp_path / "sts-dev.csv"
+    path.write_text("main-captions\tMSRvid\t2012test\t0001\t5.000\t\"Yes, it is.\tIt isn't.\n")
+    with pytest.raises(TextError, match=r"separated by tabs, give the file a name that ends in \.tsv"):
+        read_scored_pairs(path, columns=(6, 7, 5))
+    (pair,) = read_scored_pairs(path.rename(tmp_path / "sts-dev.tsv"), columns=(6, 7, 5))
+    assert (pair.first, pair.score) == (['"Yes,', "it", "is."], 5.0)
+
+
 def test_a_file_that_is_not_csv_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
     path.write_text("a" * 200_000 + ",b,1\n", encoding="utf-8")  # longer than a field of a CSV file may be
