@@ -47,7 +47,7 @@ def index(
     layer above 0. If the command is interrupted, run it again to resume.
 
     CORPUS is text with one sentence per line, tokens separated by spaces: files, directories or glob patterns. Files
-    named .conllu and .data.xml are read too, and all can be compressed (.gz, .xz, .zst).
+    named .conllu, .conllup and .data.xml are read too, and all can be compressed (.gz, .xz, .zst).
 
     Args:
         overwrite: Start anew: replace an existing or partial index.

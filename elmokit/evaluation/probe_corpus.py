@@ -12,7 +12,7 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import fingerprint, vector_settings
 from elmokit.errors import ConfigError
 from elmokit.evaluation.sense_files import DATA, GOLD, read_sense_xml
-from elmokit.evaluation.tagged import read_conllu
+from elmokit.evaluation.tagged import CONLLU_SUFFIXES, read_conllu
 from elmokit.storage.segmentation import SegmentationCheck
 from elmokit.storage.text_files import (
     PACKED_SUFFIXES,
@@ -27,7 +27,7 @@ from elmokit.text.batching import read_ahead
 from elmokit.text.tokenize import TextSplitter
 
 Item = TypeVar("Item")
-_ALSO_READ = [name + packed for name in (".conllu", DATA) for packed in ("", *PACKED_SUFFIXES)]
+_ALSO_READ = [name + packed for name in (*CONLLU_SUFFIXES, DATA) for packed in ("", *PACKED_SUFFIXES)]
 CHUNK_TOKENS = 16_384
 """Tokens that are embedded between two commits. The chunks decide which sentences share a batch, so that an
 interrupted run must use the same value as the run that resumes it."""
@@ -47,15 +47,15 @@ def find_corpus_files(names: TextPaths) -> list[Path]:
 def read_corpus_files(
     paths: Iterable[Path], tokenize: Callable[[str], list[str]] = split_tokens, split: TextSplitter | None = None
 ) -> Iterator[list[str]]:
-    """Yield the sentences of text files, ``.conllu`` files and ``.data.xml`` files, without empty ones.
+    """Yield the sentences of text files, CoNLL-U (Plus) files and ``.data.xml`` files, without empty ones.
 
     ``tokenize`` splits a line of a text file into the tokens of a sentence; ``split``, if there is one, splits a
     line of raw text into several sentences instead.
     """
     for path in paths:
         name = unpacked_name(path)
-        if name.endswith(".conllu"):
-            yield from (sentence.words for sentence in read_conllu(path))
+        if name.endswith(CONLLU_SUFFIXES):
+            yield from (sentence.words for sentence in read_conllu(path, "FORM"))
         elif name.endswith(DATA):
             yield from (sentence.words for sentence in read_sense_xml(path) if sentence.words)
         elif split is not None:

@@ -13,6 +13,7 @@ from elmokit.text.columns import read_column_sentences
 
 CONLLU = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 PLUS = "# global.columns ="  # the first line of CoNLL-U Plus names its columns
+CONLLU_SUFFIXES = (".conllu", ".conllup")
 NO_TAG = "_"  # CoNLL-U's word for "not given"
 
 
@@ -37,7 +38,7 @@ def read_tagged(path: str | Path, tags: str | None = None, words: int = 1) -> It
         ConfigError: The column does not exist.
         TextError: The file cannot be read, or a line has a different number of columns.
     """
-    if unpacked_name(path).endswith((".conllu", ".conllup")):
+    if unpacked_name(path).endswith(CONLLU_SUFFIXES):
         return read_conllu(path, tags or "UPOS")
     try:
         number = int(tags or 2)
