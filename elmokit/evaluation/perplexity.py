@@ -23,8 +23,9 @@ class TextPerplexity(Record):
     name: str = value("text")
     n_predictions: int = value("predictions", ",")
     unknown_ratio: float = value("unknown words", ".1%")
-    per_direction: dict[str, float] = value("", ".2f")
-    mean: float = value("mean", ".2f")
+    per_direction: dict[str, float | None] = value("", ".2f")
+    """None, as for the mean, where it is infinite."""
+    mean: float | None = value("mean", ".2f")
     bits_per_character: dict[str, float] = value("bits per character", ".3f")
 
 
@@ -67,7 +68,8 @@ class PerplexityResult(TableResult):
 
     def headlines(self) -> list[tuple[str, str]]:
         """Return the mean of each text."""
-        return [(f"perplexity, {row.name}, mean of directions", f"{row.mean:.2f}") for row in self.table_rows()]
+        means = {row.name: row.mean for row in self.table_rows() if row.mean is not None}
+        return [(f"perplexity, {name}, mean of directions", f"{mean:.2f}") for name, mean in means.items()]
 
 
 def _find(data: Path) -> Files | None:

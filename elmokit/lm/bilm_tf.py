@@ -21,7 +21,7 @@ from elmokit.engine.network import NetworkInput
 from elmokit.engine.state import State
 from elmokit.errors import TextError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.perplexity import DirectionPerplexities
+from elmokit.lm.perplexity import DirectionPerplexities, finite_or_none
 from elmokit.lm.surprisal import softmax_and_vocabulary
 from elmokit.storage.text_files import read_lines
 from elmokit.text.batching import check_sentence, check_sentences
@@ -44,13 +44,13 @@ class BilmTfPerplexity(DirectionPerplexities):
     """Fraction of the text's tokens that are not in the vocabulary and count as ``<UNK>``."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all numbers by name, as ``elmokit evaluate perplexity --json`` prints them."""
+        """Return all numbers by name, as ``elmokit evaluate perplexity --json`` prints them: None for infinity."""
         return {
             "as_bilm_tf": self.batch_size,
             "n_predictions": self.n_predictions,
             "n_lost": self.n_lost,
             "unknown_ratio": self.unknown_ratio,
-            "perplexity": {**self.by_direction(self.per_direction), "as_bilm_tf": self.mean},
+            "perplexity": finite_or_none({**self.by_direction(self.per_direction), "as_bilm_tf": self.mean}),
         }
 
     def to_text(self) -> str:

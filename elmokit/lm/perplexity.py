@@ -99,7 +99,7 @@ class Perplexity(DirectionPerplexities):
         return tuple(bits + spelled for bits in self.bits_per_character_unspelled)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all numbers by name, as ``elmokit evaluate perplexity --json`` prints them."""
+        """Return all numbers by name, as ``elmokit evaluate perplexity --json`` prints them: None for infinity."""
         return {
             "n_sentences": self.n_sentences,
             "n_tokens": self.n_tokens,
@@ -107,11 +107,13 @@ class Perplexity(DirectionPerplexities):
             "n_characters": self.n_characters,
             "unknown_ratio": self.unknown_ratio,
             "mean_nats": self.by_direction(self.mean_nats),
-            "perplexity": {
-                **self.by_direction(self.per_direction),
-                "geometric_mean": self.mean,
-                "arithmetic_mean": self.arithmetic_mean,
-            },
+            "perplexity": finite_or_none(
+                {
+                    **self.by_direction(self.per_direction),
+                    "geometric_mean": self.mean,
+                    "arithmetic_mean": self.arithmetic_mean,
+                }
+            ),
             "bits_per_character": self.by_direction(self.bits_per_character),
             "bits_per_character_unspelled": self.by_direction(self.bits_per_character_unspelled),
         }
@@ -215,6 +217,11 @@ def unknown_words_warning(unknown_ratio: float) -> str | None:
 def exp_or_inf(nats: float) -> float:
     """Compute exp, or infinity where a float overflows."""
     return math.exp(nats) if nats < 709 else math.inf
+
+
+def finite_or_none(numbers: dict[str, float]) -> dict[str, float | None]:
+    """Replace infinity, which JSON does not have, by None."""
+    return {name: number if math.isfinite(number) else None for name, number in numbers.items()}
 
 
 def _stateful(model: PretrainedBiLM, sentences: Iterable[Sequence[str]], state: State) -> Iterator[Surprisal]:

@@ -14,7 +14,9 @@ from elmokit.embedding.start_state import boundary_state
 from elmokit.engine.config import PRESETS
 from elmokit.engine.state import State
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
+from elmokit.evaluation.perplexity import PerplexityResult
 from elmokit.formats.model import PretrainedBiLM
+from elmokit.lm.bilm_tf import BilmTfPerplexity
 from elmokit.lm.perplexity import Perplexity, exp_or_inf, perplexity, spelling_of
 from elmokit.lm.surprisal import Surprisal
 from elmokit.text import batching
@@ -105,6 +107,15 @@ def test_a_model_of_one_direction_has_one_perplexity() -> None:
 def test_a_perplexity_beyond_a_float_is_infinite() -> None:
     assert exp_or_inf(1000.0) == math.inf
     assert exp_or_inf(1.0) == math.e
+    result = Perplexity((2000.0, 1.0), 2, 0.0, 1, 4, 0.0)
+    as_bilm_tf = BilmTfPerplexity((2000.0, 1.0), 2, 0, 1, 0.0)
+    assert "forward             inf\n" in result.to_text()
+    for facts in (result.to_dict(), as_bilm_tf.to_dict()):  # JSON has no infinity
+        assert facts["perplexity"].pop("backward") == math.e
+        assert set(facts["perplexity"].values()) == {None}
+    report = PerplexityResult({"text": result.to_dict()})
+    assert report.table().rows[0][3:5] == ["", "2.72"]
+    assert report.headlines() == []
 
 
 @pytest.mark.parametrize("n_rows", [1, 2, 3, 5])
