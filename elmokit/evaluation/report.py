@@ -201,7 +201,7 @@ def evaluate_one(
 
 def _check_data(data: Path) -> None:
     if not data.is_dir():
-        raise TextError(f"The directory of data {data} does not exist.")
+        raise TextError(f"There is no directory of data {data}.")
 
 
 def _why_not(evaluation: Evaluation, files: Files | None, model: PretrainedBiLM) -> str:
