@@ -48,6 +48,8 @@ class Document:
     """None if they are unknown."""
     pronoun: Pronoun | None = None
     """The question about a pronoun, for documents of GAP."""
+    begin: str | None = None
+    """The line that begins it in CoNLL-2012; None for documents of the other formats."""
 
     @property
     def genre(self) -> str:
@@ -148,7 +150,9 @@ def _conll_document(path: str, begin: tuple[int, str], body: Iterable[tuple[int,
         speakers.append(tuple(row[SPEAKER_COLUMN] if has_speakers else "-" for row in sentence.rows))
         for index, row in enumerate(sentence.rows):
             chains.add_token(row[-1], sentence.where(index))
-    return Document(where, key, tuple(sentences), _known(tuple(speakers)), merge_clusters(chains.closed()))
+    return Document(
+        where, key, tuple(sentences), _known(tuple(speakers)), merge_clusters(chains.closed()), begin=begin[1]
+    )
 
 
 def _document_key(begin: str, where: str) -> str:
@@ -237,9 +241,11 @@ def to_conll(document: Document, clusters: Iterable[Sequence[Mention]]) -> str:
                 closing.setdefault(last, []).append(f"{number})")
     name, underscore, digits = document.key.rpartition("_")
     part = whole_number(digits) if underscore else None
-    if part is None:
-        name, part = document.key, 0
-    lines = [f"{BEGIN} ({name}); part {part:03d}"]
+    begin = f"{BEGIN} ({name}); part {digits:0>3}"
+    if part is None or str(part) != digits:
+        name, part, begin = document.key, 0, f"{BEGIN} ({document.key})"
+    # The scorer pairs the documents of two files by these lines, so the one of a CoNLL-2012 file is kept.
+    lines = [document.begin or begin]
     token = 0
     for sentence in document.sentences:
         for index, word in enumerate(sentence):

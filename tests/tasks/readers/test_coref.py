@@ -92,22 +92,36 @@ def test_many_clusters_are_merged_quickly() -> None:
         ("x", "x"),
         ("(a (b)); part 0 ", "a (b)_0"),
         ("(x part 1); part 12", "x part 1_12"),
+        ("(novel_12)", "novel_12"),
         ("x" + " " * 30_000 + "y", "x" + " " * 30_000 + "y"),
     ],
-    ids=range(6),
+    ids=range(7),
 )
-def test_a_document_has_the_name_and_part_of_its_first_line(begin: str, key: str) -> None:
+def test_a_document_has_the_name_and_part_of_its_first_line_and_keeps_that_line(begin: str, key: str) -> None:
     with less_time_than(1):
         (document,) = read_conll("here", [(1, f"#begin document {begin}"), (2, "#end document")])
     assert document.key == key
-    assert [again.key for again in read_conll("here", enumerate(to_conll(document, []).splitlines()))] == [
-        key if "_" in key else f"{key}_0"
-    ]
+    assert to_conll(document, []).splitlines()[0] == f"#begin document {begin}"
 
 
-def test_digits_that_are_no_part_belong_to_the_name() -> None:
-    document = Document("here", f"x_{'1' * 5000}", (), None, None)
-    assert to_conll(document, []).startswith(f"#begin document (x_{'1' * 5000}); part 000\n")
+@pytest.mark.parametrize(
+    ("key", "begin"),
+    [
+        ("nw/demo_0001_2", "(nw/demo_0001); part 002"),
+        ("x_0", "(x); part 000"),
+        ("x_1234", "(x); part 1234"),
+        ("x", "(x)"),
+        ("x_", "(x_)"),
+        ("x_007", "(x_007)"),
+        ("x_²", "(x_²)"),
+        ("x_" + "1" * 5000, "(x_" + "1" * 5000 + ")"),
+    ],
+    ids=range(8),
+)
+def test_a_document_of_another_format_keeps_its_name_as_conll(key: str, begin: str) -> None:
+    text = to_conll(Document("here", key, (("a",),), None, None), [])
+    assert text.splitlines()[0] == f"#begin document {begin}"
+    assert [again.key for again in read_conll("here", enumerate(text.splitlines()))] == [key]
 
 
 def test_what_is_written_as_conll_is_read_back(tmp_path: Path) -> None:
