@@ -11,7 +11,7 @@ from elmokit.cli.command import CommaSeparated
 from elmokit.cli.parameters import Figure, Json, Output, Overwrite
 from elmokit.cli.running import echo_json, resumable_command
 from elmokit.cli.task import Overrides, Seeds, TaskDevice, format_evaluation, load_config_with
-from elmokit.errors import ConfigError, MissingExtraError
+from elmokit.errors import ConfigError, MissingExtraError, TrainingError
 from elmokit.storage.progress import ProgressBar, format_duration
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def sweep(
 
     `ratios` reproduces Figure 1, with the number of steps to the baseline's best score; `layers` reproduces Table 2,
     and `positions` Table 3. To continue after an interruption, run the same command again. You can also run it in
-    several processes at once: they share the work.
+    several processes at once: they share the work. If a training fails, the others are still done.
 
     Args:
         over: What to vary: the fraction of the training data, without and with ELMo; which layers are mixed; where ELMo
@@ -90,6 +90,12 @@ def sweep(
                 click.echo(f"{error}, and run this command again to plot the curve.", err=True)
     if missing := n_unfinished(rows, content.train.seeds):
         click.echo(f"Other processes are running {missing} trainings. Run the command again afterwards.", err=True)
+    failed: dict[str, list[str]] = {}  # by the error, which is often the same for all seeds
+    for row in rows:
+        for seed, message in row.failures.items():
+            failed.setdefault(message, []).append(f"{row.label} (seed {seed})")
+    if failed:
+        raise TrainingError("Failed: " + "; ".join(f"{', '.join(names)}: {error}" for error, names in failed.items()))
 
 
 def weights(

@@ -13,8 +13,8 @@ import functools
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ from typing import Any
 from elmokit.config import check_ratio, read_json, to_dict, write_json
 from elmokit.embedding.elmo import Start
 from elmokit.embedding.fingerprint import fingerprint
-from elmokit.errors import ConfigError, LockedError, OutputError, TextError, TrainingError
+from elmokit.errors import ConfigError, ElmoError, LockedError, OutputError, TrainingError
 from elmokit.formats.open import open_model
+from elmokit.storage.bounded import whole_number
 from elmokit.storage.lock import file_lock
 from elmokit.storage.progress import ProgressCallback
 from elmokit.storage.text_files import check_names
@@ -91,9 +92,11 @@ class SweepRow:
     train_ratio: float
     with_elmo: bool
     seeds: tuple[int, ...]
-    """Those whose training is finished."""
+    """Those whose training is finished, also by earlier calls."""
     scores: Mapping[str, Mapping[str, float]]
     """Mean and standard deviation of each dev score; empty if no training is finished."""
+    failures: Mapping[int, str] = field(default_factory=dict)
+    """The error of each seed whose training failed in this call."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +174,9 @@ def run_sweep(
 ) -> list[SweepRow]:
     """Train everything that is not trained yet, and collect the results in ``results.json``.
 
+    If a training fails, the others are still done. The rows that earlier calls wrote for other variants are kept. Once
+    everything is trained, the results are collected without the data and the biLM.
+
     Args:
         task: The task.
         variants: The configs to compare.
@@ -182,19 +188,26 @@ def run_sweep(
         on_evaluation: Called after each evaluation.
 
     Returns:
-        One row per variant. Trainings that another process is running are left to it, and are not in the rows.
+        One row per variant, with the trainings that failed. Trainings that another process is running are left to it,
+        and are not in the rows.
+
+    Raises:
+        ConfigError, TrainingError, OutputError: The configs or the directory cannot be used, so nothing was trained.
     """
     folder = Path(folder)
     check_names([folder])  # of the layer cache in it
+    trainings = [SweepTraining(variant, seed) for variant in variants for seed in seeds]
+    is_done = all(training.is_done(folder) for training in trainings)
     for variant in variants:
         try:
             task.check_inputs(variant.config)
         except ConfigError as error:
             raise ConfigError(f"{variant.label}: {error}") from None
-        check_recordable(task, variant.config)
+        if not is_done:
+            check_recordable(task, variant.config)
     _start_sweep(task, folder)
-    trainings = [SweepTraining(variant, seed) for variant in variants for seed in seeds]
-    _check_started(task, trainings, folder)
+    _check_started(task, variants, folder, with_inputs=not is_done)
+    failures: dict[str, dict[int, str]] = {variant.name: {} for variant in variants}
     seconds = trained = 0.0  # trained: in multiples of a training on all data
     for number, training in enumerate(trainings, start=1):
         if training.is_done(folder):
@@ -219,18 +232,19 @@ def run_sweep(
                     progress=progress,
                     on_evaluation=on_evaluation,
                 )
-            except TextError as error:
-                raise TextError(f"{training.variant.label}: {error}") from None
+            except ElmoError as error:
+                failures[training.variant.name][training.seed] = str(error)
+                continue
             seconds, trained = seconds + time.monotonic() - started, trained + training.variant.train_ratio
-    rows = [_row(variant, seeds, folder) for variant in variants]
-    content = {"task": task.name, "metric": task.metric, "rows": [dataclasses.asdict(row) for row in rows]}
-    write_json(folder / RESULTS, content)
+    rows = [_row(variant, folder, failures[variant.name]) for variant in variants]
+    tables = [*_other_rows(folder, failures), *map(dataclasses.asdict, rows)]
+    write_json(folder / RESULTS, {"task": task.name, "metric": task.metric, "rows": tables})
     return rows
 
 
 def n_unfinished(rows: Sequence[SweepRow], seeds: Sequence[int]) -> int:
     """Count the trainings that other processes are still running."""
-    return sum(len(set(seeds) - set(row.seeds)) for row in rows)
+    return sum(len(set(seeds) - {*row.seeds, *row.failures}) for row in rows)
 
 
 @dataclass(frozen=True)
@@ -281,15 +295,15 @@ def _start_sweep(task: AnyTask, folder: Path) -> None:
         raise TrainingError(f"{folder} is a sweep of the task {earlier}, not {task.name}. Choose another directory.")
 
 
-def _check_started(task: AnyTask, trainings: Sequence[SweepTraining], folder: Path) -> None:
-    """Check that trainings that were started earlier had this config, data and biLM, before any other is trained."""
+def _check_started(task: AnyTask, variants: Sequence[Variant], folder: Path, with_inputs: bool) -> None:
+    """Check that trainings that were started earlier had this config, and the same data and biLM, before any other."""
     checksum_of = functools.cache(file_checksum)
 
     @functools.cache
     def fingerprint_of(model: str | None, start: Start) -> str:
         return fingerprint(open_model(model), start)
 
-    for training in trainings:
+    for training in (started for variant in variants for started in _started(variant, folder)):
         run, config = training.run(folder), _config_of(training, folder)
         if not (run / CONFIG).exists():
             continue
@@ -298,10 +312,18 @@ def _check_started(task: AnyTask, trainings: Sequence[SweepTraining], folder: Pa
                 f"{folder} is a sweep with other settings: in {training.variant.name}, {', '.join(differing)}. "
                 "Continue it with the same settings, or choose another directory."
             )
+        if not with_inputs:
+            continue
         check_data(run, task, config, checksum_of)
         # A biLM that was fine-tuned first is in the run.
         if (run / FACTS).exists() and config.elmo is not None and config.elmo.finetune is None:
             check_bilm(run, fingerprint_of(config.elmo.model, elmo_start(config.elmo)))
+
+
+def _started(variant: Variant, folder: Path) -> list[SweepTraining]:
+    """List a variant's trainings that were started, by this call or an earlier one."""
+    seeds = (whole_number(path.name.removeprefix("run-")) for path in (folder / variant.name).glob("run-*"))
+    return [SweepTraining(variant, seed) for seed in sorted(seed for seed in seeds if seed is not None)]
 
 
 def _config_of(training: SweepTraining, folder: Path) -> Any:
@@ -312,8 +334,8 @@ def _config_of(training: SweepTraining, folder: Path) -> Any:
     return replace(config, train=replace(config.train, seeds=(training.seed,)))
 
 
-def _row(variant: Variant, seeds: Sequence[int], folder: Path) -> SweepRow:
-    done = [training for seed in seeds if (training := SweepTraining(variant, seed)).is_done(folder)]
+def _row(variant: Variant, folder: Path, failures: Mapping[int, str]) -> SweepRow:
+    done = [training for training in _started(variant, folder) if training.is_done(folder)]
     scores = [_dev_scores(training.run(folder) / RESULTS) for training in done]
     return SweepRow(
         variant.name,
@@ -322,7 +344,18 @@ def _row(variant: Variant, seeds: Sequence[int], folder: Path) -> SweepRow:
         variant.with_elmo,
         tuple(training.seed for training in done),
         mean_and_deviation(scores) if scores else {},
+        failures,
     )
+
+
+def _other_rows(folder: Path, names: Collection[str]) -> list[Any]:
+    """Read the rows that earlier calls wrote for variants of other names."""
+    path = folder / RESULTS
+    if not path.exists():
+        return []
+    content = read_json(path)
+    with damage_errors(path):
+        return [row for row in content["rows"] if row["name"] not in names]
 
 
 def _dev_scores(results: Path) -> dict[str, float]:

@@ -79,6 +79,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def replace_learning_rate(config: Any, rate: float) -> Any:
+    optimizer = dataclasses.replace(config.train.optimizer, learning_rate=rate)
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, optimizer=optimizer))
+
+
 def published(name: str) -> tuple[Any, Any]:
     return TASKS[name], TASKS[name].presets["published"]
 
@@ -148,6 +153,54 @@ def test_a_seed_that_was_deleted_is_trained_again(folder: Path) -> None:
     shutil.rmtree(f"sweep/{variants[0].name}/run-1/seed-1")
     assert run_sweep(task, variants, [1], "sweep") == straight
     assert Path(f"sweep/{variants[0].name}/run-1/seed-1/result.json").exists()
+
+
+def test_results_keep_the_rows_and_seeds_of_earlier_calls(folder: Path) -> None:
+    task, config = load_config("sst.toml", ["train.epochs=1"])
+    variants = position_variants(task, config)
+    run_sweep(task, variants[:1], [1], "sweep")
+    run_sweep(task, variants[1:], [1], "sweep")
+    run_sweep(task, variants[:1], [2], "sweep")
+    rows = json.loads(Path("sweep/results.json").read_text())["rows"]
+    assert sorted((row["name"], row["seeds"]) for row in rows) == [("both", [1]), ("input", [1, 2]), ("output", [1])]
+
+
+def test_seeds_of_an_earlier_call_with_other_settings_are_refused(folder: Path) -> None:
+    task, config = load_config("sst.toml", ["train.epochs=1"])
+    run_sweep(task, position_variants(task, config)[:1], [1], "sweep")
+    task, config = load_config("sst.toml")
+    with pytest.raises(TrainingError, match=r"in input, train\.epochs was 1 and is 2"):
+        run_sweep(task, position_variants(task, config)[:1], [2], "sweep")
+
+
+def test_the_trainings_after_one_that_fails_are_done(folder: Path) -> None:
+    task, config = load_config("sst.toml", ["train.epochs=1"])
+    wrong, right = position_variants(task, config)[:2]
+    wrong = dataclasses.replace(wrong, config=replace_learning_rate(wrong.config, 1e30))
+    first, second = run_sweep(task, [wrong, right], [1, 2], "sweep")
+    assert (first.seeds, first.scores) == ((), {})
+    assert first.failures.keys() == {1, 2}
+    assert "The loss is nan" in first.failures[1]
+    assert (second.seeds, second.failures) == ((1, 2), {})
+    assert n_unfinished([first, second], [1, 2]) == 0
+
+
+def test_the_shell_names_the_trainings_that_failed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("sst.toml").write_text(CONFIG.replace('model = "bilm"', 'model = "missing"'))
+    arguments = ["task", "sweep", "sst.toml", "--over", "ratios", "--ratios", "1", "--run", "sweep", "--no-figure"]
+    failed = r"^Failed: ELMo, 100 % \(seed 1\), ELMo, 100 % \(seed 2\): .*missing.*"
+    with pytest.raises(TrainingError, match=failed):
+        elmokit.main(arguments, prog_name="elmokit", standalone_mode=False)
+    assert "baseline, 100 %  dev accuracy " in capsys.readouterr().out
+
+
+def test_a_finished_sweep_is_collected_without_its_data_and_bilm(folder: Path) -> None:
+    task, config = load_config("sst.toml", ["train.epochs=1"])
+    variants = position_variants(task, config)[:1]
+    rows = run_sweep(task, variants, [1], "sweep")
+    Path("trees.txt").unlink()
+    shutil.rmtree("bilm")
+    assert run_sweep(task, variants, [1], "sweep") == rows
 
 
 def test_a_training_that_another_process_runs_is_skipped(folder: Path) -> None:
