@@ -101,7 +101,6 @@ def minimal_pairs(
         read_minimal_pairs,
         read_published_accuracies,
     )
-    from elmokit.storage.checksums import file_digest
     from elmokit.storage.text_files import find_text_files
     from elmokit.text.tokenize import get_tokenizer
 
@@ -111,8 +110,8 @@ def minimal_pairs(
     paradigms = read_minimal_pairs(paths)
     tokenize = get_tokenizer(tokenizer)
     opened = common.open_language_model()
-    settings = {"tokenizer": tokenizer, "texts": [file_digest(path) for path in paths]}
-    with common.resumable_parts(keep, opened, settings) as parts, ProgressBar("sentences") as progress:
+    settings = {"tokenizer": tokenizer}
+    with common.resumable_parts(keep, opened, paths, settings) as parts, ProgressBar("sentences") as progress:
         result = evaluate_minimal_pairs(
             opened, paradigms, tokenize, published=other_models, parts=parts, progress=progress
         )
@@ -154,8 +153,8 @@ def reading_times(
     paths = find_text_files(text, reread=True) if text else []
     opened = common.open_language_model()
     words = find_file(folder, WORDS)
-    settings = {"words": words and file_digest(words), "texts": [file_digest(path) for path in paths]}
-    with common.resumable_parts(keep, opened, settings) as parts, ProgressBar("") as progress:
+    settings = {"words": words and file_digest(words)}
+    with common.resumable_parts(keep, opened, paths, settings) as parts, ProgressBar("") as progress:
         result = evaluate_reading_times(
             opened,
             stories,
@@ -200,7 +199,6 @@ def similarity(
     from itertools import islice
 
     from elmokit.evaluation.similarity import evaluate_similarity, read_scored_pairs
-    from elmokit.storage.checksums import file_digest
     from elmokit.storage.text_files import check_can_reread, find_text_files, read_sentences
     from elmokit.text.tokenize import get_tokenizer
 
@@ -221,10 +219,10 @@ def similarity(
         "columns": columns,
         "smoothing": smoothing,
         "sentences": sentences,
-        "texts": [file_digest(path) for path in (*files, *whiten_paths)],
     }
+    texts = [*files, *whiten_paths]
     given = {"smoothings": smoothing} if smoothing else {}
-    with common.resumable_parts(keep, elmo.model, settings) as parts, ProgressBar("pairs") as progress:
+    with common.resumable_parts(keep, elmo.model, texts, settings) as parts, ProgressBar("pairs") as progress:
         result = evaluate_similarity(elmo, pairs, whiten=whiten_sentences, parts=parts, progress=progress, **given)
     common.show(result)
 

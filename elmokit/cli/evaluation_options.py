@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
@@ -75,19 +75,22 @@ class EvaluationOptions:
 
     @contextlib.contextmanager
     def resumable_parts(
-        self, folder: Path | None, model: PretrainedBiLM, settings: dict[str, Any]
+        self, folder: Path | None, model: PretrainedBiLM, texts: Iterable[Path], settings: dict[str, Any]
     ) -> Iterator[PartResults]:
         """Yield the finished parts of an evaluation, and say how to resume it if the user stops it.
 
         Args:
             folder: Where they are kept; None to keep nothing.
             model: The model.
-            settings: What else the results depend on.
+            texts: The files that the results depend on.
+            settings: What else they depend on.
         """
         from elmokit.embedding.fingerprint import RESTORE, prediction_settings
+        from elmokit.storage.checksums import file_digest
         from elmokit.storage.part_results import PartResults
 
-        all_settings = prediction_settings(model, "warm") | settings
+        digests = [] if folder is None else [file_digest(path) for path in texts]
+        all_settings = prediction_settings(model, "warm") | settings | {"texts": digests}
         parts = PartResults(folder, all_settings, RESTORE, overwrite=self.overwrite)
         with resumable_command(lambda: parts.can_resume), parts:
             yield parts

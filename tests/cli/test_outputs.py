@@ -13,6 +13,7 @@ import pytest
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
+from elmokit.storage import checksums
 from tests.conftest import random_model
 from tests.helpers.paths import ROOT
 from tests.helpers.shell import Shell
@@ -170,6 +171,13 @@ def test_the_training_text_of_reading_times_is_known_by_its_content(shell: Shell
     assert shown[0].code == 0, shown[0].err
     assert shown[1].code == 2
     assert "texts" in shown[1].err
+
+
+def test_texts_are_not_digested_if_nothing_is_kept(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checksums, "file_digest", lambda path: pytest.fail(f"{path} is read"))
+    Path("pairs.csv").write_text("1,a cat,the cat\n2,a dog,the dog\n")
+    ran = shell("evaluate", "similarity", "pairs.csv", "--model", "en-mini", "--columns", "2,3,1")
+    assert ran.code == 0, ran.err
 
 
 @pytest.mark.parametrize(
