@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 
+from elmokit.engine.token_cache import MIB
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.lifecycle import Lifecycle
 from elmokit.serve.metrics import Metrics
@@ -23,7 +24,6 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 logger = logging.getLogger("elmokit.serve")
-MIB = 1 << 20
 DISCARDED_BODIES = 8
 """Of a body that is too large, this many times the limit is read before the answer."""
 HEADERS = (
