@@ -115,7 +115,7 @@ class Token:
 
 
 class ELMoTokenCharactersIndexer(FromParams):
-    """Maps tokens (strings, or objects with ``text``) to lists of character ids; has the methods of 2.10 and of 0.9.
+    """Maps tokens (strings, or objects with ``text``) to lists of character ids; has the methods of 2.10, 0.9 and 0.4.
 
     There is no vocabulary; arguments of that name are ignored.
     """
@@ -168,15 +168,29 @@ class ELMoTokenCharactersIndexer(FromParams):
         self, tokens: dict[str, list[list[int]]], desired_num_tokens: dict[str, int], padding_lengths: dict[str, int]
     ) -> dict[str, Tensor]:
         """As ``as_padded_tensor_dict``, for every index name (0.9)."""
-        no_token = [0] * self._mapper.max_word_length
         padded = {
-            name: list(itertools.islice(itertools.chain(ids, itertools.repeat(no_token)), desired_num_tokens[name]))
+            name: self.pad_token_sequence(ids, desired_num_tokens[name], padding_lengths)
             for name, ids in tokens.items()
         }
         return {
             name: torch.tensor(ids, dtype=torch.long).view(len(ids), self._mapper.max_word_length)
             for name, ids in padded.items()
         }
+
+    def token_to_indices(self, token: Any, vocabulary: Any = None) -> list[int]:
+        """Return the 50 ids of one token (0.4)."""
+        return self.tokens_to_indices([token])["elmo_tokens"][0]
+
+    def get_padding_token(self) -> list[int]:
+        """Return the empty list (0.4)."""
+        return []
+
+    def pad_token_sequence(
+        self, tokens: list[list[int]], desired_num_tokens: int, padding_lengths: dict[str, int]
+    ) -> list[list[int]]:
+        """Return the ids of tokens, cut or padded with zeros to the requested length (0.4)."""
+        no_token = [0] * self._mapper.max_word_length
+        return list(itertools.islice(itertools.chain(tokens, itertools.repeat(no_token)), desired_num_tokens))
 
 
 def batch_to_ids(batch: Sequence[Sequence[str]], max_word_length: int = MAX_WORD_LENGTH) -> Tensor:

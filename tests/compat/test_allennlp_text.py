@@ -65,6 +65,18 @@ def test_indexer_has_the_methods_of_2_10_and_0_9() -> None:
         indexer.tokens_to_indices([SimpleNamespace(text=None)], None)
 
 
+def test_indexer_has_the_methods_of_0_4() -> None:
+    indexer = ELMoTokenCharactersIndexer()
+    ids = indexer.token_to_indices(SimpleNamespace(text="."), None)
+    assert ids == padded(259, 47, 260)
+    assert indexer.get_padding_lengths(ids) == {}
+    assert indexer.get_padding_token() == []
+    assert indexer.pad_token_sequence([ids], 2, {}) == [ids, [0] * 50]
+    assert indexer.pad_token_sequence([ids, ids], 1, {}) == [ids]
+    with pytest.raises(ConfigurationError, match="Token 0 has no text"):
+        indexer.token_to_indices(SimpleNamespace(text=None), None)
+
+
 def test_indexer_gives_rows_of_padding_for_an_empty_field() -> None:
     indexer = ELMoTokenCharactersIndexer()
     empty = indexer.get_empty_token_list()
