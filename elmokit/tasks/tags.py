@@ -13,11 +13,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from elmokit.errors import TextError
 from elmokit.tasks.nn.crf import TagRules
 from elmokit.tasks.scores.chunks import OUTSIDE, Chunk
 from elmokit.tasks.scores.counts import Counts
 
 Scheme = Literal["IOB1", "IOB2", "BIOUL"]
+MAX_TYPES = 1000
+"""The scores of tags that follow each other grow with the square of the number of types. At 1,000, a batch of 64
+sentences needs 4 GB to decode; the largest published sets have some hundreds."""
 PREFIXES: dict[Scheme, str] = {"IOB1": "BI", "IOB2": "BI", "BIOUL": "BILU"}
 
 
@@ -79,8 +83,13 @@ def tags_of(chunks: Iterable[Chunk], n_tokens: int, scheme: Scheme) -> list[str]
     return tags
 
 
-def all_tags(types: Iterable[str], scheme: Scheme) -> list[str]:
+def all_tags(types: Sequence[str], scheme: Scheme) -> list[str]:
     """Return ``O`` and every tag of the types."""
+    if len(types) > MAX_TYPES:
+        raise TextError(
+            f"The tags have {len(types):,} types, such as {', '.join(types[:3])}, and at most {MAX_TYPES:,} can be "
+            "learned. Is this the column of the tags?"
+        )
     return [OUTSIDE, *(f"{prefix}-{kind}" for kind in types for prefix in PREFIXES[scheme])]
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elmokit.errors import TextError
 from elmokit.tasks.scores.chunks import Chunk, chunks_of
 from elmokit.tasks.tags import PREFIXES, Scheme, TagError, all_tags, chunks_in, rules_of, tags_of
 
@@ -65,6 +66,11 @@ def test_rules_allow_exactly_the_valid_sequences(scheme: Scheme) -> None:
 
 def test_a_type_has_every_tag_of_its_scheme() -> None:
     assert all_tags(["X"], "BIOUL") == ["O", *(f"{prefix}-X" for prefix in PREFIXES["BIOUL"])]
+
+
+def test_the_types_of_a_wrong_column_are_refused() -> None:
+    with pytest.raises(TextError, match=r"2,000 types, such as 0, 1, 2, and at most 1,000 .*the column of the tags\?"):
+        all_tags([*map(str, range(2000))], "BIOUL")
 
 
 @pytest.mark.parametrize(
