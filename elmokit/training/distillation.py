@@ -44,9 +44,9 @@ class Teacher:
         own = model.config.read_backward
         self._directions = [own.index(backward) for backward in student.config.read_backward]
         self._n_columns = None if _same_encoding(model, student) else _encode(student, ["a"]).shape[1]
-        # An LSTM layer of a student with fewer layers learns from the one at the same relative height.
+        # If the numbers of layers differ, a layer learns from the one at the same relative height, never from layer 0.
         n_layers, n_own = student.config.n_layers, model.config.n_layers
-        self._layers = [round(layer * n_own / n_layers) for layer in range(1, n_layers + 1)]
+        self._layers = [max(1, round(layer * n_own / n_layers)) for layer in range(1, n_layers + 1)]
 
     @property
     def dim(self) -> int:

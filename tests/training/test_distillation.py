@@ -158,6 +158,15 @@ def test_a_student_may_have_fewer_directions_and_layers(
     torch.testing.assert_close(layers[0][-1], outputs[-1])
 
 
+def test_no_layer_but_the_top_one_of_a_deeper_student_learns_from_the_top_layer(
+    corpus: Path, model: PretrainedBiLM
+) -> None:
+    assert model.config.n_layers == 2
+    losses, arguments = losses_of(small_student(n_layers=5), model, DistillationConfig(prediction_weight=1.0))
+    _, (layers, _), _ = losses.teacher.read(arguments[0], arguments[1], BiLMState(*arguments[5:]))
+    assert [layer is layers[-1] for layer in layers] == [False, False, False, True, True]
+
+
 def test_a_direction_that_the_teacher_lacks_is_refused(corpus: Path) -> None:
     teacher = random_model(dataclasses.replace(PRESETS["tiny"], bidirectional=False))
     with pytest.raises(ConfigError, match="teacher reads forward only, and the student reads forward and backward"):
