@@ -53,7 +53,9 @@ def has_lost_checkpoints(run: Run) -> bool:
     lines = run.log.records()
     n_steps = best_model_facts(read_card(run.path / RUN_MODEL), run.path).n_steps
     is_finished = bool(lines) and lines[-1].get("fraction") == 1.0
-    return is_finished or n_steps >= RunSettings.open(run.path).config.save_every
+    # At the step of the first checkpoint, an interruption can come after the model and the log, and before it.
+    n_steps = max([n_steps, *(line["n_steps"] for line in lines)])
+    return is_finished or n_steps > RunSettings.open(run.path).config.save_every
 
 
 @dataclass(frozen=True)

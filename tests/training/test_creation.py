@@ -94,12 +94,13 @@ def test_a_run_without_its_checkpoints_keeps_its_model(corpus: Path) -> None:
     assert load_folder("run/model").card == before
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(corpus: Path) -> None:
+@pytest.mark.parametrize("save_every", [2, 1000])
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(save_every: int, corpus: Path) -> None:
     def kill(report: object) -> None:
         if Path("run/model").exists():
             raise SystemExit
 
-    settings = {**SETTINGS, "log_every": 1, "eval_every": 2}
+    settings = {**SETTINGS, "log_every": 1, "eval_every": 2, "save_every": save_every}
     with pytest.raises(SystemExit):
         train(corpus, held_out="dev.txt", out="run", report=kill, **settings)
     assert not Run("run").checkpoints()
