@@ -69,6 +69,11 @@ class DistillationConfig:
         if not (self.layer_weight or self.text_weight or self.prediction_weight is None or self.prediction_weight):
             raise ConfigError("layer_weight, prediction_weight and text_weight are all 0: there is nothing to learn.")
 
+    @property
+    def trains_softmax(self) -> bool:
+        """Whether the student's softmax is trained, once ``prediction_weight`` is known."""
+        return bool(self.text_weight or self.prediction_weight)
+
 
 @dataclass(frozen=True)
 class TrainingConfig:

@@ -191,7 +191,10 @@ def resolve_predictions(
     weights = {"layers": losses.layer_weight, "predictions": losses.prediction_weight}
     learned = " and ".join(name for name, weight in weights.items() if weight)
     change = f"The student learns the {learned} of its teacher" if learned else "The student learns from the text alone"
-    return config, f"{change}; not the predictions, because {reason}." if reason else f"{change}."
+    change = f"{change}; not the predictions, because {reason}." if reason else f"{change}."
+    if not losses.trains_softmax:
+        change += " Its softmax is not trained: perplexities say nothing, and the last model is kept."
+    return config, change
 
 
 def check_predictions(config: TrainingConfig, teacher: PretrainedBiLM, vocabulary: Vocabulary) -> None:

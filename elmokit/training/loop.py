@@ -405,7 +405,9 @@ class _TrainingLoop:
         if self.evaluates_first and not counters.n_steps:
             self.before = result.per_direction
         counters.n_worse += 1
-        if result.mean < counters.best_perplexity:
+        distillation = self.config.distillation
+        # The perplexity of a softmax that is not trained says nothing about the layers, so the last model is kept.
+        if result.mean < counters.best_perplexity or not (distillation is None or distillation.trains_softmax):
             counters.best_perplexity, counters.n_worse = result.mean, 0
             if (model := self.evaluated) is not None:
                 results = {

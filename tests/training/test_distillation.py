@@ -255,6 +255,13 @@ def test_without_a_softmax_the_student_learns_the_layers_only(corpus: Path, mode
     )
 
 
+def test_a_student_of_the_layers_alone_is_the_last_one(corpus: Path, model: PretrainedBiLM) -> None:
+    notices: list[str] = []
+    result = distill(model, tokens=600, text_weight=0.0, prediction_weight=0.0, patience=1, notices=notices)
+    assert result.best_step == 600 / (4 * 5)
+    assert any("perplexities say nothing, and the last model is kept" in notice for notice in notices)
+
+
 def test_with_other_words_the_predictions_are_not_learned(corpus: Path, model: PretrainedBiLM) -> None:
     notices: list[str] = []
     distill(model, tokens=20, max_words=6, notices=notices)
