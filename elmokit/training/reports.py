@@ -177,7 +177,8 @@ class TrainingDisplay:
 
 def format_perplexities(perplexities: Sequence[float]) -> str:
     """Return the perplexities of both directions as text, such as ``96.31 / 94.80``."""
-    return " / ".join(f"{value:.2f}" for value in perplexities)
+    # One of a training that diverges can have hundreds of digits.
+    return " / ".join(f"{value:.2f}" if value < 1e9 else f"{value:.2e}" for value in perplexities)
 
 
 def format_unknown_ratio(unknown_ratio: float) -> str:

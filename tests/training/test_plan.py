@@ -18,6 +18,7 @@ from elmokit.text.windows import Window, WindowStream
 from elmokit.training.config import TrainingConfig
 from elmokit.training.losses import WindowLosses
 from elmokit.training.plan import ThroughputMeter, count_evaluations, model_sizes, seconds_per_step, training_plan
+from elmokit.training.reports import format_perplexities
 
 CONFIG = TrainingConfig(model=PRESETS["tiny"], batch_size=3, window_length=4, learning_rate=0.5, warmup_ratio=0.1)
 
@@ -132,3 +133,7 @@ def test_a_slow_first_step_does_not_multiply_the_time_that_is_left(monkeypatch: 
     assert meter.step_done(10, 100) == 9 * 60.0  # nothing better is known
     now[0] = 62.0
     assert meter.step_done(20, 100) == 16.0
+
+
+def test_a_perplexity_of_many_digits_is_printed_short() -> None:
+    assert format_perplexities((96.314, 1e9 - 1, 1.026e88, float("inf"))) == "96.31 / 999999999.00 / 1.03e+88 / inf"
