@@ -72,7 +72,7 @@ class _TokenTable:
         """Give numbers to tokens that have none yet."""
         new = [token for token in dict.fromkeys(tokens) if token not in self._numbers]
         if new:
-            n_known = len(self._numbers)
+            n_known = len(self._rows)  # not the number of tokens: in bilm-tf's vocabularies, a word may be repeated
             self._numbers.update(zip(new, range(n_known, n_known + len(new)), strict=True))
             rows = self._encode(new)
             self._dtype = np.promote_types(self._dtype, np.min_scalar_type(int(rows.max())))
@@ -81,7 +81,7 @@ class _TokenTable:
     @property
     def n_unknown(self) -> int:
         """Words in the table that are not in the vocabulary."""
-        return len(self._numbers) - len(self.vocabulary)
+        return len(self._rows) - len(self.vocabulary)
 
     def numbers(self, tokens: Sequence[str]) -> NDArray[np.int32]:
         """Return the numbers of tokens that are in the table, ``(tokens,)``."""

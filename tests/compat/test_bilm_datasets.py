@@ -81,6 +81,16 @@ def test_unknown_words_keep_their_characters(text: Path, chars: UnicodeCharsVoca
     assert batch["tokens_characters"][1, 1].tolist() == [258, 116, 104, 259, 260]
 
 
+def test_unknown_words_stay_unknown_if_a_word_is_repeated_in_the_vocabulary(tmp_path: Path) -> None:
+    (tmp_path / "vocab").write_text("<S>\n</S>\n<UNK>\ncat\ncat\nsat\n")
+    (tmp_path / "text.txt").write_text("cat new sat\n")
+    chars = UnicodeCharsVocabulary(tmp_path / "vocab", 5)
+    batch: dict[str, Any] = next(LMDataset(str(tmp_path / "text.txt"), chars, test=True).iter_batches(1, 4))
+    assert batch["token_ids"].tolist() == [[0, 4, 2, 5]]
+    assert batch["next_token_id"].tolist() == [[4, 2, 5, 1]]
+    assert batch["tokens_characters"][0, 2].tolist() == chars.word_to_char_ids("new").tolist()
+
+
 def test_batches_of_both_directions(text: Path, chars: UnicodeCharsVocabulary, words: Vocabulary) -> None:
     for vocabulary in (chars, words):
         batches = list(islice(BidirectionalLMDataset(str(text), vocabulary).iter_batches(2, 3), 2))
@@ -104,7 +114,7 @@ def test_a_test_reads_the_last_file_first_and_blank_lines_too(tmp_path: Path, wo
     for name, text in (("a", "the\n"), ("b", "\n.\n")):
         (tmp_path / f"{name}.part").write_text(text, encoding="utf-8")
     batches = LMDataset(str(tmp_path / "*.part"), words, test=True).iter_batches(1, 1)
-    predictions = [int(batch["next_token_id"][0, 0]) for batch in batches]  # type: ignore[index]
+    predictions = [int(batch["next_token_id"][0, 0]) for batch in batches]
     assert predictions == [1, 4, 1, 3, 1]
 
 
@@ -127,7 +137,7 @@ def test_shuffling_follows_the_seed_and_directions_differ(tmp_path: Path, words:
 def test_sentences_come_one_by_one(text: Path, chars: UnicodeCharsVocabulary, words: Vocabulary) -> None:
     found = list(LMDataset(str(text), chars, reverse=True, test=True).get_sentence())
     assert [ids.tolist() for ids, _ in found] == [[1, 4, 2, 3, 0], [1, 4, 2, 0], [1, 3, 0]]
-    assert found[2][1].tolist() == [chars.eos_chars.tolist(), chars.word_char_ids[3].tolist(), chars.bos_chars.tolist()]  # type: ignore[union-attr]
+    assert found[2][1].tolist() == [chars.eos_chars.tolist(), chars.word_char_ids[3].tolist(), chars.bos_chars.tolist()]
     endless = LMDataset(str(text), words).get_sentence()
     assert [len(ids) for ids, _ in islice(endless, 5)] == [5, 4, 3, 5, 4]
 
