@@ -17,6 +17,8 @@ from elmokit.storage.bounded import whole_number
 from elmokit.storage.text_files import PACKED_SUFFIXES, read_lines, split_tokens
 
 BLOCK_CHARACTERS = 1 << 18
+MAX_MARKUP_BYTES = 1 << 24
+"""The limit on a comment or tag. The parser keeps one in memory, and reads it again from its start for each block."""
 DATA, GOLD = ".data.xml", ".gold.key.txt"
 PARTS = {"1": "NOUN", "2": "VERB", "3": "ADJ", "4": "ADV", "5": "ADJ"}
 """The digit after ``%`` in a WordNet sense key, which is the part of speech. 5 is a satellite adjective."""
@@ -88,8 +90,12 @@ def read_sense_xml(path: str | Path) -> Iterator[SenseSentence]:
     parser.CharacterDataHandler = reader.text
     parser.StartDoctypeDeclHandler = lambda *_: reader.fail(parser.CurrentLineNumber, "an unsupported DOCTYPE")
     try:
+        n_bytes = 0
         for block in _blocks(path):
             parser.Parse(block, False)
+            n_bytes += len(block.encode("utf-8"))
+            if n_bytes - parser.CurrentByteIndex > MAX_MARKUP_BYTES:
+                reader.fail(parser.CurrentLineNumber, f"a comment or tag of more than {MAX_MARKUP_BYTES:,} bytes")
             yield from reader.taken()
         parser.Parse("", True)
     except expat.ExpatError as error:
@@ -98,7 +104,7 @@ def read_sense_xml(path: str | Path) -> Iterator[SenseSentence]:
 
 
 def _blocks(path: str | Path) -> Iterator[str]:
-    """Yield a text in blocks of many lines: for each, the parser reads an unfinished comment again from its start."""
+    """Yield a text in blocks of many lines, which is faster than line by line; see ``MAX_MARKUP_BYTES``."""
     lines: list[str] = []
     n_characters = 0
     for line in read_lines(path):

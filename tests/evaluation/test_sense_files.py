@@ -118,6 +118,12 @@ def test_a_comment_of_many_lines_and_an_id_on_many_lines_are_read_quickly(write:
     assert len(sentence.instances) == 2
 
 
+def test_a_comment_without_end_is_refused_before_it_fills_memory(write: Write) -> None:
+    path = write("x.data.xml", HEAD + "<!--" + ("ü" * 50 + "\n") * 400_000)
+    with less_time_than(4), pytest.raises(TextError, match=r"line \d: a comment or tag of more than 16,777,216 bytes"):
+        list(read_sense_xml(path))
+
+
 def test_a_line_is_right_after_blocks_of_many_lines(write: Write) -> None:
     path = write("x.data.xml", HEAD + "<text/>\n" * 100_000 + "<wf>a</wf>" + TAIL)
     with pytest.raises(TextError, match=r"line 100004: <wf> outside of a <sentence>"):
