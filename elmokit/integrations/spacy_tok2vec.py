@@ -16,11 +16,16 @@ from torch import Tensor, nn
 
 from elmokit.config import from_dict, to_dict
 from elmokit.embedding.elmo_module import ElmoModule
+from elmokit.engine.config import tensor_shapes
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.structure import ModelStructure
+from elmokit.formats.tensor_rows import read_through, same_rows
 from elmokit.integrations.spacy_docs import is_embedded, split_vectors, tokens_of_sentences
+
+_BILM = "bilm."
+"""How the names of the biLM's tensors begin in the state dict of an ``ElmoModule``."""
 
 
 def tok2vec_model(
@@ -117,6 +122,12 @@ def _network_to_bytes(network: _Network) -> bytes:
 
 def _network_from_bytes(network: _Network, content: bytes, device: torch.device) -> _Network:
     message = srsly.msgpack_loads(content)
-    network.open(from_dict(ModelStructure, message["structure"], "the saved pipeline").build())
-    network.elmo.load_state_dict(safetensors.load(message["tensors"]))
+    what = "the saved pipeline"
+    structure, tensors = from_dict(ModelStructure, message["structure"], what), safetensors.load(message["tensors"])
+    # Compared first, since building a network takes as much memory as the structure says.
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items() if name.startswith(_BILM)}
+    wanted = tensor_shapes(structure.bilm)
+    read_through(same_rows(wanted, _BILM), wanted, shapes, lambda name: tensors[name].numpy(), what)
+    network.open(structure.build())
+    network.elmo.load_state_dict(tensors)
     return network.to(device)

@@ -13,14 +13,16 @@ import pytest
 import torch
 
 from elmokit import Elmo, ElmoModule
-from elmokit.errors import ConfigError, ModelNotFoundError
+from elmokit.errors import ConfigError, ModelNotFoundError, TensorMismatchError
 from elmokit.formats.save import save_model
 from tests.conftest import aligned_model, random_model
 from tests.helpers.hosts import need_host
+from tests.helpers.memory import less_memory_than
 
 need_host("spacy")
 
 import spacy  # noqa: E402
+import srsly  # noqa: E402
 from spacy.tokens import Doc, DocBin  # noqa: E402
 from spacy.training import Example  # noqa: E402
 from spacy.util import load_config  # noqa: E402
@@ -158,6 +160,16 @@ def test_an_alignment_is_applied_and_saved(tmp_path: Path) -> None:
         doc = loaded(Doc(loaded.vocab, words=WORDS))
         np.testing.assert_allclose(doc.tensor, expected[2], atol=1e-5)
         np.testing.assert_allclose(doc._.elmo_layers, expected, atol=1e-5)
+
+
+def test_weights_that_do_not_fit_the_structure_are_refused_before_memory_is_taken(model: str) -> None:
+    (shim,) = pipeline(model=model).get_pipe("tok2vec").model.shims
+    saved = srsly.msgpack_loads(shim.to_bytes())
+    network = srsly.msgpack_loads(saved["state"])
+    network["structure"]["bilm"]["hidden_dim"] = 100_000
+    saved["state"] = srsly.msgpack_dumps(network)
+    with less_memory_than(1 << 25), pytest.raises(TensorMismatchError, match="the saved pipeline does not hold the"):
+        shim.from_bytes(srsly.msgpack_dumps(saved))
 
 
 def test_dropout_is_that_of_the_training(model: str) -> None:
