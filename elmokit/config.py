@@ -182,7 +182,7 @@ def _without_none(value: Any) -> Any:
 def read_json(path: str | Path, missing: str | None = None, max_bytes: int = MAX_JSON_BYTES) -> Table:
     """Read the one object in a JSON file of a model; ``missing`` is the error message if the file does not exist."""
     try:
-        content = decode_json(read_bounded(path, max_bytes).decode("utf-8"))
+        content = decode_json(read_bounded(path, max_bytes).decode("utf-8-sig"))
     except FileNotFoundError:
         raise ModelNotFoundError(missing or f"{path} is missing.") from None
     except (OSError, ValueError, RecursionError) as error:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.formats.open import open_model
+from elmokit.formats.sidecars import visible_files
 from elmokit.lm.substitutes import Substitute, all_substitutes
 from elmokit.storage.text_files import expand_user, split_tokens
 from elmokit.text.batching import check_sentence
@@ -206,5 +207,5 @@ def _preferred_file(directory: str | Path, full: bool) -> str | Path:
         return directory
     if full and (folder / "checkpoint").exists():
         return folder / "checkpoint"
-    files = [folder / "model.hdf5", *sorted(folder.glob("*.hdf5"))]
+    files = [folder / "model.hdf5", *visible_files(folder, "*.hdf5")]
     return next((file for file in files if file.exists()), folder)

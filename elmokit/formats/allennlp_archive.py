@@ -13,6 +13,7 @@ from elmokit.errors import FormatError
 from elmokit.formats import bilm_tf_hdf5
 from elmokit.formats.format import Format
 from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.sidecars import visible_files
 
 
 class AllenNLPArchive(Format):
@@ -23,11 +24,11 @@ class AllenNLPArchive(Format):
     files = ("*options_file", "*weight_file")
 
     def recognizes(self, path: Path) -> bool:
-        return path.is_dir() and any(path.glob("fta/*weight_file"))
+        return path.is_dir() and bool(visible_files(path / "fta", "*weight_file"))
 
     def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
         # There is a copy for each module that uses the ELMo.
-        weights, *copies = sorted(path.glob("fta/*weight_file"))
+        weights, *copies = visible_files(path / "fta", "*weight_file")
         if any(not filecmp.cmp(weights, copy, shallow=False) for copy in copies):
             names = ", ".join(file.name for file in (weights, *copies))
             raise FormatError(f"{path} holds several ELMo models ({names}). Unpack it, and name the one to open.")

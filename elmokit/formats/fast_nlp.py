@@ -26,6 +26,7 @@ from elmokit.formats.format import Format
 from elmokit.formats.many_langs_config import ManyLangsSettings, bilm_config
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.pickles import read_state_dict
+from elmokit.formats.sidecars import visible_files
 from elmokit.formats.tensor_rows import read_through
 from elmokit.formats.words import with_words
 from elmokit.text.lexicon import Lexicon, Marks
@@ -55,11 +56,11 @@ class FastNLP(Format):
     def recognizes(self, path: Path) -> bool:
         if not (path / "char.dic").is_file():
             return False
-        pickles, configurations = list(path.glob("*.pkl")), list(path.glob("*.json"))
+        pickles, configurations = visible_files(path, "*.pkl"), visible_files(path, "*.json")
         return len(pickles) == len(configurations) == 1 and pickles[0].name not in _MANY_LANGS_PICKLES
 
     def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
-        (configuration,), (weights,) = path.glob("*.json"), path.glob("*.pkl")
+        (configuration,), (weights,) = visible_files(path, "*.json"), visible_files(path, "*.pkl")
         settings = _settings(configuration)
         named = {_to_many_langs(name): array for name, array in read_state_dict(weights, PARTS).items()}
         tensors = many_langs.parts_by_name(named)

@@ -33,6 +33,7 @@ from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorM
 from elmokit.formats.bilm_tf import TRANSPOSED, WITHOUT_ZERO_ROW, config_errors
 from elmokit.formats.format import Format
 from elmokit.formats.model import PretrainedBiLM, Weights
+from elmokit.formats.sidecars import visible_files
 from elmokit.formats.tensor_rows import Array, Layout, TensorRow, raised_forget, read_through
 from elmokit.formats.tf_bundle import proto_fields
 from elmokit.storage.tensor_file import MAX_DIMENSIONS
@@ -144,7 +145,7 @@ def _softmax(folder: Path, config: BiLMConfig) -> WordSoftmax:
 
 
 def _word_list(folder: Path) -> Path | None:
-    word_lists = [path for pattern in WORD_LISTS for path in folder.glob(pattern)]
+    word_lists = [path for pattern in WORD_LISTS for path in visible_files(folder, pattern)]
     return word_lists[0] if len(word_lists) == 1 else None
 
 

@@ -19,9 +19,15 @@ VOCABULARY = "vocab.txt"
 VOCABULARY_NAMES = (VOCABULARY, f"{VOCABULARY}.gz")
 
 
+def visible_files(folder: Path, pattern: str) -> list[Path]:
+    """List the files of a directory that match a pattern, by their names, without hidden ones."""
+    # On disks that are not its own, macOS puts a hidden file next to each file: ``._weights.hdf5``.
+    return sorted(file for file in folder.glob(pattern) if not file.name.startswith("."))
+
+
 def hdf5_files(folder: Path) -> list[Path]:
     """List the HDF5 files of a directory, by their names."""
-    return sorted(file for suffix in HDF5_SUFFIXES for file in folder.glob(f"*{suffix}"))
+    return sorted(file for suffix in HDF5_SUFFIXES for file in visible_files(folder, f"*{suffix}"))
 
 
 def own_file(weights: Path, name: str) -> Path:
@@ -39,7 +45,7 @@ def find_options(weights: Path) -> Path:
     if plain.exists():
         return plain
     owned = {own_file(file, OPTIONS) for file in hdf5_files(weights.parent)}
-    others = [path for path in sorted(weights.parent.glob("*options*.json")) if path not in owned]
+    others = [path for path in visible_files(weights.parent, "*options*.json") if path not in owned]
     if len(others) == 1:
         return others[0]
     # Nothing was found: name what a reader of the error most likely has elsewhere.

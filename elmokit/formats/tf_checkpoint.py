@@ -32,7 +32,7 @@ from elmokit.formats import bilm_tf
 from elmokit.formats.bilm_tf import bilm_tf_rows
 from elmokit.formats.format import Format
 from elmokit.formats.model import PretrainedBiLM, Weights
-from elmokit.formats.sidecars import OPTIONS, VOCABULARY_NAMES
+from elmokit.formats.sidecars import OPTIONS, VOCABULARY_NAMES, visible_files
 from elmokit.formats.tensor_rows import TensorRow, read_through
 from elmokit.formats.tf_bundle import INDEX_SUFFIX, TensorBundle, is_index
 from elmokit.storage.bounded import read_bounded
@@ -237,8 +237,9 @@ def find_checkpoint(path: Path, step: int | None = None) -> Path | None:
     # DeepPavlov's layout: the best model in saves/, and one per epoch; the latest epoch is tried first.
     epochs = sorted((folder / "saves" / "epochs").glob("[0-9]*"), key=lambda epoch: _number(epoch.name) or 0)
     for inner in (folder, folder / "saves", *reversed(epochs)):
-        prefixes = [file.with_name(file.name.removesuffix(INDEX_SUFFIX)) for file in inner.glob(f"*{INDEX_SUFFIX}")]
-        if checkpoints := [prefix for prefix in sorted(prefixes) if _is_bundle(prefix)]:
+        indexes = visible_files(inner, f"*{INDEX_SUFFIX}")
+        prefixes = [file.with_name(file.name.removesuffix(INDEX_SUFFIX)) for file in indexes]
+        if checkpoints := [prefix for prefix in prefixes if _is_bundle(prefix)]:
             return _choose(inner, checkpoints, step)
     return None
 
@@ -295,7 +296,7 @@ def _in_or_above(prefix: Path, pattern: str) -> Path | None:
     """Find the one file that matches a pattern in the checkpoint's directory, or above it in a directory of several."""
     folder = prefix.absolute().parent
     while True:
-        files = sorted(folder.glob(pattern))
+        files = visible_files(folder, pattern)
         # Several files that match are no answer: choosing one could pair the model with the wrong words.
         if len(files) == 1:
             return files[0]

@@ -110,6 +110,7 @@ def test_of_several_weight_files_model_hdf5_opens_else_the_first(tmp_path: Path)
     folder = tmp_path / "two"
     for name, seed in (("b.hdf5", 1), ("a.hdf5", 2)):
         published(folder, name, seed)
+    (folder / "._a.hdf5").write_bytes(b"Mac OS X")  # as macOS puts beside files on disks that are not its own
     expected = {seed: Elmo(random_model(seed=seed, scale=1.0)).embed(TEXTS[:1], layers="average")[0] for seed in (0, 2)}
     elmo = ElmoModel()
     elmo.load(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import json
 from pathlib import Path
@@ -208,6 +209,12 @@ def test_the_model_card_is_in_the_options(tmp_path: Path) -> None:
     content = json.loads(options.read_text())
     options.write_text(json.dumps(content | {"card": "no table"}))
     assert read_hdf5(options, weights).card == {}
+
+
+def test_options_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    options, weights = saved(random_model(), tmp_path)
+    options.write_bytes(codecs.BOM_UTF8 + options.read_bytes())
+    assert read_hdf5(options, weights).config == PRESETS["tiny"]
 
 
 @pytest.mark.parametrize("n_characters", [261, 262])

@@ -33,6 +33,18 @@ def test_every_format_recognizes_its_own_models(kind: str, tmp_path: Path) -> No
     assert weight_format.name in (open_path(path).family, "archive")
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "zip"])
+def test_hidden_files_of_a_mac_beside_the_files_of_a_model_change_nothing(kind: str, tmp_path: Path) -> None:
+    path = write_model(kind, tmp_path / "model")
+    folder = path if path.is_dir() else path.parent
+    expected = {name: array.copy() for name, array in open_model(folder).arrays.items()}
+    for file in [file for file in folder.rglob("*") if file.is_file()]:
+        file.with_name(f"._{file.name}").write_bytes(b"\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X")
+    opened = open_model(folder).arrays
+    assert opened.keys() == expected.keys()
+    assert all((opened[name] == expected[name]).all() for name in expected)
+
+
 def test_the_error_about_another_path_lists_every_format(tmp_path: Path) -> None:
     with pytest.raises(FormatError) as error:
         open_model(tmp_path)
