@@ -54,8 +54,11 @@ def _read_state_dict(file: IO[bytes], path: Path, parts: Sequence[str]) -> dict[
     try:
         opened = TorchFile(file)
         tensors = _checked(opened.content, path, parts)
-        _check_size(tensors.values(), opened.n_bytes, path)
-        return {name: opened.read(tensor) for name, tensor in tensors.items()}
+        # Tied weights are one tensor with several names, in the file and here.
+        distinct = set(tensors.values())
+        _check_size(distinct, opened.n_bytes, path)
+        arrays = {tensor: opened.read(tensor) for tensor in distinct}
+        return {name: arrays[tensor] for name, tensor in tensors.items()}
     except ForeignNameError as error:
         if error.is_tensor:
             raise _other_content(path) from None

@@ -75,6 +75,14 @@ def test_the_state_dict_of_a_module_is_read_with_its_shared_storages(zipped: boo
 
 
 @pytest.mark.parametrize("zipped", [True, False])
+def test_tied_weights_may_have_more_numbers_than_the_file(zipped: bool, tmp_path: Path) -> None:
+    layer = nn.Linear(100, 100)
+    found = read_state_dict(saved(nn.Sequential(layer, layer).state_dict(), tmp_path / "tied.pkl", zipped))
+    for name in ("0.weight", "1.weight"):
+        np.testing.assert_array_equal(found[name], layer.weight.detach().numpy())
+
+
+@pytest.mark.parametrize("zipped", [True, False])
 def test_tensors_of_a_gpu_are_read(zipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(torch.serialization, "location_tag", lambda _: "cuda:3")

@@ -28,6 +28,7 @@ from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TextErro
 from elmokit.formats.archives import is_archive, unpacked
 from elmokit.formats.bilm_tf import read_options
 from elmokit.formats.pickles import read_state_dict
+from elmokit.formats.sidecars import visible_files
 from elmokit.storage.text_files import expand_user, read_lines
 
 CONFIG, WEIGHTS, VOCABULARY = "config.json", "weights.th", "vocabulary"
@@ -90,7 +91,7 @@ def _read_folder(folder: Path, source: Path) -> TaskArchive:
         MAX_CONFIG_BYTES,
     )
     tensors = {name: torch.as_tensor(tensor) for name, tensor in read_state_dict(folder / WEIGHTS).items()}
-    options = sorted(folder.glob("fta/*options_file"))
+    options = visible_files(folder / "fta", "*options_file")
     version = None
     if (folder / "meta.json").is_file():
         stated = read_json(folder / "meta.json").get("version")
