@@ -88,6 +88,14 @@ class _WithoutRings(io.RawIOBase):
                 block = int.from_bytes(self._read((self._start or 0) + names + block, 8), "little")
 
     def _read(self, first: int, n_bytes: int) -> bytes:
+        """Read from a position; fewer bytes only at the end of the file."""
+        # The system may return fewer: before a bad block of a disk, for example, whose error the next call raises.
+        content = b""
+        while len(content) < n_bytes and (more := self._read_some(first + len(content), n_bytes - len(content))):
+            content += more
+        return content
+
+    def _read_some(self, first: int, n_bytes: int) -> bytes:
         assert self._descriptor is not None
         if first + n_bytes >= 1 << 63:
             return b""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -62,6 +64,40 @@ def test_numbers_are_those_that_h5py_reads(
         file.create_dataset("one/two", data=numbers, **settings)
     with open_hdf5(tmp_path / "numbers.hdf5") as file:
         np.testing.assert_array_equal(file["one/two"], numbers)
+
+
+def read_two_bytes_of_three(descriptor: int, n_bytes: int, first: int, pread: Any = os.pread) -> bytes:
+    """Read as a system does that may return fewer bytes than it is asked for."""
+    content: bytes = pread(descriptor, max(1, n_bytes * 2 // 3), first)
+    return content
+
+
+def test_what_the_system_returns_in_parts_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = np.random.default_rng(0).random((300, 300))
+    with h5py.File(tmp_path / "numbers.hdf5", "w") as file:
+        file["numbers"] = numbers
+    monkeypatch.setattr(os, "pread", read_two_bytes_of_three)
+    with open_hdf5(tmp_path / "numbers.hdf5") as file:
+        np.testing.assert_array_equal(file["numbers"][...], numbers)
+
+
+def test_a_block_that_a_disk_cannot_read_is_an_error_and_no_zeros(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(random_model(), tmp_path / "weights.hdf5")
+    bad = (tmp_path / "weights.hdf5").stat().st_size // 2
+    pread = os.pread
+
+    def read(descriptor: int, n_bytes: int, first: int) -> bytes:
+        if first <= bad < first + n_bytes:
+            if first == bad:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            n_bytes = bad - first
+        return pread(descriptor, n_bytes, first)
+
+    monkeypatch.setattr(os, "pread", read)
+    with pytest.raises(FormatError, match="Input/output error"):
+        dict(open_model(tmp_path / "weights.hdf5").arrays)
 
 
 def test_processes_that_fork_read_the_same_file_without_disturbing_each_other(tmp_path: Path) -> None:
