@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import zipfile
 from importlib.metadata import version
@@ -25,6 +26,7 @@ from elmokit.embedding.outputs.about import read_about
 from elmokit.embedding.outputs.hdf5 import read_sentence_map
 from elmokit.embedding.outputs.layout import VectorFileLayout
 from elmokit.embedding.outputs.table import FORMATS, output_format
+from elmokit.embedding.outputs.writer import ResumableWriter
 from elmokit.embedding.reading import Corpus
 from elmokit.errors import ConfigError, FormatError, MissingExtraError, OutputError
 from elmokit.storage import resumable
@@ -247,6 +249,24 @@ def test_a_crash_while_the_output_is_written_loses_no_vectors(
     assert embed_file(elmo, text, output).n_resumed_tokens == 13
     assert read(output)["tokens"] == SENTENCES
     assert {path.name for path in tmp_path.iterdir()} == {"text.txt", "out.npz"}
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("name", ["vectors.hdf5", "lengths"])
+def test_no_output_is_written_of_files_that_cannot_be_read_to_their_end(
+    elmo: Elmo, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, name: str
+) -> None:
+    output, end_data = tmp_path / f"out{suffix}", ResumableWriter.end_data
+
+    def cut(writer: ResumableWriter) -> None:
+        end_data(writer)
+        path = writer.vectors_path.with_name(name)
+        os.truncate(path, path.stat().st_size - 256 if name == "vectors.hdf5" else 8)
+
+    monkeypatch.setattr(ResumableWriter, "end_data", cut)
+    with pytest.raises(OutputError, match=f"{name} ends too early"):
+        embed_file(elmo, text, output, layers="top")
+    assert not output.exists()
 
 
 POOLINGS = [SentencePooling("mean", layers="all"), SentencePooling("sif"), SentencePooling("sif", layers=(0, 2))]
