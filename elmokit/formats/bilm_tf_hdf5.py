@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -36,6 +35,7 @@ from elmokit.storage.hdf5 import (
     check_dataset,
     create_hdf5,
     damage_as_format_error,
+    find_datasets,
     open_hdf5,
     read_dataset,
 )
@@ -244,14 +244,12 @@ def _placeholder(name: str, shape: Shape) -> Floats:
 def _shapes(file: h5py.File, path: str | Path) -> dict[str, Shape]:
     """Return the shape of each dataset but training leftovers, and check that each is stored completely."""
     shapes: dict[str, Shape] = {}
-
-    def note(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset) and not name.startswith(_LEFTOVERS) and not name.endswith(_LEFTOVER_SUFFIXES):
-            check_dataset(item, path)
-            shapes[name] = item.shape
-
     with damage_as_format_error(path):
-        file.visititems(note)
+        for dataset in find_datasets(file, path):
+            name = str(dataset.name).removeprefix("/")
+            if not name.startswith(_LEFTOVERS) and not name.endswith(_LEFTOVER_SUFFIXES):
+                check_dataset(dataset, path)
+                shapes[name] = dataset.shape
     return shapes
 
 

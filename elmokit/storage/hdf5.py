@@ -29,6 +29,9 @@ HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 
 MAX_COMPRESSION = 200  # ratio of declared to stored bytes of a compressed dataset; weights hardly compress at all
 
+MAX_DEPTH = 32
+"""The limit on groups inside of each other; bilm-tf's are five levels deep."""
+
 # A heap holds the names in a group. Its header: these bytes; the size of the names; where the first free block is among
 # them; where they are in the file. A free block begins with where the next one is, or NO_BLOCK.
 # Source: HDF5 File Format Specification 3.0, III.D.
@@ -173,6 +176,29 @@ def damage_as_format_error(path: str | Path) -> Iterator[None]:
         raise FormatError(
             f"{path} is not a readable HDF5 file ({error}). It may be truncated: download or copy it again."
         ) from None
+
+
+def find_datasets(file: h5py.File, path: str | Path) -> Iterator[h5py.Dataset]:
+    """Yield the datasets of a file, those in groups included. Links by name, also into other files, are left out."""
+    # `visititems` takes minutes for some thousands of groups inside of each other, which are a file of 1 MB.
+    import h5py
+
+    names = [("/", 0)]  # of groups, which were found in others; they are opened one at a time
+    seen: set[int] = set()  # a group may be in several others, and even in itself
+    for group_name, depth in names:
+        group = file[group_name]
+        if (address := h5py.h5o.get_info(group.id).addr) in seen:
+            continue
+        if depth > MAX_DEPTH:
+            raise FormatError(f"{path} has groups more than {MAX_DEPTH} levels deep, so it is not a model's file.")
+        seen.add(address)
+        for name in group:
+            if isinstance(group.get(name, getlink=True), h5py.HardLink):
+                item = group[name]
+                if isinstance(item, h5py.Dataset):
+                    yield item
+                elif isinstance(item, h5py.Group):
+                    names.append((str(item.name), depth + 1))
 
 
 def check_dataset(dataset: h5py.Dataset, path: str | Path) -> None:

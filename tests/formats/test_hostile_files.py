@@ -21,6 +21,7 @@ from elmokit.errors import ConfigError, FormatError, ModelError
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
+from tests.helpers.timing import less_time_than
 
 TERABYTE = 10**12
 
@@ -107,6 +108,29 @@ def test_a_dataset_that_unpacks_to_far_more_than_is_stored_is_refused(folder: Pa
         file.create_dataset("char_embed", data=np.zeros((1 << 20, 8), "f4"), compression="gzip", chunks=(1 << 16, 8))
     with pytest.raises(FormatError, match="declares the shape"):
         open_model(folder)
+
+
+def test_groups_in_groups_without_end_are_refused_quickly(folder: Path) -> None:
+    with h5py.File(folder / "weights.hdf5", "r+", libver="latest") as file:
+        group = file.create_group("lm").id
+        for _ in range(3000):
+            group = h5py.h5g.create(group, b"a")
+    with less_time_than(2), pytest.raises(FormatError, match="groups more than 32 levels deep"):
+        open_model(folder)
+
+
+def test_groups_that_are_in_themselves_and_in_others_are_read_once(folder: Path) -> None:
+    expected = dict(open_model(folder).arrays)
+    with h5py.File(folder / "weights.hdf5", "r+") as file:
+        file["RNN_0/RNN/again"] = file["RNN_0"]
+        file["again"] = file["RNN_0"]
+        group = file["CNN"]
+        for number in range(30):  # two ways to each: there are 2 ** 30 to the last
+            inside = group.create_group(f"{number}")
+            group["too"] = inside
+            group = inside
+    arrays = open_model(folder).arrays
+    assert all(np.array_equal(arrays[name], expected[name]) for name in expected)
 
 
 def test_compressed_weights_open(folder: Path) -> None:
