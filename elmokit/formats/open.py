@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elmokit.engine.precision import Precision, check_precision
-from elmokit.errors import ConfigError, ModelNotFoundError
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
 from elmokit.formats.folder import DEFAULT_MODEL, included_model
 from elmokit.formats.format import find_format
 from elmokit.formats.model import PretrainedBiLM, check_device
@@ -60,7 +60,8 @@ def open_model(
 
     Raises:
         ModelNotFoundError: Nothing was found, it cannot be downloaded, or a file of the model is missing.
-        FormatError, TensorMismatchError: A file is damaged or of another format, or the files are not of one model.
+        FormatError, TensorMismatchError: A file is damaged, of another format or may not be read, or the files are not
+            of one model.
         ConfigError: The options cannot be used, or do not belong to the model; or the precision or the device cannot.
         MissingExtraError: A model on the Hub needs ``huggingface_hub``, which is not installed.
 
@@ -77,7 +78,10 @@ def open_model(
         )
     check_precision(precision)
     check_device(device)
-    model = _open(source, options, token_embeddings, vocabulary)
+    try:
+        model = _open(source, options, token_embeddings, vocabulary)
+    except OSError as error:  # a file or directory that may not be read, or a disk that fails
+        raise FormatError(f"{source} cannot be read: {error.strerror or error}. Check that you may read it.") from None
     if precision is not None:
         model.precision = precision
     if device is not None:

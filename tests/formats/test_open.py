@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import pickle
 import zipfile
 from pathlib import Path
@@ -17,6 +19,7 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model, open_model
 from elmokit.formats.save import save_model
 from elmokit.formats.words import CachedModel
+from tests.helpers.every_format import write_model
 from tests.helpers.weights import same_weights
 
 
@@ -31,6 +34,21 @@ def test_a_wrong_device_or_precision_is_noticed_before_anything_is_opened() -> N
         open_model("no-such-model", device="cudda")
     with pytest.raises(ConfigError, match="precision is 'int9'"):
         open_model("no-such-model", precision="int9")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["zip", "hdf5", "elsewhere"])
+def test_files_that_may_not_be_read_are_one_clear_error(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_model("zip" if kind == "elsewhere" else kind, tmp_path / "model")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "open", refuse)  # root may read whatever a mode says
+    monkeypatch.setattr(h5py, "is_hdf5", refuse)
+    with pytest.raises(FormatError, match=rf"{path.name} cannot be read: Permission denied\."):
+        open_model(path, options=tmp_path / "options.json" if kind == "elsewhere" else None)
 
 
 def test_a_run_folder_opens_as_its_best_model(model: PretrainedBiLM, tmp_path: Path) -> None:
