@@ -114,7 +114,7 @@ def is_model_folder(path: Path) -> bool:
 
 
 def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "float32", overwrite: bool = False) -> None:
-    """Save a model as an elmokit directory, atomically. A map of sentence vectors that would not be read is refused."""
+    """Save a model as an elmokit directory, atomically. A map of its vectors that would not be read is refused."""
     from elmokit.storage.atomic import atomic_write
 
     _check_maps(model)
@@ -262,7 +262,10 @@ def _read_map(
 
 
 def _check_maps(model: PretrainedBiLM) -> None:
-    """Check the whitening and the head of a model as they are checked when they are read."""
+    """Check the alignment, the whitening and the head of a model as they are checked when they are read."""
+    alignment = model.alignment
+    if alignment is not None and not (is_finite(alignment.matrices) and is_finite(alignment.offsets)):
+        raise FormatError("The alignment holds NaN or infinity. Learn it again, or copy its file again.")
     n_words = 0 if model.vocabulary is None else len(model.vocabulary)
     for what, fitted, remedy, n_weights in (
         ("The whitening", model.whitening, "Fit a whitening again", None),

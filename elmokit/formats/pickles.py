@@ -41,7 +41,8 @@ def read_matrix(path: Path) -> Floats:
                 content = opened.read(content)
             if not isinstance(content, np.ndarray):
                 raise FormatError(f"{path} is not a matrix saved with torch.save: it holds something else.")
-            return content.astype(np.float32)
+            with np.errstate(over="ignore"):  # infinity, which no use of a matrix accepts
+                return content.astype(np.float32)
     except FileNotFoundError:
         raise ModelNotFoundError(f"The matrix {path} is missing.") from None
     except FormatError:

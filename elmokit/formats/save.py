@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 
 from elmokit.config import check_choice
+from elmokit.engine.state import Floats
 from elmokit.errors import ConfigError, OutputError
 from elmokit.formats import folder
 from elmokit.formats.format import FORMATS, Format, Storage
@@ -41,6 +42,7 @@ def save_model(
             not have that storage.
         OutputError: The path exists and may not be overwritten, cannot be written, or ends in the extension of another
             format; or a weight is NaN, infinite, or too large for the storage.
+        FormatError: A map of its vectors, such as an alignment, holds NaN or infinity or has other sizes.
     """
     check_model(model, "open_model")
     check_choice("storage", storage, get_args(Storage))
@@ -50,12 +52,18 @@ def save_model(
     if storage != "float32" and not target.is_complete:
         raise ConfigError(f"storage is {storage!r}, and {path.suffix} files hold float32. Leave it out.")
     largest = np.finfo(np.float16 if storage == "float16" else np.float32).max
-    for name, array in model.arrays.items():
-        if not bool((np.abs(array) <= largest).all()):
-            raise OutputError(
-                f"{path} is not written: the model's {name} holds NaN or a number that {storage} cannot store, and it "
-                "could not be opened again."
-            )
+    parts: dict[str, Mapping[str, Floats]] = {"": model.arrays}
+    if target.is_complete and model.softmax is not None:
+        parts["softmax "] = model.softmax.arrays
+    if target.is_complete and model.start_state is not None:
+        parts["start state "] = model.start_state._asdict()
+    for part, arrays in parts.items():
+        for name, array in arrays.items():
+            if not bool((np.abs(array) <= largest).all()):
+                raise OutputError(
+                    f"{path} is not written: the model's {part}{name} holds NaN or a number that {storage} cannot "
+                    "store, and it could not be opened again."
+                )
     return target.save(model, path, storage, overwrite)
 
 

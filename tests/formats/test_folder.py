@@ -15,6 +15,8 @@ import torch
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.start_state import boundary_state
 from elmokit.engine.config import PRESETS, BiLMConfig, WordFeaturesConfig
+from elmokit.engine.layer_alignment import LayerAlignment
+from elmokit.engine.softmax import WordSoftmax
 from elmokit.errors import ConfigError, ElmoError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.formats import folder as folder_module
 from elmokit.formats.folder import load_folder, read_card, save_folder
@@ -23,7 +25,7 @@ from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.lm.language_model import LanguageModel
 from elmokit.text.lexicon import Lexicon, Marks
-from tests.conftest import WORDS, random_model
+from tests.conftest import WORDS, aligned_model, random_model
 
 
 def test_folder_round_trip_keeps_everything(model: PretrainedBiLM, tmp_path: Path) -> None:
@@ -226,6 +228,31 @@ def test_weights_with_nan_are_named(number: float, model: PretrainedBiLM, tmp_pa
     loaded = load_folder(tmp_path / "model")
     with pytest.raises(FormatError, match=r"NaN or infinity in directions\.1\.layers\.0\.bias \(elmokit:"):
         Elmo(loaded)
+
+
+def with_nan(array: Any) -> Any:
+    changed = np.array(array)
+    changed.flat[0] = np.nan
+    return changed
+
+
+@pytest.mark.parametrize("part", ["softmax weight", "start state cell", "alignment"])
+def test_a_model_that_could_not_be_opened_again_is_not_saved(part: str, tmp_path: Path) -> None:
+    model = aligned_model()
+    assert model.softmax is not None
+    assert model.alignment is not None
+    if part == "alignment":
+        model = model.replace(alignment=LayerAlignment.of_matrices(with_nan(model.alignment.matrices)))
+    elif part == "start state cell":
+        state = boundary_state(model)
+        model = model.replace(start_state=state._replace(cell=with_nan(state.cell)))
+    else:
+        weights = {name: with_nan(array) for name, array in model.softmax.arrays.items()}
+        model = model.replace(softmax=WordSoftmax(model.softmax.config, weights, len(WORDS)))
+    with pytest.raises(ElmoError, match=f"{part} holds NaN"):
+        save_model(model, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+    save_model(model, tmp_path / "model.hdf5")  # which has none of them
 
 
 def test_files_have_the_default_permissions(model: PretrainedBiLM, tmp_path: Path) -> None:
