@@ -29,7 +29,7 @@ from elmokit.embedding.threads import BackgroundWriter, Prefetcher
 from elmokit.engine.layer_selection import Layers
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.storage.progress import ProgressCallback, StageCounter
-from elmokit.storage.text_files import STDIN, can_reread, check_input_file, split_tokens
+from elmokit.storage.text_files import STDIN, can_reread, check_input_file, check_not_input, split_tokens
 from elmokit.version import __version__
 
 # A few items even out pools and writes of different speed; each one more costs memory.
@@ -137,6 +137,8 @@ def embed_file(
     format_ = output_format(output)
     # Whatever is wrong with the arguments is found here, so that a mistake leaves no partial output behind.
     embedder = BatchEmbedder(elmo, layers, batch_tokens, batch_size)
+    if (weights := embedder.elmo.model.source) is not None:
+        check_not_input(output, [weights])
     layout = VectorFileLayout(
         embedder.stored_layers,
         embedder.dim,

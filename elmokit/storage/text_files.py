@@ -79,12 +79,10 @@ def _refuse_address(source: str | Path) -> None:
 
 
 def check_not_input(output: str | Path, sources: Iterable[str | Path]) -> None:
-    """Check before any work is done that an output replaces none of the texts, by another name either."""
+    """Check before any work is done that an output replaces nothing that is read, by another name either."""
     for source in sources:
         if Path(output).exists() and Path(source).exists() and Path(source).samefile(output):
-            raise OutputError(
-                f"{output} is both the input and the output, so the text would be lost. Choose another name."
-            )
+            raise OutputError(f"{output} is both the input and the output, which would be lost. Choose another name.")
 
 
 def path_list(paths: TextPaths) -> list[str | Path]:

@@ -29,6 +29,7 @@ from elmokit.engine.precision import VARIABLE
 from elmokit.engine.threads import set_threads
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.save import save_model
 from elmokit.formats.words import CachedModel
 from elmokit.network import backends
 from elmokit.storage import resumable
@@ -263,6 +264,15 @@ def test_a_run_is_resumed_only_by_an_equal_computation(
         with pytest.raises(OutputError, match=re.escape(f"was created with {expected}")):
             embed_file(elmo, text, output, batch_tokens=8)
     embed_file(elmo, text, output, batch_tokens=8)
+
+
+def test_vectors_never_replace_the_weights_that_compute_them(text: Path, tmp_path: Path) -> None:
+    weights = tmp_path / "weights.hdf5"
+    save_model(random_model(), weights)
+    before = weights.read_bytes()
+    with pytest.raises(OutputError, match=r"weights\.hdf5 is both the input and the output, which would be lost"):
+        embed_file(Elmo.from_pretrained(tmp_path), text, weights, overwrite=True)
+    assert weights.read_bytes() == before
 
 
 def test_a_number_that_float16_cannot_hold_is_an_error(text: Path, tmp_path: Path) -> None:
