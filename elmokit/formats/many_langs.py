@@ -37,7 +37,7 @@ from elmokit.formats.tensor_rows import GATE_BIAS, GATES, Array, Layout, TensorR
 from elmokit.formats.words import with_meta, with_words
 from elmokit.storage.bounded import read_bounded
 from elmokit.text.lexicon import Lexicon, Marks
-from elmokit.text.vocabulary import MAX_BYTES
+from elmokit.text.vocabulary import MAX_BYTES, MAX_WORDS
 
 # The code that trained these models put <eow> before a token and <bow> after it, so a reader must do the same.
 MARKS = Marks(
@@ -154,7 +154,10 @@ def read_entries(
     rows: dict[str, int] = {}
     named: set[int] = set()
     try:
-        lines = read_bounded(path, MAX_BYTES).decode("utf-8").split("\n")
+        content = read_bounded(path, MAX_BYTES)
+        if content.count(b"\n") > MAX_WORDS:
+            raise ValueError(f"it has more than {MAX_WORDS:,} lines")
+        lines = content.decode("utf-8").split("\n")
     except FileNotFoundError:
         raise ModelNotFoundError(f"{path} is missing: without it, the words of the rows are unknown.") from None
     except (OSError, ValueError) as error:

@@ -26,6 +26,8 @@ SPECIALS = (BEGIN_SENTENCE, END_SENTENCE, UNKNOWN)
 IGNORED_LINE = "!!!MAXTERMID"
 """The last line of some published files. bilm-tf skips it, so it is not a word."""
 MAX_BYTES = 2**30
+MAX_WORDS = 50_000_000
+"""The limit on the lines of a word list. A small compressed file can hold a billion blank ones, which fill memory."""
 
 
 class Vocabulary:
@@ -187,6 +189,8 @@ def read_words(path: str | Path) -> list[str]:
         raise FormatError(f"{path} cannot be read ({error}). Download or copy it again.") from None
     if len(data) > MAX_BYTES:
         raise FormatError(f"{path} contains more than {MAX_BYTES:,} bytes of text, so it is not a vocabulary.")
+    if data.count(b"\n") > MAX_WORDS:
+        raise FormatError(f"{path} contains more than {MAX_WORDS:,} lines, so it is not a vocabulary.")
     try:
         text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError as error:

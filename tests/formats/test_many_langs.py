@@ -27,6 +27,7 @@ from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.network.bilm import BiLM
 from tests.helpers.many_langs_files import CHARS, SENTENCES, WORDS, ToyModel, dic_of, toy_model
+from tests.helpers.memory import less_memory_than
 
 # What the released package (0.0.4.post2, PyTorch 2.13) made of [Überläufer, ist, zzz] and the files of toy_model(0):
 # the context-free layer, once, then the two LSTM layers with forward and backward side by side.
@@ -216,6 +217,13 @@ def test_a_lexicon_without_an_end_is_not_read_into_memory(tmp_path: Path, monkey
     monkeypatch.setattr("elmokit.formats.many_langs.MAX_BYTES", 10)
     with pytest.raises(FormatError, match=r"\.dic is not readable .*larger than 10 bytes"):
         open_model(toy_model().write(tmp_path / "toy"))
+
+
+def test_a_lexicon_of_many_blank_lines_is_refused_before_they_are_listed(tmp_path: Path) -> None:
+    folder = toy_model().write(tmp_path / "model")
+    (folder / "word.dic").write_bytes(b"\n" * 51_000_000)
+    with less_memory_than(1 << 28), pytest.raises(FormatError, match=r"word\.dic .* more than 50,000,000 lines"):
+        open_model(folder)
 
 
 def test_files_that_a_gpu_saved_in_the_old_container_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

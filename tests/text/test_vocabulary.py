@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TextError
-from elmokit.text.vocabulary import Vocabulary
+from elmokit.text.vocabulary import Vocabulary, read_words
 
 COUNTS = {"b": 3, "d": 1, "a": 2, "c": 2, "<S>": 9}
 
@@ -69,6 +69,14 @@ def test_a_file_can_be_compressed_and_a_missing_one_is_reported(tmp_path: Path) 
         Vocabulary.from_file(path)
     path.write_bytes(gzip.compress(b"<S>\n</S>\n<UNK>\na\n"))
     assert Vocabulary.from_file(path).words == ["<S>", "</S>", "<UNK>", "a"]
+
+
+def test_the_many_blank_lines_of_a_small_compressed_file_are_refused(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "vocab.txt.gz", "wb", compresslevel=1) as file:
+        for _ in range(51):
+            file.write(b"\n" * 1_000_000)
+    with pytest.raises(FormatError, match="more than 50,000,000 lines"):
+        read_words(tmp_path / "vocab.txt.gz")
 
 
 def test_a_vocabulary_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
