@@ -54,6 +54,11 @@ _OPCODES = {
     "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET", "NEWOBJ",
 }  # fmt: skip
 
+_TUPLES = ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")
+_MAX_TUPLES = 10_000
+"""A tensor has four or five. Python crashes where it hashes a tuple, as the key of a dict, that has several 100,000
+others inside of each other."""
+
 
 class ForeignNameError(Exception):
     """A pickle asks for more than tensors need, or for a kind that is not read: sparse, quantized, complex."""
@@ -161,13 +166,16 @@ class TorchFile:
 
 def _load(stream: IO[bytes] | mmap.mmap, n_bytes: int) -> tuple[Any, dict[str, Storage]]:
     """Read the pickle at the position of a stream, and return its content and its storages by key."""
-    start = stream.tell()
+    start, n_tuples = stream.tell(), 0
     for number, (opcode, argument, _) in enumerate(pickletools.genops(stream)):  # type: ignore[arg-type]
         if opcode.name not in _OPCODES:
             raise ValueError(f"its pickle has the opcode {opcode.name}")
         # Python allocates a list of this length. Pickles number their objects without gaps.
         if opcode.name == "LONG_BINPUT" and (argument or 0) > number:
             raise ValueError(f"its pickle numbers an object {argument:,}")
+        n_tuples += opcode.name in _TUPLES
+        if n_tuples > _MAX_TUPLES:
+            raise ValueError(f"its pickle has more than {_MAX_TUPLES:,} tuples")
     stop = stream.tell()
     stream.seek(start)
     unpickler = _Unpickler(stream, n_bytes)

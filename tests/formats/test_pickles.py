@@ -260,12 +260,19 @@ def test_a_tensor_of_terabytes_is_refused_before_it_is_allocated(zipped: bool, t
             read_state_dict(content_of(state_dict(value), zipped, tmp_path / "x"))
 
 
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_key_of_a_million_tuples_in_each_other_is_refused_before_it_is_hashed(zipped: bool, tmp_path: Path) -> None:
+    deep = b"\x80\x02}K\x01" + b"\x85" * 1_000_000 + b"K\x01s."
+    with pytest.raises(FormatError, match="its pickle has more than 10,000 tuples"):
+        read_state_dict(content_of(deep, zipped, tmp_path / "deep.pkl"))
+
+
 def test_a_pickle_cannot_unpack_to_more_than_its_file(tmp_path: Path) -> None:
     calls = b"".join(b"h\x00h\x01" + text("latin1") + b"\x86R" for _ in range(300))
     data = b"\x80\x02c_codecs\nencode\nq\x00" + text("x" * 100_000) + b"q\x01(" + calls + b"t."
     with pytest.raises(FormatError, match="unpacks to more than the file holds"):
         read_state_dict(content_of(data, True, tmp_path / "x"))
-    items = b"(" + b"".join(b"K\x00K\x00\x86" for _ in range(10_000)) + b"t"
+    items = b"(" + b"".join(b"K\x00K\x00\x86" for _ in range(9_000)) + b"t"
     calls = b"".join(b"h\x00h\x01\x85R" for _ in range(300))
     data = b"\x80\x02ccollections\nOrderedDict\nq\x00" + items + b"q\x01(" + calls + b"t."
     with pytest.raises(FormatError, match="unpacks to more than the file holds"):
