@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+import msgspec
 import numpy as np
 
 from elmokit.config import encode_json, from_dict, read_json, to_dict
@@ -35,6 +36,7 @@ from elmokit.formats.format import Format, Storage
 from elmokit.formats.model import PretrainedBiLM, Weights, read_row_words
 from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, Whitening
 from elmokit.formats.tensor_rows import Array, FileArrays, is_finite, read_through, same_rows
+from elmokit.storage.bounded import read_bounded
 from elmokit.storage.tensor_file import StoredTensors, TensorFile, to_int8, write_tensor_file
 from elmokit.text.vocabulary import MAX_BYTES, Vocabulary
 
@@ -51,6 +53,8 @@ DEFAULT_MODEL = "en-mini"
 RUN_MODEL = "model"
 """The subfolder in which a training run keeps its best model."""
 _WARM = "warm_state."
+_LEXICON = dict[str, list[str | None] | dict[str, str] | int | None]
+"""The types in ``lexicon.json``."""
 _WHITENING, _HEAD, _ALIGNMENT = "whitening.safetensors", "sentence_head.safetensors", "alignment.safetensors"
 
 
@@ -317,11 +321,13 @@ def _read_lexicon(path: Path, config: BiLMConfig) -> Lexicon:
     """Read a lexicon and check it against the model's tables."""
     from elmokit.text.lexicon import Lexicon
 
-    missing = f"{path} is missing; without it, the words of the rows are unknown."
-    content = read_json(path, missing, MAX_BYTES)  # it may be as large as a word list
     try:
+        # It may be as large as a word list, and lists inside of lists would take twenty times its size.
+        content = msgspec.json.decode(read_bounded(path, MAX_BYTES), type=_LEXICON)
         lexicon = from_dict(Lexicon, content, str(path))
-    except FormatError as error:
+    except FileNotFoundError:
+        raise ModelNotFoundError(f"{path} is missing; without it, the words of the rows are unknown.") from None
+    except (OSError, ValueError, FormatError) as error:
         raise FormatError(f"{path} is not a readable lexicon: {error}") from None
     words, cnn = config.word_features, config.char_cnn
     given = (len(lexicon.words or ()), len(lexicon.chars or ()), lexicon.max_chars)

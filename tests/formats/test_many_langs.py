@@ -19,7 +19,7 @@ from elmokit.cli.main import elmokit
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.engine.config import BiLMConfig, WordFeaturesConfig
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
+from elmokit.errors import ConfigError, ElmoError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.formats import many_langs
 from elmokit.formats.many_langs_config import read_settings, stock_settings
 from elmokit.formats.model import PretrainedBiLM
@@ -171,6 +171,23 @@ def test_an_elmokit_folder_without_its_lexicon_is_reported(tmp_path: Path) -> No
         open_model(tmp_path / "ours")
     file.unlink()
     with pytest.raises(ModelNotFoundError, match=r"lexicon\.json is missing"):
+        open_model(tmp_path / "ours")
+
+
+@pytest.mark.parametrize(
+    "content", ["[[]", '{"words": [[], []', '{"words": ["\\ud800", null]}', "{}", '{"words": 1.5}']
+)
+def test_a_damaged_lexicon_of_an_elmokit_folder_is_named(content: str, tmp_path: Path) -> None:
+    save_model(open_model(toy_model().write(tmp_path / "theirs")), tmp_path / "ours")
+    (tmp_path / "ours" / "lexicon.json").write_text(content)
+    with pytest.raises(ElmoError, match=r"ours/lexicon\.json"):
+        open_model(tmp_path / "ours")
+
+
+def test_lists_in_lists_of_a_lexicon_are_refused_in_little_memory(tmp_path: Path) -> None:
+    save_model(open_model(toy_model().write(tmp_path / "theirs")), tmp_path / "ours")
+    (tmp_path / "ours" / "lexicon.json").write_text('{"words":[' + "[]," * 1_000_000 + "[]]}")
+    with less_memory_than(1 << 24), pytest.raises(FormatError, match="not a readable lexicon: Expected `str"):
         open_model(tmp_path / "ours")
 
 
