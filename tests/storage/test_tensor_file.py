@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from elmokit.errors import FormatError, ModelNotFoundError
 from elmokit.storage.tensor_file import TensorFile, write_tensor_file
+from tests.helpers.memory import less_memory_than
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16)
 DTYPES += (torch.int8, torch.uint8, torch.bool)
@@ -119,6 +120,14 @@ def test_damaged_headers_are_refused(header: Any, tmp_path: Path) -> None:
     content = header if isinstance(header, bytes) else json.dumps(header).encode()
     (tmp_path / "x").write_bytes(len(content).to_bytes(8, "little") + content + bytes(8))
     with pytest.raises(FormatError, match="x is not a readable safetensors file"):
+        TensorFile(tmp_path / "x")
+
+
+def test_a_header_of_many_lists_is_refused_in_little_memory(tmp_path: Path) -> None:
+    header = b'{"a":[' + b"[]," * 6_000_000 + b"[]]}"
+    (tmp_path / "x").write_bytes(len(header).to_bytes(8, "little") + header)
+    del header
+    with less_memory_than(1 << 20), pytest.raises(FormatError, match="a header of 18,000,010 bytes"):
         TensorFile(tmp_path / "x")
 
 
