@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from elmokit.embedding.fingerprint import RESTORE
 from elmokit.engine.state import State
+from elmokit.errors import OutputError
 from elmokit.storage.atomic import check_has_name, check_output_path
 from elmokit.storage.resumable import ResumableStore
 from elmokit.storage.store_journal import read_journal
@@ -216,11 +217,14 @@ def check_resumable_output(output: str | Path, overwrite: bool) -> None:
     """Check before any work is done that an output can be started, continued or, with ``overwrite``, started anew.
 
     Raises:
-        OutputError: It has no name, or it exists and may not be overwritten.
+        OutputError: It has no name or one that is too long, or it exists and may not be overwritten.
     """
     check_has_name(output)
     # The call that started to overwrite it is resumed without `overwrite`.
-    check_output_path(output, overwrite or _is_replaced(output))
+    try:
+        check_output_path(output, overwrite or _is_replaced(output))
+    except OSError as error:  # a name that is too long with the ending of its partial output, for example
+        raise OutputError(f"Cannot write to {output}: {error.strerror}. Choose another name.") from None
 
 
 def _is_replaced(output: str | Path) -> bool:

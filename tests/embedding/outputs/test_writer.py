@@ -197,3 +197,6 @@ def test_paths_that_cannot_be_written_are_errors(tmp_path: Path) -> None:
         pass
     with pytest.raises(OutputError, match="is a directory"), open_resumable(tmp_path, SETTINGS, overwrite=True):
         pass
+    too_long = tmp_path / ("x" * 250)  # a name for most file systems, but not with ``.partial`` at its end
+    with pytest.raises(OutputError, match="x: File name too long"), open_resumable(too_long, SETTINGS):
+        pass
