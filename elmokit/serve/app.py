@@ -31,7 +31,7 @@ PAGE_FILES = {
 }
 """The file and media type of each path of the explorer."""
 ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"description": "The body is not JSON in UTF-8."},
+    400: {"description": "The body is not JSON in UTF-8, or the request is not HTTP."},
     401: {"description": "The token is missing or wrong."},
     404: {"description": "Unknown model."},
     408: {"description": "The body arrived too slowly."},
@@ -65,6 +65,7 @@ def create_app(
         # FastAPI's own pages load scripts from another host.
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # a redirect would name neither the scheme nor the path of a reverse proxy
         lifespan=lifespan,
     )
     routes: list[tuple[str, str, Any, str]] = [

@@ -83,11 +83,13 @@ class Batcher:
         wait_seconds: float,  # how long the first request of a batch waits for others
         max_requests: int,
         max_tokens: int,
+        # Called with the numbers of requests and tokens by which the queue has changed.
+        queue_changed: Callable[[int, int], object] = lambda n_requests, n_tokens: None,
         observer: BatchObserver | None = None,
     ) -> None:
         self.batch_tokens, self.wait_seconds = batch_tokens, wait_seconds
         self.max_requests, self.max_tokens = max_requests, max_tokens
-        self.observer = observer
+        self.queue_changed, self.observer = queue_changed, observer
         self._changed = threading.Condition()
         # For each kind of computation its requests, the kind that waits longest first.
         self._queues: OrderedDict[Hashable, deque[_Waiting]] = OrderedDict()
@@ -119,16 +121,6 @@ class Batcher:
         started = self._batch_started
         return 0.0 if started is None else time.monotonic() - started
 
-    @property
-    def n_waiting_requests(self) -> int:
-        """Number of requests without an answer."""
-        return self._n_requests
-
-    @property
-    def n_waiting_tokens(self) -> int:
-        """Number of tokens of these requests."""
-        return self._n_tokens
-
     def submit(
         self, key: Hashable, compute: Compute, items: Sequence[Any], lengths: Sequence[int]
     ) -> asyncio.Future[list[Any]]:
@@ -144,8 +136,7 @@ class Batcher:
             if is_full or self._n_requests >= self.max_requests or self._is_stopping:
                 raise QueueFull(max(1.0, self._n_tokens / self._tokens_per_second))
             self._queues.setdefault(key, deque()).append(waiting)
-            self._n_requests += 1
-            self._n_tokens += waiting.n_tokens
+            self._count(1, waiting.n_tokens)
             self._changed.notify()
         waiting.future.add_done_callback(lambda future: self._finish(waiting))
         return waiting.future
@@ -153,9 +144,13 @@ class Batcher:
     def _finish(self, waiting: _Waiting) -> None:
         """Forget a request that has its results, failed or was cancelled."""
         with self._changed:
-            self._n_requests -= 1
-            self._n_tokens -= waiting.n_tokens
+            self._count(-1, -waiting.n_tokens)
             self._drop(waiting)
+
+    def _count(self, n_requests: int, n_tokens: int) -> None:
+        self._n_requests += n_requests
+        self._n_tokens += n_tokens
+        self.queue_changed(n_requests, n_tokens)
 
     def _drop(self, waiting: _Waiting) -> None:
         """Remove a request from the queue, if it is there."""

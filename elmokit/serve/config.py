@@ -13,6 +13,8 @@ from elmokit.errors import SettingError
 Pooling = Literal["auto", "trained", "whitened", "sif", "mean"]
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+MAX_BATCH_WAIT_MS = 60_000
+"""Requests get no answer while the first of them waits, and Python cannot wait for more than some hundred years."""
 ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#A-Z]+")
 HOST = re.compile(r"\*|\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]*]+")
 
@@ -109,6 +111,7 @@ class ServeConfig:
         check_at_least("port", self.port, 0)
         check_at_most("port", self.port, 65_535)
         check_not_negative("batch_wait_ms", self.batch_wait_ms)
+        check_at_most("batch_wait_ms", self.batch_wait_ms, MAX_BATCH_WAIT_MS)
         check_not_negative("drain_seconds", self.drain_seconds)
         check_positive("timeout_seconds", self.timeout_seconds)
         check_positive("header_timeout_seconds", self.header_timeout_seconds)

@@ -1,10 +1,11 @@
-"""HTTP connections with limits that uvicorn does not have: the time for headers, and the number of connections."""
+"""HTTP connections with limits that uvicorn does not have: the time for headers and for reading, and their number."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import logging
+import math
 import time
 from typing import Any
 
@@ -29,7 +30,7 @@ def refusal(problem: Problem) -> bytes:
 
 
 class Connection(H11Protocol):
-    """A connection that waits only for a limited time for the headers of a request."""
+    """A connection that waits only for a limited time for the headers of a request, and for the client to read."""
 
     # Always uvicorn's protocol with h11, which limits the size of headers; that with httptools does not.
 
@@ -37,6 +38,7 @@ class Connection(H11Protocol):
         super().__init__(**arguments)
         self.header_seconds, self.max_connections = header_seconds, max_connections
         self.timer: asyncio.TimerHandle | None = None
+        self.read_timer: asyncio.TimerHandle | None = None
         self.last_used = 0.0
 
     @property
@@ -47,6 +49,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """Start to wait for a request."""
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)  # pauses writing whenever something is not sent yet
         self._update_timer()
         if len(self.connections) <= self.max_connections:
             return
@@ -75,8 +78,26 @@ class Connection(H11Protocol):
         """Forget the connection."""
         super().connection_lost(exc)
         self._unset_keepalive_if_required()  # uvicorn keeps it if the connection was broken
-        if self.timer is not None:
-            self.timer.cancel()
+        for timer in (self.timer, self.read_timer):
+            if timer is not None:
+                timer.cancel()
+
+    def pause_writing(self) -> None:
+        """Limit the time in which the client reads nothing of an answer."""
+        super().pause_writing()
+        self._check_read(math.inf)
+
+    def resume_writing(self) -> None:
+        """Go on, as all was sent."""
+        super().resume_writing()
+        if self.read_timer is not None:
+            self.read_timer.cancel()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not a request, unless it comes after the answer to the request that it belongs to."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.write(refusal(Problem(400, "The request is not valid HTTP/1.1.", code="invalid_http")))
+        self.transport.close()
 
     def shutdown(self) -> None:
         """Close the connection when the server stops, or after the answer if there is a request."""
@@ -84,6 +105,17 @@ class Connection(H11Protocol):
             self._refuse_headers(Problem.stopping())
         else:
             super().shutdown()
+
+    def _get_upgrade(self) -> None:
+        """Answer a request for another protocol as one that asks for none, without uvicorn's advice to install it."""
+
+    def _check_read(self, n_before: float) -> None:
+        """Close the connection if the client has read nothing: it may never do, and its answer would stay in memory."""
+        n_unsent = self.transport.get_write_buffer_size()
+        if n_unsent < n_before:
+            self.read_timer = self.loop.call_later(self.timeout_keep_alive, self._check_read, n_unsent)
+        else:
+            self.transport.abort()
 
     def _update_timer(self) -> None:
         """Limit the time until a request begins, from the first time when it does not."""

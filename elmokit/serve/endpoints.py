@@ -32,7 +32,7 @@ from elmokit.serve.config import ServeConfig
 from elmokit.serve.examples import LISTED
 from elmokit.serve.lifecycle import Lifecycle, WaitingRequests
 from elmokit.serve.metrics import CONTENT_TYPE, Metrics
-from elmokit.serve.problems import JSON, Problem
+from elmokit.serve.problems import JSON, MAX_SHOWN, Problem
 from elmokit.serve.schemas import (
     EmbeddingsRequest,
     NeighborsRequest,
@@ -79,7 +79,7 @@ def _limited(endpoint: Endpoint) -> Endpoint:
                 is_answered = True
                 return response
             if left.done():
-                self.metrics.dropped.labels(request.url.path).inc()
+                self.metrics.dropped.labels(request.scope["path"]).inc()
                 raise Problem(499, "The client left.", code="client_left")
             raise Problem(
                 503,
@@ -110,18 +110,19 @@ class Endpoints:
             wait_seconds=config.batch_wait_ms / 1000,
             max_requests=config.queue_requests,
             max_tokens=config.queue_tokens,
+            queue_changed=metrics.queue_changed,
             observer=metrics,
         )
         # Another thread, because the search of a large index takes seconds, which other requests need not wait for. A
         # batch is the search of one layer.
         self.searcher = Batcher(
-            batch_tokens=1, wait_seconds=0, max_requests=config.queue_requests, max_tokens=config.queue_tokens
+            batch_tokens=1,
+            wait_seconds=0,
+            max_requests=config.queue_requests,
+            max_tokens=config.queue_tokens,
+            queue_changed=metrics.queue_changed,
         )
         self.batchers = (self.batcher, self.searcher)
-        metrics.watch_queue(
-            lambda: sum(batcher.n_waiting_requests for batcher in self.batchers),
-            lambda: sum(batcher.n_waiting_tokens for batcher in self.batchers),
-        )
 
     def start(self) -> None:
         """Start the threads that compute."""
@@ -271,7 +272,7 @@ class Endpoints:
         if name is not None and name != self.model.name:
             raise Problem(
                 404,
-                f"There is no model {name[:100]!r}. This server has {self.model.name!r}.",
+                f"There is no model {name[:MAX_SHOWN]!r}. This server has {self.model.name!r}.",
                 param="model",
                 code="model_not_found",
             )
@@ -348,7 +349,7 @@ class Endpoints:
     ) -> Response:
         """Write an answer, in a thread unless it is short."""
         written = content() if n_numbers <= SHORT_ANSWER else await self._in_thread(content)
-        self.metrics.tokens.labels(request.url.path).inc(sum(map(len, sentences)))
+        self.metrics.tokens.labels(request.scope["path"]).inc(sum(map(len, sentences)))
         return Response(written, media_type=media_type)
 
     async def _in_thread(self, function: Callable[[], Result]) -> Result:

@@ -14,7 +14,7 @@ from elmokit.engine.token_cache import MIB
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.lifecycle import Lifecycle
 from elmokit.serve.metrics import Metrics
-from elmokit.serve.problems import Problem
+from elmokit.serve.problems import MAX_SHOWN, Problem
 from elmokit.storage.bounded import whole_number
 
 Scope = MutableMapping[str, Any]
@@ -108,8 +108,8 @@ class Guard:
         if match is None or match[1] not in self.hosts:
             raise Problem(
                 421,
-                f"This server does not answer for the host {given[:100]!r}. Use the address that it printed, or start "
-                "it with --allowed-hosts and the name.",
+                f"This server does not answer for the host {given[:MAX_SHOWN]!r}. Use the address that it printed, or "
+                "start it with --allowed-hosts and the name.",
                 code="host_not_allowed",
             )
 

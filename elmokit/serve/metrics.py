@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -74,15 +73,14 @@ class Metrics:
         self.batch_tokens.observe(n_tokens)
         self.batch_seconds.observe(seconds)
 
-    def watch_queue(self, n_requests: Callable[[], int], n_tokens: Callable[[], int]) -> None:
-        """Read the sizes of the queue whenever the metrics are read."""
-        self._queue = n_requests, n_tokens
+    def queue_changed(self, n_requests: int, n_tokens: int) -> None:
+        """Record the requests and tokens by which a queue has changed."""
+        # At once, and not when the metrics are read: only one of several processes is asked for those of all.
+        self.queue_requests.inc(n_requests)
+        self.queue_tokens.inc(n_tokens)
 
     def text(self) -> bytes:
         """Return all metrics, of all processes."""
-        n_requests, n_tokens = self._queue
-        self.queue_requests.set(n_requests())
-        self.queue_tokens.set(n_tokens())
         if METRICS_VARIABLE not in os.environ:
             return bytes(generate_latest(self.registry))
         everyone = CollectorRegistry()

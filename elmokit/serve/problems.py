@@ -16,6 +16,8 @@ from elmokit.errors import ElmoError, is_out_of_memory
 
 logger = logging.getLogger("elmokit.serve")
 JSON = "application/json"
+MAX_SHOWN = 100
+"""Characters of a path, and of a field's name, that a message shows: both are the client's, and can be long."""
 
 
 class Problem(Exception):
@@ -78,7 +80,7 @@ async def _invalid(request: Request, error: RequestValidationError) -> Response:
     """Answer a body that is not JSON with 400, and one that has other fields or types with 422."""
     first: dict[str, Any] = error.errors()[0]
     kind, message = first["type"], str(first["msg"]).removeprefix("Value error, ")
-    path = [str(key) for key in first["loc"][1:]]
+    path = [str(key)[:MAX_SHOWN] for key in first["loc"][1:]]
     if kind == "json_invalid":
         reason = first.get("ctx", {}).get("error", "")
         return Problem(400, f"The body is not valid JSON: {reason}.", code="invalid_json").response()
@@ -98,10 +100,11 @@ async def _http(request: Request, error: HTTPException) -> Response:
     # FastAPI answers every error while it reads a body with 400. One of the guard has an answer of its own.
     if isinstance(error.__cause__, Problem):
         return error.__cause__.response()
+    path = request.scope["path"][:MAX_SHOWN]  # not of request.url, which older versions of Starlette take from Host
     messages = {
         400: _unreadable(error.__cause__),
-        404: f"There is nothing at {request.url.path}. /docs lists the addresses.",
-        405: f"{request.url.path} does not accept {request.method}. /docs lists the addresses.",
+        404: f"There is nothing at {path}. /docs lists the addresses.",
+        405: f"{path} does not accept {request.method}. /docs lists the addresses.",
     }
     message = messages.get(error.status_code, str(error.detail))
     return Problem(error.status_code, message, headers=error.headers).response()

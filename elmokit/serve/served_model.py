@@ -35,7 +35,7 @@ class ServedModel:
 
     def __init__(self, elmo: Elmo, config: ServeConfig, folder: Path) -> None:
         self.elmo = elmo
-        self.name = config.name or elmo.model.source_name or DEFAULT_MODEL
+        self.name = _readable(config.name or elmo.model.source_name or DEFAULT_MODEL)
         self.tokenize = get_tokenizer("treebank" if config.tokenize else "spaces")
         self.embedder, self.pooling = _sentence_embedder(elmo, config.pooling)
         self.mix: dict[str, Any] | None = None
@@ -48,7 +48,7 @@ class ServedModel:
         else:
             self.index = OccurrenceIndex(config.index)
             self.index.check_model(elmo)
-            self.index_name = Path(config.index).name
+            self.index_name = _readable(Path(config.index).name)
         self.elmo.embed([["warm", "up"]])  # packs the weights, so that the first request does not wait for it
 
     @property
@@ -109,6 +109,11 @@ class ServedModel:
     def expected(self, queries: Sequence[Query], n: int) -> list[list[dict[Direction, list[Substitute]]]]:
         """Find the words that each direction, and both together, expect at positions of sentences."""
         return list(expected_words(self.elmo.model, queries, self.expectations, n))
+
+
+def _readable(name: str) -> str:
+    """Return a name as text: that of a file or an argument can be any bytes, which JSON cannot hold."""
+    return name.encode("utf-8", "replace").decode()
 
 
 def _sentence_embedder(elmo: Elmo, pooling: Pooling) -> tuple[SentenceEmbedder, str]:

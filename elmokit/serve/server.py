@@ -84,7 +84,10 @@ def serve(
         else:
             is_listening()  # connections wait until the first process is ready
             limit = config.drain_seconds + config.stop_timeout_seconds + MAX_LAST_READ_SECONDS + KILL_AFTER_SECONDS
-            run_workers(config.workers, work, listener.close, limit)
+            from prometheus_client.multiprocess import mark_process_dead
+
+            # What waited in a process that has ended waits no more; its other metrics still count.
+            run_workers(config.workers, work, listener.close, mark_process_dead, limit)
         report("Stopped.")
 
 
@@ -283,10 +286,10 @@ def _listen(config: ServeConfig) -> socket.socket:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
             listener.listen(BACKLOG)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "no host can have this name"
             raise ConfigError(
-                f"Cannot listen on {config.host}, port {config.port}: {error.strerror}. Choose another --port or "
-                "--host."
+                f"Cannot listen on {config.host}, port {config.port}: {reason}. Choose another --port or --host."
             ) from None
         on_error.pop_all()
         return listener

@@ -29,6 +29,7 @@ def run_workers(
     # Closes the listening socket of this process when it is to stop. Otherwise clients could still connect, and nobody
     # would answer.
     close: Callable[[], None],
+    ended: Callable[[int], object],  # called with the id of each process that has ended
     stop_timeout_seconds: float,
 ) -> None:
     """Run a function in several processes until SIGTERM or SIGINT, and replace those that end before."""
@@ -60,7 +61,8 @@ def run_workers(
                 started[pid] = time.monotonic()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
             time.sleep(POLL_SECONDS)
-            for uptime in _remove_ended(started):
+            for pid, uptime in _remove_ended(started):
+                ended(pid)
                 not_before = max(not_before, time.monotonic() + MIN_UPTIME_SECONDS - uptime)
     finally:
         close()
@@ -117,7 +119,7 @@ def _stop_with_parent(parent_ended: int, timeout_seconds: float) -> None:
     os._exit(1)
 
 
-def _remove_ended(started: dict[int, float]) -> list[float]:
-    """Remove the processes that have ended, and return their uptimes."""
+def _remove_ended(started: dict[int, float]) -> list[tuple[int, float]]:
+    """Remove the processes that have ended, and return their ids and uptimes."""
     ended = [pid for pid in started if os.waitpid(pid, os.WNOHANG)[0]]
-    return [time.monotonic() - started.pop(pid) for pid in ended]
+    return [(pid, time.monotonic() - started.pop(pid)) for pid in ended]

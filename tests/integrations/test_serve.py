@@ -184,6 +184,8 @@ def test_a_port_that_is_taken_is_reported_in_one_line(model: Path, shell: Shell)
         (["--token-file", "missing"], "Cannot read the token in missing"),
         (["--token-file", "short"], "must have at least 16 printable ASCII characters"),
         (["--host", "256.0.0.1"], "Cannot listen on 256.0.0.1"),
+        (["--host", "elmo..example"], "Cannot listen on elmo..example, port 0: no host can have this name."),
+        (["--batch-wait-ms", "1e300"], "It can be at most 60,000."),
         (["--index", "missing"], "missing"),
         (["--model", "nothing"], "No model found for 'nothing'"),
     ],

@@ -131,7 +131,8 @@ def test_different_computations_take_turns(make_batcher: MakeBatcher) -> None:
 
 
 def test_a_cancelled_request_is_dropped(make_batcher: MakeBatcher) -> None:
-    model, batcher = Model(), make_batcher()
+    changes: list[tuple[int, int]] = []
+    model, batcher = Model(), make_batcher(queue_changed=lambda *change: changes.append(change))
 
     async def scenario() -> None:
         first = await busy(batcher, model)
@@ -144,11 +145,12 @@ def test_a_cancelled_request_is_dropped(make_batcher: MakeBatcher) -> None:
 
     asyncio.run(scenario())
     assert model.batches == [[0], [2]]
-    assert batcher.n_waiting_requests == batcher.n_waiting_tokens == 0
+    assert [sum(column) for column in zip(*changes, strict=True)] == [0, 0]  # nothing waits
 
 
 def test_an_error_reaches_only_the_request_that_caused_it(make_batcher: MakeBatcher) -> None:
-    model, batcher = Model(), make_batcher()
+    changes: list[tuple[int, int]] = []
+    model, batcher = Model(), make_batcher(queue_changed=lambda *change: changes.append(change))
 
     async def scenario() -> list[Any]:
         first = await busy(batcher, model)
@@ -159,7 +161,7 @@ def test_an_error_reaches_only_the_request_that_caused_it(make_batcher: MakeBatc
     first, one, bad, three = asyncio.run(scenario())
     assert (first, one, three) == ([0], [2], [6])
     assert isinstance(bad, ValueError)
-    assert batcher.n_waiting_requests == batcher.n_waiting_tokens == 0
+    assert [sum(column) for column in zip(*changes, strict=True)] == [0, 0]  # nothing waits
 
 
 @pytest.mark.parametrize("limits", [{"max_requests": 2}, {"max_tokens": 10}])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -93,6 +95,34 @@ def test_workers_that_die_do_not_prevent_a_clean_stop(model: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_queue_is_that_of_all_workers_that_run(model: Path) -> None:
+    """Whichever of the workers is asked, and without what waited in one that has died."""
+    with serving(model, "--workers", "2", before=HANGING) as server:
+        workers = all_workers(server, 2)
+        body = {"input": "the cat"}
+        with contextlib.ExitStack() as clients:
+            for _ in range(6):
+                client = clients.enter_context(contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port)))
+                client.request("POST", "/v1/embeddings", json.dumps(body), {"Content-Type": "application/json"})
+            assert wait_for_queue(server, 6)
+            for pid in workers:
+                os.kill(pid, signal.SIGKILL)
+            assert wait_for_queue(server, 0)
+        server.process.kill()
+
+
+def wait_for_queue(server: Process, n_requests: int) -> bool:
+    """Return whether all workers agree, within 20 seconds, on the number of requests that wait."""
+    for _ in range(100):
+        with contextlib.suppress(OSError):  # of a worker that has just been killed
+            texts = [server.get("/metrics").content.decode() for _ in range(8)]
+            if all(f"elmokit_queue_requests {n_requests}.0" in text for text in texts):
+                return True
+        time.sleep(0.2)
+    return False
+
+
+@pytest.mark.slow
 def test_workers_end_when_their_parent_is_killed(model: Path) -> None:
     with serving(model, "--workers", "2") as server:
         workers = all_workers(server, 2)
@@ -178,6 +208,50 @@ def test_a_request_that_never_arrives_does_not_keep_its_connection(model: Path, 
         # A client that sends a little from time to time has no more time.
         assert is_closed_while_sending(connect(server, HALF_A_REQUEST))
         assert server.stop() == (0, "Stopped.\n")
+
+
+def large_answer(headers: bytes = b"") -> bytes:
+    """Return the bytes of a request whose answer does not fit into the buffers of the system."""
+    body = json.dumps({"input": [["a"] * 20_000]}).encode()
+    head = HALF_A_REQUEST.replace(b"embeddings", b"tokens") + b"Content-Type: application/json\r\n" + headers
+    return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+@pytest.mark.slow
+def test_an_answer_that_a_client_does_not_read_is_not_kept(model: Path, connect: Connect) -> None:
+    once, closing = large_answer(), large_answer(b"Connection: close\r\n")
+    with serving(model, before="import elmokit.serve.server as s; s.KEEP_ALIVE_SECONDS = 1") as server:
+        silent = [connect(server, request) for request in (once, closing, 2 * once)]
+        found = [connection.recv(1) for connection in silent]  # when an answer begins, all of it is in memory
+        slow, parts = connect(server, closing), [b"x"]
+        while parts[-1]:  # reads for more than a second, but always something
+            time.sleep(0.02)
+            parts.append(slow.recv(1 << 20))
+        whole = b"".join(parts)[1:]
+        assert whole.endswith(b"}")
+        time.sleep(2)
+        for number, connection in enumerate(silent):
+            with contextlib.suppress(ConnectionResetError):
+                found[number] += read_all(connection)
+        assert all(len(answer) < len(whole) for answer in found)
+        assert server.stop() == (0, "Stopped.\n")
+
+
+@pytest.mark.slow
+def test_what_is_not_http_is_refused_and_logged_in_one_line(model: Path, connect: Connect) -> None:
+    chunked = b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    upgrade = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, close\r\nUpgrade: h2c\r\n\r\n"
+    with serving(model) as server:
+        refused = read_all(connect(server, b"hello\r\n\r\n"))
+        assert refused.startswith(b"HTTP/1.1 400 ")
+        assert json.loads(refused.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_http"
+        answered = connect(server, chunked)
+        first = answered.recv(1 << 16)
+        answered.sendall(b"not a chunk\r\n")
+        assert re.findall(rb"HTTP/1.1 \d+", first + read_all(answered)) == [b"HTTP/1.1 404"]
+        assert read_all(connect(server, upgrade)).startswith(b"HTTP/1.1 200 ")
+        code, printed = server.stop()
+    assert (code, printed.splitlines()) == (0, ["WARNING:  Invalid HTTP request received."] * 2 + ["Stopped."])
 
 
 @pytest.mark.slow

@@ -262,6 +262,18 @@ def test_a_layer_that_is_repeated_counts_once(
     assert (list(answer["layers"]), searched) == (["1", "2"], [1, 2])
 
 
+def test_a_message_shows_only_the_beginning_of_what_the_client_has_named(client: Client) -> None:
+    long = "x" * 10_000
+    answers = [
+        client.post("/v1/tokens", {"input": "a", long: 1}),
+        client.get(f"/{long}"),
+        client.get(f"/v1/models/{long}"),
+        client.get("/healthz/", Host=long),
+    ]
+    assert [answer.status for answer in answers] == [422, 404, 404, 421]
+    assert all(len(answer.content) < 1000 for answer in answers)
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_request_has_a_clear_answer_and_the_next_is_served(client: Client, name: str) -> None:
     path, body, status, message = BAD[name]
@@ -276,6 +288,11 @@ def test_a_path_or_method_that_does_not_exist_is_refused(client: Client) -> None
     assert client.get("/v2/embeddings").status == 404
     assert client.get("/v1/embeddings").status == 405
     assert client.get("/../../etc/passwd").status == 404
+
+
+def test_a_path_with_a_slash_too_many_is_not_redirected(client: Client) -> None:
+    answer = client.post("/v1/embeddings/", {"input": "a"})
+    assert (answer.status, answer.message()) == (404, "There is nothing at /v1/embeddings/. /docs lists the addresses.")
 
 
 def test_head_has_the_headers_of_get_and_no_body_wherever_there_is_get(client: Client) -> None:
@@ -570,6 +587,14 @@ def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
 def test_a_model_without_a_name_is_refused() -> None:
     with pytest.raises(ConfigError, match="name is empty"):
         ServeConfig(name=" ")
+
+
+def test_a_name_that_is_not_utf8_is_readable_in_answers(tmp_path: Path) -> None:
+    name = "model-\udcff"  # as Python reads the name of a file, or an argument, with the byte 0xff
+    model = ServedModel(Elmo(random_model()), ServeConfig(name=name), tmp_path)
+    with running(create_app(model, ServeConfig())) as client:
+        assert client.get("/v1/models").json()["data"][0]["id"] == "model-?"
+        assert client.post("/v1/embeddings", {"input": "a", "model": "model-?"}).status == 200
 
 
 def test_other_sites_may_not_use_the_server_unless_they_are_named(client: Client, model: ServedModel) -> None:
