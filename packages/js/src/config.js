@@ -23,12 +23,12 @@ export const WORD_TABLE = "token_layer.word_embedding.weight";
 
 /**
  * Read the content of config.json.
- * @param {Object} content
+ * @param {Object|null} content Null if it is not JSON.
  * @param {string} name For error messages.
  * @returns {Config}
  */
 export function readConfig(content, name) {
-  if (content.format !== "elmokit" || content.format_version !== FORMAT_VERSION) {
+  if (content?.format !== "elmokit" || content.format_version !== FORMAT_VERSION || !content.bilm) {
     throw new Error(
       `${name} is not the config.json of an elmokit model of version ${FORMAT_VERSION}. Convert other formats in Python: ` +
         "elmokit convert MODEL OUT.",

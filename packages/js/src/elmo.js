@@ -3,8 +3,8 @@
 import { BEGIN_SENTENCE, END_SENTENCE, encodeTokens } from "./characters.js";
 import { readConfig, tensorShapes, WORD_TABLE } from "./config.js";
 import { Engine, openLibrary, PackedMatrix } from "./engine.js";
-import { directoryUrl, MissingFileError, readBytes, Tensors } from "./files.js";
-import { bestWords, Scores, surprisalOf } from "./predictions.js";
+import { directoryUrl, MissingFileError, readBytes, shown, Tensors } from "./files.js";
+import { bestWords, checkCount, Scores, surprisalOf } from "./predictions.js";
 import { pooledDim, poolingSettings, SentencePooling } from "./sentence_vectors.js";
 import { Vocabulary } from "./vocabulary.js";
 
@@ -73,8 +73,8 @@ export class Elmo {
     const read = (name) => readBytes(new URL(name, folder));
     const optional = (name) => read(name).catch((error) => (error instanceof MissingFileError ? null : Promise.reject(error)));
     const text = (bytes) => new TextDecoder("utf-8", { fatal: true }).decode(bytes);
-    const content = JSON.parse(text(await read("config.json")));
-    const config = readConfig(content, new URL("config.json", folder).href);
+    const content = parsed(await read("config.json"), text);
+    const config = readConfig(content, shown(new URL("config.json", folder)));
     const [library, weights, softmaxFile, words, whitening, head] = await Promise.all([
       openLibrary(wasm),
       read("model.safetensors"),
@@ -135,6 +135,7 @@ export class Elmo {
   /** Compute the surprisal of every token; see index.d.ts. */
   surprisal(sentences, { nExpected = 0 } = {}) {
     this.#checkPredicts();
+    if (nExpected) checkCount("nExpected", nExpected);
     return checkSentences(sentences).map((tokens) => {
       const words = [BEGIN_SENTENCE, ...tokens, END_SENTENCE];
       const ids = words.map((word) => this.vocabulary.id(word));
@@ -164,7 +165,7 @@ export class Elmo {
     if (!(Number.isInteger(position) && position >= 0 && position < tokens.length)) {
       throw new RangeError(`position is ${position}, but the sentence has ${tokens.length} tokens, from 0.`);
     }
-    if (!(Number.isInteger(n) && n > 0)) throw new RangeError(`n is ${n}; ask for at least 1 word.`);
+    checkCount("n", n);
     const [[, scores]] = this.#scores(tokens, position + 1, position + 2);
     return this.#expectedWords(scores, [chosen], n, specialWords)[chosen];
   }
@@ -288,6 +289,15 @@ export class Elmo {
   }
 }
 
+/** Return the content of config.json; null if it is something else, such as a page that a server sends for any address. */
+function parsed(bytes, text) {
+  try {
+    return JSON.parse(text(bytes));
+  } catch {
+    return null;
+  }
+}
+
 /** Open a whitening, or a head that was trained on pairs, which weights words, too; without one, there are only settings. */
 function openPooling(content, table, bytes, name, vocabulary, config) {
   const nLayers = config.nLayers + 1;
@@ -376,8 +386,8 @@ function checkSentences(sentences) {
   if (!Array.isArray(sentences)) throw new TypeError(`Expected an array of tokenized sentences. ${split}`);
   for (const tokens of sentences) {
     if (!Array.isArray(tokens)) throw new TypeError(`Expected a sentence as an array of tokens, but got ${typeof tokens}. ${split}`);
-    const wrong = tokens.find((token) => typeof token !== "string");
-    if (wrong !== undefined) throw new TypeError(`Expected tokens to be strings, but got ${typeof wrong}.`);
+    const wrong = tokens.findIndex((token) => typeof token !== "string"); // which may be undefined
+    if (wrong >= 0) throw new TypeError(`Expected tokens to be strings, but got ${typeof tokens[wrong]}.`);
   }
   return sentences;
 }

@@ -37,7 +37,9 @@ async function compile(source) {
   try {
     return await WebAssembly.compile(bytes);
   } catch (error) {
-    throw new Error(`This program cannot run the engine, which needs WebAssembly with 128-bit SIMD: ${error.message}`);
+    throw new Error(
+      `The engine cannot be compiled (${error.message}). It is the file elmokit.wasm, and needs WebAssembly with 128-bit SIMD.`,
+    );
   }
 }
 

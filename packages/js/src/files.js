@@ -19,7 +19,7 @@ export async function readBytes(where) {
       return new Uint8Array(await readFile(url));
     } catch (error) {
       if (error.code !== "ENOENT" && error.code !== "ENOTDIR") throw error;
-      throw new MissingFileError(`${url.pathname} does not exist.`);
+      throw new MissingFileError(`${shown(url)} does not exist.`);
     }
   }
   const response = await fetch(url);
@@ -27,6 +27,12 @@ export async function readBytes(where) {
   if (!response.ok) throw new Error(`${url} cannot be loaded: the server answered ${response.status}.`);
   return new Uint8Array(await response.arrayBuffer());
 }
+
+/**
+ * Return a URL as messages show it: that of a file as its path.
+ * @param {URL} url
+ */
+export const shown = (url) => (url.protocol === "file:" ? decodeURIComponent(url.pathname) : url.href);
 
 /**
  * Return the URL of a directory, which ends with a slash, so that names of files can be added.

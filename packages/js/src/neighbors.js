@@ -1,6 +1,6 @@
 // The occurrences of words in some sentences that are most similar to a word in another one (Peters et al. 2018, table 4).
 
-import { largest } from "./predictions.js";
+import { checkCount, largest } from "./predictions.js";
 
 /** An index in memory of every token of some sentences. Vectors have the precision of float16, as in Python's index. */
 export class NeighborIndex {
@@ -32,8 +32,11 @@ export class NeighborIndex {
   neighbors(sentence, position, { n = 5, layers, among = "any", minCount = 1 } = {}) {
     const [found] = this.elmo.embed([sentence]);
     const chosen = layers ?? this.layers.map((_, layer) => layer).slice(1);
-    const wrong = chosen.find((layer) => !(Number.isInteger(layer) && layer >= 1 && layer < this.layers.length));
-    if (wrong !== undefined) throw new RangeError(`The index has no layer ${wrong}: it has 1 to ${this.layers.length - 1}.`);
+    if (!Array.isArray(chosen)) throw new TypeError(`layers is ${chosen}. Give an array of layers from 1 to ${this.layers.length - 1}.`);
+    const wrong = chosen.findIndex((layer) => !(Number.isInteger(layer) && layer >= 1 && layer < this.layers.length));
+    if (wrong >= 0) throw new RangeError(`The index has no layer ${chosen[wrong]}: it has 1 to ${this.layers.length - 1}.`);
+    checkCount("n", n);
+    checkCount("minCount", minCount);
     if (!["any", "same", "other"].includes(among)) throw new Error(`among is '${among}'. Choose 'any', 'same' or 'other'.`);
     const occurrences = chosen.map((layer) => [
       layer,

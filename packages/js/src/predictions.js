@@ -55,6 +55,11 @@ export function surprisalOf(scores, id) {
   return Math.max(0, scores.logSum - scores.values[id]);
 }
 
+/** Throw an error unless a setting is a whole number above 0. */
+export function checkCount(name, n) {
+  if (!(Number.isInteger(n) && n > 0)) throw new RangeError(`${name} is ${n}; it must be a whole number of at least 1.`);
+}
+
 /**
  * Find the words of the largest probability.
  * @param {Scores[]} scores Of one direction, or of both, whose probabilities are multiplied.

@@ -172,6 +172,10 @@ test("neighbors are those of Python's index", async () => {
   });
   assert.throws(() => index.neighbors(query, 2, { layers: [3] }), /no layer 3/);
   assert.throws(() => index.neighbors(query, 2, { layers: [1.5] }), /no layer 1.5/);
+  assert.throws(() => index.neighbors(query, 2, { layers: [undefined] }), /no layer undefined/);
+  assert.throws(() => index.neighbors(query, 2, { layers: 1 }), /layers is 1\. Give an array/);
+  for (const n of [0, -1, 1.5, "1"]) assert.throws(() => index.neighbors(query, 2, { n }), /n is .+; it must be a whole number/);
+  assert.throws(() => index.neighbors(query, 2, { minCount: 0 }), /minCount is 0/);
   assert.throws(() => index.neighbors(query, 0.5), /of token 0.5/);
 });
 
@@ -205,11 +209,25 @@ test("mistakes are explained", async () => {
   const elmo = await load("int8", { predicts: false });
   assert.throws(() => elmo.embed("The bank"), /array of tokenized sentences/);
   assert.throws(() => elmo.embed(["The bank"]), /sentence as an array of tokens/);
-  assert.throws(() => elmo.embed([["The", 5]]), /tokens to be strings/);
+  assert.throws(() => elmo.embed([["The", 5]]), /tokens to be strings, but got number/);
+  assert.throws(() => elmo.embed([["The", undefined]]), /tokens to be strings, but got undefined/);
   assert.throws(() => elmo.substitutes(sentences[0], 0), /cannot predict/);
   const whole = await load("int8");
   assert.throws(() => whole.substitutes(sentences[0], 6), /position is 6/);
   assert.throws(() => whole.substitutes(sentences[0], 0, { direction: "up" }), /direction is 'up'/);
+  assert.throws(() => whole.substitutes(sentences[0], 0, { n: 0 }), /n is 0; it must be a whole number of at least 1/);
+  assert.throws(() => whole.surprisal(sentences, { nExpected: -1 }), /nExpected is -1/);
+});
+
+test("a config.json that is something else is named", async (t) => {
+  const folder = mkdtempSync(path.join(tmpdir(), "elmokit model \u00fc-")); // as it is written, not as in a URL
+  t.after(() => rmSync(folder, { recursive: true }));
+  await assert.rejects(Elmo.load(folder), ({ message }) => message === `${path.join(folder, "config.json")} does not exist.`);
+  for (const content of ["<!DOCTYPE html>", "null", '{"format": "elmokit", "format_version": 1}', '{"format": "bert"}']) {
+    writeFileSync(path.join(folder, "config.json"), content);
+    const problem = await Elmo.load(folder).catch(({ message }) => message);
+    assert.ok(problem.startsWith(`${path.join(folder, "config.json")} is not the config.json of an elmokit model`), problem);
+  }
 });
 
 // Copies the included model, changes its sentence head and its whitening, and says why each is refused.
