@@ -22,6 +22,7 @@ from elmokit.lm.substitutes import Direction, Query, Substitute, expected_words
 from elmokit.lm.surprisal import Surprisal, surprisals
 from elmokit.serve.config import Pooling, ServeConfig
 from elmokit.serve.examples import SENTENCES
+from elmokit.storage.text_files import split_tokens
 from elmokit.text.tokenize import get_tokenizer
 
 BOTH: Direction = "both"
@@ -36,7 +37,7 @@ class ServedModel:
     def __init__(self, elmo: Elmo, config: ServeConfig, folder: Path) -> None:
         self.elmo = elmo
         self.name = _readable(config.name or elmo.model.source_name or DEFAULT_MODEL)
-        self.tokenize = get_tokenizer("treebank" if config.tokenize else "spaces")
+        self.tokenize = get_tokenizer("treebank") if config.tokenize else _split_at_spaces
         self.embedder, self.pooling = _sentence_embedder(elmo, config.pooling)
         self.mix: dict[str, Any] | None = None
         if (stored := stored_mix(elmo.model)) is not None:
@@ -109,6 +110,11 @@ class ServedModel:
     def expected(self, queries: Sequence[Query], n: int) -> list[list[dict[Direction, list[Substitute]]]]:
         """Find the words that each direction, and both together, expect at positions of sentences."""
         return list(expected_words(self.elmo.model, queries, self.expectations, n))
+
+
+def _split_at_spaces(text: str) -> list[str]:
+    """Split a text as a line of a file, which ends where the text of a request may still have the end of its line."""
+    return split_tokens(text.replace("\r", " ").replace("\n", " "))
 
 
 def _readable(name: str) -> str:

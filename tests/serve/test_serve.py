@@ -672,8 +672,9 @@ def test_a_model_that_cannot_predict_says_so(tmp_path: Path) -> None:
 
 def test_texts_are_split_at_spaces_if_asked(tmp_path: Path) -> None:
     with running(create_app(served(tmp_path, tokenize=False), ServeConfig())) as client:
-        (one,) = client.post("/v1/surprisal", {"input": "It's the cat."}).json()["data"]
-        assert one["tokens"] == ["It's", "the", "cat."]
+        for text in ("It's the cat.", "It's the\ncat.\r\n"):
+            (one,) = client.post("/v1/surprisal", {"input": text}).json()["data"]
+            assert one["tokens"] == ["It's", "the", "cat."]
 
 
 def test_many_clients_at_once_all_get_their_own_answer(client: Client, model: ServedModel) -> None:
