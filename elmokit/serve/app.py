@@ -110,7 +110,8 @@ def create_app(
         guarded,
         allow_origins=list(config.cors_origins),
         allow_methods=["GET", "HEAD", "POST"],
-        allow_headers=["Authorization", "Content-Type"],
+        allow_headers=["*"],  # the openai client sends a dozen of its own
+        expose_headers=["Retry-After"],  # which that client reads
     )
     return allowed
 

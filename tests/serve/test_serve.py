@@ -599,16 +599,19 @@ def test_a_name_that_is_not_utf8_is_readable_in_answers(tmp_path: Path) -> None:
 
 def test_other_sites_may_not_use_the_server_unless_they_are_named(client: Client, model: ServedModel) -> None:
     origin = {"Origin": "https://example.org"}
-    ask = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    headers = "authorization,content-type,x-stainless-lang"  # as the openai client sends them
+    ask = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": headers}
     assert "access-control-allow-origin" not in client.post("/v1/embeddings", {"input": "a"}, **origin).headers
     assert client.send("OPTIONS", "/v1/embeddings", None, ask).status == 405
     config = ServeConfig(cors_origins=("https://example.org",))
     with running(create_app(model, config, TOKEN)) as open_client:
         allowed = open_client.send("OPTIONS", "/v1/embeddings", None, ask)
-        assert allowed.headers["access-control-allow-origin"] == "https://example.org"
+        assert (allowed.status, allowed.headers["access-control-allow-origin"]) == (200, "https://example.org")
+        assert "x-stainless-lang" in allowed.headers["access-control-allow-headers"]
         # An error can be read by the page, too.
         refused = open_client.post("/v1/embeddings", {"input": "a"}, **origin)
         assert (refused.status, refused.headers["access-control-allow-origin"]) == (401, "https://example.org")
+        assert refused.headers["access-control-expose-headers"] == "Retry-After"
         other = open_client.post("/v1/embeddings", {"input": "a"}, Origin="https://example.com")
         assert "access-control-allow-origin" not in other.headers
 
