@@ -12,7 +12,9 @@ const LINE = "#c9ced6";
 const SENSES = ["#1a66de", "#b65a00", "#0b7a67", "#8a3fc7"]; // as in style.css, in light
 const SURPRISE = [240, 140, 58];
 
-const escaped = (text) => String(text).replace(/[&<>"]/g, (one) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[one]);
+const MARKS = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
+// XML has no control characters, not even escaped.
+const escaped = (text) => String(text).replace(/[&<>"]|(?![\t\n\r])[\0-\x1f\ufffe\uffff]/g, (one) => MARKS[one] ?? "\ufffd");
 
 const pen = document.createElement("canvas").getContext("2d");
 function widthOf(text, size, family = FONT) {
