@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -129,7 +130,9 @@ class ServeConfig:
 
 
 def _is_loopback(host: str) -> bool:
+    """Return whether the server listens on a loopback address: also by a short form, as 127.1, or by a name."""
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+        address = str(socket.getaddrinfo(host, None)[0][4][0])
+    except (OSError, UnicodeError):
+        return False
+    return ipaddress.ip_address(address).is_loopback

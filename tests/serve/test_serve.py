@@ -562,6 +562,8 @@ def test_named_hosts_are_accepted(model: ServedModel) -> None:
     [
         ({}, {"localhost", "127.0.0.1", "[::1]"}),
         ({"host": "::1"}, {"localhost", "127.0.0.1", "[::1]"}),
+        ({"host": "127.1"}, {"localhost", "127.0.0.1", "[::1]", "127.1"}),
+        ({"host": "localhost"}, {"localhost", "127.0.0.1", "[::1]"}),
         ({"host": "127.0.0.9"}, {"localhost", "127.0.0.1", "[::1]", "127.0.0.9"}),
         ({"host": "0.0.0.0"}, None),
         ({"host": "0.0.0.0", "allowed_hosts": ("A.org",)}, {"localhost", "127.0.0.1", "[::1]", "0.0.0.0", "a.org"}),
