@@ -39,13 +39,16 @@ const ENDING_QUOTES = [
   rule("([^' ])('[sS]|'[mM]|'[dD]|') ", "$1 $2 "),
   rule("([^' ])('ll|'LL|'re|'RE|'ve|'VE|n't|N'T) ", "$1 $2 "),
 ];
+// Python's "i" has forms that JavaScript's has not, and the reverse: JavaScript's would make U+0345 a letter of START and END.
+const FORMS = { i: "iI\u0130\u0131", s: "sS\u017f" };
+const anyCase = (letters) => letters.replace(/[a-z]/g, (one) => `[${FORMS[one] ?? one + one.toUpperCase()}]`);
 const CONTRACTIONS = [
   ...["(can)(not)", "(d)('ye)", "(gim)(me)", "(gon)(na)", "(got)(ta)", "(lem)(me)", "(more)('n)"].map((parts) =>
-    rule(`${START}${parts}${END}`, " $1 $2 ", "i"),
+    rule(`${START}${anyCase(parts)}${END}`, " $1 $2 "),
   ),
-  rule(`${START}(wan)(na)(?=[${SPACE}\\x1c-\\x1f])`, " $1 $2 ", "i"),
-  rule(` ('t)(is)${END}`, " $1 $2 ", "i"),
-  rule(` ('t)(was)${END}`, " $1 $2 ", "i"),
+  rule(`${START}${anyCase("(wan)(na)")}(?=[${SPACE}\\x1c-\\x1f])`, " $1 $2 "),
+  rule(` ${anyCase("('t)(is)")}${END}`, " $1 $2 "),
+  rule(` ${anyCase("('t)(was)")}${END}`, " $1 $2 "),
 ];
 const SPACES = new RegExp(`[${SPACE}\\x1c-\\x1f]+`, "u");
 
