@@ -456,6 +456,9 @@ def test_problems_are_explained_and_old_results_go(page: Any) -> None:
     page.get_by_label("A word", exact=True).fill("heron")
     page.get_by_role("button", name="Compare").click()
     page.wait_for_selector("#problem:has-text('Sentence 1 does not contain the word “heron”')")
+    page.get_by_label("A word", exact=True).fill("constructor")
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_selector("#problem:has-text('Sentence 1 does not contain the word “constructor”')")
     assert page.locator(".point").count() == 0
     show(page, TEXT)
     assert page.locator("#problem").is_hidden()

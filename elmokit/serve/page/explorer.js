@@ -31,7 +31,8 @@ function readAddress() {
 
 /** Return the example sentences of a word as they are typed: one per line, an empty line between senses. */
 function exampleOf(word) {
-  return (examples.senses[word] ?? []).map((sentences) => sentences.join("\n")).join("\n\n");
+  const senses = Object.hasOwn(examples.senses, word) ? examples.senses[word] : []; // "constructor" is a word, too
+  return senses.map((sentences) => sentences.join("\n")).join("\n\n");
 }
 
 /** Write what is needed for this view into the address. */
