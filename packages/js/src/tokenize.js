@@ -4,6 +4,8 @@
 // package `regex`, but Python's own `re` for contractions, whose word characters are others.
 
 const SPACE = "\\t-\\r\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
+/** The characters that Python's `split` and `strip` take for spaces. `trim` takes U+FEFF for one, too, and not all of these. */
+export const PYTHON_SPACE = `[${SPACE}\\x1c-\\x1f]`;
 const WORD = "\\p{Alphabetic}\\p{M}\\p{Decimal_Number}\\p{Pc}\\u200c\\u200d";
 const START = "(?<![\\p{L}\\p{N}_])"; // of a contraction: Python's \b before a letter
 const END = "(?![\\p{L}\\p{N}_])";
@@ -46,11 +48,11 @@ const CONTRACTIONS = [
   ...["(can)(not)", "(d)('ye)", "(gim)(me)", "(gon)(na)", "(got)(ta)", "(lem)(me)", "(more)('n)"].map((parts) =>
     rule(`${START}${anyCase(parts)}${END}`, " $1 $2 "),
   ),
-  rule(`${START}${anyCase("(wan)(na)")}(?=[${SPACE}\\x1c-\\x1f])`, " $1 $2 "),
+  rule(`${START}${anyCase("(wan)(na)")}(?=${PYTHON_SPACE})`, " $1 $2 "),
   rule(` ${anyCase("('t)(is)")}${END}`, " $1 $2 "),
   rule(` ${anyCase("('t)(was)")}${END}`, " $1 $2 "),
 ];
-const SPACES = new RegExp(`[${SPACE}\\x1c-\\x1f]+`, "u");
+const SPACES = new RegExp(`${PYTHON_SPACE}+`, "u");
 
 /**
  * Split a raw sentence into tokens. Each is a part of the text; nothing is rewritten.

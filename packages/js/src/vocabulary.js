@@ -1,9 +1,11 @@
 // The words of a softmax, sorted by frequency.
 
 import { BEGIN_SENTENCE, END_SENTENCE } from "./characters.js";
+import { PYTHON_SPACE } from "./tokenize.js";
 
 export const UNKNOWN = "<UNK>";
 const IGNORED_LINE = "!!!MAXTERMID"; // the last line of some published files, which is not a word
+const SPACES_AT_ENDS = new RegExp(`^${PYTHON_SPACE}+|${PYTHON_SPACE}+$`, "g");
 
 /** A list of words. The id of a word is its index. */
 export class Vocabulary {
@@ -20,7 +22,7 @@ export class Vocabulary {
 
   /** Read a vocabulary file: one word per line. */
   static fromText(text) {
-    const lines = text.replace(/^\ufeff/, "").split("\n").map((line) => line.trim());
+    const lines = text.replace(/^\ufeff/, "").split("\n").map((line) => line.replace(SPACES_AT_ENDS, ""));
     if (!lines.at(-1)) lines.pop();
     return new Vocabulary(lines.filter((line) => line !== IGNORED_LINE));
   }

@@ -9,7 +9,7 @@ import path from "node:path";
 import { describe, test } from "node:test";
 import { fileURLToPath, pathToFileURL } from "node:url";
 
-import { Elmo, NeighborIndex, splitAtSpaces, tokenize } from "elmokit";
+import { Elmo, NeighborIndex, splitAtSpaces, tokenize, Vocabulary } from "elmokit";
 
 const expected = readExpected();
 const { sentences } = expected;
@@ -199,6 +199,11 @@ test("a model is found by a path, a file URL and its web address", async () => {
   } finally {
     server.close();
   }
+});
+
+test("words of a vocabulary are those that Python reads", () => {
+  const text = "\ufeff<S>\n</S>\r\n<UNK>\nthe\n\ufeffthe\n\x85a\x1c\n\u200b\n";
+  assert.deepEqual(Vocabulary.fromText(text).words, ["<S>", "</S>", "<UNK>", "the", "\ufeffthe", "a", "\u200b"]);
 });
 
 test("mistakes are explained", async () => {
