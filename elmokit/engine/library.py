@@ -139,8 +139,14 @@ def open_packed(owner: object, library: Library, kind: str, struct: Any, precisi
     handle = ctypes.c_void_p()
     open_kind = getattr(library, f"open_{kind}")
     check(library, open_kind(ctypes.byref(struct), NAMES.index(precision), ctypes.byref(handle)))
-    weakref.finalize(owner, getattr(library, f"close_{kind}"), handle.value)
+    close_with(owner, getattr(library, f"close_{kind}"), handle)
     return handle.value
+
+
+def close_with(owner: object, close: Any, handle: ctypes.c_void_p) -> None:
+    """Free packed weights when their owner is freed."""
+    # Not when the interpreter exits, as `finalize` also would: daemon threads may still compute with them.
+    weakref.finalize(owner, close, handle.value).atexit = False
 
 
 def check(library: Library, reason: int) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 
 import numpy as np
 
-from elmokit.engine.library import Library, address, check
+from elmokit.engine.library import Library, address, check, close_with
 from elmokit.engine.precision import NAMES, Precision
 from elmokit.engine.state import Floats
 
@@ -24,7 +23,7 @@ class Matrix:
             NAMES.index(precision), *weight.shape, address("weight", weight, np.float32), given, ctypes.byref(handle)
         )
         check(library, reason)
-        weakref.finalize(self, library.close_matrix, handle.value)
+        close_with(self, library.close_matrix, handle)
         self._handle = handle.value
 
     def __call__(self, rows: Floats, threads: int = 1) -> Floats:

@@ -123,6 +123,28 @@ busy.join()
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("library")
+def test_a_process_may_exit_while_its_daemon_threads_compute() -> None:
+    run_script(
+        """
+import time
+from elmokit.engine.matrix import Matrix
+matrix = Matrix(np.ones((200, 3000), np.float32), "float32", compiler.load_library())
+rows = np.ones((20, 3000), np.float32)
+
+def keep_computing(compute_once):
+    while True:
+        compute_once()
+
+for work in (lambda: matrix(rows), lambda: compute(lstm, 1)):
+    threading.Thread(target=keep_computing, args=(work,), daemon=True).start()
+time.sleep(0.1)
+""",
+        "small",
+    )
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["small", "large"])
 @pytest.mark.usefixtures("library")
 def test_without_threads_of_the_system_the_caller_computes_alone(size: str) -> None:
