@@ -16,7 +16,6 @@ from elmokit.engine.network import NetworkInput
 from elmokit.engine.state import State
 from elmokit.errors import ConfigError, TextError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.storage.progress import count_of
 from elmokit.text.batching import number_tokens
 
 StartName = Literal["warm", "zero"]
@@ -53,6 +52,8 @@ def calibrate_start_state(model: PretrainedBiLM, sentences: Sequence[Sequence[st
 
     The sentences are running text, in order; a few hundred are enough. ``text_name`` is for the card.
     """
+    from elmokit.storage.progress import count_of  # here, because who embeds does not need it
+
     model.start_state = mean_state(model, sentences)
     model.card[STATE_FACT] = f"mean state after a sentence, over {count_of(len(sentences), 'sentence')} of {text_name}"
 

@@ -1,4 +1,4 @@
-"""How many threads a process may use."""
+"""How many threads a process may use, and a lock of its threads that is free after a fork."""
 
 from __future__ import annotations
 
@@ -7,12 +7,39 @@ import math
 import os
 import sys
 from pathlib import Path
+from threading import RLock
+from weakref import WeakSet
 
 from elmokit.storage.bounded import whole_number
 
 # Version 2 of control groups has the quota and its period in one file, version 1 in two.
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 _requested: int | None = None
+
+
+class ForkSafeLock:
+    """A reentrant lock, which is free in a forked process: the thread that held it exists in the parent only."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        _LOCKS.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+    @staticmethod
+    def renew_all() -> None:
+        """Replace what threads of the parent may have held."""
+        for lock in _LOCKS:
+            lock._lock = RLock()
+
+
+_LOCKS: WeakSet[ForkSafeLock] = WeakSet()
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=ForkSafeLock.renew_all)
 
 
 def set_threads(n_threads: int) -> None:

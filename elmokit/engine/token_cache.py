@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from threading import Lock
 
 import numpy as np
 
 from elmokit.engine.state import Floats
+from elmokit.engine.threads import ForkSafeLock
 
 MIB = 2**20
 FIRST_ROWS = 1024
@@ -26,7 +26,7 @@ class TokenCache:
 
     def __init__(self, max_bytes: int = 64 * MIB) -> None:
         self.max_bytes = max_bytes
-        self._lock = Lock()
+        self._lock = ForkSafeLock()
         self._version: object = None
         self._rows: dict[str, int] = {}  # least recently used first
         self._table: Floats | None = None
@@ -44,8 +44,13 @@ class TokenCache:
         """Return the vectors ``(words, dim)`` of distinct tokens."""
         with self._lock:
             if self._version != version:
-                self._version, self._rows, self._table = version, {}, None
-            return self._vectors(words, compute)
+                self._rows, self._table = {}, None
+            # What interrupts a change (Ctrl-C, a fork in another thread) may leave two tokens with one row. The next
+            # call then finds no version, and empties the cache.
+            self._version = None
+            vectors = self._vectors(words, compute)
+            self._version = version
+            return vectors
 
     def __reduce__(self) -> tuple[type[TokenCache], tuple[int]]:
         return TokenCache, (self.max_bytes,)

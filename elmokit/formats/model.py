@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from elmokit.engine.network import Network
 from elmokit.engine.precision import Precision, check_precision, requested_backend
 from elmokit.engine.softmax import Softmax, WordSoftmax
 from elmokit.engine.state import Floats, State
+from elmokit.engine.threads import ForkSafeLock
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, needs_torch
 from elmokit.text.characters import encode_tokens
@@ -99,7 +99,7 @@ class PretrainedBiLM:
         if self._bilm is None or precision is not None:
             self.precision = precision
         self._engine: tuple[str, Network] | None = None
-        self._lock = RLock()
+        self._lock = ForkSafeLock()
 
     @property
     def source_name(self) -> str | None:
@@ -151,7 +151,7 @@ class PretrainedBiLM:
         return {name: value for name, value in vars(self).items() if name not in ("_engine", "_lock")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _engine=None, _lock=RLock())
+        vars(self).update(state, _engine=None, _lock=ForkSafeLock())
 
     @property
     def config(self) -> BiLMConfig:

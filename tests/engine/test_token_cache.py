@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import copy
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -82,6 +86,60 @@ def test_it_forgets_when_the_weights_change_and_a_copy_starts_empty() -> None:
     compute = Counting()
     cache.vectors(["a"], compute, object())
     assert compute.words == ["a"]
+
+
+class InterruptingWord(str):
+    """A word that Ctrl-C interrupts at one of its uses as a key."""
+
+    n_uses_left: int
+
+    def __hash__(self) -> int:
+        self.n_uses_left -= 1
+        if not self.n_uses_left:
+            raise KeyboardInterrupt
+        return super().__hash__()
+
+
+@pytest.mark.parametrize("n_uses", range(1, 9))
+def test_after_ctrl_c_the_vectors_are_those_of_the_words(n_uses: int) -> None:
+    cache = TokenCache(4 * ROW_BYTES)
+    cache.vectors(["a", "b", "c", "d"], Counting(), VERSION)
+    word = InterruptingWord("a")
+    word.n_uses_left = n_uses
+    with contextlib.suppress(KeyboardInterrupt):
+        cache.vectors(["b", word, "e"], Counting(), VERSION)
+    for words in (["f"], ["a", "b", "c", "d"], ["g", "h"], ["a", "c", "f"], ["d", "g", "h"]):
+        assert cache.vectors(words, Counting(), VERSION).tolist() == [vector(word) for word in words]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no forks")
+def test_a_process_that_is_forked_while_another_thread_computes_can_compute() -> None:
+    script = """
+import os, signal, threading
+import numpy as np
+from elmokit.engine.token_cache import TokenCache
+
+cache, computes, may_end = TokenCache(), threading.Event(), threading.Event()
+
+def compute_until_told(words):
+    computes.set()
+    may_end.wait()
+    return np.zeros((len(words), 4), np.float32)
+
+thread = threading.Thread(target=cache.vectors, args=(["a"], compute_until_told, "version"))
+thread.start()
+computes.wait()
+child = os.fork()
+if not child:
+    signal.alarm(60)  # ends a child that waits
+    may_end.set()
+    os._exit(0 if cache.vectors(["a"], compute_until_told, "version").shape == (1, 4) else 1)
+status = os.waitpid(child, 0)[1]
+may_end.set()
+thread.join()
+assert status == 0
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)
 
 
 def test_vectors_are_the_same_with_and_without_it(model: PretrainedBiLM) -> None:
