@@ -49,6 +49,8 @@ class ElmoModule(nn.Module):
     An ``ElmoModule`` owns its model: it switches the gradients of the biLM on or off, and ``.to(device)`` moves the
     biLM. Give each one a model of its own.
 
+    ``torch.compile`` compiles what is around the biLM, and calls the biLM itself as it is.
+
     Args:
         model: An opened model. :meth:`from_pretrained` opens one for you.
         start: The LSTM state that each sentence starts from, as in :class:`~elmokit.Elmo`.

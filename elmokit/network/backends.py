@@ -15,8 +15,9 @@ states and sums stay in float32. The token layer is rounded by the C functions o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ from elmokit.engine.library import Library
 from elmokit.engine.precision import PRECISIONS, BackendRequest, requested_backend
 
 T = TypeVar("T")
+P = ParamSpec("P")
 N_SAMPLED = 16  # numbers of each parameter that are compared on every call
 _State = tuple[list[int], list[list[float]]]
 
@@ -82,6 +84,19 @@ def tile_library_for(tensor: Tensor) -> Library | None:
     if not torch.is_autocast_enabled("cpu") or torch.get_autocast_dtype("cpu") != torch.bfloat16:
         return None
     return native_library_for(tensor) if multiplies_bfloat16() else None
+
+
+def never_compiled(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function that ``torch.compile`` must call as it is: it cannot trace C functions."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        # Not `torch.compiler.disable` as the decorator: it imports `torch._dynamo`, which takes seconds.
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(function)(*args, **kwargs)  # type: ignore[no-any-return, no-untyped-call]
+        return function(*args, **kwargs)
+
+    return call
 
 
 class ParameterCache(Generic[T]):

@@ -18,7 +18,7 @@ from elmokit.engine.config import BiLMConfig
 from elmokit.engine.lstm import LSTM
 from elmokit.engine.precision import Precision, check_precision, requested_backend
 from elmokit.engine.state import State
-from elmokit.network.backends import ParameterCache
+from elmokit.network.backends import ParameterCache, never_compiled
 from elmokit.network.char_cnn import CharCNN, NativeTokenLayer, WordCharLayer, WordEmbedding
 from elmokit.network.lstm import LSTMStack, LSTMState, StackPacking, run_in_engine
 from elmokit.network.tensors import tensor_of
@@ -239,6 +239,7 @@ class BiLM(nn.Module):
         """Return ``(batch, time)`` bool, True on a token: where ids are not all 0. See ``token_vectors`` for ids."""
         return ids > 0 if self.config.n_words is not None else (ids > 0).any(dim=-1)
 
+    @never_compiled
     def token_vectors(self, ids: Tensor) -> Tensor:
         """Return context-free token vectors (layer 0), computing each distinct token once.
 
@@ -265,6 +266,7 @@ class BiLM(nn.Module):
         """
         return self.contextualize(self.token_vectors(ids), mask, state)
 
+    @never_compiled
     def contextualize(self, vectors: Tensor, mask: Tensor, state: BiLMState) -> BiLMOutput:
         """Compute all layers for token vectors ``(batch, time, projection_dim)``; see ``forward`` for the rest."""
         read_backward = self.config.read_backward
@@ -289,6 +291,7 @@ class BiLM(nn.Module):
         layers = torch.stack([torch.cat(halves, dim=-1) for halves in every_layer])
         return BiLMOutput(layers, stack_states(new_states))
 
+    @never_compiled
     def run_direction(
         self,
         direction: int,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
@@ -312,3 +313,28 @@ def test_a_module_without_mixes_has_none_to_compute() -> None:
         ElmoModule(random_model(), n_mixes=0).mixed_vectors([["the", "cat"]])
     with pytest.raises(ConfigError, match="n_mixes is -1"):
         ElmoModule(random_model(), n_mixes=-1)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch's compiler, which errors instead would end
+@pytest.mark.parametrize("trainable", [False, True])
+def test_a_model_that_contains_it_can_be_compiled(trainable: bool, model: PretrainedBiLM) -> None:
+    elmo = ElmoModule(model, trainable=trainable)
+    ids = elmo.ids([["the", "cat"], ["dog"]])
+
+    def loss(given: Tensor) -> Tensor:
+        return elmo(given).mixes[0].square().sum()
+
+    wanted = loss(ids)
+    wanted.backward()
+    gradients = {name: weight.grad for name, weight in elmo.named_parameters() if weight.grad is not None}
+    elmo.zero_grad()
+    found = torch.compile(loss, backend="eager")(ids)
+    found.backward()
+    assert found.item() == pytest.approx(wanted.item())
+    assert gradients.keys() >= {"mixes.0.gamma"}
+    for name, weight in elmo.named_parameters():
+        if name in gradients:
+            torch.testing.assert_close(weight.grad, gradients[name])
+    with torch.no_grad():
+        assert torch.compile(loss, backend="eager")(ids).item() == pytest.approx(wanted.item())
