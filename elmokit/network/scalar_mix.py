@@ -80,11 +80,13 @@ class ScalarMix(nn.Module):
 
     @staticmethod
     def _normalize(layers: Tensor, mask: Tensor | None) -> Tensor:
-        real = torch.ones_like(layers[0, ..., :1]) if mask is None else mask[..., None].to(layers.dtype)
-        n_values = (real.sum() * layers.shape[-1]).clamp(min=1)  # a batch may have no token
-        mean = (layers * real).sum(dim=(1, 2, 3), keepdim=True) / n_values
-        variance = (((layers - mean) * real) ** 2).sum(dim=(1, 2, 3), keepdim=True) / n_values
-        return (layers - mean) * (variance + LAYER_NORM_EPSILON).rsqrt()
+        # In float32 at least: in float16, sums over a batch are infinite and the epsilon is zero.
+        wide = layers.to(torch.promote_types(layers.dtype, torch.float32))
+        real = torch.ones_like(wide[0, ..., :1]) if mask is None else mask[..., None].to(wide.dtype)
+        n_values = (real.sum() * wide.shape[-1]).clamp(min=1)  # a batch may have no token
+        mean = (wide * real).sum(dim=(1, 2, 3), keepdim=True) / n_values
+        variance = (((wide - mean) * real) ** 2).sum(dim=(1, 2, 3), keepdim=True) / n_values
+        return ((wide - mean) * (variance + LAYER_NORM_EPSILON).rsqrt()).to(layers.dtype)
 
 
 def selected_layers(layers: Tensor, selection: LayerSelection) -> Tensor:

@@ -35,6 +35,16 @@ def test_layer_norm_is_over_all_real_positions_of_the_batch() -> None:
     np.testing.assert_allclose(mix(layers, mask).detach().numpy(), np.mean(normalized, axis=0), atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_layer_norm_in_another_dtype_is_that_in_float32(dtype: torch.dtype) -> None:
+    layers = torch.randn(2, 30, 20, 128)  # more numbers in a layer than float16 can count
+    layers[:, 0] = 0
+    expected = ScalarMix(2, layer_norm=True)(layers)
+    mix = ScalarMix(2, layer_norm=True).to(dtype)
+    torch.testing.assert_close(mix(layers.to(dtype)).float(), expected.detach(), atol=0.02, rtol=0.02)
+    assert not mix(torch.zeros(2, 1, 2, 8, dtype=dtype)).any()  # as in a batch of empty sentences
+
+
 def test_a_wrong_number_of_layers_is_an_error() -> None:
     with pytest.raises(ValueError, match="mixes 3 layers and was given 2"):
         ScalarMix(3)(torch.zeros(2, 1, 1, 1))
