@@ -107,13 +107,15 @@ class ElmoModule(nn.Module):
             assert isinstance(mix, ScalarMix)
             self._elmo.mix = _NumpyMix(mix)
         self.dropout = nn.Dropout(dropout)
-        state = BiLMState.from_numpy(self._elmo.start_state).to(self.bilm.device, self.bilm.dtype)
+        state = BiLMState.from_numpy(self._elmo.start_state)
         # Buffers move with the module to another device, and no optimizer sees them.
         # They are copies: loading a state dict writes to them, and not to the state that the model stores.
         self.register_buffer("start_hidden", state.hidden.clone())
         self.register_buffer("start_cell", state.cell.clone())
         self.start_hidden: Tensor
         self.start_cell: Tensor
+        # All to where the biLM is, which may be a GPU, and to its dtype, which need not be PyTorch's default.
+        self.to(self.bilm.device, self.bilm.dtype)
         # Unlike other modules, which start in training mode: dropout would add noise silently where none is trained.
         self.eval()
 
@@ -167,7 +169,7 @@ class ElmoModule(nn.Module):
             precision=precision,
             device=device,
         )
-        elmo = cls(
+        return cls(
             model,
             start=start,
             n_mixes=n_mixes,
@@ -178,7 +180,6 @@ class ElmoModule(nn.Module):
             keep_boundaries=keep_boundaries,
             token_cache_mib=token_cache_mib,
         )
-        return elmo.to(elmo.bilm.device)
 
     @property
     def elmo(self) -> Elmo:

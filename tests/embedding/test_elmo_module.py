@@ -315,6 +315,25 @@ def test_a_module_without_mixes_has_none_to_compute() -> None:
         ElmoModule(random_model(), n_mixes=-1)
 
 
+@pytest.mark.parametrize("default", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_everything_has_the_dtype_of_the_bilm(default: torch.dtype, dtype: torch.dtype) -> None:
+    model, sentences = aligned_model(), [["the", "cat"], ["dog"]]
+    expected = Elmo(model).embed(sentences, layers="average")
+    model.bilm.to(dtype)
+    torch.set_default_dtype(default)
+    try:
+        elmo = ElmoModule(model)
+        mix = elmo(elmo.ids(sentences)).mixes[0]
+        embedded = elmo.embed(sentences)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert mix.dtype == dtype
+    for row, vectors in enumerate(expected):
+        np.testing.assert_allclose(mix[row, : len(vectors)].detach(), vectors, atol=1e-5)
+        np.testing.assert_allclose(embedded[row], vectors, atol=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch's compiler, which errors instead would end
 @pytest.mark.parametrize("trainable", [False, True])
