@@ -59,8 +59,10 @@ def n_threads() -> int:
     requested = _requested
     if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "get_num_threads"):
         requested = torch.get_num_threads()  # it has read the variable
-    elif requested is None and (number := whole_number(os.environ.get("OMP_NUM_THREADS", ""))) is not None:
-        requested = max(1, number)
+    elif requested is None:
+        # OpenMP allows a list, of which the first number is for threads that are not within others.
+        first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+        requested = None if (number := whole_number(first)) is None else max(1, number)
     return available_threads() if requested is None else min(requested, available_threads())
 
 

@@ -15,7 +15,7 @@ from elmokit.engine.library import Library
 from elmokit.engine.lstm import LSTM
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.state import Floats, State
-from elmokit.engine.threads import cores_of_quota
+from elmokit.engine.threads import cores_of_quota, n_threads
 from tests.helpers.engine_lstm import LARGE_LAYERS, SHARED_LAYERS, lstm_config, random_lstm, same_bits
 from tests.helpers.instruction_sets import machine_library
 from tests.helpers.paths import ROOT
@@ -190,6 +190,19 @@ assert count() <= held + 1  # the holder may still be ending
 """,
         "small",
     )
+
+
+@pytest.mark.parametrize(
+    ("variable", "expected"), [("", 8), ("3", 3), ("2,4", 2), (" 5 ", 5), ("0", 1), ("100", 8), ("many", 8)]
+)
+def test_without_pytorch_the_variable_of_openmp_is_read(
+    variable: str, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr("elmokit.engine.threads._requested", None)
+    monkeypatch.setattr("elmokit.engine.threads.available_threads", lambda: 8)
+    assert n_threads() == expected
 
 
 def test_a_container_with_a_quota_of_processor_time_gets_as_many_threads(tmp_path: Path) -> None:
