@@ -182,6 +182,11 @@ def tokens(it: Scenario) -> None:
         {"output_dim": 0},
         {"n_words": 0, "n_characters": 0},
         {"output_dim": n_inputs + 1, "projection": None},
+        {"n_words": -1, "word_dim": 2},
+        {"n_words": BIG, "word_dim": BIG},
+        {"n_characters": BIG, "character_dim": BIG, "n_convolutions": 1},
+        {"n_characters": 1, "character_dim": 1, "n_convolutions": -1},
+        {"n_characters": 1, "character_dim": 1, "n_convolutions": 1, "n_highways": -1},
     ):
         refused = library.structs["token_weights"](**{**sizes, **wrong})
         it.fails("BAD_SIZES", library.open_tokens(ctypes.byref(refused), 0, ctypes.byref(handle)))

@@ -69,9 +69,26 @@ void elmokit_choose_kernels(int64_t lowest_precision, int64_t n_weights, elmokit
     kernels->lstm = is_widened(precision) && (IS_PLAIN || n_weights < MIN_WIDENED) ? FLOAT32 : precision;
 }
 
+static int are_token_sizes(const elmokit_token_weights *of) {
+    int64_t n_inputs = 0;
+    if (of->n_words) {
+        if (!is_size(of->n_words) || !is_size(of->word_dim)) return 0;
+        n_inputs = of->word_dim;
+    }
+    if (of->n_characters) {
+        if (!is_size(of->n_characters) || !is_size(of->character_dim) || !is_size(of->n_convolutions)) return 0;
+        if (of->n_highways && !is_size(of->n_highways)) return 0;
+        for (int64_t k = 0; k < of->n_convolutions; k++) {
+            if (!is_size(of->widths[k]) || !is_size(of->n_filters[k])) return 0;
+            n_inputs += of->n_filters[k];
+        }
+    }
+    return is_size(n_inputs) && is_size(of->output_dim) && (of->projection || n_inputs == of->output_dim);
+}
+
 int64_t elmokit_open_tokens(const elmokit_token_weights *weights, int64_t lowest_precision, elmokit_tokens **tokens) {
     *tokens = NULL;
-    if (weights->output_dim < 1 || (!weights->n_words && !weights->n_characters)) return ELMOKIT_BAD_SIZES;
+    if (!are_token_sizes(weights)) return ELMOKIT_BAD_SIZES;
     elmokit_kernels kernels;
     elmokit_choose_kernels(lowest_precision, 0, &kernels);
     elmokit_tokens *opened = calloc(1, sizeof *opened);

@@ -77,7 +77,6 @@ static int pack_convolutions(const elmokit_token_weights *given, token_layer *la
     for (int64_t k = 0; k < given->n_convolutions; k++) {
         convolution *of = layer->convolutions + k;
         of->width = given->widths[k], of->n_filters = given->n_filters[k];
-        if (of->width < 1 || of->n_filters < 1) return ELMOKIT_BAD_SIZES;
         if (!pack_filters(given->filters[k], given->character_dim, of)) return ELMOKIT_NO_MEMORY;
         if (!pack_bias(given->filter_biases[k], of->n_filters, &bias)) return ELMOKIT_NO_MEMORY;
         of->bias = bias.bias;
@@ -142,7 +141,6 @@ int pack_token_layer(const elmokit_token_weights *given, int precision, token_la
         layer->n_highways = given->n_highways;
     }
     const int64_t n_inputs = layer->word_dim + layer->n_features;
-    if (!n_inputs || (!given->projection && n_inputs != given->output_dim)) return ELMOKIT_BAD_SIZES;
     /* A word table's rows are exact, and their projection stays so. */
     if (given->n_words) precision = FLOAT32;
     if (given->projection && !pack_linear(precision, n_inputs, given->output_dim, given->projection,
