@@ -101,11 +101,11 @@ def minimal_pairs(
         read_minimal_pairs,
         read_published_accuracies,
     )
-    from elmokit.storage.text_files import find_text_files
+    from elmokit.storage.text_files import find_text_files, or_packed
     from elmokit.text.tokenize import get_tokenizer
 
     common.check_figure()
-    paths = find_text_files(files, reread=True, pattern="*.jsonl*")
+    paths = find_text_files(files, reread=True, suffixes=or_packed(".jsonl"))
     other_models = None if published is None else read_published_accuracies(published)
     paradigms = read_minimal_pairs(paths)
     tokenize = get_tokenizer(tokenizer)

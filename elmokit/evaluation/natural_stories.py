@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.errors import TextError
-from elmokit.storage.text_files import PACKED_SUFFIXES, read_lines
+from elmokit.storage.text_files import or_packed, read_lines
 
 WORDS, READING_TIMES, LARGE_MODEL = "words.tsv", "processed_wordinfo.tsv", "all_stories_gpt3.csv"
 MAX_DIFFERENT = 0.01
@@ -137,7 +137,7 @@ def read_large_model(folder: str | Path, stories: Sequence[Story]) -> list[NDArr
 
 def find_file(folder: str | Path, name: str) -> Path | None:
     """Find a file of the release, compressed or not; None if there is none."""
-    paths = (Path(folder) / f"{name}{packed}" for packed in ("", *PACKED_SUFFIXES))
+    paths = (Path(folder) / file for file in or_packed(name))
     return next((path for path in paths if path.is_file()), None)
 
 

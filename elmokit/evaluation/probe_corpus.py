@@ -15,10 +15,9 @@ from elmokit.evaluation.sense_files import DATA, GOLD, read_sense_xml
 from elmokit.evaluation.tagged import CONLLU_SUFFIXES, read_conllu
 from elmokit.storage.segmentation import SegmentationCheck
 from elmokit.storage.text_files import (
-    PACKED_SUFFIXES,
-    TEXT_SUFFIXES,
     TextPaths,
     find_text_files,
+    or_packed,
     read_lines,
     split_tokens,
     unpacked_name,
@@ -27,7 +26,6 @@ from elmokit.text.batching import read_ahead
 from elmokit.text.tokenize import TextSplitter
 
 Item = TypeVar("Item")
-_ALSO_READ = [name + packed for name in (*CONLLU_SUFFIXES, DATA) for packed in ("", *PACKED_SUFFIXES)]
 CHUNK_TOKENS = 16_384
 """Tokens that are embedded between two commits. The chunks decide which sentences share a batch, so that an
 interrupted run must use the same value as the run that resumes it."""
@@ -40,7 +38,7 @@ def read_chunks(sentences: Iterable[Item], length: Callable[[Any], int] = len) -
 
 def find_corpus_files(names: TextPaths) -> list[Path]:
     """Find what :func:`read_corpus_files` reads, in directories too, but no files of gold keys."""
-    files = find_text_files(names, reread=True, suffixes=(*TEXT_SUFFIXES, *_ALSO_READ))
+    files = find_text_files(names, reread=True, suffixes=or_packed(".txt", *CONLLU_SUFFIXES, DATA))
     return [path for path in files if not unpacked_name(path).endswith(GOLD)]
 
 

@@ -14,7 +14,7 @@ from xml.parsers import expat
 
 from elmokit.errors import TextError
 from elmokit.storage.bounded import whole_number
-from elmokit.storage.text_files import PACKED_SUFFIXES, read_lines, split_tokens
+from elmokit.storage.text_files import or_packed, read_lines, split_tokens
 
 BLOCK_CHARACTERS = 1 << 18
 MAX_MARKUP_BYTES = 1 << 24
@@ -66,7 +66,7 @@ def find_sense_set(path: str | Path) -> SenseSet:
     path = Path(path)
     data = path
     if path.is_dir():
-        files = sorted(file for end in ("", *PACKED_SUFFIXES) for file in path.glob(f"*{DATA}{end}"))
+        files = sorted(file for end in or_packed(DATA) for file in path.glob(f"*{end}"))
         if len(files) != 1:
             raise TextError(f"{path} contains {len(files)} files *{DATA}. Give the file itself.")
         data = files[0]
@@ -75,8 +75,8 @@ def find_sense_set(path: str | Path) -> SenseSet:
     stem, mark, _ = data.name.rpartition(DATA)
     if not mark:
         raise TextError(f"{data} is not a *{DATA} file, from whose name that of the gold keys (*{GOLD}) is derived.")
-    for end in ("", *PACKED_SUFFIXES):
-        if (gold := data.with_name(stem + GOLD + end)).is_file():
+    for end in or_packed(GOLD):
+        if (gold := data.with_name(stem + end)).is_file():
             return SenseSet(stem, data, gold)
     raise TextError(f"{data} has no gold keys next to it: expected {data.with_name(stem + GOLD)}.")
 

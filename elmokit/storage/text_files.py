@@ -24,7 +24,14 @@ TextPaths = str | Path | Iterable[str | Path]
 """A text file, a directory or a glob pattern, or several of them."""
 STDIN = "-"
 PACKED_SUFFIXES = (".gz", ".xz", ".zst")
-TEXT_SUFFIXES = tuple(f".txt{packed}" for packed in ("", *PACKED_SUFFIXES))
+
+
+def or_packed(*suffixes: str) -> tuple[str, ...]:
+    """Return these suffixes of file names, and those of the same files compressed."""
+    return tuple(suffix + packed for suffix in suffixes for packed in ("", *PACKED_SUFFIXES))
+
+
+TEXT_SUFFIXES = or_packed(".txt")
 """The files that are taken from a directory. A file given by name, or matched by a pattern, can have any name."""
 
 MAX_LINE_BYTES = 1 << 24
@@ -90,12 +97,7 @@ def path_list(paths: TextPaths) -> list[str | Path]:
     return [paths] if isinstance(paths, str | Path) else list(paths)
 
 
-def find_text_files(
-    names: TextPaths,
-    reread: bool = False,
-    pattern: str | None = None,
-    suffixes: tuple[str, ...] = TEXT_SUFFIXES,
-) -> list[Path]:
+def find_text_files(names: TextPaths, reread: bool = False, suffixes: tuple[str, ...] = TEXT_SUFFIXES) -> list[Path]:
     """Find the text files given by paths, directories and glob patterns, each once.
 
     Args:
@@ -103,7 +105,6 @@ def find_text_files(
             ``*.txt.gz``, ``*.txt.xz`` and ``*.txt.zst`` (in capitals, too), except hidden ones; glob patterns (``**``
             matches any depth); ``-`` for standard input. The files of a directory or pattern are sorted.
         reread: Whether the text is read more than once, which standard input and pipes do not allow.
-        pattern: The names of the files to take from a directory, instead of those with ``suffixes``.
         suffixes: How the names of the files of a directory end, in small letters.
 
     Raises:
@@ -112,7 +113,7 @@ def find_text_files(
     """
     by_real_path: dict[Path, Path] = {}
     for name in path_list(names):
-        for path in _files_of(name, pattern, suffixes):
+        for path in _files_of(name, suffixes):
             if reread:
                 check_can_reread(path)
             # `Path.resolve` would raise an error for symbolic links that form a loop; here, opening the file does.
@@ -120,13 +121,13 @@ def find_text_files(
     return list(by_real_path.values())
 
 
-def _files_of(name: str | Path, pattern: str | None, suffixes: tuple[str, ...]) -> list[Path]:
+def _files_of(name: str | Path, suffixes: tuple[str, ...]) -> list[Path]:
     path = expand_user(name)
     if str(path) == STDIN:
         return [path]
     if path.is_dir():
-        if not (inside := _files_inside(path, pattern, suffixes)):
-            wanted = pattern or ", ".join(f"*{suffix}" for suffix in suffixes)
+        if not (inside := _files_inside(path, suffixes)):
+            wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
             raise TextError(
                 f"The directory {path} contains no file named {wanted}. "
                 f"Select files with other names by a pattern: '{path}/**/*'"
@@ -136,9 +137,7 @@ def _files_of(name: str | Path, pattern: str | None, suffixes: tuple[str, ...]) 
         return [path]
     matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
     # A directory that matches is searched, as if the shell had expanded the pattern.
-    files = [
-        file for match in matches for file in (_files_inside(match, pattern, suffixes) if match.is_dir() else [match])
-    ]
+    files = [file for match in matches for file in (_files_inside(match, suffixes) if match.is_dir() else [match])]
     if not files:
         _refuse_address(path)
         raise TextError(f"No file matches {str(path)!r}.")
@@ -154,11 +153,11 @@ def folders_of(names: TextPaths) -> list[Path]:
     return folders
 
 
-def _files_inside(folder: Path, pattern: str | None, suffixes: tuple[str, ...]) -> list[Path]:
+def _files_inside(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     return sorted(
         path
-        for path in folder.rglob(pattern or "*")
-        if (pattern or path.name.lower().endswith(suffixes))  # ``BOOK.TXT``, too
+        for path in folder.rglob("*")
+        if path.name.lower().endswith(suffixes)  # ``BOOK.TXT``, too
         and path.is_file()
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )

@@ -23,7 +23,7 @@ from elmokit.storage.text_files import find_text_files
 
 Paths = str | tuple[str, ...]
 """A path, a glob pattern, a directory of ``*gold_conll`` files, or a list of them."""
-GOLD_CONLL = "*gold_conll"  # what CoNLL-2012's own scripts write, and what AllenNLP reads from a directory
+GOLD_CONLL = "gold_conll"  # what CoNLL-2012's own scripts write, and what AllenNLP reads from a directory
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ def expand_paths(paths: Paths) -> list[str]:
     """List the files of a config's ``Paths``. A file named twice is listed twice: word vectors may be repeated."""
     # "train/**" means the directory train: glob would also list the files in it that are not gold_conll files.
     names = [name.removesuffix("/**") for name in ([paths] if isinstance(paths, str) else paths)]
-    return [str(path) for name in names for path in find_text_files(name, pattern=GOLD_CONLL)]
+    return [str(path) for name in names for path in find_text_files(name, suffixes=(GOLD_CONLL,))]
 
 
 def apply_override(content: dict[str, Any], override: str) -> dict[str, Any]:
