@@ -112,7 +112,7 @@ def build_index(
         "dim": elmo.output_dim,
     }
     restore = {**RESTORE, "model_name": _restore_name}
-    with ResumableStore(path, settings, restore=restore, overwrite=overwrite, restart_hint="pass --overwrite") as store:
+    with ResumableStore(path, settings, restore=restore, overwrite=overwrite) as store:
         if not store.finished:
             _fill(elmo, sentences(), store, progress)
     return OccurrenceIndex(path)

@@ -267,8 +267,7 @@ def _vectors(
         "dim": elmo.output_dim,
     }
     n_tokens = sum(map(len, sentences))
-    hint = "pass --overwrite"
-    with ResumableStore(folder, settings, restore=RESTORE, overwrite=overwrite, restart_hint=hint) as store:
+    with ResumableStore(folder, settings, restore=RESTORE, overwrite=overwrite) as store:
         n_done = store.progress.get("n_done", 0)
         count = StageCounter(progress, f"embed {folder.name}", n_tokens, done=sum(map(len, sentences[:n_done])))
         count(0)

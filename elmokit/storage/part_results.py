@@ -50,8 +50,7 @@ class PartResults:
     ) -> None:
         self._store: ResumableStore | None = None
         if folder is not None:
-            hint = "pass --overwrite"
-            self._store = ResumableStore(folder, settings, restore=restore, overwrite=overwrite, restart_hint=hint)
+            self._store = ResumableStore(folder, settings, restore=restore, overwrite=overwrite)
         self._results: dict[str, Any] = {}
         self._open = ExitStack()
 

@@ -57,8 +57,8 @@ class ResumableStore:
             settings is rejected, because its data would not match the data still to come. Of several that differ, the
             error names the first.
         restore: For a setting, a function that returns how to get its recorded value again, for the error message.
-        overwrite: Discard what the directory already holds, instead of continuing it.
-        restart_hint: What the user should do to start from scratch, for error messages.
+        overwrite: Discard what the directory already holds, instead of continuing it. None if the user has no such
+            option: error messages then say to delete the directory.
         locked_message: The error text if another process is writing to the store.
         wait: Wait for another process that is writing, instead of raising an error.
         unverified: Names of files that are not compared with their checksums, because the owner verifies what it reads.
@@ -85,8 +85,7 @@ class ResumableStore:
         settings: Mapping[str, Any],
         *,
         restore: Mapping[str, Callable[[Any], str]] = {},
-        overwrite: bool = False,
-        restart_hint: str | None = None,
+        overwrite: bool | None = None,
         locked_message: str | None = None,
         wait: bool = False,
         unverified: Collection[str] = (),
@@ -96,7 +95,7 @@ class ResumableStore:
         self.committed = StoreContents(as_read_back(settings), folder=self.folder)
         self._restore = restore
         self._overwrite = overwrite
-        self.restart_hint = restart_hint or f"delete {self.folder}"
+        self._how_to_restart = f"delete {self.folder}" if overwrite is None else "pass --overwrite"
         self._locked_message, self._wait, self._unverified = locked_message, wait, unverified
         self._files: dict[str, IO[bytes]] = {}
         self._written = WrittenExtents()
@@ -288,7 +287,7 @@ class ResumableStore:
                 differ = f"{self.folder} was created with {what} {_value(old)}, but this run has {what} {_value(new)}"
                 if is_digest(old) and is_digest(new):
                     differ = f"{self.folder}: the {what.removeprefix('the ')} is not the one that it was created with"
-                raise OutputError(f"{differ}. {how}, or start from scratch: {self.restart_hint}.")
+                raise OutputError(f"{differ}. {how}, or start from scratch: {self._how_to_restart}.")
         if not recorded.finished:
             self._owner.take()
         self.committed = recorded
@@ -318,7 +317,7 @@ class ResumableStore:
             if n_bytes < size:
                 raise OutputError(
                     f"{path} is cut short: it has {n_bytes:,} bytes, but {size:,} were recorded. "
-                    f"To start from scratch, {self.restart_hint}."
+                    f"To start from scratch, {self._how_to_restart}."
                 )
             # What was written after the last commit is not described by the journal, and may be incomplete.
             file.truncate(size)
@@ -334,7 +333,7 @@ class ResumableStore:
 
     def _verify(self, reason: str) -> None:
         names = [name for name in self.committed.sizes if name not in self._unverified]
-        self.committed.verify(names, f"{reason}To start from scratch, {self.restart_hint}.")
+        self.committed.verify(names, f"{reason}To start from scratch, {self._how_to_restart}.")
 
     def _close(self) -> None:
         for file in self._files.values():

@@ -201,7 +201,6 @@ def open_resumable(output: str | Path, settings: dict[str, Any], overwrite: bool
         settings,
         restore=RESTORE,
         overwrite=overwrite,
-        restart_hint="pass --overwrite",
         locked_message=f"{output} is being written by another process. Wait for it, or choose another name.",
     )
     with store:
