@@ -26,16 +26,17 @@ from elmokit.embedding.start_state import STATE_FACT
 from elmokit.errors import TrainingError, is_out_of_memory
 from elmokit.formats.folder import RUN_MODEL, is_model_folder, read_card, save_folder
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.perplexity import Perplexity, unknown_words_warning
+from elmokit.lm.perplexity import Perplexity
 from elmokit.network.bilm import BiLMState
 from elmokit.text.windows import Window
 from elmokit.training.config import LENGTHS, TrainingConfig
 from elmokit.training.distributed import World
 from elmokit.training.evaluation import HeldOutEvaluation
 from elmokit.training.interruption import StopRequest, TrainingInterrupted, stop_requests
+from elmokit.training.notices import unusual_settings
 from elmokit.training.optimizers import clip_gradients, set_learning_rate
 from elmokit.training.plan import ThroughputMeter, count_evaluations, model_sizes, seconds_per_step, training_plan
-from elmokit.training.precision import is_faster_in_bfloat16, step_autocast, uses_bfloat16
+from elmokit.training.precision import is_faster_in_bfloat16, step_autocast
 from elmokit.training.reports import TrainingCallback, TrainingNotice, TrainingProgress, TrainingReport
 from elmokit.training.results import best_model_facts, has_lost_checkpoints
 from elmokit.training.run import Run
@@ -43,8 +44,6 @@ from elmokit.training.setup import SETTINGS, RunSettings, TrainingSetup
 from elmokit.training.state import TrainingState, new_or_restored_state, window_stream
 
 LONG_TRAINING = 600  # seconds
-LOW_ADAGRAD_RATE = 0.05
-MANY_EPOCHS = 100
 
 
 def run_training(
@@ -149,7 +148,8 @@ class _TrainingLoop:
         settings = world.on_main_process(lambda: RunSettings.of(self.setup, 0))
         if earlier is not None:
             settings.check_resumes(path, earlier)
-        self._report_questionable_settings()
+        for notice in unusual_settings(config, self.corpus, self.state.device):
+            self._notice(notice)
         seconds: float | None = None
         earlier_total = 0 if earlier is None else earlier.n_predictions
         same_length = earlier is not None and _length(earlier.config) == _length(config)
@@ -179,25 +179,8 @@ class _TrainingLoop:
                 f"The run stopped after {config.patience} evaluations without improvement. To continue, increase "
                 "patience or set it to 0."
             )
-        elif (n_left := self.n_total - counters.n_predictions) > 0:
-            plan = training_plan(
-                config,
-                n_left,
-                world.size,
-                seconds_per_step=seconds,
-                n_steps_done=counters.n_steps,
-                seconds_per_evaluation=self.seconds_per_evaluation,
-                n_extra_evaluations=int(self.evaluates_first),
-            )
-            self.report(plan)
-            is_long = plan.seconds is not None and plan.seconds > LONG_TRAINING
-            is_exact_on_cpu = self.state.device.type == "cpu" and config.precision == "float32"
-            if is_long and is_exact_on_cpu and is_faster_in_bfloat16(self.state.device):
-                self._notice(
-                    "With precision bfloat16, this processor would train two to four times as fast; en-mini was "
-                    "trained so. It is not the default because it rounds products, and only processors with AMX or "
-                    "AVX-512 BF16 compute it: the same command would train another model elsewhere."
-                )
+        elif self.n_total > counters.n_predictions:
+            self._report_plan(seconds)
         else:
             self._notice(
                 f"Training is already complete ({counters.n_predictions:,} predictions). To continue, increase epochs, "
@@ -209,30 +192,29 @@ class _TrainingLoop:
             # Lines after the checkpoint will be written again by the steps that are repeated.
             self.run.log.truncate(counters.n_steps)
 
+    def _report_plan(self, seconds_per_step: float | None) -> None:
+        config, device = self.config, self.state.device
+        plan = training_plan(
+            config,
+            self.n_total - self.state.counters.n_predictions,
+            self.world.size,
+            seconds_per_step=seconds_per_step,
+            n_steps_done=self.state.counters.n_steps,
+            seconds_per_evaluation=self.seconds_per_evaluation,
+            n_extra_evaluations=int(self.evaluates_first),
+        )
+        self.report(plan)
+        is_long = plan.seconds is not None and plan.seconds > LONG_TRAINING
+        is_exact_on_cpu = device.type == "cpu" and config.precision == "float32"
+        if is_long and is_exact_on_cpu and is_faster_in_bfloat16(device):
+            self._notice(
+                "With precision bfloat16, this processor would train two to four times as fast; en-mini was trained "
+                "so. It is not the default because it rounds products, and only processors with AMX or AVX-512 BF16 "
+                "compute it: the same command would train another model elsewhere."
+            )
+
     def _notice(self, message: str) -> None:
         self.report(TrainingNotice(message))
-
-    def _report_questionable_settings(self) -> None:
-        config, n_words = self.config, len(self.corpus.vocabulary)
-        if config.precision == "bfloat16" and not uses_bfloat16(config, self.state.device):
-            self._notice("bfloat16 needs a processor with AMX or AVX-512 BF16: this training computes in float32.")
-        if config.optimizer == "adagrad" and config.learning_rate < LOW_ADAGRAD_RATE:
-            self._notice(f"A learning rate of {config.learning_rate:g} is low for Adagrad: bilm-tf used 0.2.")
-        if config.tokens is not None and (epochs := config.tokens / self.corpus.n_predictions) > MANY_EPOCHS:
-            # A frequent mistake with bilm-tf, whose example is for a text of 769 million tokens.
-            self._notice(
-                f"The length of {config.tokens:,} predictions is {epochs:,.0f} epochs over this text. Check tokens (in "
-                "bilm-tf's options.json: n_train_tokens), or give epochs."
-            )
-        if warning := unknown_words_warning(self.corpus.held_out_unknown_ratio):
-            self._notice(
-                f"Held-out text: {warning} Train with words of this domain: max_words (--max-words) or vocabulary "
-                "(--vocabulary)."
-            )
-        if config.n_samples > n_words:
-            self._notice(
-                f"n_samples is {config.n_samples:,}, but the vocabulary has only {n_words:,} words: all are used."
-            )
 
     def _report_words_not_saved(self) -> None:
         """Name the numbers of ``save_words`` whose models will not be there at the end."""
