@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tests.helpers.many_langs_files import dic_of
+from tests.helpers.many_langs_files import dic_of, random_lstm, random_tensors
 from tests.reference import fast_nlp_numpy
 
 CONFIG: dict[str, Any] = {
@@ -61,11 +61,7 @@ class ToyModel:
 
 def toy_model(chars: list[str] = CHARS) -> ToyModel:
     """A model of random tensors."""
-    generator = np.random.RandomState(0)
-
-    def random(*shape: int) -> Tensor:
-        return torch.from_numpy(generator.standard_normal(shape).astype(np.float32) * np.float32(0.7))
-
+    random = random_tensors(seed=0)
     spec, lstm = CONFIG["char_cnn"], CONFIG["lstm"]
     n_features = sum(count for _, count in spec["filters"])
     char_cnn: OrderedDict[str, Tensor] = OrderedDict()
@@ -78,12 +74,5 @@ def toy_model(chars: list[str] = CHARS) -> ToyModel:
         char_cnn[f"_highways._layers.{k}.bias"] = random(2 * n_features)
     char_cnn["_projection.weight"] = random(lstm["projection_dim"], n_features)
     char_cnn["_projection.bias"] = random(lstm["projection_dim"])
-    tensors: OrderedDict[str, Tensor] = OrderedDict()
-    for k in range(lstm["n_layers"]):
-        for direction in ("forward", "backward"):
-            place = f"{direction}_layer_{k}"
-            tensors[f"{place}.input_linearity.weight"] = random(4 * lstm["dim"], lstm["projection_dim"])
-            tensors[f"{place}.state_linearity.weight"] = random(4 * lstm["dim"], lstm["projection_dim"])
-            tensors[f"{place}.state_linearity.bias"] = random(4 * lstm["dim"])
-            tensors[f"{place}.state_projection.weight"] = random(lstm["projection_dim"], lstm["dim"])
-    return ToyModel(CONFIG, char_cnn, tensors, chars)
+    places = [f"{direction}_layer_{k}" for k in range(lstm["n_layers"]) for direction in ("forward", "backward")]
+    return ToyModel(CONFIG, char_cnn, random_lstm(random, places, lstm["dim"], lstm["projection_dim"]), chars)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,16 +80,30 @@ class ToyModel:
         )
 
 
+def random_tensors(seed: int) -> Callable[..., Tensor]:
+    """Return a function that draws a tensor of a shape."""
+    generator = np.random.RandomState(seed)  # numpy keeps this stream for good, and the vectors of the models with it
+    return lambda *shape: torch.from_numpy(generator.standard_normal(shape).astype(np.float32) * np.float32(0.7))
+
+
+def random_lstm(
+    random: Callable[..., Tensor], places: list[str], dim: int, projection_dim: int
+) -> OrderedDict[str, Tensor]:
+    tensors: OrderedDict[str, Tensor] = OrderedDict()
+    for place in places:
+        tensors[f"{place}.input_linearity.weight"] = random(4 * dim, projection_dim)
+        tensors[f"{place}.state_linearity.weight"] = random(4 * dim, projection_dim)
+        tensors[f"{place}.state_linearity.bias"] = random(4 * dim)
+        tensors[f"{place}.state_projection.weight"] = random(projection_dim, dim)
+    return tensors
+
+
 def toy_model(seed: int = 0, encoder: dict[str, Any] | None = None, **tokens: Any) -> ToyModel:
     """A model of random tensors; ``tokens`` and ``encoder`` change the settings."""
     settings = copy.deepcopy(SETTINGS)
     settings["token_embedder"].update(tokens)
     settings["encoder"].update(encoder or {})
-    generator = np.random.RandomState(seed)  # numpy keeps this stream for good, and the vectors below with it
-
-    def random(*shape: int) -> Tensor:
-        return torch.from_numpy(generator.standard_normal(shape).astype(np.float32) * np.float32(0.7))
-
+    random = random_tensors(seed)
     spec, lstm = settings["token_embedder"], settings["encoder"]
     embedder: OrderedDict[str, Tensor] = OrderedDict()
     n_features = 0
@@ -105,12 +120,5 @@ def toy_model(seed: int = 0, encoder: dict[str, Any] | None = None, **tokens: An
             embedder[f"highways._layers.{k}.bias"] = random(2 * n_features)
     embedder["projection.weight"] = random(lstm["projection_dim"], spec["word_dim"] + n_features)
     embedder["projection.bias"] = random(lstm["projection_dim"])
-    tensors: OrderedDict[str, Tensor] = OrderedDict()
-    for direction in ("forward", "backward"):
-        for k in range(lstm["n_layers"]):
-            place = f"{direction}_layer_{k}"
-            tensors[f"{place}.input_linearity.weight"] = random(4 * lstm["dim"], lstm["projection_dim"])
-            tensors[f"{place}.state_linearity.weight"] = random(4 * lstm["dim"], lstm["projection_dim"])
-            tensors[f"{place}.state_linearity.bias"] = random(4 * lstm["dim"])
-            tensors[f"{place}.state_projection.weight"] = random(lstm["projection_dim"], lstm["dim"])
-    return ToyModel(settings, embedder, tensors)
+    places = [f"{direction}_layer_{k}" for direction in ("forward", "backward") for k in range(lstm["n_layers"])]
+    return ToyModel(settings, embedder, random_lstm(random, places, lstm["dim"], lstm["projection_dim"]))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.reference.many_langs_numpy import read_direction, sigmoid
+from tests.reference.many_langs_numpy import char_features, layer, read_direction, without_boundaries
 
 Array = NDArray[np.float64]
 Tensors = dict[str, Array]
@@ -25,20 +25,9 @@ def token_vector(token: str, config: dict[str, Any], chars: dict[str, int], tens
     spec = config["char_cnn"]
     row = char_row(token, chars, spec["max_characters_per_token"])
     embedded = tensors["char_emb_layer.weight"][row]  # (chars, dim)
-    pooled = []
-    for k, (width, _) in enumerate(spec["filters"]):
-        responses = [
-            np.einsum("odw,wd->o", tensors[f"char_conv_{k}.weight"], embedded[start : start + width])
-            + tensors[f"char_conv_{k}.bias"]
-            for start in range(len(row) - width + 1)
-        ]
-        highest = np.max(responses, axis=0)
-        pooled.append(np.maximum(highest, 0) if spec["activation"] == "relu" else np.tanh(highest))
-    x = np.concatenate(pooled)
-    for k in range(spec["n_highway"]):
-        both = tensors[f"_highways._layers.{k}.weight"] @ x + tensors[f"_highways._layers.{k}.bias"]
-        transformed, gate = np.maximum(both[: len(x)], 0), sigmoid(both[len(x) :])
-        x = gate * x + (1 - gate) * transformed
+    convolutions = [layer(tensors, f"char_conv_{k}") for k in range(len(spec["filters"]))]
+    highways = [layer(tensors, f"_highways._layers.{k}") for k in range(spec["n_highway"])]
+    x = char_features(embedded, convolutions, spec["activation"], highways)
     return tensors["_projection.weight"] @ x + tensors["_projection.bias"]
 
 
@@ -49,8 +38,4 @@ def sentence_layers(
     vectors = [token_vector(token, config, chars, char_cnn) for token in ("<bos>", *sentence, "<eos>")]
     settings = {"encoder": config["lstm"]}
     forward = read_direction(vectors, "forward", settings, lstm)
-    backward = [layer[::-1] for layer in read_direction(vectors[::-1], "backward", settings, lstm)]
-    layers = [[np.concatenate([v, v]) for v in vectors]]
-    for ahead, back in zip(forward, backward, strict=True):
-        layers.append([np.concatenate(pair) for pair in zip(ahead, back, strict=True)])
-    return np.array(layers)[:, 1:-1]
+    return without_boundaries(vectors, forward, read_direction(vectors[::-1], "backward", settings, lstm))

@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.reference.bilm_numpy import sigmoid
+
 Array = NDArray[np.float64]
 Tensors = dict[str, Array]
-
-
-def sigmoid(x: Array) -> Array:
-    return 0.5 * (1 + np.tanh(0.5 * x))  # exp would overflow far below zero
 
 
 def read_dic(text: str) -> dict[str, int]:
@@ -45,22 +43,33 @@ def token_vector(
     if spec["char_dim"]:
         row = char_row(token, chars, spec["max_characters_per_token"])
         embedded = tensors["char_emb_layer.embedding.weight"][row]  # (chars, char_dim)
-        pooled = []
-        for k, (width, _) in enumerate(spec["filters"]):
-            weight, bias = tensors[f"convolutions.{k}.weight"], tensors[f"convolutions.{k}.bias"]
-            responses = [
-                np.einsum("odw,wd->o", weight, embedded[start : start + width]) + bias
-                for start in range(len(row) - width + 1)
-            ]
-            highest = np.max(responses, axis=0)
-            pooled.append(np.maximum(highest, 0) if spec["activation"] == "relu" else np.tanh(highest))
-        x = np.concatenate(pooled)
-        for k in range(spec["n_highway"]):
-            both = tensors[f"highways._layers.{k}.weight"] @ x + tensors[f"highways._layers.{k}.bias"]
-            transformed, gate = np.maximum(both[: len(x)], 0), sigmoid(both[len(x) :])
-            x = gate * x + (1 - gate) * transformed
-        features.append(x)
+        convolutions = [layer(tensors, f"convolutions.{k}") for k in range(len(spec["filters"]))]
+        highways = [layer(tensors, f"highways._layers.{k}") for k in range(spec["n_highway"])]
+        features.append(char_features(embedded, convolutions, spec["activation"], highways))
     return tensors["projection.weight"] @ np.concatenate(features) + tensors["projection.bias"]
+
+
+def layer(tensors: Tensors, name: str) -> tuple[Array, Array]:
+    return tensors[f"{name}.weight"], tensors[f"{name}.bias"]
+
+
+def char_features(embedded: Array, convolutions: list[Any], activation: str, highways: list[Any]) -> Array:
+    """The features of a token whose characters have the vectors ``(chars, dim)``, after its highways."""
+    pooled = []
+    for weight, bias in convolutions:
+        width = weight.shape[2]
+        responses = [
+            np.einsum("odw,wd->o", weight, embedded[start : start + width]) + bias
+            for start in range(len(embedded) - width + 1)
+        ]
+        highest = np.max(responses, axis=0)
+        pooled.append(np.maximum(highest, 0) if activation == "relu" else np.tanh(highest))
+    x = np.concatenate(pooled)
+    for weight, bias in highways:
+        both = weight @ x + bias
+        transformed, gate = np.maximum(both[: len(x)], 0), sigmoid(both[len(x) :])
+        x = gate * x + (1 - gate) * transformed
+    return x
 
 
 def read_direction(inputs: list[Array], name: str, settings: dict[str, Any], tensors: Tensors) -> list[list[Array]]:
@@ -99,8 +108,12 @@ def sentence_layers(
     cut = [token[: settings["token_embedder"]["max_characters_per_token"] - 2] for token in sentence]
     vectors = [token_vector(token, settings, words, chars, token_embedder) for token in ("<bos>", *cut, "<eos>")]
     forward = read_direction(vectors, "forward", settings, encoder)
-    backward = [layer[::-1] for layer in read_direction(vectors[::-1], "backward", settings, encoder)]
+    return without_boundaries(vectors, forward, read_direction(vectors[::-1], "backward", settings, encoder))
+
+
+def without_boundaries(vectors: list[Array], forward: list[list[Array]], backward: list[list[Array]]) -> Array:
+    """All layers of a sentence, of what each direction returned in its own order."""
     layers = [[np.concatenate([v, v]) for v in vectors]]
     for ahead, back in zip(forward, backward, strict=True):
-        layers.append([np.concatenate(pair) for pair in zip(ahead, back, strict=True)])
+        layers.append([np.concatenate(pair) for pair in zip(ahead, back[::-1], strict=True)])
     return np.array(layers)[:, 1:-1]

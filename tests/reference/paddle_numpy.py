@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.reference.many_langs_numpy import sigmoid
+from tests.reference.bilm_numpy import sigmoid
+from tests.reference.many_langs_numpy import without_boundaries
 
 Array = NDArray[np.float64]
 CLIP = 3.0
@@ -42,8 +43,4 @@ def sentence_layers(ids: list[int], n_layers: int, tensors: Mapping[str, Any]) -
     table = np.asarray(tensors["embedding_para"], dtype=np.float64)
     vectors = [table[number] for number in ids]
     forward = read_direction(vectors, "fw", 0, n_layers, tensors)
-    backward = [layer[::-1] for layer in read_direction(vectors[::-1], "bw", 1, n_layers, tensors)]
-    layers = [[np.concatenate([v, v]) for v in vectors]]
-    for ahead, back in zip(forward, backward, strict=True):
-        layers.append([np.concatenate(pair) for pair in zip(ahead, back, strict=True)])
-    return np.array(layers)[:, 1:-1]
+    return without_boundaries(vectors, forward, read_direction(vectors[::-1], "bw", 1, n_layers, tensors))
