@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 
-from elmokit.cli.main import elmokit
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.engine.config import BiLMConfig, WordFeaturesConfig
@@ -28,6 +26,7 @@ from elmokit.formats.save import save_model
 from elmokit.network.bilm import BiLM
 from tests.helpers.many_langs_files import CHARS, SENTENCES, WORDS, ToyModel, dic_of, toy_model
 from tests.helpers.memory import less_memory_than
+from tests.helpers.shell import Shell
 
 # What the released package (0.0.4.post2, PyTorch 2.13) made of [Überläufer, ist, zzz] and the files of toy_model(0):
 # the context-free layer, once, then the two LSTM layers with forward and backward side by side.
@@ -144,11 +143,11 @@ def test_an_elmokit_folder_holds_all_of_it(changes: dict[str, Any], tmp_path: Pa
     assert all(map(np.array_equal, vectors(again), vectors(model)))
 
 
-def test_the_command_line_converts_and_describes_it(tmp_path: Path) -> None:
-    toy = toy_model().write(tmp_path / "toy")
-    assert CliRunner().invoke(elmokit, ["convert", str(toy), str(tmp_path / "ours")]).exit_code == 0
+def test_the_command_line_converts_and_describes_it(shell: Shell) -> None:
+    toy_model().write(Path("toy"))
+    assert shell("convert", "toy", "ours").code == 0
     for name, family in (("toy", "ELMoForManyLangs"), ("ours", "elmokit")):
-        facts = json.loads(CliRunner().invoke(elmokit, ["info", "--model", str(tmp_path / name), "--json"]).output)
+        facts = json.loads(shell("info", "--model", name, "--json").out)
         assert facts["format"] == family
         assert facts["tokens"].startswith("words: a table of 10 x 5; at most 9 characters")
         assert facts["lexicon"] == f"10 words, {len(CHARS)} characters"

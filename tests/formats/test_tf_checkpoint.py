@@ -11,9 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from elmokit.cli.main import elmokit
 from elmokit.embedding.elmo import Elmo
 from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
@@ -26,6 +24,7 @@ from elmokit.formats.words import CachedModel
 from elmokit.lm.perplexity import perplexity
 from elmokit.storage.text_files import split_tokens
 from tests.conftest import WORDS, random_model
+from tests.helpers.shell import Shell
 from tests.helpers.tf_bundle_writer import write_bundle
 from tests.helpers.tf_names import checkpoint_tensors
 from tests.helpers.weights import same_weights
@@ -302,16 +301,13 @@ def test_exported_weights_in_the_folder_come_first(tmp_path: Path) -> None:
     assert open_model(folder / "checkpoint").family == "tf-checkpoint"
 
 
-def test_the_command_line_describes_and_converts_a_checkpoint(tmp_path: Path) -> None:
-    folder = write_checkpoint(random_model(), tmp_path / "run")
-    told = CliRunner().invoke(elmokit, ["info", "--model", str(folder)])
-    assert told.exit_code == 0, told.output
-    assert "tf-checkpoint" in told.output
-    for target in (tmp_path / "ours", tmp_path / "theirs.hdf5"):
-        done = CliRunner().invoke(elmokit, ["convert", str(folder), str(target)])
-        assert done.exit_code == 0, done.output
-        assert_same(open_model(target), open_model(folder))
-    assert open_model(tmp_path / "ours").softmax is not None
+def test_the_command_line_describes_and_converts_a_checkpoint(shell: Shell) -> None:
+    write_checkpoint(random_model(), Path("run"))
+    assert "tf-checkpoint" in shell("info", "--model", "run").out
+    for target in ("ours", "theirs.hdf5"):
+        assert shell("convert", "run", target).code == 0
+        assert_same(open_model(target), open_model("run"))
+    assert open_model("ours").softmax is not None
 
 
 def test_a_checkpoint_embeds(tmp_path: Path) -> None:

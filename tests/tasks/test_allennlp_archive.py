@@ -26,7 +26,7 @@ from elmokit.tasks.run import TaskRun, evaluate_run, open_run, train_task
 from elmokit.tasks.tags import tags_of
 from tests.helpers import allennlp_configs
 from tests.helpers.paths import DATA
-from tests.helpers.shell import Shell, command_runner
+from tests.helpers.shell import Shell
 
 TASK_DATA = DATA / "allennlp-tasks"
 # AllenNLP saved these archives with its own archiver: make.py and make_0_9.py in the folder.
@@ -40,12 +40,6 @@ CLASSIFIERS = [(name, version) for name, version in ARCHIVES if name.split("-")[
 # Archives of 2.10.1 do not hold the options of their ELMo, and its options are the assumed ones.
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not hold the options file")
 CLASS_NAMES = ("very negative", "negative", "neutral", "positive", "very positive")
-
-
-@pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
-    monkeypatch.chdir(tmp_path)
-    return command_runner(monkeypatch, capsys, "task")
 
 
 def archive_of(kind: str, version: str = "2.10.1") -> Path:
@@ -167,24 +161,24 @@ def test_an_archive_written_as_a_run_predicts_the_same(kind: str, tmp_path: Path
         save_as_run(open_task_archive(archive_of(kind)), tmp_path / "moved")
 
 
-def test_open_describes_an_archive_and_writes_a_run(shell: Shell) -> None:
-    ran = shell("open", str(archive_of("ner")), "--run", "run")
+def test_open_describes_an_archive_and_writes_a_run(task_shell: Shell) -> None:
+    ran = task_shell("open", str(archive_of("ner")), "--run", "run")
     assert ran.code == 0, ran.err
     assert "task        ner\n" in ran.out
     assert "allennlp    2.10.1\n" in ran.out
     assert "elmo        layers 3, dim 8, start zero\n" in ran.out
     assert json.loads(Path("run/run.json").read_text())["allennlp"] == "2.10.1"
     assert (
-        shell("evaluate", "run", str(TEXTS["ner"])).out
-        == shell("evaluate", str(archive_of("ner")), str(TEXTS["ner"])).out
+        task_shell("evaluate", "run", str(TEXTS["ner"])).out
+        == task_shell("evaluate", str(archive_of("ner")), str(TEXTS["ner"])).out
     )
-    facts = json.loads(shell("open", str(archive_of("sst")), "--json", "--start", "warm").out)
+    facts = json.loads(task_shell("open", str(archive_of("sst")), "--json", "--start", "warm").out)
     assert facts["elmo"] == {"layers": 3, "dim": 8, "start": "warm"}
     assert sorted(facts["classes"]) == sorted(CLASS_NAMES)
     Path("text").write_text("1 Mira fixed her old bike . |||\n")
-    assert shell("predict", str(archive_of("srl")), "text").code == 0
+    assert task_shell("predict", str(archive_of("srl")), "text").code == 0
     Path("text").write_text("Mira fixed her old bike .\n")
-    ran = shell("predict", str(archive_of("srl")), "text")
+    ran = task_shell("predict", str(archive_of("srl")), "text")
     assert ran.code == 2
     assert "no predicate is given" in ran.err
 
@@ -238,7 +232,7 @@ def test_options_of_published_models_name_no_directions(tmp_path: Path) -> None:
         open_run(folder)
 
 
-def test_what_is_assumed_without_the_options_of_elmo_is_said(shell: Shell, tmp_path: Path) -> None:
+def test_what_is_assumed_without_the_options_of_elmo_is_said(task_shell: Shell, tmp_path: Path) -> None:
     folder = unpack("srl", tmp_path / "srl", "0.9.0")
     (path,) = folder.glob("fta/*options_file")
     options = json.loads(path.read_text())
@@ -251,8 +245,8 @@ def test_what_is_assumed_without_the_options_of_elmo_is_said(shell: Shell, tmp_p
     with pytest.warns(UserWarning, match=r"assumed are activation = relu, cell_clip = 3.0 and proj_clip = 3.0"):
         assumed = open_run(folder)
     assert not torch.allclose(scores_of(assumed, examples), scores_of(with_tanh, examples), atol=0.1)
-    assert "options.json' does not exist here: assumed are" in shell("open", str(folder)).err
-    ran = shell("open", str(folder), "--options", "options.json", "--run", "run")
+    assert "options.json' does not exist here: assumed are" in task_shell("open", str(folder)).err
+    ran = task_shell("open", str(folder), "--options", "options.json", "--run", "run")
     assert (ran.code, ran.err) == (0, "")
     torch.testing.assert_close(scores_of(open_run("run"), examples), scores_of(with_tanh, examples))
 
@@ -345,10 +339,10 @@ class Attack:
         return (Path("stolen").touch, ())
 
 
-def test_a_pickle_with_code_is_refused_and_not_run(shell: Shell, tmp_path: Path) -> None:
+def test_a_pickle_with_code_is_refused_and_not_run(task_shell: Shell, tmp_path: Path) -> None:
     folder = unpack("ner", tmp_path / "ner")
     (folder / "weights.th").write_bytes(pickle.dumps({"weight": Attack()}))
-    ran = shell("open", str(folder))
+    ran = task_shell("open", str(folder))
     assert ran.code == 2
     assert "none of it was run" in ran.err or "not a readable PyTorch state dict" in ran.err
     assert ran.err.count("\n") == 1

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 
-from elmokit.cli.main import elmokit
 from elmokit.errors import MissingExtraError, TextError
 from elmokit.tasks import coref, coref_model
 from elmokit.tasks.coref import CorefConfig, CorefData, CorefTask
@@ -21,6 +19,7 @@ from elmokit.tasks.inputs import InputLayer, Inputs, WordTable
 from elmokit.tasks.nn import antecedents
 from elmokit.tasks.readers.coref import Document, parse_document, read_coref
 from elmokit.tasks.readers.gap import Pronoun
+from tests.helpers.shell import Shell
 from tests.helpers.task_examples import COREF
 
 TASK = CorefTask()
@@ -236,29 +235,21 @@ def test_a_missing_scipy_is_reported_before_training(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_the_command_line_trains_evaluates_and_predicts(tmp_path: Path) -> None:
-    gold = tmp_path / "gold.jsonl"
-    gold.write_text(COREF)
+def test_the_command_line_trains_evaluates_and_predicts(tmp_path: Path, task_shell: Shell) -> None:
+    (tmp_path / "gold.jsonl").write_text(COREF)
     (tmp_path / "text.txt").write_text("Mira fixed her bike .\nIt rides well .\nShe is happy .\n")
     (tmp_path / "coref.toml").write_text(
-        f'task = "coref"\npreset = "small"\n[data]\ntrain = "{gold}"\ndev = "{gold}"\n'
+        'task = "coref"\npreset = "small"\n[data]\ntrain = "gold.jsonl"\ndev = "gold.jsonl"\n'
         "[words]\nmin_count = 1\ndim = 20\n[model]\nhidden = 16\nmax_width = 2\nkeep = 0.9\n"
         "lexical_dropout = 0.1\n[train]\nepochs = 60\npatience = false\n"
         "[train.optimizer]\nlearning_rate = 0.01\n[elmo]\n"
     )
-    run = str(tmp_path / "run")
-
-    def shell(*arguments: str) -> str:
-        result = CliRunner().invoke(elmokit, ["task", *arguments], catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    shell("train", str(tmp_path / "coref.toml"), "--run", run)
-    scores = json.loads(shell("evaluate", run, str(gold), "--json"))["scores"]
+    assert task_shell("train", "coref.toml", "--run", "run").code == 0
+    scores = json.loads(task_shell("evaluate", "run", "gold.jsonl", "--json").out)["scores"]
     assert scores["average_f1"]["mean"] > 50
     written = tmp_path / "predicted.jsonl"
-    written.write_text(shell("predict", run, str(tmp_path / "text.txt"), "--json"))
+    written.write_text(task_shell("predict", "run", "text.txt", "--json").out)
     (document,) = read_coref(str(written))
     assert document.sentences == DOCUMENTS[0].sentences
     assert document.clusters
-    assert "[1 " in shell("predict", run, str(tmp_path / "text.txt"))
+    assert "[1 " in task_shell("predict", "run", "text.txt").out

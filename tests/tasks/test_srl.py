@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 
-from elmokit.cli.main import elmokit
 from elmokit.errors import TextError
 from elmokit.tasks import srl
 from elmokit.tasks.inputs import InputLayer, Inputs, WordTable
@@ -21,6 +19,7 @@ from elmokit.tasks.scores.chunks import Chunk
 from elmokit.tasks.srl import SrlConfig, SrlModelConfig, SrlTask
 from tests.helpers import task_examples
 from tests.helpers.paths import DATA
+from tests.helpers.shell import Shell
 from tests.helpers.srl_columns import CONLL_2012
 from tests.helpers.task_examples import SRL
 
@@ -242,25 +241,18 @@ def test_a_run_reads_folders_of_conll_2012(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_line_trains_evaluates_and_predicts(tmp_path: Path) -> None:
+def test_the_command_line_trains_evaluates_and_predicts(tmp_path: Path, task_shell: Shell) -> None:
     (tmp_path / "roles.txt").write_text(SRL)
     (tmp_path / "text.txt").write_text("Ada fixed it .\n0 wait ! |||\n")
     (tmp_path / "srl.toml").write_text(
-        f'task = "srl"\npreset = "small"\n[data]\ntrain = "{tmp_path}/roles.txt"\ndev = "{tmp_path}/roles.txt"\n'
+        'task = "srl"\npreset = "small"\n[data]\ntrain = "roles.txt"\ndev = "roles.txt"\n'
         "[words]\nmin_count = 1\ndim = 20\n"
         "[model]\nhidden = 24\nlayers = 2\n[train]\nepochs = 30\npatience = false\n"
         "[train.optimizer]\nlearning_rate = 0.01\n[elmo]\n"
     )
-    run = str(tmp_path / "run")
-
-    def shell(*arguments: str) -> str:
-        result = CliRunner().invoke(elmokit, ["task", *arguments], catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    shell("train", str(tmp_path / "srl.toml"), "--run", run)
-    scores = json.loads(shell("evaluate", run, str(tmp_path / "roles.txt"), "--json"))["scores"]
+    assert task_shell("train", "srl.toml", "--run", "run").code == 0
+    scores = json.loads(task_shell("evaluate", "run", "roles.txt", "--json").out)["scores"]
     assert scores["f1"]["mean"] > 90
-    records = [json.loads(line) for line in shell("predict", run, str(tmp_path / "text.txt"), "--json").splitlines()]
+    records = [json.loads(line) for line in task_shell("predict", "run", "text.txt", "--json").out.splitlines()]
     assert [[frame["predicate"] for frame in record["frames"]] for record in records] == [[1], [0]]
-    assert shell("predict", run, str(tmp_path / "text.txt")).startswith("fixed: ")
+    assert task_shell("predict", "run", "text.txt").out.startswith("fixed: ")

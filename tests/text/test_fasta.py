@@ -8,16 +8,14 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from elmokit.cli.main import elmokit
 from elmokit.embedding.corpus import embed_file
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.reading import Corpus
-from elmokit.errors import ConfigError, TextError
-from elmokit.formats.save import save_model
+from elmokit.errors import TextError
 from elmokit.text.fasta import Protein, read_fasta
 from tests.conftest import random_model
+from tests.helpers.shell import Shell
 
 TEXT = """; a comment
 >sp|P1|ONE first protein
@@ -97,11 +95,9 @@ def test_a_bad_record_leaves_no_output(tmp_path: Path) -> None:
     assert not (tmp_path / "out.hdf5").exists()
 
 
-def test_the_command_embeds_proteins(proteins: Path, tmp_path: Path) -> None:
-    save_model(random_model(), tmp_path / "model" / "weights.hdf5")
-    arguments = ["embed", str(proteins), str(tmp_path / "out.hdf5"), "--fasta", "--model", str(tmp_path / "model")]
-    refused = CliRunner().invoke(elmokit, [*arguments, "--tokenize"])
-    assert isinstance(refused.exception, ConfigError)
-    assert CliRunner().invoke(elmokit, arguments, catch_exceptions=False).exit_code == 0
-    with h5py.File(tmp_path / "out.hdf5") as file:
+def test_the_command_embeds_proteins(proteins: Path, shell: Shell) -> None:
+    arguments = ["embed", str(proteins), "out.hdf5", "--fasta", "--model", "model"]
+    assert shell(*arguments, "--tokenize").code == 2
+    assert shell(*arguments).code == 0
+    with h5py.File("out.hdf5") as file:
         assert set(file) == {"sp|P1|ONE", "two%2F2", "three"}
