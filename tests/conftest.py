@@ -48,6 +48,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"{n_tests:4} {reason}")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Leave out ``fsync``, which only a power loss makes visible: the tests call it thousands of times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)  # it raises the same error for a file that is closed
+        yield
+
+
 @pytest.fixture(scope="session")
 def bilm_tf_run() -> Path:
     """A tiny model that bilm-tf itself trained, with its text; ``tests/data/README.md`` says how."""
