@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.engine import c_sources, compiler, instruction_sets
-from elmokit.engine.c_sources import compile_sources
+from elmokit.engine.c_sources import compile_sources, compiler_command, library_key
 from elmokit.engine.config import BiLMConfig
 from elmokit.engine.instruction_sets import INSTRUCTION_SETS, InstructionSet
 from elmokit.engine.library import Library
@@ -24,23 +24,23 @@ from elmokit.engine.matrix import Matrix
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import VARIABLE
 from elmokit.engine.state import State
+from elmokit.errors import ElmoError
 from elmokit.network.lstm import LSTMStack, LSTMState
+from elmokit.storage.cache import cache_dir
 from tests.helpers.instruction_sets import machine_library
 from tests.helpers.rounding import Rounded, assert_rounded
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library, compiled once for the tests of this file."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        cache = tmp_path_factory.mktemp("cache")
-        monkeypatch.setenv("ELMOKIT_CACHE", str(cache))
-        monkeypatch.setattr(compiler, "PACKAGED_LIBRARIES", cache)
-        forget_library()
-        if compiler.load_library() is None:
-            pytest.skip(compiler.why_unavailable())
-    forget_library()
-    (library,) = (cache / "kernels").glob("*.so")
+def compiled() -> Path:
+    """The library in the cache of this machine, compiled if these sources and this compiler are new to it."""
+    name = machine_library().instructions
+    instructions = INSTRUCTION_SETS[name]
+    try:
+        compiler._compiled(name, instructions)
+    except ElmoError as error:
+        pytest.skip(str(error))
+    (library,) = (cache_dir() / "kernels").glob(f"{library_key(instructions, compiler_command())}-*.so")
     return library
 
 
@@ -274,7 +274,8 @@ def test_a_changed_library_is_replaced_in_the_same_process(built: Path) -> None:
 
 @pytest.mark.slow
 def test_a_truncated_library_does_not_kill_the_process(compiled: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(compiled.parent, tmp_path / "kernels") / compiled.name
+    (tmp_path / "kernels").mkdir(mode=0o700)
+    copy = Path(shutil.copy(compiled, tmp_path / "kernels"))
     with copy.open("r+b") as file:  # a loaded ELF file that is too short for its segments ends in SIGBUS
         file.truncate(5000)
     code = "from elmokit.engine import compiler; assert compiler.load_library() is not None"

@@ -28,13 +28,12 @@ from elmokit.engine.token_layer import TokenLayer
 from elmokit.network.bilm import BiLM
 from tests.helpers.arrays_on_demand import ArraysOnDemand
 from tests.helpers.engine_lstm import (
-    LARGE_LAYERS,
-    SHARED_LAYERS,
     lstm_config,
     random_arrays,
     random_lstm,
     random_state,
     same_bits,
+    two_layers,
 )
 from tests.helpers.engine_models import CHARS, CONFIGS, LENGTHS, WORDS, arrays_of, random_bilm, random_ids
 from tests.helpers.instruction_sets import machine_library
@@ -75,9 +74,7 @@ def test_without_sentences_there_are_no_layers(library: Library) -> None:
 
 @pytest.fixture(params=["small", "large"])
 def lstm(request: pytest.FixtureRequest, library: Library) -> LSTM:
-    """Two layers of two directions. Each thread has rows of its own in small layers, and units in large ones."""
-    hidden, dim = SHARED_LAYERS if request.param == "small" else LARGE_LAYERS["float32"]
-    return random_lstm(library, "float32", lstm_config(hidden, dim, 2, bidirectional=True))
+    return two_layers(library, request.param)
 
 
 def random_vectors(lstm: LSTM, n_words: int) -> Floats:

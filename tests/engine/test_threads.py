@@ -16,7 +16,7 @@ from elmokit.engine.lstm import LSTM
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.state import Floats, State
 from elmokit.engine.threads import cores_of_quota, n_threads
-from tests.helpers.engine_lstm import LARGE_LAYERS, SHARED_LAYERS, lstm_config, random_lstm, same_bits
+from tests.helpers.engine_lstm import same_bits, two_layers
 from tests.helpers.instruction_sets import machine_library
 from tests.helpers.paths import ROOT
 
@@ -33,9 +33,7 @@ def library() -> Library:
 
 @pytest.fixture(params=["small", "large"])
 def lstm(request: pytest.FixtureRequest, library: Library) -> LSTM:
-    """Each thread has rows of its own in small layers, and units, with barriers in every step, in large ones."""
-    hidden, dim = SHARED_LAYERS if request.param == "small" else LARGE_LAYERS["float32"]
-    return random_lstm(library, "float32", lstm_config(hidden, dim, 2, bidirectional=True))
+    return two_layers(library, request.param)
 
 
 def compute(lstm: LSTM, threads: int) -> list[Floats]:
@@ -77,11 +75,10 @@ BEGINNING = """
 import os, resource, sys, threading
 import numpy as np
 from elmokit.engine import compiler
-from tests.helpers.engine_lstm import LARGE_LAYERS, SHARED_LAYERS, lstm_config, random_lstm, same_bits
+from tests.helpers.engine_lstm import same_bits, two_layers
 from tests.engine.test_threads import compute
 
-hidden, dim = SHARED_LAYERS if sys.argv[1] == "small" else LARGE_LAYERS["float32"]
-lstm = random_lstm(compiler.load_library(), "float32", lstm_config(hidden, dim, 2, bidirectional=True))
+lstm = two_layers(compiler.load_library(), sys.argv[1])
 expected = compute(lstm, 1)
 count = lambda: len(os.listdir("/proc/self/task"))
 """

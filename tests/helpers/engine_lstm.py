@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -37,7 +39,6 @@ def lstm_config(
     n_layers: int = 1,
     clips: tuple[float | None, float | None] = (3.0, 3.0),
     bidirectional: bool = False,
-    backward_only: bool = False,
 ) -> BiLMConfig:
     """Return the sizes of LSTM layers without a token layer."""
     return BiLMConfig(
@@ -49,7 +50,6 @@ def lstm_config(
         cell_clip=clips[0],
         projection_clip=clips[1],
         bidirectional=bidirectional,
-        backward_only=backward_only,
     )
 
 
@@ -66,6 +66,16 @@ def random_arrays(config: BiLMConfig, seed: int = 0) -> dict[str, Floats]:
 def random_lstm(library: Library, precision: Precision, config: BiLMConfig) -> LSTM:
     """Pack layers of random weights."""
     return LSTM(config, random_arrays(config), precision, library)
+
+
+@functools.lru_cache(maxsize=4)  # a few of them: large ones have tens of megabytes
+def two_layers(library: Library, size: Literal["small", "large"]) -> LSTM:
+    """Pack two layers of two directions, once for all tests.
+
+    Each thread has rows of its own in small layers, and units, with barriers in every step, in large ones.
+    """
+    hidden, dim = SHARED_LAYERS if size == "small" else LARGE_LAYERS["float32"]
+    return random_lstm(library, "float32", lstm_config(hidden, dim, 2, bidirectional=True))
 
 
 def one_layer(
