@@ -25,11 +25,20 @@ TEXT = "the cat sat on the mat .\nthe dog ran .\na cat and a dog ran on .\nthe m
 SIZES = {"preset": "tiny", "max_words": 9, "batch_size": 4, "window_length": 5, "input": "both", "n_samples": 4}
 
 
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("training")
+    text = folder / "text.txt"
+    text.write_text(TEXT)
+    train(text, held_out=text, out=folder / "run", tokens=200, report=lambda _: None, **SIZES)
+    return folder / "run"
+
+
 @pytest.fixture
-def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingResult:
+def model(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PretrainedBiLM:
+    """A trained model, as its directory holds it, in an empty working directory."""
     monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text(TEXT)
-    return train("text.txt", held_out="text.txt", out="run", tokens=200, report=lambda _: None, **SIZES)
+    return open_model(run)
 
 
 def model_of(result: TrainingResult) -> PretrainedBiLM:
@@ -37,8 +46,7 @@ def model_of(result: TrainingResult) -> PretrainedBiLM:
     return result.model
 
 
-def test_the_softmax_shares_the_rows_of_the_table(trained: TrainingResult) -> None:
-    model = model_of(trained)
+def test_the_softmax_shares_the_rows_of_the_table(model: PretrainedBiLM) -> None:
     table = model.arrays["token_layer.word_embedding.weight"]
     assert model.softmax is not None
     assert model.softmax.config.kind == "tied"
@@ -47,8 +55,7 @@ def test_the_softmax_shares_the_rows_of_the_table(trained: TrainingResult) -> No
     assert not table[0].any()
 
 
-def test_a_word_outside_the_vocabulary_is_its_spelling_alone(trained: TrainingResult) -> None:
-    model = model_of(trained)
+def test_a_word_outside_the_vocabulary_is_its_spelling_alone(model: PretrainedBiLM) -> None:
     assert model.vocabulary is not None
     known, unknown = model.encode(["cat", "zebra"])
     assert (known[0], unknown[0]) == (model.vocabulary.ids["cat"] + 1, 0)
@@ -61,8 +68,7 @@ def test_a_word_outside_the_vocabulary_is_its_spelling_alone(trained: TrainingRe
     assert np.array_equal(vectors[1], spelled[1])
 
 
-def test_another_vocabulary_gives_the_words_other_rows_at_once(trained: TrainingResult) -> None:
-    model = model_of(trained)
+def test_another_vocabulary_gives_the_words_other_rows_at_once(model: PretrainedBiLM) -> None:
     assert model.vocabulary is not None
     elmo, reordered = Elmo(model), Vocabulary([*model.vocabulary.words[:3], *model.vocabulary.words[:2:-1]])
     before = elmo.embed([["the", "cat"]], layers=0)[0]
@@ -73,8 +79,7 @@ def test_another_vocabulary_gives_the_words_other_rows_at_once(trained: Training
 
 
 @pytest.mark.parametrize("storage", ["float32", "int8"])
-def test_a_saved_model_computes_the_same_and_stores_the_table_once(trained: TrainingResult, storage: str) -> None:
-    model = model_of(trained)
+def test_a_saved_model_computes_the_same_and_stores_the_table_once(model: PretrainedBiLM, storage: str) -> None:
     save_model(model, "model", storage=storage)  # type: ignore[arg-type]
     opened = open_model("model")
     assert "weight" not in opened.softmax.arrays  # type: ignore[union-attr]
@@ -85,21 +90,21 @@ def test_a_saved_model_computes_the_same_and_stores_the_table_once(trained: Trai
     np.testing.assert_allclose(again, given, atol=1e-5 if storage == "float32" else 0.05)
 
 
-def test_a_table_of_integers_stays_so_in_memory_and_gives_the_bits_of_its_numbers(trained: TrainingResult) -> None:
+def test_a_table_of_integers_stays_so_in_memory_and_gives_the_bits_of_its_numbers(model: PretrainedBiLM) -> None:
     library = machine_library()
-    save_model(model_of(trained), "model", storage="int8")
-    model = open_model("model")
-    ids = model.encode(["the", "cat", "zebra", "</S>"])
+    save_model(model, "model", storage="int8")
+    stored = open_model("model")
+    ids = stored.encode(["the", "cat", "zebra", "</S>"])
     integers, numbers = (
-        TokenLayer(model.config, arrays, "float32", library) for arrays in (model.arrays, dict(model.arrays))
+        TokenLayer(stored.config, arrays, "float32", library) for arrays in (stored.arrays, dict(stored.arrays))
     )
     assert np.array_equal(integers(ids), numbers(ids))
-    n_words, dim = model.arrays["token_layer.word_embedding.weight"].shape
+    n_words, dim = stored.arrays["token_layer.word_embedding.weight"].shape
     assert numbers.n_bytes - integers.n_bytes == n_words * (4 * dim - dim - 4)
 
 
-def test_a_table_of_integers_that_overflow_is_refused(trained: TrainingResult) -> None:
-    save_model(model_of(trained), "model", storage="int8")
+def test_a_table_of_integers_that_overflow_is_refused(model: PretrainedBiLM) -> None:
+    save_model(model, "model", storage="int8")
     path = Path("model/model.safetensors")
     file, table = TensorFile(path), "token_layer.word_embedding.weight"
     stored = {
@@ -112,30 +117,29 @@ def test_a_table_of_integers_that_overflow_is_refused(trained: TrainingResult) -
         Elmo.from_pretrained("model").embed([["cat"]])
 
 
-def test_pytorch_computes_the_same_as_the_engine(trained: TrainingResult) -> None:
+def test_pytorch_computes_the_same_as_the_engine(model: PretrainedBiLM) -> None:
     sentence = ["the", "cat", "sat", "on", "a", "zebra", "."]
-    expected = Elmo(model_of(trained)).embed([sentence])[0]
-    model = open_model("run")
+    expected = Elmo(model).embed([sentence])[0]
     assert model.bilm is not None  # from here on, PyTorch holds the weights
     np.testing.assert_allclose(Elmo(model).embed([sentence])[0], expected, atol=1e-5)
 
 
 @pytest.mark.slow
-def test_an_interrupted_training_resumes_with_the_same_result(trained: TrainingResult) -> None:
+def test_an_interrupted_training_resumes_with_the_same_result(model: PretrainedBiLM) -> None:
     def stop(report: object) -> None:
         if isinstance(report, TrainingProgress) and report.n_steps == 6:
             raise KeyboardInterrupt
 
+    Path("text.txt").write_text(TEXT)
     settings = {**SIZES, "tokens": 200, "save_every": 2, "log_every": 2}
     with pytest.raises(KeyboardInterrupt):
         train("text.txt", held_out="text.txt", out="stopped", report=stop, **settings)
     resumed = resume("stopped", report=lambda _: None)
-    for name, array in model_of(trained).arrays.items():
+    for name, array in model.arrays.items():
         assert np.array_equal(model_of(resumed).arrays[name], array), name
 
 
-def test_dropped_words_are_read_by_their_characters(trained: TrainingResult) -> None:
-    model = model_of(trained)
+def test_dropped_words_are_read_by_their_characters(model: PretrainedBiLM) -> None:
     softmax = model.softmax_module
     assert softmax is not None
     tokens = torch.from_numpy(model.encode(["the", "cat", "zebra"]))
@@ -147,25 +151,23 @@ def test_dropped_words_are_read_by_their_characters(trained: TrainingResult) -> 
         assert torch.equal(losses.eval()._token_vectors(tokens), model.bilm.token_layer(tokens))
 
 
-def test_fine_tuning_on_other_words_keeps_the_rows_of_known_ones(trained: TrainingResult) -> None:
-    old = model_of(trained)
+def test_fine_tuning_on_other_words_keeps_the_rows_of_known_ones(model: PretrainedBiLM) -> None:
     Path("new.txt").write_text("a new cat sat on a new mat .\n" * 20)
     harmless = {"batch_size": 2, "window_length": 5, "tokens": 10, "learning_rate": 1e-9, "eval_every": 100}
-    tuned = finetune(old, "new.txt", held_out="new.txt", out="tuned", max_words=9, report=lambda _: None, **harmless)
+    tuned = finetune(model, "new.txt", held_out="new.txt", out="tuned", max_words=9, report=lambda _: None, **harmless)
     new = model_of(tuned)
-    assert old.vocabulary is not None
+    assert model.vocabulary is not None
     assert new.vocabulary is not None
     name = "token_layer.word_embedding.weight"
-    rows = [model.arrays[name][model.vocabulary.ids["cat"] + 1] for model in (old, new)]  # type: ignore[union-attr]
+    rows = [one.arrays[name][one.vocabulary.ids["cat"] + 1] for one in (model, new)]  # type: ignore[union-attr]
     np.testing.assert_allclose(rows[1], rows[0], atol=1e-6)
     assert len(new.arrays[name]) == len(new.vocabulary) + 1
 
 
-def test_what_knows_no_word_table_says_so(trained: TrainingResult) -> None:
-    model = model_of(trained)
+def test_what_knows_no_word_table_says_so(model: PretrainedBiLM, run: Path) -> None:
     with pytest.raises(OutputError, match="cannot hold a word table next to the characters"):
         save_model(model, "weights.hdf5")
     with pytest.raises(ConfigError, match="AllenNLP's ELMo reads characters alone"):
         char_cnn_of(model.config)
     with pytest.raises(ConfigError, match="has a word table of its own"):
-        open_model("run", token_embeddings="table.hdf5")
+        open_model(run, token_embeddings="table.hdf5")
