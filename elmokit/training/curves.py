@@ -45,7 +45,8 @@ def draw_curves(
         right.yaxis.set_minor_formatter("{x:.3g}")
         for axes in (left, right):
             axes.set_xlabel("predictions per direction (millions)")
-            axes.legend()
+            if records:  # matplotlib warns of a legend without lines
+                axes.legend()
         return save_figure(figure, run / "curves", overwrite=True)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from elmokit.engine.config import DIRECTIONS
 from elmokit.errors import MissingExtraError
 from elmokit.training.curves import TensorBoardLog, draw_curves, read_log
 from elmokit.training.reports import TrainingProgress
@@ -47,6 +48,21 @@ def test_the_figure_leaves_out_damaged_lines_of_the_log(tmp_path: Path) -> None:
         log.append(record)
     assert [record.n_predictions for record in read_log(tmp_path)] == [10, 20]
     assert all(path.exists() for path in draw_curves(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_directions", [1, 2])
+@pytest.mark.parametrize("n_evaluations", [0, 1, 2])
+@pytest.mark.parametrize("n_lines", [0, 1, 2])
+def test_the_figure_of_a_short_log_is_rendered_without_a_warning(
+    n_lines: int, n_evaluations: int, n_directions: int, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    log = MetricsLog(tmp_path / LOG)
+    for number in range(n_lines):
+        held_out = (20.0,) * n_directions if number < n_evaluations else None
+        log.append(asdict(replace(line(number, held_out), losses=(5.0,) * n_directions)))
+    assert all(path.stat().st_size for path in draw_curves(tmp_path, directions=DIRECTIONS[:n_directions]))
 
 
 def test_a_missing_tensorboard_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
