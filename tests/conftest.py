@@ -17,6 +17,7 @@ from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.engine.layer_alignment import LayerAlignment
 from elmokit.engine.library import Library
 from elmokit.evaluation import linear_probe as linear
+from elmokit.evaluation.figures import figure_paths
 from elmokit.formats import fetch
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.save import save_model
@@ -130,6 +131,18 @@ def aligned_model() -> PretrainedBiLM:
 def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let classifiers of a few written words take fewer steps than those of real data."""
     monkeypatch.setattr(linear, "MIN_STEPS", 60)
+
+
+@pytest.fixture
+def unrendered_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let trainings leave empty files for their curves, as rendering them takes longer than a small training."""
+
+    def touch(figure: object, path: Path, overwrite: bool) -> tuple[Path, Path]:
+        for file in figure_paths(path):
+            file.touch()
+        return figure_paths(path)
+
+    monkeypatch.setattr("elmokit.training.curves.save_figure", touch)
 
 
 @pytest.fixture

@@ -27,6 +27,8 @@ from tests.helpers import trace_b
 from tests.helpers.many_langs_files import toy_model
 from tests.helpers.shell import CommandResult
 
+pytestmark = pytest.mark.usefixtures("unrendered_curves")
+
 NEW_TEXT = "a zebra ran .\nthe yak sat on a zebra .\nthe zebra and the yak ran on .\n" * 8
 OLD_TEXT = "the cat sat on the mat .\nthe dog ran .\n"
 SMALL = ("--batch-size", "4", "--window-length", "5", "--eval-every", "10", "--save-every", "10", "--threads", "1")

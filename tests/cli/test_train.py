@@ -16,6 +16,8 @@ from elmokit.network.bilm import BiLMState
 from elmokit.training.config import TrainingConfig
 from elmokit.training.setup import RunSettings
 
+pytestmark = pytest.mark.usefixtures("unrendered_curves")
+
 TEXT = "the cat sat on the mat .\nthe dog ran .\n"
 SMALL = ("--preset", "tiny", "--batch-size", "2", "--window-length", "5")
 START = ("train", "corpus.txt", "--held-out", "corpus.txt", "--out", "run", *SMALL)

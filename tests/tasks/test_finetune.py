@@ -19,6 +19,8 @@ from tests.conftest import random_model
 from tests.helpers.shell import Shell
 from tests.helpers.task_examples import write_config
 
+pytestmark = pytest.mark.usefixtures("unrendered_curves")
+
 CPU = torch.device("cpu")
 SENTENCES = [["the", "cat", "sat", "on", "the", "mat", "."], ["the", "dog", "ran", "."], ["the", "zebra", "ran"]] * 20
 

@@ -48,6 +48,8 @@ from tests.conftest import random_model
 from tests.helpers import tiny_training
 from tests.helpers.tiny_training import TEXT
 
+pytestmark = pytest.mark.usefixtures("unrendered_curves")
+
 SETTINGS = tiny_training.SETTINGS | {"dropout": 0.1}
 
 

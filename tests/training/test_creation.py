@@ -18,6 +18,8 @@ from elmokit.training.settings import finetuning_settings, training_settings
 from tests.conftest import random_model
 from tests.helpers.tiny_training import SETTINGS, TEXT
 
+pytestmark = pytest.mark.usefixtures("unrendered_curves")
+
 
 def quiet(_: object) -> None:
     pass

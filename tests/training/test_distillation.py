@@ -28,6 +28,8 @@ from tests.conftest import random_model
 from tests.helpers.many_langs_files import toy_model
 from tests.helpers.shell import Shell
 
+pytestmark = pytest.mark.usefixtures("unrendered_curves")
+
 TEXT = "the cat sat on the mat .\nthe dog ran .\n\na cat and a dog ran on .\nthe mat sat .\n" * 4
 SMALL: dict[str, Any] = {
     "preset": "tiny",

@@ -24,6 +24,8 @@ from elmokit.training.reports import TrainingNotice, TrainingProgress, TrainingR
 from elmokit.training.run import Run
 from elmokit.training.softmax_transfer import with_softmax_over
 
+pytestmark = pytest.mark.usefixtures("unrendered_curves")
+
 SMALL: dict[str, Any] = {
     "batch_size": 4,
     "window_length": 10,

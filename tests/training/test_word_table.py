@@ -21,6 +21,8 @@ from elmokit.training.reports import TrainingProgress
 from elmokit.training.results import TrainingResult
 from tests.helpers.instruction_sets import machine_library
 
+pytestmark = pytest.mark.usefixtures("unrendered_curves")
+
 TEXT = "the cat sat on the mat .\nthe dog ran .\na cat and a dog ran on .\nthe mat sat .\n" * 30
 SIZES = {"preset": "tiny", "max_words": 9, "batch_size": 4, "window_length": 5, "input": "both", "n_samples": 4}
 
