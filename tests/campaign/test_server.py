@@ -9,9 +9,11 @@ import pytest
 pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")
 pytest.importorskip("uvicorn")
-pytest.importorskip("nltk")
 
 from tests.campaign.server import STEPS
+from tests.helpers.hosts import needs_nltk
+
+pytestmark = needs_nltk
 
 
 @pytest.mark.slow

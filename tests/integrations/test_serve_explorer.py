@@ -18,7 +18,6 @@ from numpy.testing import assert_allclose
 pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")
 pytest.importorskip("uvicorn")
-pytest.importorskip("nltk")
 pytest.importorskip("playwright")
 pytest.importorskip("axe_playwright_python")
 
@@ -31,9 +30,11 @@ from elmokit.serve.examples import SENSES
 from elmokit.serve.served_model import ServedModel
 from tests.helpers.browser import CHROMIUM, launched, open_view
 from tests.helpers.browser import new_page as new_page_at
+from tests.helpers.hosts import needs_nltk
 from tests.helpers.http_client import Client, running
 
 pytestmark = [
+    needs_nltk,
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
 ]

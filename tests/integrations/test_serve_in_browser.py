@@ -20,7 +20,6 @@ from numpy.testing import assert_allclose
 pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")
 pytest.importorskip("uvicorn")
-pytest.importorskip("nltk")
 pytest.importorskip("playwright")
 pytest.importorskip("axe_playwright_python")
 
@@ -32,7 +31,10 @@ from elmokit.serve.config import ServeConfig
 from elmokit.serve.examples import SENTENCES
 from elmokit.serve.served_model import ServedModel
 from tests.helpers.browser import CHROMIUM, launched, new_page, open_view
+from tests.helpers.hosts import needs_nltk
 from tests.helpers.http_client import Client, running
+
+pytestmark = needs_nltk
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "packages/js"

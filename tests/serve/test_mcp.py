@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 
 pytest.importorskip("pydantic")
-pytest.importorskip("nltk")
 
 from elmokit import Elmo
 from elmokit.errors import ConfigError
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.served_model import ServedModel
 from tests.conftest import random_model
+from tests.helpers.hosts import needs_nltk
+
+pytestmark = needs_nltk
 
 NAME = "elmokit.serve.mcp"
 IMPORTED = {

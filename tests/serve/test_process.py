@@ -20,11 +20,13 @@ import pytest
 pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")
 pytest.importorskip("uvicorn")
-pytest.importorskip("nltk")
 
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
+from tests.helpers.hosts import needs_nltk
 from tests.helpers.server_process import Process, serving
+
+pytestmark = needs_nltk
 
 HANGING = """
 import time

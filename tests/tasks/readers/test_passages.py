@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 
 import pytest
@@ -9,10 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmokit.errors import MissingExtraError
-from elmokit.tasks.readers.passages import covering_tokens, passage_tokenizer
+from elmokit.tasks.readers.passages import OffsetToken, covering_tokens, passage_tokenizer
+from tests.helpers.hosts import needs_nltk
 from tests.helpers.timing import less_time_than
 
-tokenize = passage_tokenizer()
+pytestmark = needs_nltk
+
+tokenizer = functools.cache(passage_tokenizer)
+
+
+def tokenize(text: str) -> list[OffsetToken]:
+    return tokenizer()(text)
 
 
 def tokens_of(text: str) -> list[str]:
