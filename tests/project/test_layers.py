@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -37,13 +38,20 @@ def layer_member(module: str) -> str:
     return parts[1] if len(parts) > 1 else "__init__"
 
 
+@functools.cache  # three tests read all files
+def imports_in(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """Return every import in a file: late ones and those for types, too."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imported_modules(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield the name and the line of every import of elmokit in a file: late ones and those for types, too."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    """Yield the name and the line of every import of elmokit in a file."""
+    for node in imports_in(path):
         modules: list[str] = []
         if isinstance(node, ast.Import):
             modules = [name.name for name in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+        elif node.module and node.level == 0:
             # A name of a package may be a module.
             is_package = PACKAGE.parent.joinpath(*node.module.split(".")).is_dir()
             modules = [f"{node.module}.{name.name}" if is_package else node.module for name in node.names]
@@ -81,7 +89,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 def test_no_import_is_relative() -> None:
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in imports_in(path):
             assert not (isinstance(node, ast.ImportFrom) and node.level), f"{path}:{node.lineno}"
 
 
