@@ -280,11 +280,11 @@ def measure_embedding(bench: Bench, sentences: list[list[str]]) -> None:
         bench.row("embedding", key, partial(measure, size, precision, n_rows))
 
 
-def batches_of(sentences: list[list[str]], n_rows: int, n_batches: int = 4) -> list[list[list[str]]]:
-    """Return batches of sentences of similar length, evenly spaced over all lengths."""
+def batches_of(sentences: list[list[str]], n_rows: int) -> list[list[list[str]]]:
+    """Return a few batches of sentences of similar length, evenly spaced over all lengths."""
     ordered = sorted(sentences, key=len)
     groups = [ordered[start : start + n_rows] for start in range(0, len(ordered), n_rows)]
-    return groups[:: max(1, len(groups) // n_batches)]
+    return groups[:: max(1, len(groups) // 4)]
 
 
 def gpu_use(bench: Bench, call: Callable[[], object], seconds: float, n_batches: int) -> Row:

@@ -51,8 +51,8 @@ def perplexities(run: str) -> dict[str, dict[str, list[float]]]:
     return found
 
 
-def fell(run: str, text: str = "held-out", times: float = 0.8) -> bool:
-    values = perplexities(run)[text]
+def fell(run: str, times: float = 0.8) -> bool:
+    values = perplexities(run)["held-out"]
     return all(after < before * times for before, after in zip(values["before"], values["after"], strict=True))
 
 

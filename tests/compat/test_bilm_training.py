@@ -52,8 +52,8 @@ def folder(bilm_tf_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return tmp_path
 
 
-def options_of(path: str = "old") -> dict[str, Any]:
-    return {**load_options_latest_checkpoint(path)[0], "n_epochs": 1, "n_train_tokens": 330, "batch_size": 4}
+def small_options() -> dict[str, Any]:
+    return {**load_options_latest_checkpoint("old")[0], "n_epochs": 1, "n_train_tokens": 330, "batch_size": 4}
 
 
 def test_the_newest_checkpoint_and_its_options_are_found(folder: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_script_of_bilm_tf_trains_and_restarts(folder: Path, capsys: pytest.Ca
     vocab = load_vocab("vocab.txt", 20)
     data = BidirectionalLMDataset("short.txt", vocab, test=False, shuffle_on_load=True)
     Path("new").mkdir()
-    train(options_of(), data, 2, "new", "new")
+    train(small_options(), data, 2, "new", "new")
     config = RunSettings.open(Path("new")).config
     assert (config.batch_size, config.window_length, config.tokens) == (8, 10, 320)  # 2 GPUs; 4 whole batches
     assert (config.optimizer, config.same_order, config.n_samples) == ("adagrad", False, 128)
@@ -113,10 +113,10 @@ def test_options_and_data_that_do_not_fit_are_errors(folder: Path) -> None:
     vocab = load_vocab("vocab.txt", 20)
     both = BidirectionalLMDataset("short.txt", vocab)
     for options, data, message in (
-        (options_of(), LMDataset("short.txt", vocab), "have one direction"),
-        (options_of(), BidirectionalLMDataset("short.txt", vocab, test=True), "test=True"),
-        (options_of(), BidirectionalLMDataset("short.txt", load_vocab("vocab.txt", 50)), "20 characters per word"),
-        ({**options_of(), "unrol_steps": 1}, both, "no option 'unrol_steps'"),
+        (small_options(), LMDataset("short.txt", vocab), "have one direction"),
+        (small_options(), BidirectionalLMDataset("short.txt", vocab, test=True), "test=True"),
+        (small_options(), BidirectionalLMDataset("short.txt", load_vocab("vocab.txt", 50)), "20 characters per word"),
+        ({**small_options(), "unrol_steps": 1}, both, "no option 'unrol_steps'"),
     ):
         with pytest.raises(ConfigError, match=message):
             train(options, data, 1, "new", "new")
@@ -126,7 +126,7 @@ def test_options_and_data_that_do_not_fit_are_errors(folder: Path) -> None:
 @pytest.mark.slow
 def test_a_backward_model_is_trained_tested_and_embeds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vocab = load_vocab("vocab.txt", 20)
-    options = {**options_of(), "bidirectional": False}
+    options = {**small_options(), "bidirectional": False}
     data = LMDataset("short.txt", vocab, reverse=True, shuffle_on_load=True)
     result = train(options, data, 1, "back", "back")
     config = result.model.bilm.config
@@ -178,7 +178,7 @@ def test_a_number_that_replaces_nothing_is_refused(shell: Shell, folder: Path, n
 @pytest.mark.slow
 def test_the_four_scripts_run_in_the_shell(shell: Shell, folder: Path) -> None:
     common = ("--vocab_file", "vocab.txt", "--train_prefix", "short.t?t")
-    Path("options.json").write_text(json.dumps(options_of()))
+    Path("options.json").write_text(json.dumps(small_options()))
     ran = shell(
         "bilm-tf", "train_elmo", "--save_dir", "new", *common, "--options_file", "options.json", "--n_gpus", "2"
     )

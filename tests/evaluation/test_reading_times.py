@@ -21,11 +21,11 @@ from tests.helpers.shell import Shell
 TEXT = ["the cat sat on the mat .", "' the dog ran . '", "the cat-dog ran on , the mat sat on the cat ."]
 
 
-def write_release(folder: Path, n_stories: int = 3) -> None:
-    """Write the files of the release for a few short stories."""
+def write_release(folder: Path) -> None:
+    """Write the files of the release for three short stories."""
     words, times, large = [], ["word\tzone\titem\tnItem\tmeanItemRT"], ["token,logprob,offset,story"]
     draw = np.random.default_rng(0)
-    for story in range(1, n_stories + 1):
+    for story in range(1, 4):
         shown = [
             word
             for line in TEXT * 2
@@ -107,14 +107,14 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
         read_natural_stories(tmp_path)
 
 
-def made_stories(effect: float, noise: float = 5.0) -> tuple[list[Story], list[np.ndarray], list[np.ndarray]]:
+def made_stories(effect: float) -> tuple[list[Story], list[np.ndarray], list[np.ndarray]]:
     """Stories whose reading times follow a known formula, with their log frequencies and surprisals."""
     draw = np.random.default_rng(1)
     stories, frequencies, surprisal = [], [], []
     for number in range(1, 6):
         lengths, frequency, nats = draw.integers(1, 12, 200), draw.normal(-8, 2, 200), draw.gamma(2, 2, 200)
         before = np.concatenate([[0], nats[:-1]])
-        times = 300 + 2 * lengths - 3 * frequency + effect * nats + 0.5 * effect * before + draw.normal(0, noise, 200)
+        times = 300 + 2 * lengths - 3 * frequency + effect * nats + 0.5 * effect * before + draw.normal(0, 5, 200)
         words = [StoryWord("x" * n, ("x",), float(ms)) for n, ms in zip(lengths, times, strict=True)]
         stories.append(Story(number, words))
         frequencies.append(frequency)

@@ -106,7 +106,6 @@ def write_bundle(
     n_shards: int = 1,
     entries_per_block: int = 10_000,
     lies: Mapping[str, Mapping[str, Any]] | None = None,
-    header_bytes: bytes | None = None,
 ) -> None:
     """Write ``prefix.index`` and ``prefix.data-*``.
 
@@ -115,7 +114,7 @@ def write_bundle(
     """
     prefix.parent.mkdir(parents=True, exist_ok=True)
     shards = [b""] * n_shards
-    entries = [(b"", header(n_shards) if header_bytes is None else header_bytes)]
+    entries = [(b"", header(n_shards))]
     for index, name in enumerate(sorted(tensors)):
         array = tensors[name]
         data = array.astype(array.dtype.newbyteorder("<")).tobytes()

@@ -20,11 +20,11 @@ def wave(*shape: int, scale: float = 1.0) -> Tensor:
     return (scale * torch.sin(steps * steps * 0.7)).float().view(shape)
 
 
-def wave_model(scale: float = 1.2) -> PretrainedBiLM:
-    """Return the model. With this scale, cells reach the bound of 3 on ordinary sentences."""
+def wave_model() -> PretrainedBiLM:
+    """Return the model, whose cells reach the bound of 3 on ordinary sentences."""
     bilm = BiLM(CONFIG)
     with torch.no_grad():
         for number, parameter in enumerate(bilm.parameters(), start=1):
-            parameter.copy_(wave(number + parameter.numel(), scale=scale)[number:].view_as(parameter))
+            parameter.copy_(wave(number + parameter.numel(), scale=1.2)[number:].view_as(parameter))
         bilm.token_layer.char_embedding.weight[0] = 0.0  # type: ignore[union-attr, operator, index]
     return PretrainedBiLM(bilm.eval(), "elmokit")

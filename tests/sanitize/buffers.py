@@ -45,9 +45,7 @@ class Buffers(ABC):
 
     def of(self, values: Any, dtype: Any = np.float32) -> NDArray[Any]:
         """Return a copy of numbers that C may read and, where the system can forbid it, not write."""
-        given = np.ascontiguousarray(values, dtype)
-        array = self._array(given.shape, given.dtype)
-        array[...] = given
+        array = self.writable(values, dtype)
         self._forbid_writing(array)
         return array
 

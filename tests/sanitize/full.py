@@ -99,13 +99,11 @@ Step = Callable[[Path, float], Result]
 """A step gets an empty directory, and the seconds that random calls may take."""
 
 
-def run_here(
-    command: list[str], environment: dict[str, str] | None = None, timeout: float = 3600
-) -> subprocess.CompletedProcess[str]:
+def run_here(command: list[str], environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command with this source tree, and one thread in the libraries of others."""
     own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **OPTIONS, **(environment or {})}
     return subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **own}, capture_output=True, text=True, timeout=timeout, check=False
+        command, cwd=ROOT, env={**os.environ, **own}, capture_output=True, text=True, timeout=3600, check=False
     )
 
 

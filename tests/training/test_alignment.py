@@ -47,19 +47,18 @@ def random_rotations(generator: np.random.Generator, n: int, dim: int) -> Floats
     return np.linalg.qr(generator.standard_normal((n, dim, dim)))[0].astype(np.float32)
 
 
-def random_alignment(model: PretrainedBiLM, seed: int = 0, shifted: bool = False) -> LayerAlignment:
+def random_alignment(model: PretrainedBiLM) -> LayerAlignment:
     """A random rotation for each layer, and a shift."""
     n_layers, dim = model.config.n_layers + 1, model.config.output_dim
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     matrices = random_rotations(generator, n_layers, dim)
-    shift = generator.standard_normal((n_layers, dim)) if shifted else np.zeros((n_layers, dim))
-    return LayerAlignment(matrices, shift.astype(np.float32))
+    return LayerAlignment(matrices, generator.standard_normal((n_layers, dim)).astype(np.float32))
 
 
 @pytest.fixture
 def rotated(model: PretrainedBiLM) -> PretrainedBiLM:
     """A model whose vectors are those of ``model``, rotated and shifted."""
-    return model.replace(alignment=random_alignment(model, shifted=True))
+    return model.replace(alignment=random_alignment(model))
 
 
 @pytest.fixture
