@@ -37,6 +37,7 @@ from elmokit.evaluation.occurrences import build_index
 from elmokit.formats.save import save_model
 from elmokit.serve.examples import SENTENCES
 from tests.conftest import random_model
+from tests.helpers.http_client import open_connection, read_until_closed
 from tests.helpers.server_process import Process, serving
 
 Outcome = tuple[int, list[str], str]
@@ -270,21 +271,10 @@ def _well_behaved(port: int, random: Random, asked: list[Question]) -> str | Non
     return next((problem for problem in problems if problem), None)
 
 
-def _connect(port: int, content: bytes = b"") -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", port), timeout=120)
-    connection.sendall(content)
-    return connection
-
-
-def _read(connection: socket.socket) -> bytes:
-    """Read until the server closes the connection."""
-    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
-
-
 def _half_open(port: int, random: Random) -> str | None:
     """Send half of the headers, or nothing: the server closes the connection."""
-    with _connect(port, random.choice((b"", b"P", b"POST /v1/tokens HTTP/1.1\r\nHost: local"))) as connection:
-        answer = _read(connection)
+    with open_connection(port, random.choice((b"", b"P", b"POST /v1/tokens HTTP/1.1\r\nHost: local"))) as connection:
+        answer = read_until_closed(connection)
     return None if not answer or answer.startswith(b"HTTP/1.1 408 ") else f"got {answer[:100]!r}"
 
 
@@ -293,7 +283,7 @@ def _slow(port: int, random: Random, asked: list[Question]) -> str | None:
     question = random.choice(asked)
     whole, n_pieces = question.whole(), 20
     size = len(whole) // n_pieces + 1
-    with _connect(port) as connection:
+    with open_connection(port) as connection:
         for start in range(0, len(whole), size):
             connection.sendall(whole[start : start + size])
             time.sleep(random.uniform(0, 0.1))
@@ -309,7 +299,7 @@ def _answered(connection: socket.socket, question: Question) -> str | None:
 def _gone(port: int, random: Random, asked: list[Question]) -> str | None:
     """Send a request, and break the connection before the answer, or in the middle of the request."""
     whole = random.choice(asked).whole()
-    with _connect(port, whole[: random.choice((len(whole), random.randrange(len(whole))))]) as connection:
+    with open_connection(port, whole[: random.choice((len(whole), random.randrange(len(whole))))]) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, not an end
     return None
 
@@ -317,7 +307,7 @@ def _gone(port: int, random: Random, asked: list[Question]) -> str | None:
 def _not_reading(port: int, random: Random) -> str | None:
     """Ask for a large answer, and never read it."""
     body = json.dumps({"input": [["a"] * 900]}).encode()
-    with _connect(port, Question("/v1/tokens", body, 200).whole()) as connection:
+    with open_connection(port, Question("/v1/tokens", body, 200).whole()) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         time.sleep(random.uniform(1, 8))
     return None
@@ -325,10 +315,10 @@ def _not_reading(port: int, random: Random) -> str | None:
 
 def _noise(port: int, random: Random) -> str | None:
     """Send bytes that are no request."""
-    with _connect(port) as connection, contextlib.suppress(ConnectionError):
+    with open_connection(port) as connection, contextlib.suppress(ConnectionError):
         connection.sendall(random.randbytes(random.choice((1, 100, 100_000))) + b"\r\n\r\n")
         connection.shutdown(socket.SHUT_WR)
-        answer = _read(connection)
+        answer = read_until_closed(connection)
         return None if not answer or answer.startswith(b"HTTP/1.1 4") else f"got {answer[:100]!r}"
     return None
 
@@ -336,7 +326,7 @@ def _noise(port: int, random: Random) -> str | None:
 def _pipelined(port: int, random: Random, asked: list[Question]) -> str | None:
     """Send several requests before the first answer: the answers come in their order."""
     several = [random.choice(asked) for _ in range(5)]
-    with _connect(port, b"".join(question.whole() for question in several)) as connection:
+    with open_connection(port, b"".join(question.whole() for question in several)) as connection:
         content = connection.makefile("rb")
         for question in several:
             status = int(content.readline().split()[1])
@@ -453,7 +443,7 @@ def full_backlog(work: Path, scale: float, n_busy: int = 0) -> Outcome:
             waiting = []
             for at in range(n_waiting):
                 question = good[at % len(good)]
-                waiting.append((held.enter_context(_connect(server.port, question.whole())), question))
+                waiting.append((held.enter_context(open_connection(server.port, question.whole())), question))
             if number % 2:  # otherwise it has accepted none of them at the signal
                 server.process.send_signal(signal.SIGCONT)
                 time.sleep(0.05 * number)
@@ -528,7 +518,7 @@ def stopped_while_asked(work: Path, scale: float) -> Outcome:
                 while True:
                     question = random.choice(good)
                     try:
-                        connection = _connect(server.port, question.whole())
+                        connection = open_connection(server.port, question.whole())
                     except ConnectionRefusedError:
                         counts["refused"] += 1
                         return

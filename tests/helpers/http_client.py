@@ -1,9 +1,10 @@
-"""Run ``elmokit serve``'s app in a thread, and send it requests."""
+"""Run ``elmokit serve``'s app in a thread, and send requests to a server."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -51,6 +52,18 @@ class Client:
             return Answer(answer.status, names, answer.read())
         finally:
             connection.close()
+
+
+def open_connection(port: int, content: bytes = b"") -> socket.socket:
+    """Connect to a server on this machine, and send it bytes."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout=120)
+    connection.sendall(content)
+    return connection
+
+
+def read_until_closed(connection: socket.socket) -> bytes:
+    """Read until the server closes the connection."""
+    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
 
 
 @contextmanager

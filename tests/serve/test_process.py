@@ -24,6 +24,7 @@ pytest.importorskip("uvicorn")
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
 from tests.helpers.hosts import needs_nltk
+from tests.helpers.http_client import open_connection, read_until_closed
 from tests.helpers.server_process import Process, serving
 
 pytestmark = needs_nltk
@@ -167,17 +168,9 @@ def connect() -> Iterator[Connect]:
     with contextlib.ExitStack() as connections:
 
         def connect(server: Process, content: bytes = b"") -> socket.socket:
-            address = ("127.0.0.1", server.port)
-            connection = connections.enter_context(socket.create_connection(address, timeout=30))
-            connection.sendall(content)
-            return connection
+            return connections.enter_context(open_connection(server.port, content))
 
         yield connect
-
-
-def read_all(connection: socket.socket) -> bytes:
-    """Read until the server closes the connection."""
-    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
 
 
 def is_closed_while_sending(connection: socket.socket) -> bool:
@@ -199,14 +192,14 @@ def test_a_request_that_never_arrives_does_not_keep_its_connection(model: Path, 
         after_another = connect(server, whole + b"\r\n" + HALF_A_REQUEST)
         # Answered without its body, which then never ends.
         body = connect(server, whole + b"Content-Length: 100\r\n\r\nx")
-        assert read_all(silent) == b""
-        assert read_all(half).startswith(b"HTTP/1.1 408 ")
+        assert read_until_closed(silent) == b""
+        assert read_until_closed(half).startswith(b"HTTP/1.1 408 ")
         assert body.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
         body.sendall(b"x")
-        assert read_all(body) == b""
+        assert read_until_closed(body) == b""
         assert after_another.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
         after_another.sendall(b"X: 1\r\n")
-        assert read_all(after_another).startswith(b"HTTP/1.1 408 ")
+        assert read_until_closed(after_another).startswith(b"HTTP/1.1 408 ")
         # A client that sends a little from time to time has no more time.
         assert is_closed_while_sending(connect(server, HALF_A_REQUEST))
         assert server.stop() == (0, "Stopped.\n")
@@ -274,7 +267,7 @@ def test_headers_that_are_too_large_are_refused(model: Path, connect: Connect) -
         with contextlib.suppress(OSError):  # it may be closed before all is sent
             large.sendall(b"x" * 60_000)
         with contextlib.suppress(ConnectionResetError):
-            assert read_all(large).startswith(b"HTTP/1.1 4")
+            assert read_until_closed(large).startswith(b"HTTP/1.1 4")
         assert server.get("/healthz").status == 200
 
 
@@ -333,10 +326,10 @@ def test_connections_at_the_moment_of_sigterm_are_answered_or_refused(
         waiting = [connect(server, whole) for _ in range(50)]
         server.process.send_signal(signal.SIGTERM)
         server.process.send_signal(signal.SIGCONT)
-        answers = [read_all(connection) for connection in waiting]
+        answers = [read_until_closed(connection) for connection in waiting]
         assert all(answer.startswith(b"HTTP/1.1 200 ") and b"connection: close" in answer for answer in answers)
-        assert read_all(idle) == b""
-        assert read_all(half).startswith(b"HTTP/1.1 503 ")
+        assert read_until_closed(idle) == b""
+        assert read_until_closed(half).startswith(b"HTTP/1.1 503 ")
         _, printed = server.process.communicate(timeout=60)
     assert (server.process.returncode, printed) == (0, "Stopped.\n")
 
@@ -363,7 +356,7 @@ def test_many_connections_at_the_moment_of_sigterm_are_answered_on_a_busy_machin
         waiting = [connect(server, whole if number % 2 else asked) for number in range(200)]
         server.process.send_signal(signal.SIGTERM)
         server.process.send_signal(signal.SIGCONT)
-        answers = [read_all(connection) for connection in waiting]
+        answers = [read_until_closed(connection) for connection in waiting]
         server.process.communicate(timeout=60)  # the computation is ended
     assert all(answer.startswith(b"HTTP/1.1 200 ") for answer in answers[1::2])
     refused = [answer for answer in answers[::2] if answer.startswith(b"HTTP/1.1 503 ") and b'"stopping"' in answer]
@@ -379,7 +372,7 @@ def test_an_answer_that_a_client_still_reads_at_sigterm_is_sent_whole(model: Pat
         answer = slow.recv(1 << 16)
         server.process.send_signal(signal.SIGTERM)
         time.sleep(1)
-        answer += read_all(slow)
+        answer += read_until_closed(slow)
         _, printed = server.process.communicate(timeout=60)
     assert (server.process.returncode, printed) == (0, "Stopped.\n")
     head, _, content = answer.partition(b"\r\n\r\n")
