@@ -21,7 +21,7 @@ from tests.conftest import random_model
 from tests.helpers.shell import Shell
 
 
-def test_embed_writes_all_layers_of_each_line(shell) -> None:  # type: ignore[no-untyped-def]
+def test_embed_writes_all_layers_of_each_line(shell: Shell) -> None:
     ran = shell("embed", "text.txt", "out.hdf5", "--model", "model")
     assert ran.code == 0
     assert "3 sentences (1 blank), 8 tokens" in ran.err
@@ -36,13 +36,13 @@ def test_embed_writes_all_layers_of_each_line(shell) -> None:  # type: ignore[no
     ("flags", "shape"),
     [(["--top"], (4, 64)), (["--average"], (4, 64)), (["--all"], (3, 4, 64)), (["--layers", "0,2"], (2, 4, 64))],
 )
-def test_embed_writes_the_layers_asked_for(shell, flags: list[str], shape: tuple[int, ...]) -> None:  # type: ignore[no-untyped-def]
+def test_embed_writes_the_layers_asked_for(shell: Shell, flags: list[str], shape: tuple[int, ...]) -> None:
     assert shell("embed", "text.txt", "out.hdf5", "--model", "model", "--dtype", "float16", *flags).code == 0
     with h5py.File("out.hdf5") as file:
         assert (file["0"].shape, file["0"].dtype) == (shape, np.float16)
 
 
-def test_embed_takes_allennlps_flags(shell) -> None:  # type: ignore[no-untyped-def]
+def test_embed_takes_allennlps_flags(shell: Shell) -> None:
     assert shell("embed", "text.txt", "a.hdf5", "--model", "model", "--forget-sentences").code == 0
     assert shell("embed", "text.txt", "b.hdf5", "--model", "model", "--use-sentence-keys").code == 0
     assert shell("embed", "text.txt", "c.hdf5", "--model", "model", "--include-sentence-indices").code == 0
@@ -52,7 +52,7 @@ def test_embed_takes_allennlps_flags(shell) -> None:  # type: ignore[no-untyped-
         assert set(c) == {"0", "1", "2", "sentence_to_index", "sentence_indices"}
 
 
-def test_embed_reads_standard_input_and_raw_text(shell, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_embed_reads_standard_input_and_raw_text(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"The dog's mat (isn't \"red\").\n")))
     assert shell("embed", "-", "out.hdf5", "--model", "model", "--tokenize", "--use-sentence-keys").code == 0
     with h5py.File("out.hdf5") as file:
@@ -62,7 +62,7 @@ def test_embed_reads_standard_input_and_raw_text(shell, monkeypatch: pytest.Monk
         np.testing.assert_allclose(vectors[...], expected, atol=1e-5)
 
 
-def test_carried_state_depends_on_the_batch_size_and_warm_does_not(shell) -> None:  # type: ignore[no-untyped-def]
+def test_carried_state_depends_on_the_batch_size_and_warm_does_not(shell: Shell) -> None:
     Path("text.txt").write_text("the cat\n" * 4)
     for state in ("stateful", "warm"):
         for size in ("1", "2"):
@@ -74,7 +74,7 @@ def test_carried_state_depends_on_the_batch_size_and_warm_does_not(shell) -> Non
         assert (apart > 1e-3) == (state == "stateful")
 
 
-def test_convert_goes_to_hdf5_and_back(shell) -> None:  # type: ignore[no-untyped-def]
+def test_convert_goes_to_hdf5_and_back(shell: Shell) -> None:
     Path("there").mkdir()
     assert shell("convert", "model", "there/weights.hdf5").code == 0
     ran = shell("convert", "there", "again", "--storage", "float16")
@@ -82,13 +82,13 @@ def test_convert_goes_to_hdf5_and_back(shell) -> None:  # type: ignore[no-untype
     assert open_model("again").config == open_model("model").config
 
 
-def test_convert_stores_a_calibrated_start_state(shell) -> None:  # type: ignore[no-untyped-def]
+def test_convert_stores_a_calibrated_start_state(shell: Shell) -> None:
     assert shell("convert", "model", "warm", "--calibrate", "text.txt").code == 0
     assert open_model("warm").start_state is not None
     assert "stored with the model" in shell("info", "--model", "warm").out
 
 
-def test_info_says_what_a_model_is(shell) -> None:  # type: ignore[no-untyped-def]
+def test_info_says_what_a_model_is(shell: Shell) -> None:
     shell("convert", "model", "weights.hdf5")
     ours, theirs = shell("info", "--model", "model").out, shell("info", "--model", "weights.hdf5").out
     assert "format            elmokit" in ours
@@ -101,7 +101,7 @@ def test_info_says_what_a_model_is(shell) -> None:  # type: ignore[no-untyped-de
     assert facts["card"] == {"note": "random"}
 
 
-def test_info_shows_nested_facts_as_text(shell) -> None:  # type: ignore[no-untyped-def]
+def test_info_shows_nested_facts_as_text(shell: Shell) -> None:
     model = random_model()
     model.card = {
         "perplexity": {"held-out": {"before": [103.9012, 100.5], "after": [69.25, 65.4]}, "dev": 70},
@@ -128,7 +128,7 @@ def test_info_shows_nested_facts_as_text(shell) -> None:  # type: ignore[no-unty
     ]
 
 
-def test_the_options_file_opens_the_weights_next_to_it(shell) -> None:  # type: ignore[no-untyped-def]
+def test_the_options_file_opens_the_weights_next_to_it(shell: Shell) -> None:
     save_model(random_model(), Path("old/elmo_2x_weights.hdf5"))
     save_model(random_model(), Path("old/other_weights.hdf5"))
     assert "old/elmo_2x_weights.hdf5" in shell("info", "--model", "old/elmo_2x_options.json").out
@@ -139,7 +139,7 @@ def test_the_options_file_opens_the_weights_next_to_it(shell) -> None:  # type: 
     assert "It looks like the options of a model, but there are no HDF5 weights next to it." in ran.err
 
 
-def test_quiet_leaves_results_warnings_and_errors(shell) -> None:  # type: ignore[no-untyped-def]
+def test_quiet_leaves_results_warnings_and_errors(shell: Shell) -> None:
     assert "3 sentences" in shell("embed", "text.txt", "a.hdf5", "--model", "model").err
     assert shell("embed", "text.txt", "b.hdf5", "--model", "model", "--quiet") == (0, "", "")
     assert shell("-q", "embed", "text.txt", "c.hdf5", "--model", "model") == (0, "", "")
@@ -148,19 +148,19 @@ def test_quiet_leaves_results_warnings_and_errors(shell) -> None:  # type: ignor
     assert "1 sentence, 1 token," in _embed_line(shell, "word\n")
 
 
-def _embed_line(shell, text: str) -> str:  # type: ignore[no-untyped-def]
+def _embed_line(shell: Shell, text: str) -> str:
     Path("line.txt").write_text(text)
     return str(shell("embed", "line.txt", "line.hdf5", "--model", "model", "--overwrite").err)
 
 
-def test_raw_text_is_answered_with_the_flag_for_it(shell) -> None:  # type: ignore[no-untyped-def]
+def test_raw_text_is_answered_with_the_flag_for_it(shell: Shell) -> None:
     with pytest.warns(UserWarning, match=r"line\.txt looks like raw text: 'mat\.' is read as one token.*--raw"):
         _embed_line(shell, "The cat sat on the mat.\n")
     _embed_line(shell, "The cat sat on the mat .\n")
     _embed_line(shell, "Mr. Smith sat on the mat .\n")
 
 
-def test_vocab_counts_and_reports(shell, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_vocab_counts_and_reports(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("texts").mkdir()
     Path("new").mkdir()
     Path("texts/a.txt").write_text("the cat sat .\nthe dog </S>\n")
@@ -173,7 +173,7 @@ def test_vocab_counts_and_reports(shell, monkeypatch: pytest.MonkeyPatch) -> Non
     assert Path("new/vocab.counts.tsv").read_text().splitlines()[2:] == ["<UNK>\t5", "the\t3", ".\t2"]
 
 
-def test_an_output_in_the_home_directory_is_written_there(shell, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_an_output_in_the_home_directory_is_written_there(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("home").mkdir()
     monkeypatch.setenv("HOME", str(Path("home").absolute()))
     monkeypatch.setenv("USERPROFILE", str(Path("home").absolute()))
@@ -182,7 +182,7 @@ def test_an_output_in_the_home_directory_is_written_there(shell, monkeypatch: py
     assert not Path("~").exists()
 
 
-def test_the_counts_of_vocab_replace_no_text(shell) -> None:  # type: ignore[no-untyped-def]
+def test_the_counts_of_vocab_replace_no_text(shell: Shell) -> None:
     Path("new.counts.tsv").write_text("the cat sat\n")
     ran = shell("vocab", "new.counts.tsv", "new.txt", "--overwrite")
     assert (ran.code, ran.err.count("\n")) == (2, 1)
@@ -190,7 +190,7 @@ def test_the_counts_of_vocab_replace_no_text(shell) -> None:  # type: ignore[no-
     assert Path("new.counts.tsv").read_text() == "the cat sat\n"
 
 
-def test_vocab_repairs_and_says_so(shell) -> None:  # type: ignore[no-untyped-def]
+def test_vocab_repairs_and_says_so(shell: Shell) -> None:
     Path("old.txt").write_text("<s>\n</s>\n<unk>\nthe\nthe\n")
     ran = shell("vocab", "--repair", "old.txt", "new.txt")
     assert ran.code == 0
@@ -199,7 +199,7 @@ def test_vocab_repairs_and_says_so(shell) -> None:  # type: ignore[no-untyped-de
     assert shell("vocab", "--repair", "new.txt", "again.txt").out == "nothing to repair\n"
 
 
-def test_perplexity_says_every_mean_and_the_unknown(shell) -> None:  # type: ignore[no-untyped-def]
+def test_perplexity_says_every_mean_and_the_unknown(shell: Shell) -> None:
     ran = shell("evaluate", "perplexity", "text.txt", "--model", "model")
     assert ran.code == 0
     assert "tokens              8, 12.50% unknown" in ran.out
@@ -215,7 +215,7 @@ def test_perplexity_says_every_mean_and_the_unknown(shell) -> None:  # type: ign
     assert values["arithmetic_mean"] == pytest.approx((values["forward"] + values["backward"]) / 2)
 
 
-def test_perplexity_warns_of_a_text_with_many_unknown_words(shell) -> None:  # type: ignore[no-untyped-def]
+def test_perplexity_warns_of_a_text_with_many_unknown_words(shell: Shell) -> None:
     warning = "of the words are not in the model's vocabulary"
     assert warning not in shell("evaluate", "perplexity", "text.txt", "--model", "model").err
     Path("other.txt").write_text("le chat dort .\n")
@@ -225,7 +225,7 @@ def test_perplexity_warns_of_a_text_with_many_unknown_words(shell) -> None:  # t
     assert "unknown words       75.00% of the tokens\n" in ran.out
 
 
-def test_perplexity_of_a_run_and_of_several_texts(shell) -> None:  # type: ignore[no-untyped-def]
+def test_perplexity_of_a_run_and_of_several_texts(shell: Shell) -> None:
     Path("run").mkdir()
     Path("model").rename("run/model")
     Path("texts").mkdir()
@@ -239,7 +239,7 @@ def test_perplexity_of_a_run_and_of_several_texts(shell) -> None:  # type: ignor
     assert len(several["texts"]) == 2
 
 
-def test_perplexity_writes_a_table_of_tokens(shell) -> None:  # type: ignore[no-untyped-def]
+def test_perplexity_writes_a_table_of_tokens(shell: Shell) -> None:
     ran = shell("evaluate", "perplexity", "text.txt", "--model", "model", "--per-token", "table.tsv", "--json")
     rows = [line.split("\t") for line in Path("table.tsv").read_text().splitlines()]
     assert rows[0] == ["sentence_index", "token", "forward_nats", "backward_nats"]
@@ -258,7 +258,7 @@ def test_perplexity_writes_a_table_of_tokens(shell) -> None:  # type: ignore[no-
     )
 
 
-def test_surprisal_is_the_table_of_perplexity(shell) -> None:  # type: ignore[no-untyped-def]
+def test_surprisal_is_the_table_of_perplexity(shell: Shell) -> None:
     table = shell("evaluate", "perplexity", "text.txt", "--model", "model", "--per-token", "-").out
     ran = shell("surprisal", "text.txt", "--model", "model")
     assert (ran.code, ran.out) == (0, table)
@@ -269,7 +269,7 @@ def test_surprisal_is_the_table_of_perplexity(shell) -> None:  # type: ignore[no
     assert shell("surprisal", "text.txt", "--model", "model", "--start", "zero").out != table
 
 
-def test_perplexity_as_bilm_tf_says_what_is_lost(shell) -> None:  # type: ignore[no-untyped-def]
+def test_perplexity_as_bilm_tf_says_what_is_lost(shell: Shell) -> None:
     Path("text.txt").write_text("the cat sat .\n\nthe dog\n")
     ran = shell("evaluate", "perplexity", "text.txt", "--model", "model", "--as-bilm-tf", "2")
     assert "predictions         8 of 9 per direction; bilm-tf does not count the other 1\n" in ran.out
@@ -284,7 +284,7 @@ def test_perplexity_as_bilm_tf_says_what_is_lost(shell) -> None:  # type: ignore
     )
 
 
-def test_perplexity_reads_standard_input_and_any_state(shell, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_perplexity_reads_standard_input_and_any_state(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for state in ("warm", "zero", "stateful"):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path("text.txt").read_bytes())))
@@ -402,7 +402,7 @@ WRITING_CALLS = [
 
 
 @pytest.mark.parametrize("call", WRITING_CALLS, ids=lambda call: " ".join(call[:2]))
-def test_no_command_creates_the_directory_of_its_output(shell, call: list[str]) -> None:  # type: ignore[no-untyped-def]
+def test_no_command_creates_the_directory_of_its_output(shell: Shell, call: list[str]) -> None:
     ran = shell(*(part.replace("OUT", "nowhere/out") for part in call))
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert "the directory nowhere does not exist. Create it first" in ran.err
@@ -410,7 +410,7 @@ def test_no_command_creates_the_directory_of_its_output(shell, call: list[str]) 
 
 
 @pytest.mark.parametrize("name", ["x.npy", "x.txt", "x.HDF5", "x.hdf5.gz"])
-def test_vectors_are_not_written_under_the_extension_of_another_format(shell, name: str) -> None:  # type: ignore[no-untyped-def]
+def test_vectors_are_not_written_under_the_extension_of_another_format(shell: Shell, name: str) -> None:
     ran = shell("embed", "text.txt", name, "--model", "model")
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert "Use .hdf5, .h5, .parquet, .arrow or .npz." in ran.err
@@ -420,28 +420,28 @@ def test_vectors_are_not_written_under_the_extension_of_another_format(shell, na
 @pytest.mark.parametrize("name", ["", ".", "./", "/"])
 @pytest.mark.parametrize("command", [("embed",), ("neighbors", "index")], ids=" ".join)
 def test_an_output_without_a_name_is_refused_before_anything_is_opened(
-    shell, command: tuple[str, ...], name: str
-) -> None:  # type: ignore[no-untyped-def]
+    shell: Shell, command: tuple[str, ...], name: str
+) -> None:
     ran = shell(*command, "text.txt", name, "--model", "nowhere")
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert "has no name" in ran.err
     assert {path.name for path in Path().iterdir()} == {"model", "text.txt"}
 
 
-def test_a_text_without_a_sentence_has_no_table(shell) -> None:  # type: ignore[no-untyped-def]
+def test_a_text_without_a_sentence_has_no_table(shell: Shell) -> None:
     Path("blank.txt").write_text("\n\n")
     ran = shell("surprisal", "blank.txt", "--model", "model")
     assert (ran.code, ran.out) == (2, "")
 
 
 @pytest.mark.parametrize("call", [("sentence-head", "--out", "out"), ("evaluate", "similarity")], ids=" ".join)
-def test_a_directory_in_the_place_of_pairs_is_called_one(shell, call: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
+def test_a_directory_in_the_place_of_pairs_is_called_one(shell: Shell, call: tuple[str, ...]) -> None:
     ran = shell(*call, "model", "--model", "model")
     assert (ran.code, ran.err) == (2, "elmokit: Cannot read model: Is a directory.\n")
 
 
 @pytest.mark.parametrize("message", BAD_CALLS)
-def test_bad_input_is_one_line_and_exit_code_2(shell, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_bad_input_is_one_line_and_exit_code_2(shell: Shell, message: str) -> None:
     Path("latin.txt").write_bytes(b"caf\xe9\n")
     Path("empty.txt").write_text("")
     Path("broken.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n" + b"\0" * 20)
@@ -472,7 +472,7 @@ def test_bad_input_is_one_line_and_exit_code_2(shell, message: str) -> None:  # 
     ],
     ids=["input", "model", "option", "surplus"],
 )
-def test_an_error_about_a_long_argument_shows_its_ends(shell, call: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
+def test_an_error_about_a_long_argument_shows_its_ends(shell: Shell, call: tuple[str, ...]) -> None:
     ran = shell(*call)
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert " ... " in ran.err
@@ -486,7 +486,9 @@ def test_an_error_about_a_long_argument_shows_its_ends(shell, call: tuple[str, .
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate"), "Out of memory."),
     ],
 )
-def test_too_little_memory_is_one_line(shell, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_too_little_memory_is_one_line(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+) -> None:
     def fail(*_: object) -> None:
         raise error
 
@@ -497,7 +499,7 @@ def test_too_little_memory_is_one_line(shell, monkeypatch: pytest.MonkeyPatch, e
     assert ran.err.count("\n") == 1
 
 
-def test_the_longest_line_of_a_text_can_be_set(shell, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_the_longest_line_of_a_text_can_be_set(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ELMOKIT_MAX_LINE_BYTES", "100")  # restored after the test
     Path("wide.txt").write_text("word " * 30)
     assert "line 1 is longer than 100 bytes" in shell("vocab", "wide.txt", "vocab.txt").err
@@ -543,7 +545,7 @@ def test_memory_does_not_grow_with_the_number_of_lines(folder: Path) -> None:
     assert peaks[1] - peaks[0] < written / 2  # HDF5 fills a cache of some 25 MB, then no more
 
 
-def test_a_pipe_is_read_once_and_whole(shell) -> None:  # type: ignore[no-untyped-def]
+def test_a_pipe_is_read_once_and_whole(shell: Shell) -> None:
     read_end, write_end = os.pipe()
     os.write(write_end, b"the cat\nthe dog sat\n")
     os.close(write_end)
@@ -552,7 +554,7 @@ def test_a_pipe_is_read_once_and_whole(shell) -> None:  # type: ignore[no-untype
     assert (ran.code, "2 sentences, 5 tokens" in ran.err) == (0, True)
 
 
-def test_cached_token_embeddings_are_used(shell) -> None:  # type: ignore[no-untyped-def]
+def test_cached_token_embeddings_are_used(shell: Shell) -> None:
     with h5py.File("table.hdf5", "w") as file:
         file["embedding"] = np.full((3, 32), 0.5, dtype=np.float32)
     Path("words.txt").write_text("<S>\n</S>\ncat\n")

@@ -25,6 +25,8 @@ from elmokit.text.vocabulary import Vocabulary
 from tests.conftest import WORDS, random_model
 from tests.helpers.shell import Shell
 
+pytestmark = pytest.mark.usefixtures("unrendered_curves")
+
 TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 10
 TRAIN = ("text.txt", "--held-out", "text.txt", "--preset", "tiny", "--max-words", "9", "--tokens", "60")
 SMALL = ("--batch-size", "2", "--window-length", "5", "--eval-every", "3", "--save-every", "2", "--threads", "1")
@@ -36,7 +38,7 @@ KINDS = {
 }
 
 
-def test_half_precision_in_a_file_that_others_read_is_refused(shell) -> None:  # type: ignore[no-untyped-def]
+def test_half_precision_in_a_file_that_others_read_is_refused(shell: Shell) -> None:
     ran = shell("convert", "model", "out.hdf5", "--storage", "float16")
     assert (ran.code, Path("out.hdf5").exists()) == (2, False)
     assert ".hdf5 files hold float32" in ran.err
@@ -44,7 +46,7 @@ def test_half_precision_in_a_file_that_others_read_is_refused(shell) -> None:  #
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_converts_to_a_folder_with_all_that_was_trained(shell, kind: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_run_converts_to_a_folder_with_all_that_was_trained(shell: Shell, kind: str) -> None:
     Path("text.txt").write_text(TEXT)
     assert shell("train", *TRAIN, *SMALL, *KINDS[kind], "--run", "run").code == 0
     ran = shell("convert", "run", "ours", "--storage", "float16")
@@ -72,7 +74,7 @@ def test_a_run_converts_to_a_folder_with_all_that_was_trained(shell, kind: str) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_converts_to_hdf5_and_reports_what_is_left_out(shell, kind: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_run_converts_to_hdf5_and_reports_what_is_left_out(shell: Shell, kind: str) -> None:
     Path("text.txt").write_text(TEXT)
     assert shell("train", *TRAIN, *SMALL, *KINDS[kind], "--run", "run").code == 0
     Path("there").mkdir()
@@ -96,7 +98,7 @@ def test_a_run_converts_to_hdf5_and_reports_what_is_left_out(shell, kind: str) -
         assert np.any(file["RNN_1/RNN/MultiRNNCell/Cell0/LSTMCell/W_0"][...]) == options["bidirectional"]
 
 
-def test_a_word_input_model_keeps_its_list_of_words(shell) -> None:  # type: ignore[no-untyped-def]
+def test_a_word_input_model_keeps_its_list_of_words(shell: Shell) -> None:
     words = [word for word in WORDS if word != "<UNK>"]
     model = random_model(dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=len(words)))
     save_model(model.replace(softmax=None, vocabulary=Vocabulary(words, strict=False)), Path("old"))
@@ -112,14 +114,14 @@ def test_a_word_input_model_keeps_its_list_of_words(shell) -> None:  # type: ign
     assert (ran.code, "already exists" in ran.err) == (2, True)
 
 
-def test_the_start_state_is_reported_as_left_out(shell) -> None:  # type: ignore[no-untyped-def]
+def test_the_start_state_is_reported_as_left_out(shell: Shell) -> None:
     model = random_model()
     save_model(model.replace(softmax=None, start_state=State.zero(model.config, 1)), Path("warm"))
     assert shell("convert", "warm", "w.hdf5").err.endswith("cannot hold it): start state\n")
     assert "left out" not in shell("convert", "w.hdf5", "again.hdf5", "--overwrite").err
 
 
-def test_a_run_without_a_saved_model_names_its_checkpoint(shell) -> None:  # type: ignore[no-untyped-def]
+def test_a_run_without_a_saved_model_names_its_checkpoint(shell: Shell) -> None:
     Path("run/checkpoints/step-00000004").mkdir(parents=True)
     Path("run/settings.json").write_text("{}")
     Path("model").rename("run/checkpoints/step-00000004/model")
@@ -129,7 +131,7 @@ def test_a_run_without_a_saved_model_names_its_checkpoint(shell) -> None:  # typ
     assert shell("convert", "run/checkpoints/step-00000004/model", "out.hdf5").code == 0
 
 
-def test_a_folder_with_other_files_is_not_overwritten(shell) -> None:  # type: ignore[no-untyped-def]
+def test_a_folder_with_other_files_is_not_overwritten(shell: Shell) -> None:
     Path("models/other").mkdir(parents=True)
     Path("models/notes.md").write_text("mine")
     ran = shell("convert", "en-mini", "models", "--overwrite")
@@ -138,7 +140,7 @@ def test_a_folder_with_other_files_is_not_overwritten(shell) -> None:  # type: i
     assert shell("convert", "en-mini", ".", "--overwrite").code == 2
 
 
-def test_a_blank_calibration_text_is_named(shell) -> None:  # type: ignore[no-untyped-def]
+def test_a_blank_calibration_text_is_named(shell: Shell) -> None:
     Path("blank.txt").write_text("\n")
     ran = shell("convert", "en-mini", "calibrated", "--calibrate", "blank.txt")
     assert (ran.code, "blank.txt contains no sentence" in ran.err) == (2, True)

@@ -25,7 +25,7 @@ from elmokit.formats.save import save_model
 from tests.conftest import random_model
 from tests.helpers import trace_b
 from tests.helpers.many_langs_files import toy_model
-from tests.helpers.shell import CommandResult
+from tests.helpers.shell import CommandResult, Shell
 
 pytestmark = pytest.mark.usefixtures("unrendered_curves")
 
@@ -69,7 +69,7 @@ def changed(run: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_from_a_folder_of_ours_with_the_old_domain_beside(shell) -> None:  # type: ignore[no-untyped-def]
+def test_from_a_folder_of_ours_with_the_old_domain_beside(shell: Shell) -> None:
     model = random_model()
     model.start_state = State.zero(model.config, 1)
     save_model(model, Path("model"))
@@ -113,7 +113,7 @@ def test_from_a_folder_of_ours_with_the_old_domain_beside(shell) -> None:  # typ
 
 
 @pytest.mark.slow
-def test_a_runs_model_over_the_words_of_the_new_text(shell) -> None:  # type: ignore[no-untyped-def]
+def test_a_runs_model_over_the_words_of_the_new_text(shell: Shell) -> None:
     save_model(random_model(), Path("earlier/model"))
     ran = shell(
         "finetune",
@@ -156,7 +156,7 @@ def test_a_runs_model_over_the_words_of_the_new_text(shell) -> None:  # type: ig
     [(trace_b.CHARS, False), (trace_b.TIED_WORDS, True), (trace_b.FORWARD_WORDS, False)],
     ids=["characters", "words, tied", "words, forward"],
 )
-def test_from_a_checkpoint_of_bilm_tf(shell, config: BiLMConfig, tied: bool) -> None:  # type: ignore[no-untyped-def]
+def test_from_a_checkpoint_of_bilm_tf(shell: Shell, config: BiLMConfig, tied: bool) -> None:
     trace_b.write_checkpoint(Path("ckpt"), config, tied)
     ran = shell(
         "finetune", "new.txt", "--model", "ckpt", "--held-out", "held.txt", "--run", "run", "--max-words", "12", *QUICK
@@ -170,7 +170,7 @@ def test_from_a_checkpoint_of_bilm_tf(shell, config: BiLMConfig, tied: bool) -> 
     )
 
 
-def test_beside_its_own_dump_the_checkpoint_with_its_softmax_is_taken(shell) -> None:  # type: ignore[no-untyped-def]
+def test_beside_its_own_dump_the_checkpoint_with_its_softmax_is_taken(shell: Shell) -> None:
     trace_b.write_checkpoint(Path("ckpt"), trace_b.CHARS)
     checkpoint = open_model("ckpt")
     save_model(checkpoint, Path("ckpt/dump_weights.hdf5"))
@@ -185,7 +185,7 @@ def test_beside_its_own_dump_the_checkpoint_with_its_softmax_is_taken(shell) -> 
         torch.testing.assert_close(softmax.state_dict(), checkpoint.softmax_module.state_dict())
 
 
-def test_a_softmax_drawn_at_random_is_not_frozen(shell) -> None:  # type: ignore[no-untyped-def]
+def test_a_softmax_drawn_at_random_is_not_frozen(shell: Shell) -> None:
     save_model(random_model(), Path("their_weights.hdf5"))
     arguments = ("new.txt", "--held-out", "held.txt", "--run", "run", "--freeze-softmax", *QUICK)
     ran = shell("finetune", *arguments, "--model", "their_weights.hdf5")
@@ -196,7 +196,7 @@ def test_a_softmax_drawn_at_random_is_not_frozen(shell) -> None:  # type: ignore
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["two layers", "one layer, forward", "beside a vocabulary"])
-def test_from_a_published_file_that_has_no_softmax(shell, kind: str) -> None:  # type: ignore[no-untyped-def]
+def test_from_a_published_file_that_has_no_softmax(shell: Shell, kind: str) -> None:
     one = kind == "one layer, forward"
     config = dataclasses.replace(PRESETS["tiny"], n_layers=1 if one else 2, bidirectional=not one)
     save_model(random_model(config), Path("their_weights.hdf5"))
@@ -214,7 +214,7 @@ def test_from_a_published_file_that_has_no_softmax(shell, kind: str) -> None:  #
 
 
 @pytest.mark.slow
-def test_from_the_published_files_of_bilm_tfs_own_tests(shell, bilm_tf_fixture: Path, bilm_tf_run: Path) -> None:  # type: ignore[no-untyped-def]
+def test_from_the_published_files_of_bilm_tfs_own_tests(shell: Shell, bilm_tf_fixture: Path, bilm_tf_run: Path) -> None:
     golden = bilm_tf_fixture
     arguments = ("new.txt", "--model", str(golden / "lm_weights.hdf5"), "--held-out", "held.txt")
     ran = shell("finetune", *arguments, "--run", "run", *QUICK)
@@ -228,7 +228,7 @@ def test_from_the_published_files_of_bilm_tfs_own_tests(shell, bilm_tf_fixture: 
 
 
 @pytest.mark.slow
-def test_from_elmo_for_many_langs(shell) -> None:  # type: ignore[no-untyped-def]
+def test_from_elmo_for_many_langs(shell: Shell) -> None:
     toy_model().write(Path("zh"))
     ran = shell("finetune", "new.txt", "--model", "zh", "--held-out", "held.txt", "--run", "run", *LONGER)
     assert ran.code == 0, ran.err
@@ -237,7 +237,7 @@ def test_from_elmo_for_many_langs(shell) -> None:  # type: ignore[no-untyped-def
 
 
 @pytest.mark.slow
-def test_frozen_layers_keep_their_weights_and_the_others_do_not(shell) -> None:  # type: ignore[no-untyped-def]
+def test_frozen_layers_keep_their_weights_and_the_others_do_not(shell: Shell) -> None:
     save_model(random_model(), Path("model"))
     arguments = ("finetune", "new.txt", "--model", "model", "--held-out", "held.txt", *QUICK)
     assert shell(*arguments, "--run", "all").code == 0
@@ -252,7 +252,7 @@ def test_frozen_layers_keep_their_weights_and_the_others_do_not(shell) -> None: 
 
 
 @pytest.mark.slow
-def test_an_inner_layer_of_the_softmax_is_added_trained_and_kept(shell) -> None:  # type: ignore[no-untyped-def]
+def test_an_inner_layer_of_the_softmax_is_added_trained_and_kept(shell: Shell) -> None:
     save_folder(random_model(), Path("model"))
     arguments = ("finetune", "new.txt", "--held-out", "held.txt", *QUICK)
     ran = shell(*arguments, "--model", "model", "--run", "first", "--softmax-inner-dim", "6")
@@ -274,7 +274,7 @@ def test_an_inner_layer_of_the_softmax_is_added_trained_and_kept(shell) -> None:
 
 
 @pytest.mark.slow
-def test_training_that_only_harms_stops_early_and_leaves_the_model_as_it_was(shell) -> None:  # type: ignore[no-untyped-def]
+def test_training_that_only_harms_stops_early_and_leaves_the_model_as_it_was(shell: Shell) -> None:
     save_model(random_model(), Path("model"))
     texts = ("new.txt", "--held-out", "old.txt", "--learning-rate", "3")
     settings = (*SMALL, "--epochs", "100", "--eval-every", "2", "--patience", "3", "--warmup-ratio", "0")
@@ -289,7 +289,7 @@ def test_training_that_only_harms_stops_early_and_leaves_the_model_as_it_was(she
 
 
 @pytest.mark.slow
-def test_a_config_file_goes_under_the_flags(shell) -> None:  # type: ignore[no-untyped-def]
+def test_a_config_file_goes_under_the_flags(shell: Shell) -> None:
     save_model(random_model(), Path("model"))
     Path("f.toml").write_text(
         "learning_rate = 0.5\ntokens = 100\nfrozen_layers = [0, 1]\n"
@@ -315,7 +315,7 @@ KILLED = "import sys; sys.argv[0] = 'elmokit'; from elmokit.cli.main import main
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_before_its_first_checkpoint_ends_like_a_straight_one(shell, folder: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_run_that_was_killed_before_its_first_checkpoint_ends_like_a_straight_one(shell: Shell, folder: Path) -> None:
     save_folder(random_model(), "model")
     settings = (
         *SMALL,
@@ -390,7 +390,7 @@ def _no_words(folder: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line_and_leaves_no_run(
-    shell,  # type: ignore[no-untyped-def]
+    shell: Shell,
     folder: Path,
     arguments: tuple[str, ...],
     message: str,
@@ -411,7 +411,7 @@ def test_bad_input_is_one_line_and_leaves_no_run(
 
 
 @pytest.mark.slow
-def test_the_same_command_continues_a_run_and_another_one_leaves_it_alone(shell) -> None:  # type: ignore[no-untyped-def]
+def test_the_same_command_continues_a_run_and_another_one_leaves_it_alone(shell: Shell) -> None:
     save_model(random_model(), Path("model"))
     command = ("finetune", "new.txt", "--model", "model", "--held-out", "held.txt", "--run", "run", *SMALL)
     assert shell(*command).code == 0
@@ -425,7 +425,7 @@ def test_the_same_command_continues_a_run_and_another_one_leaves_it_alone(shell)
     assert json.loads(Path("run/settings.json").read_text())["config"]["window_length"] == 6
 
 
-def test_words_without_unk_are_no_vocabulary_to_predict(shell) -> None:  # type: ignore[no-untyped-def]
+def test_words_without_unk_are_no_vocabulary_to_predict(shell: Shell) -> None:
     words = ["<S>", "</S>", "the", "zebra", "a"]
     config = dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=len(words))
     save_model(random_model(config), Path("words.hdf5"))
@@ -447,7 +447,7 @@ def test_words_without_unk_are_no_vocabulary_to_predict(shell) -> None:  # type:
 
 
 @pytest.mark.parametrize("command", [("finetune", "text.txt"), ("distill", "model", "text.txt")], ids=" ".join)
-def test_a_run_without_its_directory_is_a_missing_option(command: tuple[str, ...], shell) -> None:  # type: ignore[no-untyped-def]
+def test_a_run_without_its_directory_is_a_missing_option(command: tuple[str, ...], shell: Shell) -> None:
     ran = shell(*command, "--held-out", "text.txt")
     assert ran.code == 2
     assert "Missing option '--out'" in ran.err

@@ -15,6 +15,7 @@ from elmokit.formats.open import open_model
 from elmokit.network.bilm import BiLMState
 from elmokit.training.config import TrainingConfig
 from elmokit.training.setup import RunSettings
+from tests.helpers.shell import Shell
 
 pytestmark = pytest.mark.usefixtures("unrendered_curves")
 
@@ -30,7 +31,7 @@ def corpus(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_run_says_what_it_takes_what_it_does_and_what_it_made(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_run_says_what_it_takes_what_it_does_and_what_it_made(shell: Shell, corpus: Path) -> None:
     ran = shell(*START, "--max-words", "8", "--tokens", "200", "--log-every", "10")
     assert ran.code == 0, ran.err
     assert "40 sentences, 220 tokens, 8 types; " in ran.out
@@ -50,7 +51,7 @@ def test_a_run_says_what_it_takes_what_it_does_and_what_it_made(shell, corpus: P
     assert card["elmokit"]
 
 
-def test_a_trained_model_starts_from_the_mean_state_after_sentences_of_its_text(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_trained_model_starts_from_the_mean_state_after_sentences_of_its_text(shell: Shell, corpus: Path) -> None:
     Path("documents.txt").write_text("the cat sat . " * 100 + "\n" + "the dog ran .\n" * 2000)
     ran = shell(*START[:2], "documents.txt", *START[2:], "--max-words", "8", "--tokens", "100")
     assert ran.code == 0, ran.err
@@ -68,14 +69,14 @@ def test_a_trained_model_starts_from_the_mean_state_after_sentences_of_its_text(
         np.testing.assert_allclose(ours, other, rtol=1.3e-6, atol=1e-5)
 
 
-def test_every_setting_of_a_training_has_a_flag(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+def test_every_setting_of_a_training_has_a_flag(shell: Shell, corpus: Path) -> None:
     ran = shell("train", "--help")
     for name, field in TrainingConfig.__dataclass_fields__.items():
         if "help" in field.metadata:
             assert f"--{name.replace('_', '-')}" in ran.out
 
 
-def test_a_file_and_flags_say_the_same_and_flags_go_first(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_file_and_flags_say_the_same_and_flags_go_first(shell: Shell, corpus: Path) -> None:
     Path("run.toml").write_text(
         """
         preset = "tiny"
@@ -105,7 +106,7 @@ def test_a_file_and_flags_say_the_same_and_flags_go_first(shell, corpus: Path) -
     assert RunSettings.open(Path("a")).config.learning_rate == 0.02
 
 
-def test_words_may_be_the_input_and_share_their_table_with_the_softmax(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+def test_words_may_be_the_input_and_share_their_table_with_the_softmax(shell: Shell, corpus: Path) -> None:
     ran = shell(*START, "--input", "words", "--softmax", "tied", "--max-words", "8", "--tokens", "100")
     assert ran.code == 0, ran.err
     model = open_model("run/model")
@@ -115,7 +116,7 @@ def test_words_may_be_the_input_and_share_their_table_with_the_softmax(shell, co
     assert shell("evaluate", "perplexity", "corpus.txt", "--model", "small").code == 0
 
 
-def test_the_recipe_of_bilm_tf_trains(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+def test_the_recipe_of_bilm_tf_trains(shell: Shell, corpus: Path) -> None:
     ran = shell(*START, "--recipe", "bilm-tf", "--tokens", "50", "--max-words", "8")
     assert ran.code == 0, ran.err
     assert "n_samples is 8,192, but the vocabulary has only 8 words: all are used." in ran.err
@@ -128,7 +129,7 @@ def test_the_recipe_of_bilm_tf_trains(shell, corpus: Path) -> None:  # type: ign
     )
 
 
-def test_hours_become_predictions_at_the_speed_measured(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+def test_hours_become_predictions_at_the_speed_measured(shell: Shell, corpus: Path) -> None:
     ran = shell(*START, "--hours", "0.0001", "--max-words", "8")
     assert ran.code == 0, ran.err
     settings = RunSettings.open(Path("run"))
@@ -137,7 +138,7 @@ def test_hours_become_predictions_at_the_speed_measured(shell, corpus: Path) -> 
 
 
 @pytest.mark.slow
-def test_training_stops_early_when_the_held_out_text_gets_no_better(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+def test_training_stops_early_when_the_held_out_text_gets_no_better(shell: Shell, corpus: Path) -> None:
     Path("other.txt").write_text("mat the . dog on cat\n" * 10)
     flags = ("--tokens", "100000", "--eval-every", "20", "--patience", "2", "--max-words", "9")
     ran = shell("train", "corpus.txt", "--held-out", "other.txt", "--out", "run", *SMALL, *flags)
@@ -151,7 +152,7 @@ def test_training_stops_early_when_the_held_out_text_gets_no_better(shell, corpu
 
 
 @pytest.mark.slow
-def test_resuming_needs_the_folder_alone(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+def test_resuming_needs_the_folder_alone(shell: Shell, corpus: Path) -> None:
     assert shell(*START, "--tokens", "50", "--max-words", "6").code == 0
     ran = shell("train", "--resume", "run", "--tokens", "100")
     assert ran.code == 0, ran.err
@@ -217,7 +218,7 @@ BAD_CALLS = {
 
 
 @pytest.mark.parametrize("message", BAD_CALLS)
-def test_bad_input_is_one_line_and_leaves_no_run_behind(shell, corpus: Path, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_bad_input_is_one_line_and_leaves_no_run_behind(shell: Shell, corpus: Path, message: str) -> None:
     Path("blank.txt").write_text("\n \n")
     Path("empty.txt").write_text("")
     Path("one.txt").write_text("word\n")
@@ -239,7 +240,7 @@ def test_bad_input_is_one_line_and_leaves_no_run_behind(shell, corpus: Path, mes
 
 
 @pytest.mark.parametrize("flags", [("--frozen-layers", "9"), ("--epochs", "1", "--hours", "1"), ("--config", "typo")])
-def test_settings_are_checked_before_the_text_is_counted(shell, corpus: Path, flags: list[str]) -> None:  # type: ignore[no-untyped-def]
+def test_settings_are_checked_before_the_text_is_counted(shell: Shell, corpus: Path, flags: list[str]) -> None:
     Path("typo").write_text("batchsize = 3\n")
     for command in (
         START,
@@ -251,7 +252,7 @@ def test_settings_are_checked_before_the_text_is_counted(shell, corpus: Path, fl
 
 
 @pytest.mark.slow
-def test_words_that_do_not_descend_in_frequency_are_reported_where_that_matters(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+def test_words_that_do_not_descend_in_frequency_are_reported_where_that_matters(shell: Shell, corpus: Path) -> None:
     Path("sorted.txt").write_text("<S>\n</S>\n<UNK>\nmat\non\nthe\n")
     Path("ranked.txt").write_text("<S>\n</S>\n<UNK>\nthe\n.\nmat\n")
     told = "The first tenth of the vocabulary does not contain the most frequent words of this text"
@@ -268,7 +269,7 @@ def test_words_that_do_not_descend_in_frequency_are_reported_where_that_matters(
 
 
 @pytest.mark.slow
-def test_the_last_lines_tell_the_end_from_the_best(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+def test_the_last_lines_tell_the_end_from_the_best(shell: Shell, corpus: Path) -> None:
     Path("other.txt").write_text("mat the . dog on cat\n" * 10)
     flags = ("--tokens", "100000", "--eval-every", "20", "--patience", "2", "--max-words", "9")
     ran = shell("train", "corpus.txt", "--held-out", "other.txt", "--out", "run", *SMALL, *flags)
@@ -280,7 +281,7 @@ def test_the_last_lines_tell_the_end_from_the_best(shell, corpus: Path) -> None:
     assert "at the end" in last
 
 
-def test_a_loss_that_is_no_number_is_one_line_with_the_step_and_what_to_change(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_loss_that_is_no_number_is_one_line_with_the_step_and_what_to_change(shell: Shell, corpus: Path) -> None:
     flags = ("--learning-rate", "1e30", "--warmup-ratio", "0", "--max-grad-norm", "1e30", "--tokens", "500")
     ran = shell(*START, *flags, "--max-words", "8", "--save-every", "1")
     assert ran.code == 2
