@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 
 import pytest
 import torch
@@ -25,7 +24,7 @@ from elmokit.network.bilm import BiLM
 from elmokit.network.softmax import FullSoftmax
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from tests.helpers import instruction_sets
-from tests.helpers.http_server import Server
+from tests.helpers.http_server import Server, served
 from tests.helpers.paths import DATA, ROOT
 from tests.helpers.shell import Shell, command_runner
 
@@ -179,12 +178,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(fetch, "_WAIT_SECONDS", 0.0)
     monkeypatch.setattr(fetch, "TIMEOUT_SECONDS", 5.0)
-    with Server() as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with served(Server()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture(params=instruction_sets.one_per_set())

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import TypeVar
 
 BODY = bytes(range(256)) * 1000
 MAX_REQUESTS = 50
 Answer = Callable[["Handler"], None]
+AnyServer = TypeVar("AnyServer", bound=ThreadingHTTPServer)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -41,6 +45,17 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
         self.wfile.write(body)
+
+
+@contextmanager
+def served(server: AnyServer) -> Iterator[AnyServer]:
+    """Let a server answer requests in a thread."""
+    with server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
 
 
 class Server(ThreadingHTTPServer):

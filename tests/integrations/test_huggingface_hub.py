@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
 from tests.helpers.hosts import need_host
+from tests.helpers.http_server import served
 from tests.helpers.hub_server import HubServer
 
 need_host("huggingface-hub")
@@ -48,12 +48,8 @@ np.savez(sys.argv[1], mine=mine[0], plain=plain[0])
 @pytest.fixture
 def hub() -> Iterator[HubServer]:
     """A part of the Hub, on this machine."""
-    with HubServer() as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with served(HubServer()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def run(code: str, argument: Path, hub: HubServer, home: Path) -> str:
