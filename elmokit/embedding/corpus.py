@@ -185,11 +185,10 @@ def embed_file(
 
 def _settings(embedder: BatchEmbedder, layout: VectorFileLayout, corpus: Corpus) -> dict[str, Any]:
     """Return everything but the text that the vectors depend on; an interrupted run is resumed only with the same."""
-    layers = embedder.layers
     settings = {
         **embedder.settings(),
         "elmokit": __version__,
-        "layers": layers if isinstance(layers, (str, int)) else list(layers),
+        "layers": embedder.layers,
         "dtype": layout.dtype,
         "fasta": corpus.fasta,
         "tokenizer": corpus.tokenizer,
