@@ -43,7 +43,7 @@ def test_a_preset_learns_its_examples_by_heart(name: str, preset: str, tmp_path:
         "train": {
             "epochs": epochs,
             "batch_size": batch_size,
-            "eval_every": 10,
+            "eval_every": 5,
             "patience": False,
             "plateau": False,
             "average": False,
