@@ -72,8 +72,7 @@ def _type_error(message: str, cls: Any, table: Any, where: str) -> SettingError:
         return SettingError(".".join([*names, missing[1]]), "is missing, and has no default.", where)
     hint, value = cls, table
     for name in names:
-        kinds = [kind for kind in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(kind)]
-        hint, value = typing.get_type_hints(kinds[0])[name], value[name]
+        hint, value = typing.get_type_hints(_dataclasses_in(hint)[0])[name], value[name]
     expected = describe_type(hint).removesuffix(" or none")  # TOML has no null value
     return SettingError(".".join(names), f"is {value!r}. Expected type: {expected}.", where)
 
@@ -95,23 +94,36 @@ def describe_type(hint: Any, literal: str = "{}") -> str:
     return {int: "integer", float: "number", str: "text", bool: "true or false"}.get(hint, str(hint))
 
 
-def _checked_table(cls: Any, table: Any, where: str) -> Table:
-    """Return a table with ``false`` replaced by None where that is meant. An unknown key is a ConfigError."""
+def _dataclasses_in(hint: Any) -> list[Any]:
+    """Find the dataclasses in a type, which a config has as a table."""
+    return [kind for kind in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(kind)]
+
+
+def _checked_table(cls: Any, table: Any, where: str, path: str = "") -> Table:
+    """Return a table (at ``path``, such as "train.") with ``false`` replaced by None, and refuse unknown keys."""
     if not isinstance(table, dict):
+        if path:
+            raise SettingError(path.removesuffix("."), f"is {table!r}. Expected a table of named values.", where)
         raise ConfigError(f"{where}: expected a table of named values, found {table!r}.")
     hints = typing.get_type_hints(cls)
     checked = {}
     for name, value in table.items():
         if name not in hints:
-            problem = f"unknown key {name!r}. {did_you_mean(name, hints)}"
+            known = [path + other for other in hints]
+            for outer, hint in hints.items():  # the key may be right, but outside its table
+                known += [
+                    f"{path}{outer}.{key}" for kind in _dataclasses_in(hint) for key in typing.get_type_hints(kind)
+                ]
+            problem = f"unknown key {path + name!r}. {did_you_mean(path + name, known)}"
             raise ConfigError(f"{where}: {problem}" if where else f"There is an {problem}")
         accepted = typing.get_args(hints[name]) or (hints[name],)
         if value is False and types.NoneType in accepted and bool not in accepted:
             value = None
-        inner = [kind for kind in accepted if dataclasses.is_dataclass(kind)]
+        inner = _dataclasses_in(hints[name])
         if not (inner and isinstance(value, dict)):
-            _refuse_huge_numbers(name, value, where)
-        checked[name] = _checked_table(inner[0], value, f"{where}.{name}") if inner and value is not None else value
+            _refuse_huge_numbers(path + name, value, where)
+        is_table = inner and value is not None
+        checked[name] = _checked_table(inner[0], value, where, f"{path}{name}.") if is_table else value
     return checked
 
 

@@ -118,6 +118,8 @@ def main() -> None:
         with needs_torch(f"{PROGRAM} {command}"):
             sys.exit(elmokit.main(prog_name=PROGRAM, standalone_mode=False))
     except (ElmoError, click.ClickException) as error:
+        if isinstance(error, click.NoSuchOption) and error.possibilities:
+            del error.possibilities[1:]  # the nearest comes first, and others seldom help
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
         if isinstance(error, click.UsageError) and error.ctx is not None:
             message += f"{'' if message.endswith(('.', '?')) else '.'} Try '{error.ctx.command_path} --help'."

@@ -12,7 +12,7 @@ from elmokit.cli.parameters import Figure, Json, Output, Overwrite
 from elmokit.cli.running import echo_json, resumable_command
 from elmokit.cli.task import Overrides, Seeds, TaskDevice, format_evaluation, load_config_with
 from elmokit.errors import ConfigError, MissingExtraError, TrainingError
-from elmokit.storage.progress import ProgressBar, format_duration
+from elmokit.storage.progress import ProgressBar, count_of, format_duration
 
 if TYPE_CHECKING:
     from elmokit.tasks.sweep import StepsSaved, SweepRow, TrainingStart
@@ -137,8 +137,8 @@ def format_steps_saved(saved: StepsSaved) -> str:
     change = 1 - saved.with_elmo / saved.baseline
     than = f"{change:.0%} fewer" if change >= 0 else f"{-change:.0%} more"
     return (
-        f"the baseline reaches its best score after {saved.baseline:,.0f} steps, ELMo the same score after "
-        f"{saved.with_elmo:,.0f} ({than}), {seeds}"
+        f"the baseline reaches its best score after {count_of(round(saved.baseline), 'step')}, "
+        f"ELMo the same score after {saved.with_elmo:,.0f} ({than}), {seeds}"
     )
 
 

@@ -95,7 +95,7 @@ def hub_folder(hub_id: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        raise MissingExtraError(f"{hub_id}, a model from the Hugging Face Hub,", "huggingface-hub") from None
+        raise MissingExtraError(f"Downloading {hub_id} from the Hugging Face Hub", "huggingface-hub") from None
     name, _, revision = hub_id.removeprefix(HUB_PREFIX).partition("@")
     try:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=model_files()))

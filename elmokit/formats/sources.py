@@ -53,11 +53,9 @@ def open_source(
     else:
         nearest = difflib.get_close_matches(name.lower(), [DEFAULT_MODEL, *published.names()], n=1)
         hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-        names = ", ".join([DEFAULT_MODEL, *(model.name for model in published.models())])
-        families = ", ".join(f"{family}:LANGUAGE" for family in published.families())
         raise ModelNotFoundError(
             f"No model found for {str(source)!r}: it is neither a file or directory nor the name of a model.{hint} "
-            f"The names are {names}, {families}. Run `elmokit models` for languages and sizes."
+            "`elmokit models` lists the names."
         )
     return model if table is None else with_token_embeddings(model, table, listed)
 
@@ -143,5 +141,5 @@ def _download_from_hub(name: str) -> Path:
         if name.startswith(HUB_PREFIX):
             raise
         raise ModelNotFoundError(
-            f"There is no file or directory {name}. If you mean a model on the Hugging Face Hub: {error}"
+            f"There is no file or directory {name}. If you mean a model on the Hub: {error}"
         ) from None

@@ -113,7 +113,10 @@ def softmax_and_vocabulary(model: PretrainedBiLM) -> tuple[Softmax, Vocabulary]:
     """Get what a model needs to predict words, or raise ``ModelNotFoundError`` if it has no softmax or vocabulary."""
     if model.softmax is None or model.vocabulary is None:
         reason = model.card.get("softmax", "most exported models dropped them")
-        raise ModelNotFoundError(f"{model.source} has no softmax and vocabulary, so it cannot predict words: {reason}.")
+        raise ModelNotFoundError(
+            f"{model.source} has no softmax and vocabulary, so it cannot predict words: {reason}. Use en-mini, a "
+            "training run, or a TensorFlow checkpoint of bilm-tf."
+        )
     return model.softmax, model.vocabulary
 
 

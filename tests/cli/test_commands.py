@@ -337,6 +337,7 @@ BAD_CALLS = {
     "is not a model that elmokit can open": ["info", "--model", "text.txt"],
     "not a readable HDF5 file": ["info", "--model", "broken.hdf5"],
     "There is no options file": ["info", "--model", "lonely.hdf5"],
+    "No such option '--layer'. Did you mean '--layers'?": ["embed", "text.txt", "out.hdf5", "--layer", "0"],
     "No such option '--modle'": ["embed", "text.txt", "out.hdf5", "--modle", "model"],
     "Missing argument 'TEXT'": ["embed"],
     "No such command 'embde'. Did you mean 'embed'?": ["embde"],

@@ -197,7 +197,7 @@ BAD_CALLS = {
     "model already exists": (*START[:4], "--out", "model"),
     "nothing does not exist": ("train", "--resume", "nothing"),
     "unknown key 'batchsize'. Did you mean 'batch_size'?": (*START, "--config", "typo.toml"),
-    "data: unknown key 'text'": (*START, "--config", "data.toml"),
+    "data: unknown key 'text'. Did you mean 'texts'?": (*START, "--config", "data.toml"),
     "broken.toml is not a valid TOML file": (*START, "--config", "broken.toml"),
     "Cannot read the config none.toml": (*START, "--config", "none.toml"),
     "frozen_layers contains 9": (*START, "--frozen-layers", "9"),
@@ -212,7 +212,7 @@ BAD_CALLS = {
     "texts is 'corpus.txt'. Expected type: list of text.": (*START, "--config", "one-text.toml"),
     "max_words is '8'. Expected type: integer.": (*START, "--config", "wrong-type.toml"),
     "data: expected a table": (*START, "--config", "no-data.toml"),
-    "model: expected a table of named values, found 3": (*START[:-6], "--config", "no-model.toml"),
+    "no-model.toml: model is 3. Expected a table of named values.": (*START[:-6], "--config", "no-model.toml"),
     "preset is ['tiny']; it must be one of": (*START[:-6], "--config", "no-preset.toml"),
 }
 

@@ -313,5 +313,5 @@ def test_token_embeddings_and_a_vocabulary_may_be_urls(server: Server, files: di
 
 @pytest.mark.parametrize("name", ["en-minni", "en_mini"])
 def test_a_misspelled_name_of_the_model_in_the_package_is_recognized(name: str) -> None:
-    with pytest.raises(ModelNotFoundError, match=r"nor the name of a model\. Did you mean 'en-mini'\? The names are"):
+    with pytest.raises(ModelNotFoundError, match=r"nor the name of a model\. Did you mean 'en-mini'\?"):
         open_model(name)

@@ -89,8 +89,9 @@ def test_files_of_word_vectors_say_their_own_size(preset: str) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"task": "ner", "train": {"epoch": 3}}, "here.train: unknown key 'epoch'. Did you mean 'epochs'"),
-        ({"task": "ner", "elmo": {"input": {"lambda": 1}}}, "here.elmo.input: unknown key 'lambda'"),
+        ({"task": "ner", "train": {"epoch": 3}}, "here: unknown key 'train.epoch'. Did you mean 'train.epochs'"),
+        ({"task": "ner", "epochs": 3}, "here: unknown key 'epochs'. Did you mean 'train.epochs'"),
+        ({"task": "ner", "elmo": {"input": {"lambda": 1}}}, "here: unknown key 'elmo.input.lambda'"),
         ({"task": "nre"}, "here: task is 'nre'; it must be one of ner, sst"),
         ({"task": "ner", "preset": "smal"}, "here: preset is 'smal'; it must be one of published, small"),
         ({}, "here has no task"),
