@@ -109,6 +109,7 @@ def embed(
     """
     from elmokit.embedding.corpus import embed_file
     from elmokit.embedding.elmo import Elmo
+    from elmokit.embedding.estimate import MIN_TOKENS_FOR_TRIAL
     from elmokit.embedding.outputs.table import output_format
     from elmokit.embedding.outputs.writer import check_resumable_output, has_partial_output
     from elmokit.embedding.sentence_vectors import SentenceEmbedder
@@ -178,7 +179,8 @@ def embed(
     if not summary.n_sentences:
         click.echo(f"{text} is empty, so {out} has no vectors.", err=True)
     blank = f" ({summary.n_blank} blank)" if summary.n_blank else ""
+    # Opening and closing files takes most of the time of a short text, so its rate says nothing about the model.
+    rate = f", {summary.tokens_per_second:,.0f} tokens/s" if summary.n_tokens >= MIN_TOKENS_FOR_TRIAL else ""
     print_note(
-        f"{out}: {count_of(summary.n_sentences, 'sentence')}{blank}, {count_of(summary.n_tokens, 'token')}, "
-        f"{summary.tokens_per_second:,.0f} tokens/s"
+        f"{out}: {count_of(summary.n_sentences, 'sentence')}{blank}, {count_of(summary.n_tokens, 'token')}{rate}"
     )

@@ -555,6 +555,13 @@ def test_a_pipe_is_read_once_and_whole(shell: Shell) -> None:
     assert (ran.code, "2 sentences, 5 tokens" in ran.err) == (0, True)
 
 
+def test_the_speed_of_a_long_text_is_reported_and_that_of_a_short_one_is_not(shell: Shell) -> None:
+    for n_lines, has_rate in ((2, False), (8000, True)):
+        Path("lines.txt").write_text("the cat sat\n" * n_lines)
+        ran = shell("embed", "lines.txt", f"{n_lines}.npz", "--model", "model", "--layers", "0")
+        assert ran.err.rstrip().endswith("tokens/s") == has_rate, ran.err
+
+
 def test_cached_token_embeddings_are_used(shell: Shell) -> None:
     with h5py.File("table.hdf5", "w") as file:
         file["embedding"] = np.full((3, 32), 0.5, dtype=np.float32)
