@@ -116,7 +116,9 @@ class RunSettings:
             return from_dict(cls, table, str(path))
         except ModelNotFoundError:
             what = f"is not a training run ({SETTINGS} not found)" if run.exists() else "does not exist"
-            raise TrainingError(f"{run} {what}. To start a new run, pass --out {run}.") from None
+            raise TrainingError(
+                f"{run} {what}. To start a new run, pass --out {run} (in Python, train(..., out=...))."
+            ) from None
         except (ConfigError, ModelError) as error:
             raise TrainingError(f"{path} is damaged ({error}). Start a new run.") from None
 
