@@ -36,7 +36,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --d
 .PHONY: demo test quick coverage check campaign sanitize fuzz docs docs-serve wheel wheels wasm release-check integrations bench clean
 
 demo: $(VENV)/installed
-	$(BIN)/python examples/demo.py vectors.hdf5
+	$(BIN)/python examples/demo.py demo.hdf5
 	@echo "To use the command elmokit in this shell: source $(BIN)/activate"
 
 test: $(VENV)/installed-dev
@@ -91,7 +91,7 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/inference.py --report --work $(BENCH) --figure $(BENCH)/speed
 
 clean:
-	rm -rf $(VENV) vectors.hdf5 dist site
+	rm -rf $(VENV) demo.hdf5 vectors.hdf5 dist site
 
 $(VENV)/pip:
 	$(PYTHON) -m venv $(VENV)

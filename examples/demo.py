@@ -25,7 +25,7 @@ QUERIES = [("bank", 7), ("bank", 1), ("play", 9), ("play", 13)]  # a word and it
 
 def main() -> None:
     """Embed the sentences, describe the output file and print neighbors."""
-    output = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("vectors.hdf5")
+    output = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("demo.hdf5")
     elmo = Elmo.from_pretrained()
     config = elmo.model.config
     print(

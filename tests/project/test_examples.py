@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -39,6 +40,11 @@ def test_the_demo_ends_quietly_when_its_reader_does(tmp_path: Path) -> None:
     ran = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True)
     os.close(write_end)
     assert (ran.returncode, ran.stderr) == (1, "")
+
+
+def test_the_output_of_the_demo_is_not_in_the_way_of_the_command_in_the_readme() -> None:
+    (output,) = re.findall(r"^elmokit embed \S+ (\S+)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert f"examples/demo.py {output}" not in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", BENCHMARKS, ids=lambda path: path.stem)
