@@ -11,7 +11,7 @@ import click
 from elmokit.cli.parameters import Json, Model, ModelOptions
 from elmokit.cli.running import echo_json
 
-WIDTH = 100
+WIDTH, MIN_WIDTH = 100, 40
 MAX_VALUES = 8
 MAX_LENGTH = 200
 """Longer texts of the model card, such as commands, are shown with --all only."""
@@ -49,7 +49,8 @@ def format_facts(facts: Mapping[str, Any]) -> str:
     indent = max(map(len, shown)) + 2
     lines = []
     for name, value in shown.items():
-        wrapped = textwrap.wrap(value, WIDTH - indent, break_long_words=False, break_on_hyphens=False) or [""]
+        width = max(WIDTH - indent, MIN_WIDTH)  # a name can be a path or a sentence
+        wrapped = textwrap.wrap(value, width, break_long_words=False, break_on_hyphens=False) or [""]
         lines += [f"{name:<{indent}}{wrapped[0]}", *(f"{'':{indent}}{line}" for line in wrapped[1:])]
     return "\n".join(lines)
 

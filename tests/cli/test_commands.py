@@ -128,6 +128,12 @@ def test_info_shows_nested_facts_as_text(shell: Shell) -> None:
     ]
 
 
+def test_the_whole_card_of_the_included_model_is_shown_whose_sources_have_long_names(shell: Shell) -> None:
+    ran = shell("info", "--all")
+    assert (ran.code, ran.err) == (0, "")
+    assert "\nModel card, sources\nlm-wikipedia: English Wikipedia of 2014  " in ran.out
+
+
 def test_the_options_file_opens_the_weights_next_to_it(shell: Shell) -> None:
     save_model(random_model(), Path("old/elmo_2x_weights.hdf5"))
     save_model(random_model(), Path("old/other_weights.hdf5"))
