@@ -61,4 +61,4 @@ def evaluate_all(
     if json:
         echo_json(facts)
     else:
-        print_note(f"{report} is written, with sections {', '.join(facts)}.")
+        print_note(f"wrote {report} with {', '.join(facts)}")
