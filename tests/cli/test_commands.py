@@ -151,7 +151,7 @@ def test_quiet_leaves_results_warnings_and_errors(shell: Shell) -> None:
     assert shell("-q", "embed", "text.txt", "c.hdf5", "--model", "model") == (0, "", "")
     assert "already exists" in shell("embed", "text.txt", "c.hdf5", "--model", "model", "-q").err
     assert shell("vocab", "text.txt", "vocab.txt", "-q").out.startswith("2 sentences")
-    assert "1 sentence, 1 token," in _embed_line(shell, "word\n")
+    assert ": 1 sentence, 1 token\n" in _embed_line(shell, "word\n")
 
 
 def _embed_line(shell: Shell, text: str) -> str:

@@ -83,7 +83,7 @@ def test_the_fraction_of_words_without_a_vector_is_printed(task_shell: Shell) ->
             ("sweep", "config.toml", "--run", "run", "--over", "layers", "--seeds", str(2**64)),
             "seeds is 18,446,744,073",
         ),
-        (("train", "config.toml", "--run", "run", "--set", "train.epoch=1"), "Did you mean 'epochs'"),
+        (("train", "config.toml", "--run", "run", "--set", "train.epoch=1"), "Did you mean 'train.epochs'"),
         (("train", "config.toml", "--run", "run", "--device", "abc"), "There is no device 'abc'"),
         (("train", "config.toml", "--run", "data"), "data already exists"),
         (("evaluate", "none", "data"), "none is not a task's run"),
