@@ -227,7 +227,7 @@ def test_an_answer_that_a_client_does_not_read_is_not_kept(model: Path, connect:
         time.sleep(2)
         for number, connection in enumerate(silent):
             with contextlib.suppress(ConnectionResetError):
-                found[number] += read_all(connection)
+                found[number] += read_until_closed(connection)
         assert all(len(answer) < len(whole) for answer in found)
         assert server.stop() == (0, "Stopped.\n")
 
@@ -237,14 +237,14 @@ def test_what_is_not_http_is_refused_and_logged_in_one_line(model: Path, connect
     chunked = b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     upgrade = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, close\r\nUpgrade: h2c\r\n\r\n"
     with serving(model) as server:
-        refused = read_all(connect(server, b"hello\r\n\r\n"))
+        refused = read_until_closed(connect(server, b"hello\r\n\r\n"))
         assert refused.startswith(b"HTTP/1.1 400 ")
         assert json.loads(refused.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_http"
         answered = connect(server, chunked)
         first = answered.recv(1 << 16)
         answered.sendall(b"not a chunk\r\n")
-        assert re.findall(rb"HTTP/1.1 \d+", first + read_all(answered)) == [b"HTTP/1.1 404"]
-        assert read_all(connect(server, upgrade)).startswith(b"HTTP/1.1 200 ")
+        assert re.findall(rb"HTTP/1.1 \d+", first + read_until_closed(answered)) == [b"HTTP/1.1 404"]
+        assert read_until_closed(connect(server, upgrade)).startswith(b"HTTP/1.1 200 ")
         code, printed = server.stop()
     assert (code, printed.splitlines()) == (0, ["WARNING:  Invalid HTTP request received."] * 2 + ["Stopped."])
 
