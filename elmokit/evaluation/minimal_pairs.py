@@ -32,7 +32,7 @@ from elmokit.lm.pairs import score_minimal_pairs
 from elmokit.lm.surprisal import BATCH_TOKENS
 from elmokit.storage.part_results import PartResults
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
-from elmokit.storage.text_files import read_lines
+from elmokit.storage.text_files import or_packed, read_lines
 from elmokit.text.tokenize import treebank_tokenizer
 
 if TYPE_CHECKING:
@@ -389,7 +389,7 @@ def _fraction(text: str) -> float:
 
 
 def _find(data: Path) -> Files | None:
-    pairs = existing_files(data, "blimp/*.jsonl*")
+    pairs = existing_files(data, *(f"blimp/*{suffix}" for suffix in or_packed(".jsonl")))
     return {"pairs": pairs, "published": existing_files(data, "blimp/published.tsv")} if pairs else None
 
 

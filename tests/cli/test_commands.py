@@ -351,7 +351,7 @@ BAD_CALLS = {
     "No file matches 'no*.txt'.": ["vocab", "no*.txt", "vocab.txt"],
     "latin.txt, line 1: not UTF-8": ["vocab", "latin.txt", "vocab.txt"],
     "empty.txt contains no sentence": ["vocab", "text.txt", "empty.txt", "vocab.txt"],
-    "max_words is 2": ["vocab", "text.txt", "vocab.txt", "--max-words", "2"],
+    "--max-words is 2": ["vocab", "text.txt", "vocab.txt", "--max-words", "2"],
     "--repair takes one vocabulary file": ["vocab", "text.txt", "vocab.txt", "--repair", "--max-words", "10"],
     "text.txt is both the input": ["vocab", ".", "text.txt", "--overwrite"],
     "text.txt already exists": ["vocab", "latin.txt", "text.txt"],

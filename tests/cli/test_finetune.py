@@ -371,7 +371,7 @@ def _no_words(folder: Path) -> None:
         (("model", "new.txt", "--frozen-layers", "top"), "'top' is not a list of whole numbers such as 0,1."),
         (("model", "new.txt", "--vocabulary", "words.txt"), "words.txt: A vocabulary needs the words <S>, </S>, <UNK>"),
         (("model", "new.txt", "--vocabulary", "words.txt", "--max-words", "5"), "give one of them"),
-        (("model", "new.txt", "--max-words", "3"), "max_words is 3"),
+        (("model", "new.txt", "--max-words", "3"), "--max-words is 3"),
         (("model", "empty.txt"), "empty.txt contains no sentence"),
         (("model", "none.txt"), "No file matches 'none.txt'."),
         (("model", "new.txt", "--old-text", "empty.txt"), "empty.txt contains no sentence"),
