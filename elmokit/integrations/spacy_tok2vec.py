@@ -9,7 +9,8 @@ import srsly
 import torch
 from safetensors import torch as safetensors
 from spacy.tokens import Doc
-from thinc.api import ArgsKwargs, Model, PyTorchWrapper_v3, torch2xp, xp2torch
+from thinc.api import ArgsKwargs, Model, PyTorchShim, torch2xp, xp2torch
+from thinc.layers.pytorchwrapper import forward
 from thinc.types import Floats2d
 from thinc.util import get_torch_default_device
 from torch import Tensor, nn
@@ -32,20 +33,22 @@ def tok2vec_model(
     model: str | None, layers: str | int | list[int], start: str, trainable: bool, width: int | None
 ) -> Model[list[Doc], list[Floats2d]]:
     """Return the model of :func:`elmokit.integrations.spacy.elmo_tok2vec`, without weights yet."""
-    wrapper = PyTorchWrapper_v3(
+    shim = PyTorchShim(
         _Network(model, layers, start, trainable),
-        convert_inputs=_convert_docs,
-        convert_outputs=_convert_vectors,
         serialize_model=_network_to_bytes,
         deserialize_model=_network_from_bytes,
     )
-    wrapper.name = "elmo"
-    wrapper.init = _initialize
-    # spaCy sets the attribute of this name in every layer that has it.
-    wrapper.attrs["dropout_rate"] = 0.0
-    if width is not None:
-        wrapper.set_dim("nO", width)
-    return wrapper
+    return Model(
+        "elmo",
+        forward,
+        init=_initialize,
+        # spaCy sets the dropout rate in every layer that has an attribute of this name.
+        attrs={"convert_inputs": _convert_docs, "convert_outputs": _convert_vectors, "dropout_rate": 0.0},
+        # The model of PyTorchWrapper_v3 has an input dimension, too. Layers around it, such as those of
+        # spacy.TextCatEnsemble.v2, would set that to the width of their inputs, which docs do not have.
+        dims={"nO": width},
+        shims=[shim],
+    )
 
 
 class _Network(nn.Module):

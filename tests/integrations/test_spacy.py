@@ -189,6 +189,24 @@ def test_listeners_can_be_replaced_with_copies(model: str) -> None:
     assert [token.tag_ for token in nlp(Doc(nlp.vocab, words=WORDS))] == TAGS
 
 
+def test_a_text_classifier_with_a_bag_of_words_contains_it(model: str) -> None:
+    nlp = spacy.blank("en")
+    bag = {
+        "@architectures": "spacy.TextCatBOW.v3",
+        "exclusive_classes": True,
+        "ngram_size": 1,
+        "no_output_layer": False,
+    }
+    ensemble = {"@architectures": "spacy.TextCatEnsemble.v2", "tok2vec": architecture(model), "linear_model": bag}
+    nlp.add_pipe("textcat", config={"model": ensemble})
+    texts = {"the cat sat": {"CAT": 1.0, "DOG": 0.0}, "the dog ran": {"CAT": 0.0, "DOG": 1.0}}
+    made = [Example.from_dict(nlp.make_doc(text), {"cats": classes}) for text, classes in texts.items()]
+    optimizer = nlp.initialize(lambda: made)
+    optimizer.learn_rate = 0.01
+    losses = [nlp.update(made, sgd=optimizer, losses={})["textcat"] for _ in range(20)]
+    assert losses[-1] < 0.5 * losses[0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["tagger", "ner"])
 def test_spacy_train_accepts_a_config_of_init_config(model: str, tmp_path: Path, task: str) -> None:
