@@ -39,7 +39,8 @@ def encode_texts(
 
     Args:
         texts: Texts, or lists of tokens.
-        n_tokens: The number of tokens of each text in the result: longer ones are cut off. None: that of the longest.
+        n_tokens: The number of tokens of each text in the result: longer ones are cut off. None: that of the longest,
+            but at least 1.
         tokenize: Splits a text into tokens. None for the Penn Treebank's rules. Lists of tokens are left as they are.
 
     Returns:
@@ -62,7 +63,7 @@ def encode_texts(
             if "\0" in token:  # which would look like the end of a token
                 raise TextError(f"Token {sentence.index(token)} of text {number} has the character NUL. Remove it.")
     if n_tokens is None:
-        n_tokens = max(map(len, sentences), default=0)
+        n_tokens = max([1, *map(len, sentences)])
     if n_tokens < 0:
         raise ConfigError(f"n_tokens is {n_tokens}; it must be at least 0, or None for the longest text.")
     padded = [[*sentence[:n_tokens], *[""] * (n_tokens - len(sentence))] for sentence in sentences]
@@ -120,6 +121,7 @@ class ElmoEmbedding(keras.layers.Layer):  # type: ignore[misc]
         self.model, self.layers, self.start, self.precision = model, chosen, start, precision
         self.elmo = Elmo.from_pretrained(model, start=start, precision=precision)
         self.elmo.embed([], layers=self._computed)  # checks the layers
+        self.input_spec = keras.layers.InputSpec(ndim=3)
         self.supports_masking = True
         self.supports_jit = False  # TensorFlow's compiler cannot call Python
 
@@ -169,8 +171,14 @@ class ElmoEmbedding(keras.layers.Layer):  # type: ignore[misc]
         return padded
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
-        """Return the mask of the tokens, ``(batch, n_tokens)``: False on padding."""
-        return keras.ops.any(keras.ops.not_equal(inputs, 0), axis=-1)
+        """Return the mask of the tokens, ``(batch, n_tokens)``: False on padding.
+
+        A text without tokens keeps its first position, whose vector is zero.
+        """
+        mask = keras.ops.any(keras.ops.not_equal(inputs, 0), axis=-1)
+        # GlobalAveragePooling1D would divide by zero, and one such text would make all weights NaN.
+        is_empty = keras.ops.logical_not(keras.ops.any(mask, axis=1, keepdims=True))
+        return keras.ops.concatenate([keras.ops.logical_or(mask[:, :1], is_empty), mask[:, 1:]], axis=1)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
         """Return the shape of the output for that of the input."""

@@ -86,7 +86,8 @@ def test_texts_are_encoded_as_code_points() -> None:
     assert codes[0, 1, :5].tolist() == [*map(ord, "cat."), 0]
     assert codes[1, :, 0].tolist() == [0x1F600, ord("b")]
     assert encode_texts(["a b c", "d"], 2, tokenize=str.split).shape == (2, 2, 50)
-    assert encode_texts([]).shape == (0, 0, 50)
+    assert encode_texts([]).shape == (0, 1, 50)
+    assert encode_texts([""]).shape == (1, 1, 50)
     assert encode_texts(["It's fine."]).shape[1] == 4  # Penn Treebank tokens
 
 
@@ -97,6 +98,19 @@ def test_later_layers_get_the_mask(path: str) -> None:
     pooled = keras.layers.GlobalAveragePooling1D()(ElmoEmbedding(path, layers="top")(codes))
     means = [array.mean(axis=0) for array in Elmo.from_pretrained(path).embed(TOKENS[:2], layers="top")]
     np.testing.assert_allclose(numbers(pooled), means, atol=1e-5)
+
+
+@pytest.mark.parametrize("texts", [[["the", "cat"], []], [[], []]])
+def test_the_mean_of_a_text_without_tokens_is_zero(path: str, texts: list[list[str]]) -> None:
+    pooled = keras.layers.GlobalAveragePooling1D()(ElmoEmbedding(path)(encode_texts(texts)))
+    assert not numbers(pooled)[1].any()
+
+
+@trains
+def test_a_text_without_tokens_does_not_spoil_the_training(path: str) -> None:
+    model = classifier(ElmoEmbedding(path))
+    history = model.fit(encode_texts([["the", "cat"], []]), np.array([0.0, 1.0]), epochs=2, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
 
 
 def test_symbolic_shape_is_that_of_the_output(path: str) -> None:
@@ -162,6 +176,8 @@ def test_mistakes_are_errors(path: str) -> None:
     for layers in ([0, 1], "all"):
         with pytest.raises(ConfigError, match="Choose 'mix', 'top', 'average' or the number of a layer"):
             ElmoEmbedding(path, layers=layers)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="expected ndim=3, found ndim=2"):
+        ElmoEmbedding(path)(encode_texts(TOKENS)[0])
     with pytest.raises(ModelNotFoundError):
         ElmoEmbedding(f"{path}-elsewhere")
     with pytest.raises(TextError, match="Wrap it in a list"):
