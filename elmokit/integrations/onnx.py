@@ -101,21 +101,22 @@ def export_onnx(
 
 
 class _Graph:
-    """Nodes and constants with generated names."""
+    """Nodes and constants with generated names, which start with a prefix."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix = prefix
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
     def add(self, kind: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
         """Add a node with one output, and return the name of that output."""
-        output = output or f"{kind.lower()}_{len(self.nodes)}"
+        output = output or f"{self.prefix}{kind.lower()}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, inputs, [output], **attributes))
         return output
 
     def constant(self, value: Any) -> str:
         """Add a constant, and return its name."""
-        name = f"constant_{len(self.constants)}"
+        name = f"{self.prefix}constant_{len(self.constants)}"
         self.constants.append(numpy_helper.from_array(np.asarray(value, order="C"), name))
         return name
 
@@ -237,7 +238,9 @@ def _lstm(
 
 def _step(config: BiLMConfig, weights: Mapping[str, Floats], name: str) -> Any:
     """Return the graph of one step of an LSTM config."""
-    step = _Graph()
+    # ONNX requires other names than in the graph around it. Runtimes accept equal ones, but the inference of shapes,
+    # which quantization needs, takes one for the other.
+    step = _Graph("step_")
     gates = step.add("Add", "from_input", step.linear("hidden", weights["weight"][:, config.projection_dim :]))
     blocks = [f"gate_{index}" for index in range(4)]
     step.nodes.append(helper.make_node("Split", [gates], blocks, axis=1))

@@ -17,6 +17,7 @@ from tests.helpers.hosts import need_host
 
 need_host("onnx")
 
+import onnx  # noqa: E402
 import onnxruntime  # noqa: E402
 
 from elmokit.integrations.onnx import export_onnx  # noqa: E402
@@ -60,6 +61,11 @@ def test_graph_computes_the_vectors_of_elmo(config: BiLMConfig, start: str, tmp_
         n_tokens = expected.shape[1]
         np.testing.assert_allclose(row[:, 1 : 1 + n_tokens], expected, atol=1e-4)
         assert not row[:, n_tokens + 2 :].any()
+
+
+def test_shapes_can_be_inferred(model: PretrainedBiLM, tmp_path: Path) -> None:
+    # As quantization does. Names of a step that the graph around it also has would be mistaken for each other.
+    onnx.checker.check_model(str(export_onnx(model, tmp_path / "model.onnx")), full_check=True)
 
 
 def test_batches_of_any_size_can_be_run(model: PretrainedBiLM, tmp_path: Path) -> None:
