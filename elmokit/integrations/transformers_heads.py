@@ -301,6 +301,11 @@ class ElmoForCausalLM(_ElmoLM):
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
+        if config.bilm_config.bidirectional:
+            raise ConfigError(
+                "The model reads both directions, but ElmoForCausalLM only one. Create it with "
+                "ElmoForCausalLM.from_elmokit, or use ElmoForMaskedLM."
+            )
         self.post_init()
 
     @classmethod

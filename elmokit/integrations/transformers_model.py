@@ -209,16 +209,13 @@ class ElmoModel(ElmoPreTrainedModel):
         self.bilm.requires_grad_(config.trainable)
         is_mix = config.output_layers == "mix"
         self.mixes = nn.ModuleList([ScalarMix(sizes.n_layers + 1)] if is_mix else [])
-        self.selection = (
-            None
-            if is_mix
-            else select_layers(
-                "top" if config.output_layers is None else config.output_layers,  # type: ignore[arg-type]
-                sizes.n_layers + 1,
-                None,
-                "this model",
+        layers: Any = "top" if config.output_layers is None else config.output_layers
+        self.selection = None if is_mix else select_layers(layers, sizes.n_layers + 1, None, "this model")
+        if self.selection is not None and isinstance(self.selection.returned, tuple):
+            raise ConfigError(
+                f"output_layers is {layers!r}. Choose 'top', 'average', 'mix' or the number of a layer. For the "
+                "vectors of several layers, pass output_hidden_states=True to the model."
             )
-        )
         start = self.bilm.zero_state(1)
         self.register_buffer("start_hidden", start.hidden)
         self.register_buffer("start_cell", start.cell)

@@ -81,6 +81,13 @@ def test_other_output_layers_can_be_chosen_when_a_model_is_loaded(model: Pretrai
         AutoModel.from_pretrained(saved, output_layers=9)
 
 
+@pytest.mark.parametrize("layers", ["all", [0, 1]])
+def test_several_output_layers_are_refused(saved: Path, layers: object) -> None:
+    # Their vectors would have an axis that the classifiers and libraries do not expect.
+    with pytest.raises(ConfigError, match="Choose 'top', 'average', 'mix' or the number of a layer"):
+        AutoModel.from_pretrained(saved, output_layers=layers)
+
+
 def test_the_included_model_which_also_reads_words_has_the_vectors_of_elmo(tmp_path: Path) -> None:
     elmo = Elmo.from_pretrained(precision="float32")
     ElmoModel.from_elmokit(elmo.model).save_pretrained(tmp_path)

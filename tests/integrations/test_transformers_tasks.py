@@ -24,6 +24,7 @@ from huggingface_hub import ModelCard  # noqa: E402
 from minicons.scorer import MaskedLMScorer  # noqa: E402
 from transformers import (  # noqa: E402
     AutoModel,
+    AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -115,6 +116,12 @@ def test_masks_are_read_as_unknown_words(model: PretrainedBiLM) -> None:
 def test_a_masked_language_model_reads_both_directions(model: PretrainedBiLM) -> None:
     with pytest.raises(ConfigError, match="needs both"):
         ElmoForMaskedLM.from_elmokit(random_model(replace(PRESETS["tiny"], bidirectional=False)))
+
+
+def test_a_causal_language_model_is_not_opened_from_both_directions(model: PretrainedBiLM, tmp_path: Path) -> None:
+    ElmoForMaskedLM.from_elmokit(model).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"reads both directions.*ElmoForCausalLM\.from_elmokit"):
+        AutoModelForCausalLM.from_pretrained(tmp_path)
 
 
 def test_minicons_scores_the_word_behind_a_mask(model: PretrainedBiLM, tmp_path: Path) -> None:
