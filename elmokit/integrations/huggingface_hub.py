@@ -76,7 +76,8 @@ class HubModel(ModelHubMixin):  # type: ignore[misc]
         """
         facts = describe(self.model)
         card = facts.pop("card")
-        facts = {name: value for name, value in facts.items() if name != "path"}
+        # The model may be stored in another precision where it was opened from; what is saved is float32.
+        facts = {name: value for name, value in facts.items() if name not in ("path", "storage")}
         header = {"library_name": "elmokit", "pipeline_tag": "feature-extraction", **kwargs}
         return model_card(card, facts, USE, self.model.config.direction_names, header)
 
@@ -95,6 +96,8 @@ class HubModel(ModelHubMixin):  # type: ignore[misc]
         token: str | bool | None,
         **model_kwargs: Any,
     ) -> HubModel:
+        # huggingface_hub before 1.0 passes two more arguments, which its download takes, too.
+        older = {name: model_kwargs.pop(name) for name in ("proxies", "resume_download") if name in model_kwargs}
         folder = Path(model_id)
         if not folder.is_dir():
             downloaded = snapshot_download(
@@ -105,6 +108,7 @@ class HubModel(ModelHubMixin):  # type: ignore[misc]
                 local_files_only=local_files_only,
                 token=token,
                 allow_patterns=model_files(),
+                **older,
             )
             folder = Path(downloaded)
         return cls(open_model(folder), **model_kwargs)

@@ -101,6 +101,14 @@ def test_saved_directory_opens_as_any_model(whitened: PretrainedBiLM, tmp_path: 
         assert model.card == whitened.card
 
 
+def test_arguments_that_releases_before_1_pass_are_accepted(whitened: PretrainedBiLM, tmp_path: Path) -> None:
+    HubModel(whitened).save_pretrained(tmp_path / "saved")
+    download = {"revision": None, "cache_dir": None, "force_download": False, "local_files_only": True, "token": None}
+    older = {"proxies": None, "resume_download": None}
+    loaded = HubModel._from_pretrained(model_id=str(tmp_path / "saved"), **download, **older)
+    np.testing.assert_array_equal(Elmo(loaded.model).embed(TOKENS)[0], Elmo(whitened).embed(TOKENS)[0])
+
+
 def test_model_card_says_what_the_model_says_about_itself(whitened: PretrainedBiLM, tmp_path: Path) -> None:
     HubModel(whitened).save_pretrained(tmp_path / "saved", model_card_kwargs={"license": "mit", "language": "en"})
     card = ModelCard.load(tmp_path / "saved" / "README.md")
@@ -120,6 +128,7 @@ def test_model_card_says_what_the_model_says_about_itself(whitened: PretrainedBi
     assert "# tiny\n\nA model | for tests.\n" in card.text
     assert "| held_out_perplexity | 70.25, 65.5 |" in card.text
     assert "| vocabulary | 11 words |" in card.text
+    assert "| storage |" not in card.text  # that of the file it was opened from
     assert str(tmp_path) not in card.text
 
 
