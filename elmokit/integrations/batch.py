@@ -80,10 +80,15 @@ class Embed:
             vectors an array ``(sentences, dim)``. In a table, vectors are fixed-size lists.
 
         Raises:
-            ConfigError: The batch has no column ``column``.
+            ConfigError: The batch has no column ``column``, or is neither a dict nor a table.
             TextError: The column is one string, or a text is neither a string nor a list of strings.
         """
         is_table = not isinstance(batch, Mapping)
+        if is_table and not hasattr(batch, "column_names"):
+            raise ConfigError(
+                f"Expected a batch as a dict of columns or a pyarrow.Table, but got a {type(batch).__name__}. Set "
+                "batch_format='pyarrow' in Ray Data, or use with_format('arrow') in datasets."
+            )
         names = batch.column_names if is_table else list(batch)
         if self.column not in names:
             raise ConfigError(f"The batch has no column {self.column!r}, only {', '.join(names)}. Set column=...")

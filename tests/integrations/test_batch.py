@@ -77,6 +77,8 @@ def test_a_column_of_the_same_name_is_replaced(model: str) -> None:
 
 
 def test_a_missing_column_or_text_is_an_error(model: str) -> None:
+    with pytest.raises(ConfigError, match=r"a pyarrow\.Table, but got a list\. Set batch_format='pyarrow' in Ray Data"):
+        Embed(model)(TEXTS)
     with pytest.raises(ConfigError, match=r"no column 'text', only a, b\. Set column="):
         Embed(model)({"a": [], "b": []})
     with pytest.raises(TextError, match="got None of type NoneType"):
