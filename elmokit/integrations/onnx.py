@@ -27,8 +27,8 @@ with needs_extra("elmokit.integrations.onnx", "onnx"):
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
-OPSET, IR_VERSION = 17, 9
-"""Versions of the operators and of the file format: ONNX 1.13 or later, ONNX Runtime 1.14 or later."""
+OPSET, IR_VERSION = 17, 8
+"""Versions of the operators and of the file format: those of ONNX 1.13 and ONNX Runtime 1.14."""
 LAST = np.iinfo(np.int64).max  # as the end of a slice: all that there is
 
 
