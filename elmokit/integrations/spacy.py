@@ -38,7 +38,8 @@ EXTENSION = "elmo_layers"
 
 def elmo_tok2vec(
     model: str | None = None,
-    layers: str | int | list[int] = "all",
+    # The number first: with confection 0.1, spaCy converts a value to the first of the types that it fits.
+    layers: int | str | list[int] = "all",
     start: str = "warm",
     trainable: bool = False,
     width: int | None = None,
