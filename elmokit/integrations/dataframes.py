@@ -99,15 +99,19 @@ def to_matrix(column: Any) -> NDArray[np.float32]:
     library = _library_of(column, "Series")
     if (missing := _first_null(column)) is not None:
         raise TextError(f"Row {missing} of the column has no vector (null). Drop such rows first.")
-    if library == "pandas" and "fixed_size_list" in str(column.dtype):
-        chunks = column.array.__arrow_array__()
-        stored = chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()  # which copies
-        return stored.flatten().to_numpy().reshape(-1, stored.type.list_size)  # type: ignore[no-any-return]
+    matrix: NDArray[np.float32]
     try:
-        # A pandas column read from a file, or a polars column of lists, has an array or list for each row.
-        matrix = column.to_numpy() if "Array" in str(column.dtype) else np.stack([np.asarray(row) for row in column])
+        if library == "pandas" and "fixed_size_list" in str(column.dtype):
+            chunks = column.array.__arrow_array__()
+            stored = chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()  # which copies
+            # Only a column in which a number is missing is copied. The number is NaN then, as in polars.
+            matrix = stored.flatten().to_numpy(zero_copy_only=False).reshape(-1, stored.type.list_size)
+        elif "Array" in str(column.dtype):
+            matrix = column.to_numpy()
+        else:  # a pandas column read from a file, or a polars column of lists, has an array or list for each row
+            matrix = np.stack([np.asarray(row) for row in column])
     except (TypeError, ValueError):
-        matrix = np.empty(0)
+        matrix = np.empty(0, np.float32)
     if matrix.ndim != 2 or matrix.dtype.kind != "f":
         raise ConfigError(f"Expected a column of vectors of one length, but its type is {column.dtype}.")
     return matrix

@@ -19,6 +19,7 @@ need_host("dataframes")
 
 import pandas  # noqa: E402
 import polars  # noqa: E402
+import pyarrow  # noqa: E402
 
 TEXTS = ["the cat sat.", "", "the dog ran!"]
 TOKENS = [["the", "cat", "sat", "."], [], ["the", "dog", "ran", "!"]]
@@ -94,6 +95,23 @@ def test_columns_that_pandas_reads_as_objects_are_a_matrix_too(embedder: Sentenc
     column = pandas.read_parquet(tmp_path / "vectors.parquet")["vector"]
     assert column.dtype == object
     np.testing.assert_array_equal(to_matrix(column), embedder.embed(TOKENS))
+
+
+def test_a_number_that_a_vector_lacks_is_nan() -> None:
+    rows = [[1.0, None], [3.0, 4.0]]
+    fixed = pyarrow.list_(pyarrow.float32(), 2)
+    for column in (
+        pandas.Series(rows, dtype=pandas.ArrowDtype(fixed)),
+        polars.Series(rows, dtype=polars.Array(polars.Float32, 2)),
+        polars.Series(rows),
+    ):
+        np.testing.assert_array_equal(to_matrix(column), [[1, np.nan], [3, 4]])
+
+
+def test_fixed_lists_of_whole_numbers_are_no_vectors() -> None:
+    whole = pandas.Series([[1, 2]], dtype=pandas.ArrowDtype(pyarrow.list_(pyarrow.int32(), 2)))
+    with pytest.raises(ConfigError, match="vectors of one length, but its type is"):
+        to_matrix(whole)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
