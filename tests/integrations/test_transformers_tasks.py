@@ -58,7 +58,7 @@ def save(new: torch.nn.Module, model: PretrainedBiLM, folder: Path) -> str:
 
 def trainer(model: torch.nn.Module, examples: list[dict[str, object]], collator: object, folder: Path) -> Trainer:
     settings = TrainingArguments(
-        str(folder), num_train_epochs=30, learning_rate=0.02, report_to="none", use_cpu=True, save_strategy="no"
+        str(folder), num_train_epochs=100, learning_rate=0.003, report_to="none", use_cpu=True, save_strategy="no"
     )
     return Trainer(model, settings, train_dataset=examples, data_collator=collator, eval_dataset=examples)  # type: ignore[arg-type]
 
@@ -168,7 +168,7 @@ def test_word_ids_alone_are_read_by_their_spelling(model: PretrainedBiLM, tmp_pa
 def tagged(tokenizer: PreTrainedTokenizerFast) -> list[dict[str, object]]:
     """Sentences whose animals are tagged, encoded as the guides of transformers do."""
     examples = []
-    for words in (["the", "cat", "sat", "."], ["the", "zebra", "ran", "."], ["on", "the", "mat"], ["dog"]):
+    for words in map(str.split, ("the cat sat .", "on the mat", "the zebra", "The zebra sat . the dog")):
         encoded = tokenizer(words, is_split_into_words=True)
         names = {"cat": 1, "zebra": 1, "dog": 1}
         labels = [-100 if i is None else names.get(words[i], 0) for i in encoded.word_ids()]
