@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from elmokit.engine.precision import NAMES, Precision, requested_backend
 from elmokit.engine.state import Floats, overflow_is_checked_later
 from elmokit.engine.threads import n_threads
 from elmokit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from elmokit.engine.matrix import Matrix
 
 Ids = NDArray[np.int64]
 
@@ -161,9 +164,10 @@ class WordSoftmax:
         self._table = table
         self._read: dict[str, Floats] = {}
         self._inner: NativeInnerLayer | None = None
+        self._tails: tuple[Library, list[Matrix]] | None = None  # of an adaptive one: what makes rows narrower
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_read": {}, "_inner": None}  # a copy reads and packs its own arrays
+        return vars(self) | {"_read": {}, "_inner": None, "_tails": None}  # a copy reads and packs its own arrays
 
     @property
     def weight(self) -> Floats:
@@ -198,8 +202,10 @@ class WordSoftmax:
         from elmokit.engine.compiler import load_library
 
         request = requested_backend(precision)
-        library = None if request == "reference" or self.config.kind == "adaptive" else load_library()
+        library = None if request == "reference" else load_library()
         if library is not None and request != "reference":
+            if self.config.kind == "adaptive":
+                return self._adaptive_nats(library, hidden, word_ids)
             rows = self._after_inner(hidden, library)
             return softmax_nats(library, rows, self.weight, self._array("bias"), word_ids, request)
         _check_word_ids(word_ids, len(hidden), self.n_words)
@@ -223,6 +229,27 @@ class WordSoftmax:
             return self._inner(hidden)
         units = (hidden @ tensors.expand.T + tensors.expand_bias).clip(min=0)
         return np.asarray(hidden + units @ tensors.reduce.T + tensors.reduce_bias, np.float32)
+
+    def _adaptive_nats(self, library: Library, hidden: Floats, word_ids: Ids) -> Floats:
+        """Compute the surprisal of words by an adaptive softmax: of a word or a tail in the head, and in the tail."""
+        _check_word_ids(word_ids, len(hidden), self.n_words)
+        starts = self.config.cutoffs
+        tails = np.searchsorted(starts, word_ids, side="right")  # 0 for the words of the head
+        in_head = np.where(tails == 0, word_ids, starts[0] - 1 + tails)
+        head, bias = self._array("stages.head.weight"), self._array("stages.head.bias")
+        nats = softmax_nats(library, hidden, head, bias, in_head, "float32")
+        if self._tails is None or self._tails[0] is not library:
+            from elmokit.engine.matrix import Matrix  # not needed by those who only embed
+
+            narrowing = [self._array(f"stages.tail.{tail}.0.weight") for tail in range(len(starts))]
+            self._tails = library, [Matrix(weight, "float32", library) for weight in narrowing]
+        for tail in np.unique(tails[tails > 0]) - 1:
+            (rows,) = np.nonzero(tails == tail + 1)
+            narrow = self._tails[1][tail](hidden[rows], n_threads())
+            weight = self._array(f"stages.tail.{tail}.1.weight")
+            no_bias = np.zeros(len(weight), np.float32)
+            nats[rows] += softmax_nats(library, narrow, weight, no_bias, word_ids[rows] - starts[tail], "float32")
+        return nats
 
     def _array(self, name: str) -> Floats:
         """Return an array, which is read from its file once."""

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
-from elmokit.engine.softmax import ROWS_AT_ONCE, SoftmaxConfig
+from elmokit.engine.precision import VARIABLE
+from elmokit.engine.softmax import ROWS_AT_ONCE, SoftmaxConfig, WordSoftmax
 from elmokit.errors import ConfigError
 from elmokit.network.softmax import AdaptiveSoftmax, FullSoftmax, TiedSoftmax
+from tests.helpers.instruction_sets import machine_library
 
 
 @pytest.fixture
@@ -117,3 +120,25 @@ def test_an_adaptive_softmax_is_a_distribution_and_its_surprisals_average_to_its
     torch.testing.assert_close(layer.scores(hidden).exp().sum(dim=1), torch.ones(len(hidden)))
     torch.testing.assert_close(-layer.scores(hidden).gather(1, words[:, None])[:, 0], nats)
     assert layer.stages.tail[1][0].out_features == 2  # 8 / 2 / 2
+
+
+def test_the_compiled_surprisals_of_an_adaptive_softmax_equal_the_plain_ones_with_the_same_bits_in_any_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine_library()
+    layer = AdaptiveSoftmax(1700, 24, [40, 300], 2.0)
+    layer.reset_parameters(torch.Generator().manual_seed(0))
+    arrays = {name: tensor.numpy() for name, tensor in layer.state_dict().items()}
+    softmax = WordSoftmax(SoftmaxConfig("adaptive", (40, 300), shrink=2.0), arrays, 1700)
+    numbers = np.random.default_rng(0)
+    hidden = numbers.standard_normal((300, 24), np.float32)
+    words = np.concatenate([[0, 39, 40, 299, 300, 1699], numbers.integers(0, 1700, 294)])
+    nats = softmax.nats(hidden, words)
+    one_by_one = [softmax.nats(hidden[row : row + 1], words[row : row + 1]) for row in range(len(words))]
+    assert np.array_equal(np.concatenate(one_by_one), nats)
+    monkeypatch.setenv(VARIABLE, "reference")
+    np.testing.assert_allclose(softmax.nats(hidden, words), nats, atol=1e-5)
+    monkeypatch.delenv(VARIABLE)
+    for wrong in (-1, 1700):
+        with pytest.raises(IndexError, match="from 0 to 1699"):
+            softmax.nats(hidden[:1], np.array([wrong]))
