@@ -252,7 +252,8 @@ class BiLM(nn.Module):
         """
         if isinstance(self.token_layer, WordEmbedding):
             return self.token_layer.forward(ids)
-        distinct, index = torch.unique(ids.flatten(0, -2), dim=0, return_inverse=True)
+        # The engine takes ids of 64 bits only, and PyTorch would compute others in another precision.
+        distinct, index = torch.unique(ids.long().flatten(0, -2), dim=0, return_inverse=True)
         vectors: Tensor = self.token_layer(distinct)
         return vectors[index].view(*ids.shape[:-1], vectors.shape[-1])
 

@@ -21,6 +21,8 @@ def parse_device(device: str | torch.device) -> torch.device:
         return named
     except (RuntimeError, AssertionError) as error:  # PyTorch built without CUDA raises an AssertionError
         reason = str(error).splitlines()[0]
+        if isinstance(error, NotImplementedError):  # its message is a list of what else there is
+            reason = "PyTorch has nothing here that computes on it"
         raise ConfigError(f"device {str(device)!r} cannot be used: {reason}. Omit it to use the CPU.") from None
 
 

@@ -206,6 +206,11 @@ def test_an_invalid_dropout_is_refused() -> None:
             ElmoModule(random_model(), dropout=dropout)
 
 
+def test_a_device_that_pytorch_cannot_compute_on_is_an_error_of_one_short_line() -> None:
+    with pytest.raises(ConfigError, match=r"^device 'xla' cannot be used: .{,200}Omit it to use the CPU\.$"):
+        Elmo.from_pretrained(device="xla")
+
+
 def test_forward_says_how_to_make_its_input() -> None:
     with pytest.raises(TypeError, match=r"ids of ElmoModule\.ids"):
         ElmoModule(random_model())([["The"]])
@@ -218,6 +223,12 @@ def test_ids_of_another_type_or_shape_are_refused(change: Callable[[torch.Tensor
         (TypeError, ValueError), match=r"forward expects the ids of ElmoModule\.ids.*but got a tensor of"
     ):
         elmo(change(elmo.ids([["The", "cat"]])))
+
+
+def test_ids_of_32_bits_give_the_same_bits() -> None:
+    elmo = ElmoModule.from_pretrained()  # int8, which rounds
+    ids = elmo.ids([["The", "cat"]])
+    assert torch.equal(elmo(ids.int())[0][0], elmo(ids)[0][0])
 
 
 @pytest.mark.parametrize("number", [100_000, -1])
