@@ -19,6 +19,7 @@ pytest.importorskip("prometheus_client")
 pytest.importorskip("uvicorn")
 
 from elmokit import Elmo, SentenceEmbedder
+from elmokit.engine.unit_vectors import unit_vectors
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
 from tests.helpers.hosts import needs_nltk
@@ -40,8 +41,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_openai_client_gets_the_vectors(model: Path) -> None:
     openai = pytest.importorskip("openai")
-    expected = SentenceEmbedder(Elmo.from_pretrained(model)).embed([text.split() for text in TEXTS])
-    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    expected = unit_vectors(SentenceEmbedder(Elmo.from_pretrained(model)).embed([text.split() for text in TEXTS]))
     with serving(model, ELMOKIT_SERVE_TOKEN=TOKEN) as server:
         address = f"http://127.0.0.1:{server.port}/v1"
         with openai.OpenAI(base_url=address, api_key=TOKEN, max_retries=0) as client:
