@@ -31,7 +31,9 @@ EDITABLE = $(PIP) --no-deps --no-build-isolation --editable .
 # One process more than there are cores, as some tests wait for a server to stop or for a thread to sleep; with one thread
 # each, because threads of several processes would compete for the cores.
 WORKERS = $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+# Bytecode is kept even where the environment says not to: otherwise every process that a test starts would compile elmokit
+# again, and each worker all tests.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 .PHONY: demo test quick coverage check campaign sanitize fuzz docs docs-serve wheel wheels wasm release-check integrations bench clean
 
