@@ -23,6 +23,7 @@ products are small, the calls from Python cost as much as the rest of the networ
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -244,7 +245,7 @@ def report(args: argparse.Namespace) -> None:
     with styled_figure(width=PAGE, height=2.4) as figure:
         for axes, size in zip(figure.subplots(1, len(sizes), squeeze=False, sharey=True)[0], sizes, strict=True):
             runs = [last[key] for key in sorted(last) if key[0] == size]
-            for style, name in zip(LINES, (PEER, *REQUESTS), strict=False):
+            for style, name in zip(itertools.cycle(LINES), (PEER, *REQUESTS)):
                 speeds = [
                     (r["rows"], r["tokens"] / statistics.median(r["seconds"][name]))
                     for r in runs

@@ -34,8 +34,8 @@ LINES: tuple[dict[str, Any], ...] = tuple(
     for face in ("auto", "none")
     for color, marker, dashes in zip(COLORS, "os^DvPX", ("-", "--", "-", "--", "-", "--", "-"), strict=True)
 )
-"""Styles of the first, second, ... line of a plot. Color, marker and dashes all differ, so gray prints work; from the
-eighth line on, the markers are hollow. Take them in a circle, so that no line is left out."""
+"""Styles of the first, second, ... line of a plot, then again. Color, marker and dashes all differ, so that gray prints
+work. The second seven lines have hollow markers."""
 DASHES = ("--", ":", "-.")
 INK = "#262626"
 STYLE: dict[str, Any] = {

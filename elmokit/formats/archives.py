@@ -102,7 +102,11 @@ def unpacked_model(path: Path) -> AbstractContextManager[Unpacked]:
 def unpacked(path: Path, wanted: Sequence[str], is_model: Callable[[Path], bool]) -> Iterator[Unpacked]:
     """Unpack the ``wanted`` files (patterns) of an archive for the block, and yield the directory of its one model."""
     # Errors while deleting are ignored: Windows cannot delete a file that is still memory-mapped.
-    with tempfile.TemporaryDirectory(prefix="elmokit-", ignore_cleanup_errors=True) as name:
+    try:
+        temporary = tempfile.TemporaryDirectory(prefix="elmokit-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise OutputError(f"Unpacking {path} for reading failed: {error.strerror or error}.") from None
+    with temporary as name:
         folder = Path(name)
         try:
             names = (_unpack_zip if _is_zip(path) else _unpack_tar)(path, folder, wanted)

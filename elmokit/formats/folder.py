@@ -18,6 +18,7 @@
 
 from __future__ import annotations
 
+import codecs
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -323,7 +324,7 @@ def _read_lexicon(path: Path, config: BiLMConfig) -> Lexicon:
 
     try:
         # It may be as large as a word list, and lists inside of lists would take twenty times its size.
-        content = msgspec.json.decode(read_bounded(path, MAX_BYTES), type=_LEXICON)
+        content = msgspec.json.decode(read_bounded(path, MAX_BYTES).removeprefix(codecs.BOM_UTF8), type=_LEXICON)
         lexicon = from_dict(Lexicon, content, str(path))
     except FileNotFoundError:
         raise ModelNotFoundError(f"{path} is missing; without it, the words of the rows are unknown.") from None

@@ -81,7 +81,8 @@ def open_model(
     try:
         model = _open(source, options, token_embeddings, vocabulary)
     except OSError as error:  # a file or directory that may not be read, or a disk that fails
-        raise FormatError(f"{source} cannot be read: {error.strerror or error}. Check that you may read it.") from None
+        where = error.filename or source
+        raise FormatError(f"{where} cannot be read: {error.strerror or error}. Check that you may read it.") from None
     if precision is not None:
         model.precision = precision
     if device is not None:

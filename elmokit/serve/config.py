@@ -135,4 +135,5 @@ def _is_loopback(host: str) -> bool:
         address = str(socket.getaddrinfo(host, None)[0][4][0])
     except (OSError, UnicodeError):
         return False
-    return ipaddress.ip_address(address).is_loopback
+    found = ipaddress.ip_address(address)
+    return (getattr(found, "ipv4_mapped", None) or found).is_loopback  # ::ffff:127.0.0.1 leads to 127.0.0.1

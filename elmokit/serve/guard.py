@@ -10,12 +10,11 @@ import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 
-from elmokit.engine.token_cache import MIB
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.lifecycle import Lifecycle
 from elmokit.serve.metrics import Metrics
 from elmokit.serve.problems import MAX_SHOWN, Problem
-from elmokit.storage.bounded import whole_number
+from elmokit.storage.bounded import MIB, whole_number
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

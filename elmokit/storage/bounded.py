@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+MIB = 1 << 20
 MAX_RECORD_BYTES = 1 << 28
 """The limit on a file that elmokit writes itself and that grows with a run, such as a journal."""
 LARGEST_LINE_LIMIT = 1 << 40

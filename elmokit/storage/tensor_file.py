@@ -49,7 +49,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 SCALE = ".scale"
 LARGEST = 127
 _HALF_BITS = 16  # of a float32 number; bfloat16 keeps the upper ones
-_MAX_HEADER = 1 << 24  # bytes, which may become twenty times as many in memory; that of an ELMo has some thousand
+_MAX_HEADER = 1 << 24  # bytes, which may become twenty times as many in memory; that of an ELMo has a few thousand
 
 
 class _Entry(NamedTuple):

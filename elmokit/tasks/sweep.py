@@ -22,7 +22,15 @@ from typing import Any
 from elmokit.config import check_ratio, read_json, to_dict, write_json
 from elmokit.embedding.elmo import Start
 from elmokit.embedding.fingerprint import fingerprint
-from elmokit.errors import ConfigError, ElmoError, LockedError, OutputError, TrainingError
+from elmokit.errors import (
+    ConfigError,
+    ElmoError,
+    LockedError,
+    ModelNotFoundError,
+    OutputError,
+    TextError,
+    TrainingError,
+)
 from elmokit.formats.open import open_model
 from elmokit.storage.bounded import whole_number
 from elmokit.storage.lock import file_lock
@@ -206,7 +214,7 @@ def run_sweep(
         if not is_done:
             check_recordable(task, variant.config)
     _start_sweep(task, folder)
-    _check_started(task, variants, folder, with_inputs=not is_done)
+    _check_started(task, variants, folder, may_lack_inputs=is_done)
     failures: dict[str, dict[int, str]] = {variant.name: {} for variant in variants}
     seconds = trained = 0.0  # trained: in multiples of a training on all data
     for number, training in enumerate(trainings, start=1):
@@ -295,9 +303,10 @@ def _start_sweep(task: AnyTask, folder: Path) -> None:
         raise TrainingError(f"{folder} is a sweep of the task {earlier}, not {task.name}. Choose another directory.")
 
 
-def _check_started(task: AnyTask, variants: Sequence[Variant], folder: Path, with_inputs: bool) -> None:
+def _check_started(task: AnyTask, variants: Sequence[Variant], folder: Path, may_lack_inputs: bool) -> None:
     """Check that trainings that were started earlier had this config, and the same data and biLM, before any other."""
     checksum_of = functools.cache(file_checksum)
+    missing = (TextError, ModelNotFoundError) if may_lack_inputs else ()
 
     @functools.cache
     def fingerprint_of(model: str | None, start: Start) -> str:
@@ -312,12 +321,12 @@ def _check_started(task: AnyTask, variants: Sequence[Variant], folder: Path, wit
                 f"{folder} is a sweep with other settings: in {training.variant.name}, {', '.join(differing)}. "
                 "Continue it with the same settings, or choose another directory."
             )
-        if not with_inputs:
-            continue
-        check_data(run, task, config, checksum_of)
+        with contextlib.suppress(*missing):
+            check_data(run, task, config, checksum_of)
         # A biLM that was fine-tuned first is in the run.
         if (run / FACTS).exists() and config.elmo is not None and config.elmo.finetune is None:
-            check_bilm(run, fingerprint_of(config.elmo.model, elmo_start(config.elmo)))
+            with contextlib.suppress(*missing):
+                check_bilm(run, fingerprint_of(config.elmo.model, elmo_start(config.elmo)))
 
 
 def _started(variant: Variant, folder: Path) -> list[SweepTraining]:

@@ -10,13 +10,14 @@ import struct
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from elmokit.errors import FormatError, ModelError, ModelNotFoundError
+from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputError
 from elmokit.formats import archives
 from elmokit.formats.archives import is_archive, unpacked_model
 from elmokit.formats.bilm_tf_hdf5 import write_hdf5
@@ -352,6 +353,15 @@ def test_an_encrypted_zip_says_so(tmp_path: Path, files: Files) -> None:
             data[place + 8] |= 1
     path.write_bytes(data)
     with pytest.raises(FormatError, match="encrypted"):
+        open_model(path)
+
+
+def test_an_archive_on_a_machine_without_room_for_its_files_is_no_unreadable_one(
+    tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = zipped(tmp_path / "x.zip", files)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(OutputError, match=r"^Unpacking .*x\.zip for reading failed: No such file or directory\.$"):
         open_model(path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import pickle
@@ -158,6 +159,14 @@ def test_hdf5_cannot_hold_a_lexicon(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="Write a directory instead"):
         save_model(model, tmp_path / "x.hdf5")
     assert not (tmp_path / "x.hdf5").exists()
+
+
+def test_the_lexicon_of_an_elmokit_folder_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    model = open_model(toy_model().write(tmp_path / "toy"))
+    save_model(model, tmp_path / "ours")
+    file = tmp_path / "ours" / "lexicon.json"
+    file.write_bytes(codecs.BOM_UTF8 + file.read_bytes())
+    assert open_model(tmp_path / "ours").lexicon == model.lexicon
 
 
 def test_an_elmokit_folder_without_its_lexicon_is_reported(tmp_path: Path) -> None:

@@ -565,6 +565,7 @@ def test_named_hosts_are_accepted(model: ServedModel) -> None:
         ({}, {"localhost", "127.0.0.1", "[::1]"}),
         ({"host": "::1"}, {"localhost", "127.0.0.1", "[::1]"}),
         ({"host": "127.1"}, {"localhost", "127.0.0.1", "[::1]", "127.1"}),
+        ({"host": "::ffff:127.0.0.1"}, {"localhost", "127.0.0.1", "[::1]", "[::ffff:127.0.0.1]"}),
         ({"host": "localhost"}, {"localhost", "127.0.0.1", "[::1]"}),
         ({"host": "127.0.0.9"}, {"localhost", "127.0.0.1", "[::1]", "127.0.0.9"}),
         ({"host": "0.0.0.0"}, None),

@@ -198,9 +198,12 @@ def test_a_finished_sweep_is_collected_without_its_data_and_bilm(folder: Path) -
     task, config = load_config("sst.toml", ["train.epochs=1"])
     variants = position_variants(task, config)[:1]
     rows = run_sweep(task, variants, [1], "sweep")
-    Path("trees.txt").unlink()
-    shutil.rmtree("bilm")
+    Path("trees.txt").rename("moved.txt")
+    Path("bilm").rename("moved")
     assert run_sweep(task, variants, [1], "sweep") == rows
+    Path("trees.txt").write_text(Path("moved.txt").read_text() + "\n")
+    with pytest.raises(TrainingError, match="The data of sweep/input/run-1 have changed"):
+        run_sweep(task, variants, [1], "sweep")
 
 
 def test_a_training_that_another_process_runs_is_skipped(folder: Path) -> None:

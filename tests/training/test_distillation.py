@@ -160,7 +160,7 @@ def test_a_student_may_have_fewer_directions_and_layers(
     torch.testing.assert_close(layers[0][-1], outputs[-1])
 
 
-def test_no_layer_but_the_top_one_of_a_deeper_student_learns_from_the_top_layer(
+def test_the_lowest_layers_of_a_deeper_student_do_not_learn_from_the_top_layer(
     corpus: Path, model: PretrainedBiLM
 ) -> None:
     assert model.config.n_layers == 2
