@@ -132,9 +132,8 @@ def perplexity(
     from elmokit.lm.perplexity import unknown_words_warning
     from elmokit.storage.text_files import find_text_files
 
-    check_at_least("--batch-tokens", batch_tokens, 1)
-    if as_bilm_tf is not None:
-        check_at_least("--as-bilm-tf", as_bilm_tf, 1)
+    check_at_least("batch_tokens", batch_tokens, 1)
+    check_at_least("as_bilm_tf", as_bilm_tf, 1, optional=True)
     if as_bilm_tf is not None and (per_token is not None or start is not None):
         raise ConfigError("--as-bilm-tf fixes the state and prints one number: leave out --per-token and --start.")
     if str(per_token) == STDIN and json:

@@ -111,8 +111,8 @@ def _read_vocabulary(folder: Path) -> dict[str, list[str]]:
         raise ModelNotFoundError(f"{folder} is missing.")
     patterns = _lines(folder / NON_PADDED) if (folder / NON_PADDED).is_file() else ["*labels", "*tags"]
     namespaces = {}
-    for file in sorted(folder.rglob("*.txt")):
-        if file.name == NON_PADDED or file.name.startswith("."):
+    for file in visible_files(folder, "**/*.txt"):
+        if file.name == NON_PADDED:
             continue
         name = file.relative_to(folder).as_posix().removesuffix(".txt")
         entries = [line.replace(NEWLINE, "\n") for line in _lines(file)]

@@ -244,7 +244,7 @@ def to_conll(document: Document, clusters: Iterable[Sequence[Mention]]) -> str:
     begin = f"{BEGIN} ({name}); part {digits:0>3}"
     if part is None or str(part) != digits:
         name, part, begin = document.key, 0, f"{BEGIN} ({document.key})"
-    # The scorer pairs the documents of two files by these lines, so the one of a CoNLL-2012 file is kept.
+    # The scorer pairs the documents of two files by these lines, so that of a CoNLL-2012 file is kept.
     lines = [document.begin or begin]
     token = 0
     for sentence in document.sentences:
