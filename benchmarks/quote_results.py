@@ -60,10 +60,8 @@ def quotes(results: dict[str, Any]) -> Iterator[Quote]:
 
     yield Quote("README.md", "of the included model, Wikipedia | {};", (f"{float(wikipedia):.0f}",))
     yield Quote("docs/index.md", "**{}** test perplexity of the included model", (f"{float(wikipedia):.0f}",))
-    gained = "BLiMP 72.0 to {} %, parts of speech (dev) 94.5 to {} %, test perplexity of Wikipedia 60.9 to {}"
-    yield Quote("CHANGELOG.md", gained, (blimp["both"], accuracy["1"], wikipedia))
-    gained = "head: {} on the STS benchmark (dev), against\n  {} of the whitening"
-    yield Quote("CHANGELOG.md", gained, (trained, whitened))
+    gained = "test perplexity {} (Wikipedia), BLiMP {} %, STS benchmark (dev) {}, with its head {}."
+    yield Quote("CHANGELOG.md", gained, (wikipedia, blimp["both"], whitened, trained))
     yield Quote("docs/explanation/layers.md", "rises from {} to {}, where", (f1["2"], f1[PRIOR]))
     layers_sif = tuple(similarity[layer, "sif"] for layer in LAYERS)
     yield Quote("docs/explanation/layers.md", "{} against {} and {}, in", layers_sif)

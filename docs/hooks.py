@@ -5,7 +5,7 @@ also work where a repository is browsed. MkDocs knows only the files below ``doc
 directory becomes a page of the site (or a picture, for the pages among them), and links to it are rewritten. Notebooks
 are shown with their stored outputs, among the tutorials.
 
-Search finds pages and their sections, but neither source code nor the experiment log.
+Search finds pages and their sections, but no source code.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from make_try import try_files
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
-ABOUT = ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md")
+ABOUT = ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md")
 """Files of the repository that belong to the section "About"."""
 ALWAYS = (*ABOUT, "results/README.md")
 """Files outside ``docs/`` that become pages whether another page links to them or not."""
@@ -45,7 +45,6 @@ GENERATED = {"make_cli.py": f"{CLI}index.md", "make_try.py": f"{TRY}index.html"}
 """Scripts whose pages are only in the site: a link to the script leads to what it makes."""
 SEARCH_WEIGHTS = {
     "source/": 0.0,
-    "about/log": 0.0,
     "about/": 0.2,
     "results/": 0.5,
     "how-to/develop/": 0.3,
@@ -55,7 +54,7 @@ SEARCH_WEIGHTS = {
 }
 """How much a match on pages whose path starts so counts in a search, where not 1. What weighs 0 is not found at all."""
 FOLDED = "<details"
-"""What a reader unfolds, the source code of functions and the list of all files, is not searched either."""
+"""What a reader unfolds, the source code of functions, is not searched either."""
 REPOSITORY = "<!-- repository -->"
 """Where the home page links to the repository, if its address is known."""
 SHORT_CODE = re.compile(r"<code>([^<\n]{1,36})</code>")

@@ -1,6 +1,6 @@
 """Example sentences of the explorer: words with several senses, gaps to fill, and everyday sentences around them.
 
-They were chosen by measuring the included model; docs/about/log/package.md has the numbers.
+They were chosen by measuring the included model.
 """
 
 from __future__ import annotations

@@ -63,10 +63,6 @@ def test_a_flag_reaches_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     check_walk("A flag reaches the code", lambda: elmokit.main(arguments, prog_name="elmokit", standalone_mode=False))
 
 
-def test_the_lstm_state() -> None:
-    check_walk("The LSTM state", lambda: Elmo.from_pretrained("en-mini", start="zero"))
-
-
 @pytest.mark.slow
 def test_a_training_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
