@@ -26,6 +26,7 @@ from mkdocs.structure.pages import Page
 sys.path.insert(0, str(Path(__file__).parent))
 from dark_pictures import with_dark_colors
 from make_cli import cli_pages
+from make_settings import settings_pages
 from make_try import try_files
 
 ROOT = Path(__file__).parents[1]
@@ -40,8 +41,13 @@ LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", "Dockerfile": "d
 """The languages of source files, which are shown as one code block each."""
 NOTEBOOKS = "examples/notebooks"
 CLI = "reference/cli/"
+SETTINGS = "reference/settings/"
 TRY = "try/"
-GENERATED = {"make_cli.py": f"{CLI}index.md", "make_try.py": f"{TRY}index.html"}
+GENERATED = {
+    "make_cli.py": f"{CLI}index.md",
+    "make_settings.py": f"{SETTINGS}index.md",
+    "make_try.py": f"{TRY}index.html",
+}
 """Scripts whose pages are only in the site: a link to the script leads to what it makes."""
 SEARCH_WEIGHTS = {
     "source/": 0.0,
@@ -69,11 +75,10 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages of the command line, the explorer, and the files outside ``docs/`` that pages link to."""
-    for name, page in cli_pages().items():
-        files.append(File.generated(config, f"{CLI}{name}", content=page))
-    for name, content in try_files().items():
-        files.append(File.generated(config, TRY + name, content=content))
+    """Add the pages of commands and settings, the explorer, and the files outside ``docs/`` that pages link to."""
+    for folder, made in ((CLI, cli_pages()), (SETTINGS, settings_pages()), (TRY, try_files())):
+        for name, content in made.items():
+            files.append(File.generated(config, folder + name, content=content))
     waiting = [(f"docs/{file.src_uri}", file.content_string) for file in files.documentation_pages()]
     for name in ALWAYS:
         if (ROOT / name).is_file():

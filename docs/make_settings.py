@@ -1,6 +1,6 @@
-"""Write the pages in docs/reference/settings/, the reference of all settings, from the dataclasses that declare them.
+"""Write the reference of all settings from the dataclasses that declare them: ``python docs/make_settings.py`` prints it.
 
-python docs/make_settings.py
+The documentation site makes the pages each time that it is built (``hooks.py``), so they are not stored.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import dataclasses
 import json
 import typing
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import Any
 
 from elmokit.config import describe_type, to_toml
@@ -26,8 +25,6 @@ from elmokit.training.config import (
     TrainingConfig,
 )
 
-PAGES = Path(__file__).parent / "reference" / "settings"
-SOURCE = "<!-- made by docs/make_settings.py -->"
 INDEX = """\
 # Settings
 
@@ -68,8 +65,7 @@ These are the settings of `elmokit task train` that one task has, in addition to
 def settings_pages() -> dict[str, str]:
     """Return the content of each page by the name of its file."""
     pages = {"index": [INDEX], "bilm": [BILM, *_bilm_parts()], **_task_pages()}
-    joined = {name: "\n\n".join(part.rstrip() for part in [*parts, SOURCE]) for name, parts in pages.items()}
-    return {f"{name}.md": text + "\n" for name, text in joined.items()}
+    return {f"{name}.md": "\n\n".join(map(str.rstrip, parts)) + "\n" for name, parts in pages.items()}
 
 
 def _bilm_parts() -> Iterator[str]:
@@ -186,5 +182,4 @@ def _value(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    for name, content in settings_pages().items():
-        (PAGES / name).write_text(content, encoding="utf-8")
+    print("\n".join(settings_pages().values()), end="")
