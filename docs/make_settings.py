@@ -1,4 +1,4 @@
-"""Write the reference of all settings from the dataclasses that declare them: ``python docs/make_settings.py`` prints it.
+"""Write the reference of all settings from their dataclasses: ``python docs/make_settings.py`` prints it.
 
 The documentation site makes the pages each time that it is built (``hooks.py``), so they are not stored.
 """
