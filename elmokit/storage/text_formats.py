@@ -100,14 +100,14 @@ def _is_conllu(lines: Sequence[str]) -> bool:
     return _most(lines, _CONLLU_LINE.fullmatch)
 
 
-_MARKUP_START = re.compile(
-    r"<(?:!doctype\s|\?xml\s|!--|(?:html|[a-z][\w:.-]*\s[^<>]*=\s*[\"'][^<>]*)>\s*(?:<|$))", re.I
-)
+_MARKUP_START = re.compile(r"<(?:!doctype\s|\?xml\s|html(?:\s[^<>]*)?>\s*(?:<|$))", re.I)
+# Markdown begins with some of HTML's elements, too.
+_ELEMENT = re.compile(r"<(?!(?:a|p|div|img|h\d|center|picture|details)\s)[a-z][\w:.-]*\s[^<>]*=\s*[\"'][^<>]*>", re.I)
 _TAG = re.compile(r"<(/?)([A-Za-z][\w:.-]*)(\s[^<>]*=[^<>]*)?/?>")
 
 
 def _is_markup(lines: Sequence[str]) -> bool:
-    if _MARKUP_START.match(lines[0]):
+    if any(map(_MARKUP_START.match, lines[:3])) or _ELEMENT.fullmatch(lines[0]):
         return True
     # `<user>` and `<unk>` are words of honest texts, and `<s> ... </s>` sentence boundaries.
     closed = {tag[2] for line in lines for tag in _TAG.finditer(line) if tag[1]} - {"s", "S"}
@@ -163,9 +163,14 @@ def _has_separators(lines: Sequence[str], separator: str) -> bool:
     except csv.Error:
         return False
     width, n_rows = Counter(map(len, rows)).most_common(1)[0]
-    # In a sentence, a space follows a comma, and a smiley begins with a semicolon.
-    n_tight = sum(all(not cell or (cell[0] > " " and any(map(str.isalnum, cell))) for cell in row[1:]) for row in rows)
+    n_tight = sum(map(_has_cells, rows))
     return (len(rows) - 1) * (width - 1) >= 2 and 10 * min(n_rows, n_tight) >= 9 * len(rows)
+
+
+def _has_cells(row: Sequence[str]) -> bool:
+    # In a sentence, a space or the end of the line follows a comma, and a smiley begins with a semicolon.
+    others = list(filter(None, row[1:]))
+    return bool(others) and all(cell[0] > " " and any(map(str.isalnum, cell)) for cell in others)
 
 
 _LABEL = re.compile(r"O|[BIESLU]-\S+|[A-Z]{2,5}\$?")
@@ -216,7 +221,8 @@ def _is_subtitles(lines: Sequence[str]) -> bool:
 
 
 def _is_latex(lines: Sequence[str]) -> bool:
-    return any(line.startswith((r"\documentclass", r"\begin{document}")) for line in lines)
+    code = (line for line in lines if line[0] != "%")
+    return next(code, "").startswith((r"\documentclass", r"\begin{document}"))
 
 
 _SENTENCES = "Write the words of each sentence on one line"

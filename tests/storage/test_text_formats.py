@@ -91,6 +91,8 @@ HONEST = [
     "Yes , sir .\nNo , sir .\nOh , sir .",
     "Yes, sir.\nNo, sir.\nOh, sir.",
     "haha ;)\n;-)\nlol ;)",
+    "Roses are red,\nviolets are blue,\nsugar is sweet,",
+    '<p align="center">\n\n# The cat\n\nThe cat sat .\nA dog ran .',
     "> I think so\n> you do",
     "Chapter 1\nChapter 2\nChapter 3",
     "1 The cat sat .\n2 A dog ran .\n3 Birds fly .",
