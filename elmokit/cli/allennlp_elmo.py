@@ -135,9 +135,9 @@ def _refuse_blank_lines(source: Path) -> None:
     Raises:
         ConfigError: Some are. All of them are named, before any work is done.
     """
-    from elmokit.storage.text_files import read_lines
+    from elmokit.storage.text_files import text_lines
 
-    blank = [str(number) for number, line in enumerate(read_lines(source)) if not line.strip()]
+    blank = [str(number - 1) for number, line in text_lines(source) if not line.strip()]
     if blank:
         numbers = ", ".join(blank[:20]) + (", ..." if len(blank) > 20 else "")
         raise ConfigError(f"{source} has {len(blank)} blank lines, counted from 0: {numbers}. Remove them.")

@@ -26,6 +26,7 @@ from elmokit.cli.parameters import (
 )
 from elmokit.cli.running import echo_json, print_note, raw_language
 from elmokit.config import check_at_least
+from elmokit.engine.precision import Precision
 from elmokit.errors import ConfigError
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.progress import ProgressBar
@@ -57,26 +58,30 @@ def surprisal(
     start: SentenceStart = None,
     out: Annotated[Path, OutputPath(allow_dash=True)] = Path(STDIN),
     device: Device = None,
-    precision: ModelPrecision = None,
+    precision: Precision = "float32",
     overwrite: Overwrite = False,
 ) -> None:
     """Compute how surprising each token of TEXTS is to a model.
 
-    The table (TSV) has a row per token, sentence boundaries included: the index of the sentence, from 0, the token, and
-    its surprisal in nats given the tokens before it (forward) and after it (backward).
+    The table (TSV) has a row per token, sentence boundaries included: the index of the sentence, from 0; the token; its
+    surprisal in nats given the tokens before it (forward) and after it (backward); unknown; spelling_nats; and the line
+    of the file, from 1.
 
-    TEXTS are files (.txt, .gz, .xz, .zst), directories or quoted patterns of text with one tokenized sentence per line,
-    or - for standard input. For other text, pass --raw.
+    A word that is not in the model's vocabulary (unknown: 1) gets the surprisal of <UNK>, which is low because <UNK>
+    stands for all such words. Add spelling_nats, the price of its letters, to compare it with other words.
+
+    TEXTS are files (.txt, .conllu, .gz, .xz, .zst), directories or quoted patterns of text with one tokenized sentence
+    per line, or - for standard input. For other text, pass --raw.
 
     Args:
         out (FILE): Write the table here; - for standard output.
+        precision: Lowest precision of the LSTM weights. Lower precision is faster, but less accurate for single words.
 
     Examples:
         elmokit surprisal held-out.txt --out surprisal.tsv
-        echo "The cat sat on the mat." | elmokit surprisal - --raw --precision float32
+        echo "The cat sat on the mat." | elmokit surprisal - --raw
     """
     from elmokit.lm.language_model import LanguageModel
-    from elmokit.lm.perplexity import unknown_words_warning
     from elmokit.storage.text_files import find_text_files
 
     language = raw_language(raw, language)
@@ -89,8 +94,12 @@ def surprisal(
         result = language_model.perplexity(
             paths, start=start, on_sentence=write, progress=progress, raw_language=language
         )
-    if warning := unknown_words_warning(result.unknown_ratio):
-        click.echo(warning, err=True)
+    if result.n_unknown:
+        click.echo(
+            f"Unknown words, which are not in the model's vocabulary: {result.n_unknown:,} of {result.n_tokens:,}. "
+            "Their surprisal is that of <UNK>; add spelling_nats to compare it with other words.",
+            err=True,
+        )
 
 
 def perplexity(
@@ -114,13 +123,12 @@ def perplexity(
 
     The full softmax is used, and every token and sentence end counts once, for each direction.
 
-    TEXTS are files (.txt, .gz, .xz, .zst), directories or quoted patterns of text with one tokenized sentence
+    TEXTS are files (.txt, .conllu, .gz, .xz, .zst), directories or quoted patterns of text with one tokenized sentence
     per line, or - for standard input. Several are scored as one text, each once. For other text, pass --raw.
 
     Args:
         batch_tokens: Positions per batch; does not change results.
-        per_token (FILE): Write a table (TSV; - for standard output) of sentence index, from 0, token, forward and
-            backward nats.
+        per_token (FILE): Write the table of elmokit surprisal (TSV; - for standard output).
         as_bilm_tf (B): Print what bilm-tf's run_test prints for batch size B.
 
     Examples:

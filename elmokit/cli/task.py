@@ -131,14 +131,15 @@ def predict(
         elmokit task predict ner text.txt
         elmokit task predict ner reviews.txt --tokenize --json
     """
-    from elmokit.storage.text_files import read_lines
+    from elmokit.storage.text_files import is_conllu, text_lines
     from elmokit.tasks.run import open_run
     from elmokit.text.tokenize import get_tokenizer
 
-    tokenizer = get_tokenizer("treebank" if tokenize else "spaces")
+    tokenizer = get_tokenizer("treebank" if tokenize and not is_conllu(text) else "spaces")
     opened = open_run(run, seed, device)
     is_empty = True
-    for example, prediction in opened.predict_lines(read_lines(text), str(text), tokenizer):
+    lines = (line for _, line in text_lines(text, accepted=opened.task.text_formats))
+    for example, prediction in opened.predict_lines(lines, str(text), tokenizer):
         is_empty = False
         if json:
             click.echo(json_module.dumps(opened.task.to_record(example, prediction), ensure_ascii=False))

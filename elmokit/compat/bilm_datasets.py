@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.compat.bilm_data import Ids, UnicodeCharsVocabulary, Vocabulary
-from elmokit.storage.text_files import find_text_files, read_lines, split_tokens
+from elmokit.storage.text_files import find_text_files, split_tokens, text_lines
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.vocabulary import Vocabulary as WordList
 from elmokit.text.windows import WindowStream
@@ -154,7 +154,7 @@ class LMDataset(_Dataset):
         (reverse,) = self.read_backward
         while True:
             for path in self.files[::-1] if self.is_test else self.files:
-                for line in read_lines(path):
+                for _, line in text_lines(path):
                     tokens = split_tokens(line)[:: -1 if reverse else 1]
                     chars = None
                     if isinstance(self._vocab, UnicodeCharsVocabulary):

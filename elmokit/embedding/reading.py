@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from elmokit.embedding.outputs.writer import WriteProgress
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.progress import ProgressCallback
-from elmokit.storage.segmentation import SegmentationCheck
-from elmokit.storage.text_files import LINES_BETWEEN_PROGRESS, STDIN, read_lines, split_tokens
+from elmokit.storage.text_files import LINES_BETWEEN_PROGRESS, split_lines, split_tokens
 from elmokit.text.batching import read_ahead
 from elmokit.text.fasta import read_fasta
 from elmokit.text.tokenize import TextSplitter, text_splitter
@@ -34,7 +33,7 @@ class SentenceCounts:
 
 
 class CorpusSentence(NamedTuple):
-    """One line of a text, or one protein."""
+    """One line of a text, one sentence of CoNLL-U, or one protein."""
 
     name: str
     """The line; of raw text, the tokens with spaces between them; or the identifier of the protein."""
@@ -109,23 +108,23 @@ class Corpus:
                 residues = "".join(protein.residues)
                 yield CorpusSentence(protein.identifier, protein.residues, f"{protein.identifier} {residues}")
             return
-        name = "Standard input" if str(self.source) == STDIN else str(self.source)
-        check = SegmentationCheck(name, self._split_raw is not None or self.tokenize is not split_tokens)
-        for number, line in enumerate(read_lines(self.source), start=1):
+        split = self._split_raw
+        if split is None and self.tokenize is not split_tokens:
+            split = lambda line: [self.tokenize(line)]  # noqa: E731
+        # A caller's own function can select the column of a table.
+        is_own = (getattr(self.tokenize, "__module__", None) or "elmokit").startswith("elmokit")
+        for number, line, sentences in split_lines(self.source, split=split, accepted=() if is_own else None):
             if self._split_raw is not None:
-                for tokens in self._split_raw(line):
-                    check(tokens)
+                for tokens in sentences:
                     name = " ".join(tokens)
                     yield CorpusSentence(name, tokens, name)
                 continue
-            tokens = self.tokenize(line)
-            check(tokens)
+            (tokens,) = sentences
             if self.strict and not tokens:
                 raise TextError(f"{self.source}, line {number} is blank. Remove it, or do not pass --strict.")
             # Other white space is part of a token of split_tokens; other tokenizers, as AllenNLP's, split at it.
             name = line.strip(" \t" if self.tokenize is split_tokens else None)
             yield CorpusSentence(name, tokens, line)
-        check.end()
 
 
 def read_pools(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,16 +11,15 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import fingerprint, vector_settings
 from elmokit.errors import ConfigError
 from elmokit.evaluation.sense_files import DATA, GOLD, read_sense_xml
-from elmokit.evaluation.tagged import CONLLU_SUFFIXES, read_conllu
-from elmokit.storage.segmentation import SegmentationCheck
 from elmokit.storage.text_files import (
     TextPaths,
     find_text_files,
     or_packed,
-    read_lines,
+    split_lines,
     split_tokens,
     unpacked_name,
 )
+from elmokit.storage.text_formats import CONLLU_SUFFIXES
 from elmokit.text.batching import read_ahead
 from elmokit.text.tokenize import TextSplitter
 
@@ -50,20 +48,14 @@ def read_corpus_files(
     ``tokenize`` splits a line of a text file into the tokens of a sentence; ``split``, if there is one, splits a
     line of raw text into several sentences instead.
     """
+    if split is None and tokenize is not split_tokens:
+        split = lambda line: [tokenize(line)]  # noqa: E731
     for path in paths:
-        name = unpacked_name(path)
-        if name.endswith(CONLLU_SUFFIXES):
-            yield from (sentence.words for sentence in read_conllu(path, "FORM"))
-        elif name.endswith(DATA):
+        if unpacked_name(path).endswith(DATA):
             yield from (sentence.words for sentence in read_sense_xml(path) if sentence.words)
-        elif split is not None:
-            yield from chain.from_iterable(map(split, read_lines(path)))
         else:
-            check = SegmentationCheck(str(path), tokenize is not split_tokens)
-            for tokens in filter(None, map(tokenize, read_lines(path))):
-                check(tokens)
-                yield tokens
-            check.end()
+            for line in split_lines(path, split=split):
+                yield from filter(None, line.sentences)
 
 
 def model_settings(elmo: Elmo) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from elmokit.errors import TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import DirectionPerplexities, finite_or_none
 from elmokit.lm.surprisal import softmax_and_vocabulary
-from elmokit.storage.text_files import read_lines
+from elmokit.storage.text_files import text_lines
 from elmokit.text.batching import check_sentence, check_sentences
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 
@@ -72,7 +72,7 @@ def read_like_bilm_tf(paths: Sequence[Path]) -> Iterator[list[str]]:
     """Yield the sentences that bilm-tf would read: of the last file first, blank lines as empty sentences."""
     for path in reversed(paths):
         is_empty = True
-        for line in read_lines(path):
+        for _, line in text_lines(path):
             is_empty = False
             yield line.split()  # at any Unicode white space
         if is_empty:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
 
 from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.precision import Precision
@@ -21,7 +25,7 @@ from elmokit.lm.spelling import Spelling
 from elmokit.lm.substitutes import Direction, Substitute, all_substitutes, substitutes
 from elmokit.lm.surprisal import BATCH_TOKENS, Surprisal, softmax_and_vocabulary, surprisals
 from elmokit.storage.progress import ProgressCallback, StageCounter
-from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, read_sentences
+from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, numbered_sentences
 from elmokit.text.tokenize import TextSplitter, text_splitter
 
 if TYPE_CHECKING:
@@ -109,12 +113,13 @@ class LanguageModel:
             batch_tokens: Positions per batch. The results do not depend on it.
 
         Returns:
-            For each sentence its tokens with boundaries and the nats of each direction.
+            For each sentence its tokens with boundaries, the nats of each direction, and which tokens are unknown:
+            they have the nats of ``<UNK>``, and their letters cost ``spelling_nats`` besides.
 
         Raises:
             TextError: A sentence is a string instead of a list of tokens.
         """
-        return list(surprisals(self.model, sentences, self.start, batch_tokens))
+        return list(map(self._priced, surprisals(self.model, sentences, self.start, batch_tokens)))
 
     def perplexity(
         self,
@@ -144,12 +149,14 @@ class LanguageModel:
             MissingExtraError: As in :func:`elmokit.tokenize`.
         """
         split = None if raw_language is None else text_splitter(raw_language)
-        sentences, total = self._sentences(texts, count=progress is not None, split=split)
+        lines: deque[int] = deque()  # of the sentences that were read and are not scored yet
+        sentences, total = self._sentences(texts, count=progress is not None, split=split, on_line=lines.append)
         counter = StageCounter(progress, "perplexity", total)
 
         def after(sentence: Surprisal) -> None:
+            line = lines.popleft() if lines else None
             if on_sentence is not None:
-                on_sentence(sentence)
+                on_sentence(replace(self._priced(sentence), line=line))
             counter(len(sentence.tokens) - 1)
 
         return perplexity(
@@ -247,10 +254,27 @@ class LanguageModel:
     def _spelling(self) -> Spelling:
         return spelling_of(self.model)
 
+    def _priced(self, sentence: Surprisal) -> Surprisal:
+        """Add what the letters of unknown words cost."""
+        # Without an unknown word, no spelling model needs to be made.
+        nats = [
+            self._spelling.nats(token) if is_unknown else 0.0
+            for token, is_unknown in zip(sentence.tokens, sentence.is_unknown.tolist(), strict=True)
+        ]
+        return replace(sentence, spelling_nats=np.array(nats))
+
     def _sentences(
-        self, texts: Texts, count: bool, like_bilm_tf: bool = False, split: TextSplitter | None = None
+        self,
+        texts: Texts,
+        count: bool,
+        like_bilm_tf: bool = False,
+        split: TextSplitter | None = None,
+        on_line: Callable[[int], object] = lambda _: None,
     ) -> tuple[Iterable[Sentence], int | None]:
-        """Return the sentences of a text, and how many predictions they are if they can be counted beforehand."""
+        """Return the sentences of a text, and how many predictions they are if they can be counted beforehand.
+
+        For each sentence of a file, ``on_line`` is called with its line.
+        """
         items: Iterator[Any] = iter([texts] if isinstance(texts, str | Path) else texts)
         first = next(items, None)
         items = items if first is None else chain([first], items)
@@ -264,8 +288,16 @@ class LanguageModel:
             if not isinstance(texts, str):
                 raise
             raise TextError(f"{error} To pass a sentence instead of a file, write [{texts[:40]!r}.split()].") from None
-        read = partial(read_sentences, split=split)
         total = None
         if count and all(map(can_reread, paths)):
-            total = sum(len(tokens) + 1 for path in paths for tokens in read(path))
-        return read_like_bilm_tf(paths) if like_bilm_tf else chain.from_iterable(map(read, paths)), total
+            total = sum(len(tokens) + 1 for path in paths for _, tokens in numbered_sentences(path, split=split))
+        if like_bilm_tf:
+            return read_like_bilm_tf(paths), total
+
+        def read() -> Iterator[Sentence]:
+            for path in paths:
+                for line, tokens in numbered_sentences(path, split=split):
+                    on_line(line)
+                    yield tokens
+
+        return read(), total

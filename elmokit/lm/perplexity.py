@@ -79,6 +79,11 @@ class Perplexity(DirectionPerplexities):
         return self.n_predictions - self.n_sentences
 
     @property
+    def n_unknown(self) -> int:
+        """Number of tokens that are not in the vocabulary."""
+        return round(self.unknown_ratio * self.n_tokens)
+
+    @property
     def arithmetic_mean(self) -> float:
         """The arithmetic mean over directions, which many papers quote."""
         return sum(self.per_direction) / len(self.mean_nats)

@@ -46,6 +46,10 @@ class Spelling:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, bits=lru_cache(maxsize=100_000)(self._bits))
 
+    def nats(self, word: str) -> float:
+        """Compute the nats to spell a word, including its end."""
+        return self.bits(word) * math.log(2)
+
     def probability(self, symbol: int, context: tuple[int, ...]) -> float:
         """Compute the probability of a byte, or of the end of the word (256), after the bytes before it."""
         p = 1 / N_SYMBOLS

@@ -25,7 +25,7 @@ from elmokit.text.vocabulary import Vocabulary
 BATCH_TOKENS = 2048
 STRONGEST_NATS = 12.0
 """From this surprisal on, the color in a notebook is at its strongest."""
-TSV_HEADER = "sentence_index\ttoken\tforward_nats\tbackward_nats\n"
+TSV_HEADER = "sentence_index\ttoken\tforward_nats\tbackward_nats\tunknown\tspelling_nats\tline\n"
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +41,11 @@ class Surprisal:
     """
     is_unknown: NDArray[np.bool_]
     """``(n + 2,)``: True if the token is not in the vocabulary; its nats are then those of ``<UNK>``."""
+    spelling_nats: NDArray[np.float64] | None = None
+    """``(n + 2,)``: the nats that the letters of an unknown token cost besides, by ``Spelling``, and 0 for the others;
+    None if there was no spelling model."""
+    line: int | None = None
+    """The line of the file that the sentence is from, counted from 1; None if it is from no file."""
 
     @property
     def total_nats(self) -> tuple[float, ...]:
@@ -48,15 +53,21 @@ class Surprisal:
         return tuple(float(np.nansum(nats, dtype=np.float64)) for nats in self.nats)
 
     def to_tsv(self, index: int) -> str:
-        """Format one line per token, boundaries included, under ``TSV_HEADER``. Sentences are numbered from 0."""
+        """Format one line per token, boundaries included, under ``TSV_HEADER``. Sentences are numbered from 0.
+
+        A cell is empty if its value is None.
+        """
         # A field is empty where a direction predicts nothing, or does not exist.
         columns = [["" if math.isnan(nats) else f"{nats:.6f}" for nats in row] for row in self.nats.tolist()]
         if len(columns) < len(DIRECTIONS):
             # Only the backward direction predicts the first token, <S>.
             columns.insert(0 if columns[0][0] else 1, [""] * len(self.tokens))
-        cells = zip(self.tokens, *columns, strict=True)
+        columns.append([str(int(is_unknown)) for is_unknown in self.is_unknown])
+        spelling = self.spelling_nats
+        columns.append([""] * len(self.tokens) if spelling is None else [f"{nats:.6f}" for nats in spelling.tolist()])
+        line = "" if self.line is None else self.line
+        rows = ("\t".join((str(index), *cells, str(line))) for cells in zip(self.tokens, *columns, strict=True))
         # A carriage return inside of a token would end the row for many programs.
-        rows = (f"{index}\t{token}\t{forward}\t{backward}" for token, forward, backward in cells)
         return "".join(row.replace("\r", "\\r") + "\n" for row in rows)
 
     def to_html(self, notes: Sequence[Sequence[str]] | None = None) -> str:

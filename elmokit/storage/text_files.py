@@ -12,13 +12,21 @@ import re
 import shlex
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 from elmokit.errors import ConfigError, ElmoError, MissingExtraError, OutputError, TextError
 from elmokit.storage.bounded import LARGEST_LINE_LIMIT, whole_number
 from elmokit.storage.segmentation import SegmentationCheck
+from elmokit.storage.text_formats import (
+    CONLLU_SUFFIXES,
+    HEAD_CHARACTERS,
+    HEAD_LINES,
+    conllu_lines,
+    refuse_other_formats,
+)
 
 TextPaths = str | Path | Iterable[str | Path]
 """A text file, a directory or a glob pattern, or several of them."""
@@ -50,6 +58,13 @@ _COMPRESSED = (
     (re.compile(rb"BZh[1-9]1AY&SY"), "bzip2", None),
 )
 """How compressed files begin, what decompresses them, and the suffix by which they are read here, if they are."""
+_DOCUMENTS = (
+    (b"PK\x03\x04", "a ZIP archive, as .docx, .odt, .epub and .xlsx are"),
+    (b"\xd0\xcf\x11\xe0", "a document of an old Office program"),
+    (b"%PDF-", "PDF"),
+    (b"{\\rtf", "RTF"),
+)
+"""How documents begin that hold no plain text."""
 
 
 def expand_user(path: str | Path, error: type[ElmoError] = TextError) -> Path:
@@ -321,12 +336,15 @@ def read_text(
 
 
 def _refuse_compressed(start: bytes, path: str | Path) -> None:
-    """Refuse a file that is compressed and whose name does not say so, by its first bytes."""
+    """Refuse a file that is compressed and whose name does not say so, or no plain text, by its first bytes."""
     for magic, tool, suffix in _COMPRESSED:
         if magic.match(start):
             can_rename = suffix is not None and Path(path).suffix.lower() != suffix and str(path) != STDIN
             rename = f", or give it a name that ends in {suffix}" if can_rename else ""
             raise TextError(f"{path} is compressed with {tool}. Decompress it first ({tool} -d){rename}.")
+    for magic_bytes, what in _DOCUMENTS:
+        if start.startswith(magic_bytes):
+            raise TextError(f"{path} is {what}, not plain text. Save it as plain text first.")
 
 
 def _refuse_binary(data: bytes, path: str | Path) -> None:
@@ -412,6 +430,69 @@ def _position(raw: IO[bytes] | None, n_bytes: int) -> int:
     return raw.tell() if raw is not None and raw.seekable() else n_bytes
 
 
+def is_conllu(path: str | Path) -> bool:
+    """Check by its name whether a text is CoNLL-U or CoNLL-U Plus."""
+    return unpacked_name(path).endswith(CONLLU_SUFFIXES)
+
+
+def text_lines(
+    path: str | Path, on_bytes: Callable[[int], object] | None = None, accepted: Sequence[str] | None = ()
+) -> Iterator[tuple[int, str]]:
+    """Yield the numbers, from 1, and the lines of a text: every reader of sentences gets them here.
+
+    CoNLL-U is read by its name: each sentence becomes a line of its words, with the number of the line of the first.
+
+    Args:
+        path, on_bytes: As in ``read_lines``.
+        accepted: Other formats that the caller reads, as ``text_formats`` names them; None for all.
+
+    Raises:
+        TextError: As in ``read_lines``, or the text has another format, such as HTML or a table.
+    """
+    lines = read_lines(path, on_bytes)
+    if is_conllu(path):
+        yield from conllu_lines(path, lines)
+        return
+    head: list[str] = []
+    if accepted is not None:
+        n_characters = 0
+        for line in islice(lines, HEAD_LINES):
+            head.append(line)
+            n_characters += len(line)
+            if n_characters > HEAD_CHARACTERS:
+                break
+        refuse_other_formats(_name(path), head, accepted)
+    yield from enumerate(chain(head, lines), start=1)
+
+
+class TextLine(NamedTuple):
+    """A line of a text."""
+
+    number: int
+    """From 1."""
+    text: str
+    sentences: list[list[str]]
+    """Its tokens: of tokenized text one sentence, which is empty if the line is blank; of raw text any number."""
+
+
+def split_lines(
+    path: str | Path,
+    on_bytes: Callable[[int], object] | None = None,
+    split: Callable[[str], list[list[str]]] | None = None,
+    accepted: Sequence[str] | None = (),
+) -> Iterator[TextLine]:
+    """Yield the lines of a text with their sentences; arguments and errors as in ``read_sentences``, ``text_lines``."""
+    check = SegmentationCheck(_name(path), split is not None)
+    if is_conllu(path):
+        split = None  # it has words already
+    for number, line in text_lines(path, on_bytes, accepted):
+        sentences = [split_tokens(line)] if split is None else split(line)
+        for tokens in sentences:
+            check(tokens)
+        yield TextLine(number, line, sentences)
+    check.end()
+
+
 def read_sentences(
     path: str | Path,
     on_bytes: Callable[[int], object] | None = None,
@@ -420,24 +501,33 @@ def read_sentences(
     """Yield the sentences of a text. Blank lines are skipped.
 
     Args:
-        path: The file, as in ``read_lines``.
+        path: The file, as in ``text_lines``.
         on_bytes: As in ``read_lines``.
         split: Splits a line of raw text into sentences and tokens. None: a line is a tokenized sentence.
 
     Raises:
-        TextError: As in ``read_lines``, or the file contains no sentence.
+        TextError: As in ``text_lines``, or the file contains no sentence.
     """
-    name = "Standard input" if str(path) == STDIN else str(path)
-    is_empty, check = True, SegmentationCheck(name, split is not None)
-    for line in read_lines(path, on_bytes):
-        for tokens in [split_tokens(line)] if split is None else split(line):
-            if tokens:
-                is_empty = False
-                check(tokens)
-                yield tokens
-    check.end()
+    return (tokens for _, tokens in numbered_sentences(path, on_bytes, split))
+
+
+def numbered_sentences(
+    path: str | Path,
+    on_bytes: Callable[[int], object] | None = None,
+    split: Callable[[str], list[list[str]]] | None = None,
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield what ``read_sentences`` does, each with the number of its line, from 1."""
+    is_empty = True
+    for line in split_lines(path, on_bytes, split):
+        for tokens in filter(None, line.sentences):
+            is_empty = False
+            yield line.number, tokens
     if is_empty:
-        raise TextError(f"{name} contains no sentence: it is empty or blank. Leave it out, or add text to it.")
+        raise TextError(f"{_name(path)} contains no sentence: it is empty or blank. Leave it out, or add text to it.")
+
+
+def _name(path: str | Path) -> str:
+    return "Standard input" if str(path) == STDIN else str(path)
 
 
 def split_tokens(line: str) -> list[str]:

@@ -15,6 +15,7 @@ import torch
 
 from elmokit.config import setting
 from elmokit.errors import TextError
+from elmokit.storage.text_formats import JSON
 from elmokit.tasks.config import (
     CharsConfig,
     ElmoConfig,
@@ -137,6 +138,7 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
     """Coreference resolution: cluster the mentions of a document."""
 
     name = "coref"
+    text_formats = (JSON,)
     presets: ClassVar[Mapping[str, CorefConfig]] = {
         "published": CorefConfig(),
         "coarse-to-fine": COARSE_TO_FINE,

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from elmokit.config import MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.errors import TextError
+from elmokit.storage.text_formats import JSON, TABLE
 from elmokit.tasks.classes import ClassificationModel, ClassificationTask
 from elmokit.tasks.config import (
     CharsConfig,
@@ -193,6 +194,7 @@ class NliTask(ClassificationTask[NliConfig, SentencePair]):
     """Natural language inference: classify pairs of sentences."""
 
     name = "nli"
+    text_formats = (JSON, TABLE)
     presets: ClassVar[Mapping[str, NliConfig]] = {"published": NliConfig(), "small": SMALL}
     elmo = ElmoConfig(input=_MIX, output=_MIX)
 

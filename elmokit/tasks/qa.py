@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.errors import ConfigError, TextError
+from elmokit.storage.text_formats import JSON, TABLE
 from elmokit.tasks.config import (
     CharsConfig,
     ElmoConfig,
@@ -289,6 +290,7 @@ class QaTask(Task[QaConfig, QaExample, QaBatch, Answer]):
     """Question answering: find the answer to a question in a passage."""
 
     name = "qa"
+    text_formats = (JSON, TABLE)
     presets: ClassVar[Mapping[str, QaConfig]] = {"published": QaConfig(), "small": SMALL}
     metric = "f1"
     elmo = ElmoConfig(input=MixConfig(dropout=0.5), output=MixConfig(dropout=0.5))

@@ -63,6 +63,8 @@ class Task(ABC, Generic[Config, Example, Batch, Prediction]):
     """The score that decides which epoch is kept, one of those that ``score`` returns; higher is better."""
     elmo: ElmoConfig = ElmoConfig()
     """The defaults of an ``elmo`` table in a config file: where the paper adds ELMo, and its lambda."""
+    text_formats: ClassVar[tuple[str, ...]] = ()
+    """What ``read_text`` reads besides sentences: formats of ``elmokit.storage.text_formats``."""
     word_tables: tuple[str, ...] = ("words",)
     """The config's fields that are a ``WordsConfig`` or None."""
 

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from elmokit.errors import TextError
-from elmokit.storage.text_files import read_lines, split_tokens
+from elmokit.storage.text_files import split_tokens, text_lines
 
 RANGE_LINES = 200_000
 BLOCK_LINES = 5_000
@@ -119,7 +119,7 @@ class SentenceBlocks:
             shard_order = self._order(len(self._shards), epoch)
             while shards := shard_order[group * self._n_open :][: self._n_open]:
                 n_lines = -(-RANGE_LINES // len(shards))  # of each file
-                readers = [read_lines(self._shards[shard]) for shard in shards]
+                readers = [_read_shard(self._shards[shard]) for shard in shards]
                 for reader in readers:
                     # The offset of a line is unknown, and a compressed file cannot be entered in the middle: earlier
                     # lines are read and dropped.
@@ -189,3 +189,7 @@ class SentenceBlocks:
         if not self._shuffle:
             return list(range(n_items))
         return [int(item) for item in np.random.default_rng([*self._seed, *position]).permutation(n_items)]
+
+
+def _read_shard(path: Path) -> Iterator[str]:
+    return (line for _, line in text_lines(path))

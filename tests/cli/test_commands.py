@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import resource
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from elmokit import Elmo
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
+from elmokit.lm.perplexity import spelling_of
 from tests.conftest import random_model
 from tests.helpers.shell import Shell
 
@@ -248,7 +250,8 @@ def test_perplexity_of_a_run_and_of_several_texts(shell: Shell) -> None:
 def test_perplexity_writes_a_table_of_tokens(shell: Shell) -> None:
     ran = shell("evaluate", "perplexity", "text.txt", "--model", "model", "--per-token", "table.tsv", "--json")
     rows = [line.split("\t") for line in Path("table.tsv").read_text().splitlines()]
-    assert rows[0] == ["sentence_index", "token", "forward_nats", "backward_nats"]
+    names = ["sentence_index", "token", "forward_nats", "backward_nats", "unknown", "spelling_nats", "line"]
+    assert rows[0] == names
     assert [row[:2] for row in rows[1:7]] == [["0", word] for word in ("<S>", "the", "cat", "sat", ".", "</S>")]
     facts = json.loads(ran.out)
     for column, name in ((2, "forward"), (3, "backward")):
@@ -268,11 +271,51 @@ def test_surprisal_is_the_table_of_perplexity(shell: Shell) -> None:
     table = shell("evaluate", "perplexity", "text.txt", "--model", "model", "--per-token", "-").out
     ran = shell("surprisal", "text.txt", "--model", "model")
     assert (ran.code, ran.out) == (0, table)
-    assert table.startswith("sentence_index\ttoken\tforward_nats\tbackward_nats\n0\t<S>\t\t")
+    assert table.splitlines()[1].startswith("0\t<S>\t\t")
     assert shell("surprisal", "text.txt", "--model", "model", "--out", "table.tsv").out == ""
     assert Path("table.tsv").read_text() == table
     assert "table.tsv already exists" in shell("surprisal", "text.txt", "--model", "model", "--out", "table.tsv").err
     assert shell("surprisal", "text.txt", "--model", "model", "--start", "zero").out != table
+
+
+def test_surprisal_marks_unknown_words_with_the_price_of_their_letters(shell: Shell) -> None:
+    Path("text.txt").write_text("the cat sat .\n\nthe zzyzx sat .\n")
+    ran = shell("surprisal", "text.txt", "--model", "model")
+    head, *rows = [line.split("\t") for line in ran.out.splitlines()]
+    table = [dict(zip(head, row, strict=True)) for row in rows]
+    assert [row["token"] for row in table if row["unknown"] == "1"] == ["zzyzx"]
+    assert {row["spelling_nats"] for row in table if row["unknown"] == "0"} == {"0.000000"}
+    (unknown,) = (row for row in table if row["unknown"] == "1")
+    bits = spelling_of(open_model("model")).bits("zzyzx")
+    assert float(unknown["spelling_nats"]) == pytest.approx(bits * math.log(2), abs=1e-6)
+    facts = json.loads(shell("evaluate", "perplexity", "text.txt", "--model", "model", "--json").out)
+    # As in perplexity: together they are the length of the whole text's code.
+    nats = sum(float(row["forward_nats"] or 0) + float(row["spelling_nats"]) for row in table)
+    assert nats / math.log(2) / facts["n_characters"] == pytest.approx(facts["bits_per_character"]["forward"], abs=1e-5)
+    assert ran.err.count("\n") == 1
+    assert "Unknown words, which are not in the model's vocabulary: 1 of 8." in ran.err
+    Path("text.txt").write_text("the cat sat .\n")
+    assert shell("surprisal", "text.txt", "--model", "model").err == ""
+
+
+def test_surprisal_names_the_line_of_each_sentence(shell: Shell) -> None:
+    Path("text.txt").write_text("The cat sat. The dog sat.\n\nThe cat sat.\n")
+    for flags in (("surprisal", "text.txt"), ("evaluate", "perplexity", "text.txt", "--per-token", "-")):
+        ran = shell(*flags, "--raw", "--model", "model")
+        rows = [line.split("\t") for line in ran.out.splitlines()[1:]]
+        assert dict.fromkeys((row[0], row[6]) for row in rows) == dict.fromkeys([("0", "1"), ("1", "1"), ("2", "3")])
+    Path("text.txt").write_text("the cat sat .\n\nthe dog sat .\n")
+    Path("other.txt").write_text("\nthe cat\n")
+    rows = [
+        line.split("\t") for line in shell("surprisal", "text.txt", "other.txt", "--model", "model").out.splitlines()
+    ]
+    assert dict.fromkeys((row[0], row[6]) for row in rows[1:]) == dict.fromkeys([("0", "1"), ("1", "3"), ("2", "2")])
+
+
+def test_surprisal_is_computed_in_float32(shell: Shell) -> None:
+    table = shell("surprisal", "text.txt").out  # en-mini, whose own precision is int8
+    assert table == shell("surprisal", "text.txt", "--precision", "float32").out
+    assert table != shell("surprisal", "text.txt", "--precision", "int8").out
 
 
 def test_perplexity_as_bilm_tf_says_what_is_lost(shell: Shell) -> None:

@@ -90,11 +90,11 @@ def test_a_finished_output_beside_a_partial_one_is_not_replaced_unless_the_run_w
         assert file["0"].shape[1] == 4
 
 
-def test_surprisal_warns_of_many_unknown_words_and_names_its_table(shell: Shell) -> None:
+def test_surprisal_counts_unknown_words_and_names_its_table(shell: Shell) -> None:
     Path("odd.txt").write_text("qqqq xxzz wvwv .\n")
     ran = shell("surprisal", "odd.txt", "--out", "odd.tsv")
     assert ran.code == 0
-    assert "of the words are not in the model's vocabulary" in ran.err
+    assert "Unknown words, which are not in the model's vocabulary: 3 of 4." in ran.err
     assert "wrote odd.tsv" in ran.err
 
 
@@ -105,7 +105,7 @@ def test_text_with_the_line_ends_of_old_macs_is_refused(shell: Shell) -> None:
     assert r"mac.txt ends its lines with carriage returns alone, as old Macs did. Convert it: tr '\r' '\n'" in ran.err
     Path("inside.txt").write_bytes(b"The ca\rt sat .\nA dog ran .\n")
     ran = shell("surprisal", "inside.txt")
-    assert [line.count("\t") for line in ran.out.splitlines()] == [3] * 13
+    assert [line.count("\t") for line in ran.out.splitlines()] == [6] * 13
     assert "ca\\rt" in ran.out
 
 

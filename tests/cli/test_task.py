@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import sys
@@ -10,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from elmokit.cli.task import format_evaluation
+from elmokit.errors import TextError
 from elmokit.formats.save import save_model
+from elmokit.storage.text_formats import refuse_other_formats
 from elmokit.tasks.loop import TaskEvaluation
+from elmokit.tasks.table import TASKS
 from tests.conftest import random_model
 from tests.helpers.shell import Shell
 from tests.helpers.task_examples import write_config
@@ -35,6 +39,38 @@ def test_train_evaluate_and_predict(task_shell: Shell, monkeypatch: pytest.Monke
     record = json.loads(task_shell("predict", "run", "-", "--json", "--tokenize", "--seed", "1").out)
     assert record["tokens"] == ["Mira", "visits", "New", "York", "."]
     assert set(record) == {"tokens", "tags", "entities"}
+
+
+@pytest.mark.slow
+def test_predict_reads_the_words_of_conllu_and_refuses_a_table(task_shell: Shell) -> None:
+    write_config(train={"epochs": 1})
+    assert task_shell("train", "config.toml", "--run", "run").code == 0
+    Path("text.txt").write_text("Mira did n't go\n")
+    words = "".join(
+        f"{number}\t{word}" + "\t_" * 8 + "\n" for number, word in enumerate(["Mira", "did", "n't", "go"], 1)
+    )
+    Path("text.conllu").write_text(f"# text = Mira didn't go\n{words}\n")
+    expected = task_shell("predict", "run", "text.txt").out
+    assert expected.count("\n") == 1
+    for flags in ((), ("--tokenize",)):
+        assert task_shell("predict", "run", "text.conllu", *flags).out == expected
+    Path("table.txt").write_text(words)
+    ran = task_shell("predict", "run", "table.txt")
+    assert (ran.code, ran.out) == (2, "")
+    assert "table.txt looks like CoNLL-U" in ran.err
+
+
+def test_tasks_read_their_own_formats() -> None:
+    lines = {"JSON": '{"sentence1": "A cat", "sentence2": "A dog"}', "a table": "1\tA cat sat\n2\tA dog ran"}
+    for name, formats in {
+        "nli": {"JSON", "a table"},
+        "qa": {"JSON", "a table"},
+        "coref": {"JSON"},
+        "ner": set(),
+    }.items():
+        for format_, text in lines.items():
+            with contextlib.nullcontext() if format_ in formats else pytest.raises(TextError, match=f"like {format_}"):
+                refuse_other_formats("text", text.split("\n"), TASKS[name].text_formats)
 
 
 def test_evaluate_counts_unknown_labels_as_missed_on_request(task_shell: Shell) -> None:

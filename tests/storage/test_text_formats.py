@@ -1,0 +1,226 @@
+"""What is read as sentences, what is read as CoNLL-U, and what is refused as another format."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from elmokit import LanguageModel
+from elmokit.cli.allennlp_elmo import _split_line
+from elmokit.embedding.reading import Corpus
+from elmokit.errors import ConfigError, TextError
+from elmokit.evaluation.probe_corpus import read_corpus_files
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.lm.bilm_tf import read_like_bilm_tf
+from elmokit.storage.text_files import numbered_sentences, read_sentences, text_lines
+from elmokit.storage.text_formats import JSON, refuse_other_formats
+from elmokit.text.counts import WordCounts
+from elmokit.text.shards import SentenceBlocks
+from tests.helpers.shell import Shell
+
+CONLLU = (
+    "# sent_id = 1\n# text = don't go\n"
+    + "1-2\tdon't" + "\t_" * 8 + "\n"
+    + "1\tdo\tdo\tAUX\tVBP\t_\t3\taux\t_\t_\n2\tn't\tnot\tPART\tRB\t_\t3\tadvmod\t_\t_\n"
+    + "2.1\tyou" + "\t_" * 8 + "\n"
+    + "3\tgo\tgo\tVERB\tVB\t_\t0\troot\t_\t_\n\n# sent_id = 2\n"
+    + "1\t10 000\t_\tNUM\tCD\t_\t2\tnummod\t_\t_\n2\tdogs\tdog\tNOUN\tNNS\t_\t0\troot\t_\t_\n"
+)  # fmt: skip
+WORDS = [["do", "n't", "go"], ["10\u00a0000", "dogs"]]
+OTHER_FORMATS = {
+    "CoNLL-U": [CONLLU],
+    "HTML or XML": [
+        "<!DOCTYPE html>\n<title>The cat</title>",
+        "<html lang='en'>\n<body>\nThe cat sat .\n</body>\n</html>",
+        "<p>The cat sat .</p>\n<p>A dog ran .</p>",
+        "<div>\n<p>The cat.</p>\n<br/>\nA dog.\n</div>",
+        "<?xml version='1.0'?>\n<text/>",
+        '<doc id="1" url="http://x" title="Cats">\nCats\n\nCats are animals .\n</doc>',
+        '<text id="1">\n<s>\nThe\tDT\n</s>\n</text>',
+    ],
+    "JSON": [
+        '{"text": "The cat"}\n{"text": "A dog"}',
+        '{\n  "text": "The cat",\n  "ids": [\n    1,\n    2\n  ]\n}',
+        '[{"text": "The cat <a href=\\"x\\">sat</a>"},\n {"text": "A dog"}]',
+        '["The cat sat .", "A dog ran ."]',
+    ],
+    "a table": [
+        "1\tThe cat sat .\t0.5\n2\tA dog .\t1",
+        "the\tDT\ncat\tNN\n\na\tDT",
+        "The cat\tsat\tby me\nA dog\tran\nBirds\tfly high\tor low\tor not",
+    ],
+    "a table of comma-separated values": [
+        'id,text,label\n1,"The cat sat, and slept.",0\n2,A dog.,1',
+        "text;label\nThe cat sat.;1\nA dog, it ran.;2",
+        "1,0.5,3\n4,5.5,6",
+    ],
+    "columns of words and their tags or numbers": [
+        "-DOCSTART- -X- O O\n\nMira NNP I-NP I-PER",
+        "Mira NNP I-NP I-PER\nran VBD I-VP O\nhome NN I-NP O\n. . O O",
+        "The DT\ncat NN\nsat VBD\n. .\n\nA DT\ndog NN",
+        "1 The the DET DT _ 2\n2 cat cat NOUN NN _ 3\n3 sat sit VERB VBD _ 0\n\n1 A a DET DT _ 2",
+        "the 0.1 -0.2 3e-5\nof 0.1 0.2 0.3\nto 0.1 0.2 0.3",
+    ],
+    "syntax trees": ["(3 (2 It) (4 (4 (2 's) (4 nice)) (2 .)))", "(S (NP (DT The) (NN cat)) (VP (VBD sat)) (. .))"],
+    "FASTA": [">p1 human\nMKVLAA\n>p2\nMKKLLL*"],
+    "subtitles": ["1\n00:00:01,000 --> 00:00:04,000\nHello there .", "WEBVTT\n\n00:01.000 --> 00:04.000\nHello ."],
+    "LaTeX": ["% a comment\n\\documentclass{article}\n\\begin{document}"],
+}
+HONEST = [
+    "<3 <3\nI <3 you",
+    "<user> hello <url>\n<user> lol\n<url>",
+    "<s> the cat </s>\n<s> a dog </s>",
+    "The tags <p> and </p> are paired .",
+    "&lt;3 &amp; &lt;3\n&lt;3",
+    "[ Music ]\n[ Laughter ]",
+    '[ Scene 1 ]\n" Hello . "\n" Hi . "',
+    "[1]\n[ 2 ]",
+    "{\n} {",
+    "( Laughter )\n( APPLAUSE )",
+    "if ( x < 3 && y > 4 ) { return ; }\n#include <stdio.h>\nvector<int> x ;",
+    "\u7684\n\u6211\n\u4f60",
+    "a\nb\nc",
+    "The\tcat\tsat\nA\tdog\nBirds\tfly\tvery\thigh\nIt\tran\tto\tme\t.",
+    "\tIt was a night .\n\tThe dog ran .",
+    "The cat\tsat .\nA dog ran .\nIt slept .",
+    "a\tb",
+    "10,000 people came\n12,000 left\n3,500 stayed",
+    "Yes , sir .\nNo , sir .\nOh , sir .",
+    "Yes, sir.\nNo, sir.\nOh, sir.",
+    "haha ;)\n;-)\nlol ;)",
+    "Roses are red,\nviolets are blue,\nsugar is sweet,",
+    '<p align="center">\n\n# The cat\n\nThe cat sat .\nA dog ran .',
+    "> I think so\n> you do",
+    "Chapter 1\nChapter 2\nChapter 3",
+    "1 The cat sat .\n2 A dog ran .\n3 Birds fly .",
+    "2 men in a red car .\n2 men in a red bus .\n2 men in a red van .",
+    "The cat sat .\nA dog ran .\nBirds fly high .",
+    "Vitamin C\nVitamin B\nVitamin D",
+    "= Robert <unk> =\n\nRobert <unk> is an actor .",
+    "# Heading\n\n- The cat .\n- A dog .",
+    "\n\n",
+]
+
+
+@pytest.mark.parametrize(("format_", "text"), [(name, text) for name, texts in OTHER_FORMATS.items() for text in texts])
+def test_what_plainly_has_another_format_is_refused_by_its_name(format_: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text(text + "\n", encoding="utf-8")
+    with pytest.raises(TextError, match=rf"text\.txt looks like {format_}, not like text") as caught:
+        list(read_sentences(path))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(TextError, match=f"looks like {format_}, not"):  # raw text, too
+        list(read_sentences(path, split=lambda line: [line.split()]))
+
+
+@pytest.mark.parametrize("text", HONEST)
+def test_honest_text_is_no_other_format(text: str) -> None:
+    refuse_other_formats("text", text.split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"PK\x03\x04\x14\0", "a ZIP archive, as .docx"),
+        (b"%PDF-1.4\n\xe2\xe3", "PDF"),
+        (b"{\\rtf1\\ansi The cat}\n", "RTF"),
+        (b"\xd0\xcf\x11\xe0\xa1", "a document of an old Office program"),
+    ],
+)
+def test_documents_that_are_no_plain_text_are_refused_by_name(content: bytes, what: str, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_bytes(content)
+    with pytest.raises(TextError, match=rf"text\.txt is {what}"):
+        list(read_sentences(tmp_path / "text.txt"))
+
+
+def _trained_on(path: Path) -> list[list[str]]:
+    blocks = SentenceBlocks([path], [0], shuffle=False, n_epochs=1)
+    try:
+        return [tokens for block in blocks for passage in block.passages for tokens in passage]
+    finally:
+        blocks.close()
+
+
+def _counted(path: Path) -> list[list[str]]:
+    counts = WordCounts()
+    counts.add(path)
+    return [list(counts.words)]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        read_sentences,
+        lambda path: read_sentences(path, split=lambda line: [list(line)]),
+        lambda path: (sentence.tokens for sentence in Corpus(path)),
+        lambda path: (sentence.tokens for sentence in Corpus(path, tokenize=_split_line)),
+        lambda path: read_corpus_files([path]),
+        lambda path: read_like_bilm_tf([path]),
+        _trained_on,
+        _counted,
+    ],
+)
+def test_every_reader_takes_the_words_of_conllu_and_no_page(
+    read: Callable[[Path], Iterable[list[str]]], tmp_path: Path
+) -> None:
+    path = tmp_path / "text.CoNLLU.gz"
+    path.write_bytes(gzip.compress(CONLLU.encode()))
+    # bilm-tf and AllenNLP split at no-break spaces; other readers keep the token with its space.
+    found = [token for tokens in read(path) for token in tokens]
+    assert [piece for token in found for piece in token.split("\u00a0")] == ["do", "n't", "go", "10", "000", "dogs"]
+    (tmp_path / "page.txt").write_text("<html>\n<p>The cat</p>\n</html>\n")
+    with pytest.raises(TextError, match="looks like HTML"):
+        list(read(tmp_path / "page.txt"))
+
+
+def test_sentences_of_conllu_have_the_lines_of_their_first_words(tmp_path: Path) -> None:
+    path = tmp_path / "text.conllu"
+    path.write_text(CONLLU, encoding="utf-8")
+    assert list(numbered_sentences(path)) == [(4, WORDS[0]), (10, WORDS[1])]
+    plus = tmp_path / "text.conllup"
+    plus.write_text("# global.columns = TAG FORM\nO\tHello\nO\t.\n\nO\tGo\n")
+    assert list(numbered_sentences(plus)) == [(2, ["Hello", "."]), (5, ["Go"])]
+    plus.write_text("# global.columns = TAG LEMMA\nO\tHello\n")
+    with pytest.raises(ConfigError, match="no column 'FORM'"):
+        list(read_sentences(plus))
+    path.write_text("".join(f"{number}\t_" + "\t_" * 8 + "\n" for number in (1, 2)))
+    with pytest.raises(TextError, match="line 1: all words are '_'"):
+        list(read_sentences(path))
+
+
+def test_a_caller_can_accept_a_format_or_select_the_column_of_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text('{"text": "The cat"}\n')
+    assert list(text_lines(path, accepted=[JSON])) == [(1, '{"text": "The cat"}')]
+    path.write_text("1\tThe cat\n2\tA dog\n")
+    corpus = Corpus(path, tokenize=lambda line: line.split("\t")[1].split())
+    assert [sentence.tokens for sentence in corpus] == [["The", "cat"], ["A", "dog"]]
+    with pytest.raises(TextError, match="looks like a table"):
+        list(Corpus(path))
+
+
+def test_the_surprisal_of_conllu_is_that_of_its_words(model: PretrainedBiLM, tmp_path: Path) -> None:
+    (tmp_path / "text.conllu").write_text(CONLLU, encoding="utf-8")
+    lm = LanguageModel(model)
+    assert lm.perplexity(tmp_path / "text.conllu") == lm.perplexity(WORDS)
+
+
+COMMANDS = [
+    "embed TEXT out.npz --model model",
+    "surprisal TEXT --model model",
+    "evaluate perplexity TEXT --model model",
+    "vocab TEXT words.txt",
+    "train TEXT --out run --held-out text.txt",
+    "convert model copy --calibrate TEXT",
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_refuses_a_table_in_one_line(command: str, shell: Shell) -> None:
+    Path("table.txt").write_text("1\tThe\tDT\n2\tcat\tNN\n3\tsat\tVBD\n")
+    ran = shell(*command.replace("TEXT", "table.txt").split())
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.splitlines()[-1].startswith("elmokit: table.txt looks like a table, not like text")
