@@ -13,7 +13,7 @@ from elmokit.engine.state import Floats
 from elmokit.errors import TextError
 from elmokit.text.tokenize import text_splitter, tokenize
 
-Embed = Callable[[Iterator[Sequence[str]]], Iterator[Floats]]
+Embed = Callable[[Iterator[Sequence[str]]], Any]
 """Maps tokenized sentences to their vectors, ``(..., tokens, dim)``."""
 
 
