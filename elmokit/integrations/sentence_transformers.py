@@ -127,7 +127,8 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
             if not isinstance(text, str):
                 raise TextError(f"Expected texts as strings, but got {text!r} of type {type(text).__name__}.")
         max_length, vocabulary = kwargs.get("max_length") or self.max_seq_length, self.elmo.model.vocabulary
-        texts, numbers = [], []
+        texts: list[Sequence[str]] = []
+        numbers: list[list[int]] = []
         for text in inputs:
             split = self._sentences((prompt or "") + text)
             tokens = [token for sentence in split for token in sentence][:max_length]

@@ -311,8 +311,8 @@ class Endpoints:
         for chunk in read_ahead(texts, max_tokens=CHUNK_CHARACTERS):
             split = partial(_split_all, chunk, self.model.split)
             split_texts += split() if n_characters < SHORT_TEXT else await self._in_thread(split)
-        for number, text in enumerate(split_texts):
-            if not any(text):
+        for number, split_text in enumerate(split_texts):
+            if not any(split_text):
                 raise Problem(422, f"Text {number} of {param} is empty. Leave it out.", param=param)
         total = _n_tokens(split_texts)
         advice = "Send several requests, or start the server with a larger --max-request-tokens."
