@@ -131,7 +131,7 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
         numbers: list[list[int]] = []
         for text in inputs:
             split = self._sentences((prompt or "") + text)
-            tokens = [token for sentence in split for token in sentence][:max_length]
+            tokens: Sequence[str] = [token for sentence in split for token in sentence][:max_length]
             texts.append(fold_tokens(tokens, vocabulary, fold_case=self.fold_case))
             numbers.append([number for number, sentence in enumerate(split) for _ in sentence][:max_length])
         ids = self.elmo.ids(texts)
