@@ -18,6 +18,7 @@ from elmokit.evaluation.neighbors import Neighbors
 from elmokit.lm.substitutes import Direction, Substitute
 from elmokit.lm.surprisal import Surprisal
 from elmokit.serve.problems import JSON, Problem
+from elmokit.text.batching import N_BOUNDARIES
 
 ARROW = "application/vnd.apache.arrow.stream"
 Sentences = Sequence[Sequence[str]]
@@ -44,16 +45,17 @@ def embeddings_data(vectors: Sequence[Vectors], dimensions: int | None, as_base6
     return [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(shown)]
 
 
-def tokens_data(sentences: Sentences, vectors: Sequence[Vectors], as_base64: bool) -> list[dict[str, Any]]:
+def tokens_data(texts: Sequence[Sentences], vectors: Sequence[Vectors], as_base64: bool) -> list[dict[str, Any]]:
     """Return one result per text, with the vectors of its tokens."""
     return [
         {
             "index": index,
-            "tokens": tokens,
+            "tokens": [token for sentence in text for token in sentence],
+            "sentence_lengths": list(map(len, text)),
             "shape": array.shape,
             "vectors": _base64(array) if as_base64 else array.tolist(),
         }
-        for index, (tokens, array) in enumerate(zip(sentences, vectors, strict=True))
+        for index, (text, array) in enumerate(zip(texts, vectors, strict=True))
     ]
 
 
@@ -89,6 +91,7 @@ def surprisal_data(
         result: dict[str, Any] = {
             "index": index,
             "tokens": [token for sentence in sentences for token in sentence.tokens[1:-1]],
+            "sentence_lengths": [len(sentence.tokens) - N_BOUNDARIES for sentence in sentences],
             "is_unknown": [flag for sentence in sentences for flag in sentence.is_unknown[1:-1].tolist()],
         }
         result |= dict(zip(directions, inner.tolist(), strict=True))

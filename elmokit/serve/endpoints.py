@@ -172,14 +172,13 @@ class Endpoints:
         advice = "Send fewer texts, or ask for fewer layers."
         _check_limit("input", f"The answer would have {n_numbers:,} numbers", n_numbers, MAX_NUMBERS, advice)
         vectors = await self._compute(("tokens", str(body.layers)), compute, texts)
-        tokens = list(map(_tokens, texts))
         accepted = request.headers.get("accept", "").split(",")
         if any(media_type.partition(";")[0].strip() == ARROW for media_type in accepted):
-            write = partial(arrow_stream, tokens, vectors)
+            write = partial(arrow_stream, list(map(_tokens, texts)), vectors)
             return await self._answer(request, write, texts, n_numbers, media_type=ARROW)
 
         def content() -> bytes:
-            data = tokens_data(tokens, vectors, body.encoding_format == "base64")
+            data = tokens_data(texts, vectors, body.encoding_format == "base64")
             return data_json(self.model.name, data, _n_tokens(texts), layers=body.layers)
 
         return await self._answer(request, content, texts, n_numbers)

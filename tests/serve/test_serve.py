@@ -714,13 +714,13 @@ def test_a_paragraph_has_the_vector_of_all_its_sentences(tmp_path: Path, pooling
 def test_the_sentences_of_a_text_are_computed_by_themselves(client: Client, model: ServedModel) -> None:
     tokens = SPLIT[0] + SPLIT[1]
     (one,) = client.post("/v1/tokens", {"input": TWO, "encoding_format": "base64"}).json()["data"]
-    assert one["tokens"] == tokens
+    assert (one["tokens"], one["sentence_lengths"]) == (tokens, [4, 4])
     expected = np.concatenate(model.elmo.embed(SPLIT), axis=1)
     assert np.array_equal(decoded(one["vectors"]).reshape(one["shape"]), expected)
 
     (one,) = client.post("/v1/surprisal", {"input": TWO, "n_expected": 2}).json()["data"]
     parts = client.post("/v1/surprisal", {"input": SPLIT, "n_expected": 2}).json()["data"]
-    assert one["tokens"] == tokens
+    assert (one["tokens"], one["sentence_lengths"]) == (tokens, [4, 4])
     for name in ("forward", "backward", "both", "is_unknown"):
         assert one[name] == parts[0][name] + parts[1][name]
     assert one["total"]["forward"] == parts[0]["total"]["forward"] + parts[1]["total"]["forward"]
