@@ -29,7 +29,6 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sentence_pooling import Whitening
 from elmokit.text.vocabulary import Vocabulary
 from tests.conftest import random_model
-from tests.helpers.hosts import needs_nltk
 
 SENTENCES = [["the", "cat", "sat"], ["the", "dog"], [], ["zebra", "on", "the", "mat", "."]]
 
@@ -358,7 +357,6 @@ def test_layers_of_a_pooling_that_no_model_has_are_refused() -> None:
         SentencePooling("mean", layers="foo")  # type: ignore[arg-type]
 
 
-@needs_nltk
 @pytest.mark.parametrize("pooling", [SentencePooling(), SentencePooling("mean", layers="all")])
 def test_a_raw_text_has_the_weighted_mean_over_the_tokens_of_all_its_sentences(
     elmo: Elmo, pooling: SentencePooling

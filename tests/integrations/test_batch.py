@@ -22,7 +22,6 @@ from elmokit.errors import ConfigError, TextError
 from elmokit.formats.save import save_model
 from elmokit.integrations.batch import Embed
 from tests.conftest import model_beyond_float16, random_model
-from tests.helpers.hosts import needs_nltk
 from tests.helpers.paths import ROOT
 
 TEXTS = ["the cat sat .", "", "the dog ran", "the mat"] * 5
@@ -194,7 +193,6 @@ def test_spark_adds_a_vector_to_each_sentence(tmp_path: Path) -> None:
     assert_equal(written["vector"].to_pylist(), embedder.embed(sentences))
 
 
-@needs_nltk
 @pytest.mark.parametrize("settings", [{"pooling": "mean"}, {"layers": [0, 1]}])
 def test_raw_texts_are_split_into_sentences(model: str, settings: Any) -> None:
     split = [["the", "cat", "sat", "."], ["the", "dog", "ran", "."]]

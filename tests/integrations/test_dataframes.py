@@ -13,7 +13,7 @@ from elmokit import Elmo, SentenceEmbedder, SentencePooling
 from elmokit.errors import ConfigError, MissingExtraError, TextError
 from elmokit.integrations.dataframes import add_vectors, to_matrix
 from tests.conftest import random_model
-from tests.helpers.hosts import need_host, needs_nltk
+from tests.helpers.hosts import need_host
 
 need_host("dataframes")
 
@@ -158,7 +158,6 @@ def test_missing_pyarrow_names_the_extra(monkeypatch: pytest.MonkeyPatch, embedd
     assert to_matrix(added["vector"]).shape == (3, embedder.dim)
 
 
-@needs_nltk
 def test_a_paragraph_has_the_vector_of_all_its_sentences(embedder: SentenceEmbedder) -> None:
     frame = add_vectors(pandas.DataFrame({"text": ["the cat sat. the dog ran."]}), embedder=embedder)
     split = [["the", "cat", "sat", "."], ["the", "dog", "ran", "."]]

@@ -198,7 +198,6 @@ def test_mistakes_are_errors(model: str) -> None:
         ElmoVectorizer(model, pooling="max").fit(TEXTS)  # type: ignore[arg-type]
 
 
-@needs_nltk
 def test_a_paragraph_has_the_vector_of_all_its_sentences(model: str) -> None:
     vectorizer = ElmoVectorizer(model, pooling="mean", layers="all")
     embedder = SentenceEmbedder.from_pretrained(model, SentencePooling("mean", "all"))

@@ -13,7 +13,6 @@ from elmokit import Elmo, HeatMap, LanguageModel
 from elmokit.errors import ConfigError
 from elmokit.evaluation.occurrences import build_index
 from tests.conftest import random_model
-from tests.helpers.hosts import needs_nltk
 
 HOSTILE = ["<script>alert(1)</script>", '"quoted"', "a&b"]
 
@@ -109,7 +108,6 @@ def test_neighbors_are_shown_as_a_table(tmp_path: Path) -> None:
     assert any("<b>ran</b>" in text for text in page.texts)
 
 
-@needs_nltk
 def test_the_sentences_of_a_text_are_read_by_themselves() -> None:
     model = LanguageModel(random_model())
     both = elmokit.show("the cat sat. the dog ran.", model)

@@ -17,7 +17,6 @@ from elmokit import Elmo, tokenize
 from elmokit.errors import ConfigError, MissingExtraError, TextError
 from elmokit.storage.text_files import read_sentences
 from elmokit.text.tokenize import get_span_tokenizer, get_tokenizer, text_splitter
-from tests.helpers.hosts import needs_nltk
 from tests.helpers.shell import Shell
 
 PARAGRAPH = "It's raining. We left at 5 p.m. on foot.\n\nMr. Smith didn't.\n"
@@ -131,7 +130,6 @@ def test_lines_end_where_those_of_a_file_end() -> None:
     assert elmokit.tokenize("One\x0cline\u2028alone") == [["One", "line", "alone"]]
 
 
-@needs_nltk
 def test_a_period_at_the_end_of_any_sentence_of_a_text_is_a_token() -> None:
     text = "The bank fell. Oil rose.\noil fell.\r\nEnd"
     tokens = [token for sentence in tokenize(text) for token in sentence]
