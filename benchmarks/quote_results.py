@@ -69,6 +69,10 @@ def quotes(results: dict[str, Any]) -> Iterator[Quote]:
     yield Quote(page, "| layer 0 | {} | {} | {} |", (similarity["0", "mean"], similarity["0", "sif"], whitened))
     yield Quote(page, "layer 0 has {} (dev).", (trained,))
     yield Quote(page, "(its training set was used) | {} | {} |", (whitened, trained))
+    page = "results/similarity.md"
+    yield Quote(page, "is best if both are done ({}).", (whitened,))
+    yield Quote(page, "with its head, where dev has\n{} and {}.", (whitened, trained))
+    yield Quote(page, "with it, layer 0 has {}.", (whitened,))
     page = "elmokit/serve/page/measured.js"
     yield Quote(page, "senses: { layers: [{}, {}, {}]", tuple(f1[layer] for layer in LAYERS))
     most_frequent = f"{100 * results['pos']['upos']['most_frequent_tag']:.1f}"

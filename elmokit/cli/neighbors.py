@@ -116,11 +116,10 @@ def find(
     """
     from elmokit.embedding.elmo import Elmo
     from elmokit.evaluation.occurrences import OccurrenceIndex
-    from elmokit.storage.text_files import split_tokens
-    from elmokit.text.tokenize import treebank_tokenizer
+    from elmokit.text.tokenize import get_tokenizer
 
     opened = OccurrenceIndex(index)
-    words = treebank_tokenizer()(sentence) if tokenize else split_tokens(sentence)
+    words = get_tokenizer("treebank" if tokenize else "spaces")(sentence)
     tokens = [index for index, token in enumerate(words) if token == word]
     if not words:
         raise ConfigError("The sentence has no token. Give one that contains the word.")

@@ -254,11 +254,11 @@ class Elmo:
             >>> (vectors,) = elmo.embed("The bank raised its rate.", tokenize=True)
         """
         if tokenize is not False:
-            from elmokit.embedding.raw_text import embed_raw  # here, because most callers have tokens
+            from elmokit.embedding.raw_text import embed_joined, split_raw  # here, because most callers have tokens
 
             language = "en" if tokenize is True else tokenize
             embed = partial(self.embed, layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)
-            joined = embed_raw(sentences, language, embed)  # type: ignore[arg-type]
+            joined = embed_joined(split_raw(sentences, language), embed)
             return joined if isinstance(sentences, Iterator) else list(joined)
         checked = check_sentences(sentences)
         selection = self._select(layers)

@@ -1,4 +1,4 @@
-"""The vectors of raw texts: each is split into sentences and tokens, whose vectors are joined."""
+"""The vectors of texts of several sentences: each sentence is computed by itself, and their vectors are joined."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from elmokit.engine.state import Floats
 from elmokit.errors import TextError
 from elmokit.text.tokenize import text_splitter, tokenize
 
+Embed = Callable[[Iterator[Sequence[str]]], Any]
+"""Maps tokenized sentences to their vectors, ``(..., tokens, dim)``."""
 
-def embed_raw(
-    texts: Iterable[Any], language: str, embed: Callable[[Iterator[Sequence[str]]], Iterator[Floats]]
-) -> Iterator[Floats]:
-    """Yield the vectors of raw texts; arguments are checked before the first one is read."""
+
+def split_raw(texts: Iterable[Any], language: str) -> Iterator[list[list[str]]]:
+    """Yield the tokenized sentences of raw texts; arguments are checked before the first one is read."""
     if not isinstance(texts, Iterable):
         raise TextError(f"Expected a raw text, or several, but got {texts!r} of type {type(texts).__name__}.")
     text_splitter(language)
-    counts: deque[int] = deque()  # sentences of each text that was read and is not embedded yet
 
-    def read() -> Iterator[Sequence[str]]:
+    def read() -> Iterator[list[list[str]]]:
         for number, text in enumerate([texts] if isinstance(texts, str) else texts):
             if isinstance(text, list | tuple):
                 raise TextError(f"texts[{number}] is a list: it is tokenized already. Leave out tokenize.")
@@ -31,9 +31,20 @@ def embed_raw(
                 raise TextError(
                     f"Expected raw texts as strings, but texts[{number}] is {text!r} of type {type(text).__name__}."
                 )
-            split = tokenize(text, language) or [[]]
-            counts.append(len(split))
-            yield from split
+            yield tokenize(text, language)
+
+    return read()
+
+
+def embed_joined(texts: Iterable[Sequence[Sequence[str]]], embed: Embed) -> Iterator[Floats]:
+    """Yield the vectors of texts, each a list of tokenized sentences."""
+    counts: deque[int] = deque()  # sentences of each text that was read and is not embedded yet
+
+    def read() -> Iterator[Sequence[str]]:
+        for text in texts:
+            sentences = text or [[]]
+            counts.append(len(sentences))
+            yield from sentences
 
     vectors = embed(read())
 

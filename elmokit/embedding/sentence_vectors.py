@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from elmokit.config import check_choice
 from elmokit.embedding.elmo import Elmo, Vectors, check_elmo
+from elmokit.embedding.raw_text import embed_joined, split_raw
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
@@ -165,30 +166,58 @@ class SentenceEmbedder:
         return cls(elmo, pooling, word_counts)
 
     @overload
-    def embed(self, sentences: Sequence[Sequence[str]]) -> NDArray[np.float32]: ...
+    def embed(self, sentences: Sequence[Sequence[str]], *, tokenize: bool | str = ...) -> NDArray[np.float32]: ...
 
     @overload
-    def embed(self, sentences: Iterator[Sequence[str]]) -> Iterator[NDArray[np.float32]]: ...
+    def embed(
+        self, sentences: Iterator[Sequence[str]], *, tokenize: bool | str = ...
+    ) -> Iterator[NDArray[np.float32]]: ...
 
-    def embed(self, sentences: Iterable[Sequence[str]]) -> NDArray[np.float32] | Iterator[NDArray[np.float32]]:
-        """Compute one vector per tokenized sentence.
+    def embed(
+        self, sentences: Iterable[Sequence[str]], *, tokenize: bool | str = False
+    ) -> NDArray[np.float32] | Iterator[NDArray[np.float32]]:
+        """Compute one vector per tokenized sentence, or per raw text.
 
         Args:
             sentences: Lists of tokens. From an iterator, the vectors are returned as an iterator too, so that a corpus
-                of any size fits in memory.
+                of any size fits in memory. With ``tokenize``: raw texts, of any number of sentences.
+            tokenize: Split raw texts, as :func:`elmokit.tokenize` does: True for English, or the code of a language.
 
         Returns:
             ``(sentences, dim)``; or one array ``(dim,)`` at a time. The vector of an empty sentence is zero.
 
         Raises:
             TextError: A sentence is not a list of strings.
+            MissingExtraError: As in :meth:`Elmo.embed`.
         """
+        if tokenize is False:
+            vectors = self._embed_texts([sentence] for sentence in check_sentences(sentences))
+        else:
+            vectors = self._embed_texts(split_raw(sentences, "en" if tokenize is True else tokenize))
+        return vectors if isinstance(sentences, Iterator) else self._stacked(vectors)
+
+    def embed_texts(self, texts: Iterable[Sequence[Sequence[str]]]) -> NDArray[np.float32]:
+        """Compute one vector per text of several sentences: the weighted mean over the tokens of all of them.
+
+        Args:
+            texts: For each its tokenized sentences, as :func:`elmokit.tokenize` returns them.
+
+        Returns:
+            ``(texts, dim)``. The vector of an empty text is zero.
+
+        Raises:
+            TextError: A sentence is not a list of strings.
+        """
+        return self._stacked(self._embed_texts(texts))
+
+    def _embed_texts(self, texts: Iterable[Sequence[Sequence[str]]]) -> Iterator[NDArray[np.float32]]:
         # The tokens are needed twice, to compute their vectors and to weight them.
-        for_elmo, for_weights = itertools.tee(map(self.fold, check_sentences(sentences)))
-        token_vectors = self.elmo.embed(for_elmo, layers=self.pooling.layers)
-        vectors = map(self.pool, for_weights, token_vectors)
-        if isinstance(sentences, Iterator):
-            return vectors
+        folded = ([self.fold(sentence) for sentence in check_sentences(text)] for text in texts)
+        for_elmo, for_weights = itertools.tee(folded)
+        token_vectors = embed_joined(for_elmo, functools.partial(self.elmo.embed, layers=self.pooling.layers))
+        return map(self.pool, (list(itertools.chain(*text)) for text in for_weights), token_vectors)
+
+    def _stacked(self, vectors: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
         return np.array(list(vectors), np.float32).reshape(-1, self.dim)
 
     @property

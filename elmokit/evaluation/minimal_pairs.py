@@ -33,7 +33,7 @@ from elmokit.lm.surprisal import BATCH_TOKENS
 from elmokit.storage.part_results import PartResults
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 from elmokit.storage.text_files import or_packed, read_lines
-from elmokit.text.tokenize import treebank_tokenizer
+from elmokit.text.tokenize import get_tokenizer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -322,7 +322,7 @@ def evaluate_minimal_pairs(
 
     Example:
         >>> paradigms = read_minimal_pairs(["blimp.jsonl.xz"])
-        >>> result = evaluate_minimal_pairs(open_model("en-mini"), paradigms, treebank_tokenizer())
+        >>> result = evaluate_minimal_pairs(open_model("en-mini"), paradigms, get_tokenizer("treebank"))
         >>> result.accuracy("both")
     """
     if not paradigms:
@@ -397,7 +397,7 @@ def _run(run: EvaluationRun, files: Files) -> MinimalPairsResult:
     return evaluate_minimal_pairs(
         run.elmo.model,
         read_minimal_pairs(files["pairs"]),
-        treebank_tokenizer(),
+        get_tokenizer("treebank"),
         published=read_published_accuracies(files["published"][0]) if files["published"] else None,
         parts=run.parts,
         progress=run.progress,

@@ -27,7 +27,7 @@ from elmokit.formats.sentence_pooling import SentencePooling, Whitening
 from elmokit.storage.part_results import PartResults
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 from elmokit.storage.text_files import read_lines, split_tokens, unpacked_name
-from elmokit.text.tokenize import treebank_tokenizer
+from elmokit.text.tokenize import get_tokenizer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -188,7 +188,7 @@ def read_scored_pairs(
     Args:
         path: A file in UTF-8.
         tokenize: Splits a sentence into tokens. The STS benchmark holds raw text, which
-            :func:`~elmokit.text.tokenize.treebank_tokenizer` splits.
+            :func:`~elmokit.text.tokenize.get_tokenizer` splits.
         columns: The columns of the two sentences and of the score, from 1. None: the file has exactly these three.
 
     Raises:
@@ -427,7 +427,7 @@ def _find(data: Path) -> Files | None:
 
 
 def _run(run: EvaluationRun, files: Files) -> SimilarityResult:
-    tokenize = treebank_tokenizer()
+    tokenize = get_tokenizer("treebank")
     pairs = {f"{path.parent.name}/{path.name}": read_scored_pairs(path, tokenize) for path in files["pairs"]}
     return evaluate_similarity(run.elmo, pairs, parts=run.parts, progress=run.progress)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,13 @@ from numpy.typing import NDArray
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.outputs.arrow import vector_array
 from elmokit.embedding.outputs.layout import StoredDtype, as_stored, stored_dtype
+from elmokit.embedding.raw_text import embed_joined
 from elmokit.embedding.sentence_vectors import PoolingName, SentenceEmbedder
 from elmokit.engine.layer_selection import Layers, plain_layers
 from elmokit.engine.precision import Precision
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.text_files import split_tokens
-from elmokit.text.batching import tokens_of_all
+from elmokit.text.batching import sentences_of_all
 
 
 class Embed:
@@ -35,7 +37,8 @@ class Embed:
             or with ``pooling`` for its own.
         pooling: "mean", "sif", "whitened" or "trained" for one vector per sentence. None for the vectors of the tokens.
         dtype: The type of the numbers.
-        tokenize: Splits a text into tokens. Lists of tokens are left as they are.
+        tokenize: Splits a text into the tokens of one sentence. None: split into sentences and tokens, as by
+            :func:`elmokit.tokenize`. Lists of tokens are left as they are.
         batch_tokens: As in :meth:`Elmo.embed`.
         precision, device: As in :meth:`Elmo.from_pretrained`.
 
@@ -54,7 +57,7 @@ class Embed:
         layers: Layers | None = None,
         pooling: PoolingName | None = None,
         dtype: StoredDtype = "float32",
-        tokenize: Callable[[str], list[str]] = split_tokens,
+        tokenize: Callable[[str], list[str]] | None = split_tokens,
         batch_tokens: int = 2048,
         precision: Precision | None = None,
         device: str | None = None,
@@ -98,11 +101,11 @@ class Embed:
                 f"Expected a batch of texts in the column {self.column!r}, but got the string {texts[:30]!r}. Set "
                 "batched=True in Dataset.map, or wrap it in a list."
             )
-        sentences = tokens_of_all(texts, self.tokenize)
-        columns = self._embed(sentences)
+        split = sentences_of_all(texts, self.tokenize)
+        columns = self._embed(split)
         if not is_table:
             return {**batch, **columns}
-        lengths = None if self.pooling is not None else np.array(list(map(len, sentences)), np.int64)
+        lengths = None if self.pooling is not None else np.array([sum(map(len, text)) for text in split], np.int64)
         for name, rows in columns.items():
             joined = rows if lengths is None else self._concatenate(rows)
             array = vector_array(joined, lengths)
@@ -117,17 +120,15 @@ class Embed:
         assert isinstance(self._embedder, Elmo)
         return np.concatenate([np.zeros((0, self._embedder.output_dim), self.dtype), *vectors])
 
-    def _embed(self, sentences: list[list[str]]) -> dict[str, Any]:
+    def _embed(self, texts: list[list[list[str]]]) -> dict[str, Any]:
         if self._embedder is None:
             elmo = Elmo.from_pretrained(self.model, precision=self.precision, device=self.device)
             self._embedder = elmo if self.pooling is None else SentenceEmbedder.by_name(elmo, self.pooling, self.layers)
         if isinstance(self._embedder, SentenceEmbedder):
-            return {"vector": as_stored(self._embedder.embed(sentences), self.dtype)}
+            return {"vector": as_stored(self._embedder.embed_texts(texts), self.dtype)}
         layers: Any = "all" if self.layers is None else self.layers
-        vectors = [
-            as_stored(array, self.dtype)
-            for array in self._embedder.embed(sentences, layers=layers, batch_tokens=self.batch_tokens)
-        ]
+        embed = partial(self._embedder.embed, layers=layers, batch_tokens=self.batch_tokens)
+        vectors = [as_stored(array, self.dtype) for array in embed_joined(texts, embed)]
         if isinstance(layers, int) or layers in ("top", "average", "mix"):
             return {"vectors": vectors}
         numbers = range(self._embedder.n_layers) if layers == "all" else layers

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from elmokit.embedding.outputs.arrow import vector_array
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.errors import ConfigError, TextError, needs_extra
-from elmokit.text.batching import tokens_of_all
+from elmokit.text.batching import sentences_of_all
 
 Frame = TypeVar("Frame")
 """``pandas.DataFrame`` or ``polars.DataFrame``."""
@@ -36,7 +36,8 @@ def add_vectors(
         column: The column of texts or of lists of tokens.
         embedder: What computes the vectors. None: ``SentenceEmbedder.from_pretrained()``.
         name: The name of the new column. A column with this name is replaced.
-        tokenize: Splits a text into tokens. None for the Penn Treebank's rules. Lists of tokens are left as they are.
+        tokenize: Splits a text into the tokens of one sentence. None: split into sentences and tokens, as by
+            :func:`elmokit.tokenize`. Lists of tokens are left as they are.
 
     Returns:
         A data frame of the same library with the new column; in pandas, with the same index.
@@ -67,9 +68,9 @@ def add_vectors(
     if (missing := _first_null(texts)) is not None:
         drop = f"dropna(subset=[{column!r}])" if library == "pandas" else f"drop_nulls({column!r})"
         raise TextError(f"Row {missing} of column {column!r} has no text (null). Use frame.{drop}, or fill it.")
-    sentences = tokens_of_all(texts.to_list(), tokenize)
+    sentences = sentences_of_all(texts.to_list(), tokenize)
     embedder = SentenceEmbedder.from_pretrained() if embedder is None else embedder
-    vectors = embedder.embed(sentences)
+    vectors = embedder.embed_texts(sentences)
     if library == "pandas":
         pandas = sys.modules["pandas"]
         stored = pandas.arrays.ArrowExtensionArray(pyarrow.chunked_array([vector_array(vectors, None)]))

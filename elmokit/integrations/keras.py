@@ -41,7 +41,7 @@ def encode_texts(
         texts: Texts, or lists of tokens.
         n_tokens: The number of tokens of each text in the result: longer ones are cut off. None: that of the longest,
             but at least 1.
-        tokenize: Splits a text into tokens. None for the Penn Treebank's rules. Lists of tokens are left as they are.
+        tokenize: Splits a text into tokens. None: as by :func:`elmokit.tokenize`. Lists of tokens are left as they are.
 
     Returns:
         The code points of the characters, ``(texts, n_tokens, 50)``. They are 0 on padding.

@@ -7,7 +7,7 @@ sentence-transformers asks for that whenever a module is from another package.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +33,8 @@ from elmokit.formats.save import save_model
 from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, head_word_id
 from elmokit.network.scalar_mix import MixedLayers, selected_layers
 from elmokit.network.tensors import save_tensors
-from elmokit.text.tokenize import Tokenization, get_tokenizer
+from elmokit.storage.text_files import split_tokens
+from elmokit.text.tokenize import Tokenization, get_tokenizer, split_lines, text_splitter
 
 with needs_extra("elmokit.integrations.sentence_transformers", "sentence-transformers"):
     from sentence_transformers.base.modules import InputModule, Module
@@ -49,7 +50,7 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
 
     It adds to the features ``token_embeddings``, a learned scalar mix of the layers, ``(batch, time, dim)``;
     ``all_layer_embeddings``, a list of all layers, layer 0 first, for ``WeightedLayerPooling``; and
-    ``attention_mask``, 1 on a token.
+    ``attention_mask``, 1 on a token. The sentences of a text are computed by themselves.
     Put ``Pooling`` or :class:`ElmoPooling` after it.
 
     Args:
@@ -114,9 +115,9 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
             **kwargs: Ignored, but for ``max_length``, which overrides ``max_seq_length``.
 
         Returns:
-            ``input_ids``, those of :meth:`elmokit.ElmoModule.ids`, with boundaries; ``attention_mask``
-            ``(batch, time)``, without them; and if the model has a vocabulary, both ``(batch, time)``:
-            ``token_probabilities``, infinite for tokens that have no part in the vector of a sentence, and
+            ``input_ids``, those of :meth:`elmokit.ElmoModule.ids`, with boundaries; and ``(batch, time)`` without them:
+            ``attention_mask``; ``token_sentences``, the number of a token's sentence in its text; and if the model has
+            a vocabulary, ``token_probabilities``, infinite for tokens that have no part in the vector of a text, and
             ``token_word_ids``, the words whose weights a trained pooling gives them.
 
         Raises:
@@ -125,25 +126,31 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
         for text in inputs:
             if not isinstance(text, str):
                 raise TextError(f"Expected texts as strings, but got {text!r} of type {type(text).__name__}.")
-        split, max_length = get_tokenizer(self.tokenization), kwargs.get("max_length") or self.max_seq_length
-        vocabulary = self.elmo.model.vocabulary
-        sentences = [
-            fold_tokens(split((prompt or "") + text)[:max_length], vocabulary, fold_case=self.fold_case)
-            for text in inputs
-        ]
-        ids = self.elmo.ids(sentences)
+        max_length, vocabulary = kwargs.get("max_length") or self.max_seq_length, self.elmo.model.vocabulary
+        texts: list[Sequence[str]] = []
+        numbers: list[list[int]] = []
+        for text in inputs:
+            split = self._sentences((prompt or "") + text)
+            tokens: Sequence[str] = [token for sentence in split for token in sentence][:max_length]
+            texts.append(fold_tokens(tokens, vocabulary, fold_case=self.fold_case))
+            numbers.append([number for number, sentence in enumerate(split) for _ in sentence][:max_length])
+        ids = self.elmo.ids(texts)
         # A batch of empty texts gets one position of padding: pooling modules fail on none.
         if ids.shape[1] == 2:
             ids = torch.cat([ids, torch.zeros_like(ids[:, :1])], dim=1)
         features: dict[str, Any] = {"input_ids": ids, "attention_mask": self.elmo.bilm.mask_of(ids)[:, 2:].long()}
+        sentences = torch.zeros(features["attention_mask"].shape, dtype=torch.int64)
+        for row, of_text in zip(sentences, numbers, strict=True):
+            row[: len(of_text)] = torch.tensor(of_text)
+        features["token_sentences"] = sentences.to(ids.device)
         if prompt:
-            features["prompt_length"] = len(split(prompt))
+            features["prompt_length"] = sum(map(len, self._sentences(prompt)))
         if vocabulary is not None:
             # Losses that cut a batch into smaller ones keep only tensors, so the tokens themselves cannot be passed on.
             self._probability = self._probability or word_probability(self.elmo.model)
             probabilities = torch.zeros(features["attention_mask"].shape)
             word_ids = torch.zeros(features["attention_mask"].shape, dtype=torch.int64)
-            for row, id_row, tokens in zip(probabilities, word_ids, sentences, strict=True):
+            for row, id_row, tokens in zip(probabilities, word_ids, texts, strict=True):
                 id_row[: len(tokens)] = torch.tensor([head_word_id(token, vocabulary) for token in tokens])
                 # Infinite: without weight, as in SentenceEmbedder.
                 row[: len(tokens)] = torch.tensor(
@@ -161,14 +168,36 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
         # Losses that cut a batch into smaller ones also cut trailing padding off what is as wide as the attention mask.
         # The ids are wider, because they have boundaries.
         ids = features["input_ids"][:, : features["attention_mask"].shape[1] + 2]
+        sentences = features["token_sentences"]
+        if not sentences.any():
+            layers, _ = self._layers_and_mask(ids)
+        else:
+            rows = nn.utils.rnn.pad_sequence(list(self._sentence_rows(ids, sentences)), batch_first=True)
+            of_rows, row_mask = self._layers_and_mask(rows)
+            layers = of_rows.new_zeros(len(of_rows), *sentences.shape, of_rows.shape[-1])
+            layers[:, self.elmo.bilm.mask_of(ids)[:, 2:]] = of_rows[:, row_mask]
+        features["token_embeddings"] = self.elmo.dropout(self.elmo.mixes[0](layers))
+        features["all_layer_embeddings"] = list(layers)
+        return features
+
+    def _layers_and_mask(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute ``(layers, rows, time, dim)``, without boundaries, and where tokens are, ``(rows, time)``."""
         mask = self.elmo.bilm.mask_of(ids)
         layers, _ = self.elmo.layers_of(ids, mask, self.elmo.start_state(len(ids)))
         # Without the boundaries, every row has its tokens one position further left, and two fewer of them.
         mask = mask[:, 2:]
-        layers = layers[:, :, 1:-1] * mask[..., None]
-        features["token_embeddings"] = self.elmo.dropout(self.elmo.mixes[0](layers))
-        features["all_layer_embeddings"] = list(layers)
-        return features
+        return layers[:, :, 1:-1] * mask[..., None], mask
+
+    def _sentence_rows(self, ids: torch.Tensor, sentences: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield the ids of each sentence of each text, with its boundaries."""
+        lengths = self.elmo.bilm.mask_of(ids)[:, 2:].sum(dim=1).tolist()
+        for row, numbers, n_tokens in zip(ids, sentences, lengths, strict=True):
+            begin, tokens, end = row[:1], row[1 : n_tokens + 1], row[n_tokens + 1 : n_tokens + 2]
+            for part in tokens.split(torch.bincount(numbers[:n_tokens]).tolist()):
+                yield torch.cat([begin, part, end])
+
+    def _sentences(self, text: str) -> list[list[str]]:
+        return split_lines(text, text_splitter()) if self.tokenization == "treebank" else [split_tokens(text)]
 
     def get_embedding_dimension(self) -> int:
         """Return the number of dimensions of a token vector."""

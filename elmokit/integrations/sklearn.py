@@ -14,7 +14,7 @@ from elmokit.embedding.sentence_vectors import PoolingName, SentenceEmbedder
 from elmokit.engine.precision import Precision
 from elmokit.errors import TextError, needs_extra
 from elmokit.storage.text_files import expand_user
-from elmokit.text.batching import check_texts, tokens_of_all
+from elmokit.text.batching import check_texts, sentences_of_all
 
 with needs_extra("elmokit.integrations.sklearn", "sklearn"):
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -39,7 +39,8 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         model: The path or name of a model, as in :meth:`Elmo.from_pretrained`. None for the one in the package.
         pooling: "mean", "sif", "whitened" or "trained", as in :meth:`SentenceEmbedder.by_name`.
         layers: As there; None for layer 0.
-        tokenizer: Splits a text into tokens. None for the Penn Treebank's rules. Lists of tokens are left as they are.
+        tokenizer: Splits a text into the tokens of one sentence. None: split into sentences and tokens, as by
+            :func:`elmokit.tokenize`. Lists of tokens are left as they are.
         precision, device: As in :meth:`Elmo.from_pretrained`.
 
     Example:
@@ -99,7 +100,7 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             MissingExtraError: There is no ``tokenizer``, and NLTK is not installed.
         """
         _check_is_one_column(X)
-        return self._embedder().embed(tokens_of_all(_only_column(X), self.tokenizer))
+        return self._embedder().embed_texts(sentences_of_all(_only_column(X), self.tokenizer))
 
     @property
     def _n_features_out(self) -> int:

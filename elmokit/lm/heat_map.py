@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from elmokit.config import check_at_least
 from elmokit.lm.language_model import LanguageModel
 from elmokit.lm.substitutes import Direction, Substitute, expected_words
 from elmokit.lm.surprisal import Surprisal
-from elmokit.text.tokenize import treebank_tokenizer
+from elmokit.text.tokenize import tokenize
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,7 +55,7 @@ def show(
     As the last line of a notebook's cell, it is a heat map in color; ``print(show(...))`` is a table.
 
     Args:
-        sentence: Tokens; or a text, which is split as in the Penn Treebank (extra ``tokenize``).
+        sentence: Tokens; or a text, which is split as by :func:`elmokit.tokenize`.
         model: A language model, or the name, path or URL of one; None for the included model.
         n_expected: How many expected words to find for each token and direction.
 
@@ -71,11 +72,12 @@ def show(
     check_at_least("n_expected", n_expected, 1)
     if not isinstance(model, LanguageModel):
         model = LanguageModel.from_pretrained(model)
-    tokens = treebank_tokenizer()(sentence) if isinstance(sentence, str) else list(sentence)
+    sentences = (tokenize(sentence) or [[]]) if isinstance(sentence, str) else [list(sentence)]
     directions: tuple[Direction, ...] = tuple(model.model.config.direction_names)
-    (surprisal,) = model.surprisal([tokens])
-    (expected,) = expected_words(model.model, [(tokens, range(len(tokens)))], directions, n_expected, model.start)
-    return HeatMap(surprisal, directions, expected)
+    surprisal = Surprisal.joined(model.surprisal(sentences))
+    queries = [(tokens, range(len(tokens))) for tokens in sentences]
+    expected = expected_words(model.model, queries, directions, n_expected, model.start)
+    return HeatMap(surprisal, directions, list(chain.from_iterable(expected)))
 
 
 def _words(substitutes: Sequence[Substitute]) -> str:

@@ -47,6 +47,18 @@ class Surprisal:
     line: int | None = None
     """The line of the file that the sentence is from, counted from 1; None if it is from no file."""
 
+    @classmethod
+    def joined(cls, sentences: Sequence[Surprisal]) -> Surprisal:
+        """Join the sentences of a text, without the boundaries between them."""
+        first, last = sentences[0], sentences[-1]
+        inner = [sentence.nats[:, 1:-1] for sentence in sentences]
+        unknown = [sentence.is_unknown[1:-1] for sentence in sentences]
+        return cls(
+            [first.tokens[0], *(token for sentence in sentences for token in sentence.tokens[1:-1]), last.tokens[-1]],
+            np.concatenate([first.nats[:, :1], *inner, last.nats[:, -1:]], axis=1),
+            np.concatenate([first.is_unknown[:1], *unknown, last.is_unknown[-1:]]),
+        )
+
     @property
     def total_nats(self) -> tuple[float, ...]:
         """The surprisal of the whole sentence for each direction: minus its log probability."""

@@ -18,6 +18,7 @@ from elmokit.evaluation.neighbors import Neighbors
 from elmokit.lm.substitutes import Direction, Substitute
 from elmokit.lm.surprisal import Surprisal
 from elmokit.serve.problems import JSON, Problem
+from elmokit.text.batching import N_BOUNDARIES
 
 ARROW = "application/vnd.apache.arrow.stream"
 Sentences = Sequence[Sequence[str]]
@@ -31,9 +32,8 @@ def json_response(value: Any) -> Response:
     return Response(msgspec.json.encode(value), media_type=JSON)
 
 
-def data_json(model: str, data: list[dict[str, Any]], sentences: Sentences, **more: Any) -> bytes:
+def data_json(model: str, data: list[dict[str, Any]], n_tokens: int, **more: Any) -> bytes:
     """Write a list of results with the number of tokens that they took, as the OpenAI API does."""
-    n_tokens = sum(map(len, sentences))
     usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
     return msgspec.json.encode({"object": "list", "model": model, **more, "data": data, "usage": usage})
 
@@ -45,16 +45,17 @@ def embeddings_data(vectors: Sequence[Vectors], dimensions: int | None, as_base6
     return [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(shown)]
 
 
-def tokens_data(sentences: Sentences, vectors: Sequence[Vectors], as_base64: bool) -> list[dict[str, Any]]:
+def tokens_data(texts: Sequence[Sentences], vectors: Sequence[Vectors], as_base64: bool) -> list[dict[str, Any]]:
     """Return one result per text, with the vectors of its tokens."""
     return [
         {
             "index": index,
-            "tokens": tokens,
+            "tokens": [token for sentence in text for token in sentence],
+            "sentence_lengths": list(map(len, text)),
             "shape": array.shape,
             "vectors": _base64(array) if as_base64 else array.tolist(),
         }
-        for index, (tokens, array) in enumerate(zip(sentences, vectors, strict=True))
+        for index, (text, array) in enumerate(zip(texts, vectors, strict=True))
     ]
 
 
@@ -78,17 +79,26 @@ def arrow_stream(sentences: Sentences, vectors: Sequence[Vectors]) -> bytes:
 
 
 def surprisal_data(
-    scored: Sequence[Surprisal], expected: Sequence[Sequence[Expected] | None], directions: Sequence[Direction]
+    scored: Sequence[Sequence[Surprisal]],
+    expected: Sequence[Sequence[Expected] | None],
+    directions: Sequence[Direction],
 ) -> list[dict[str, Any]]:
     """Return one result per text: nats per token and direction, their mean, and the expected words if there are any."""
     data = []
-    for index, (sentence, positions) in enumerate(zip(scored, expected, strict=True)):
-        inner = sentence.nats[:, 1:-1]  # without the boundaries
-        result = {"index": index, "tokens": sentence.tokens[1:-1], "is_unknown": sentence.is_unknown[1:-1].tolist()}
+    for index, (sentences, positions) in enumerate(zip(scored, expected, strict=True)):
+        # The boundaries only count in the total.
+        inner = np.concatenate([sentence.nats[:, 1:-1] for sentence in sentences], axis=1)
+        result: dict[str, Any] = {
+            "index": index,
+            "tokens": [token for sentence in sentences for token in sentence.tokens[1:-1]],
+            "sentence_lengths": [len(sentence.tokens) - N_BOUNDARIES for sentence in sentences],
+            "is_unknown": [flag for sentence in sentences for flag in sentence.is_unknown[1:-1].tolist()],
+        }
         result |= dict(zip(directions, inner.tolist(), strict=True))
         if len(directions) > 1:
             result["both"] = inner.mean(axis=0).tolist()
-        result["total"] = dict(zip(directions, sentence.total_nats, strict=True))
+        totals = zip(*(sentence.total_nats for sentence in sentences), strict=True)
+        result["total"] = dict(zip(directions, map(sum, totals), strict=True))
         if positions is not None:
             by_position = [words_by_direction(words) for words in positions]
             result["expected"] = {name: [words[name] for words in by_position] for name in by_position[0]}

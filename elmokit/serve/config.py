@@ -59,7 +59,7 @@ class ServeConfig:
         is_path=True,
     )
     tokenize: bool = setting(
-        True, "Split texts as in the Penn Treebank; otherwise at spaces.", "Model", off_flag="--split-at-spaces"
+        True, "Split texts into sentences and tokens; otherwise at spaces only.", "Model", off_flag="--split-at-spaces"
     )
     batch_tokens: int = setting(8192, "Tokens that are taken from the queue to be computed together.", "Batching")
     batch_wait_ms: float = setting(2.0, "How long the first request waits for others to join it.", "Batching")

@@ -7,6 +7,7 @@ import functools
 import math
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 import msgspec
@@ -41,8 +42,9 @@ from elmokit.serve.schemas import (
     Text,
     TokensRequest,
 )
-from elmokit.serve.served_model import ServedModel
-from elmokit.text.batching import read_ahead, tokens_of_all
+from elmokit.serve.served_model import ServedModel, SplitText, sentence_at
+from elmokit.text.batching import N_BOUNDARIES, read_ahead, sentences_of
+from elmokit.text.tokenize import TextSplitter
 
 MAX_NUMBERS = 1 << 22
 """Most numbers in an answer: 16 MiB of float32, and about 200 MiB while they are turned into JSON."""
@@ -148,14 +150,14 @@ class Endpoints:
             )
         if body.dimensions is not None and body.dimensions > embedder.dim:
             raise Problem(422, f"dimensions is {body.dimensions}, but vectors have {embedder.dim}.", param="dimensions")
-        sentences = await self._sentences(body.input)
-        vectors = await self._compute("embeddings", self.model.sentence_vectors, sentences)
+        texts = await self._texts(body.input)
+        vectors = await self._compute("embeddings", self.model.sentence_vectors, texts)
 
         def content() -> bytes:
             data = embeddings_data(vectors, body.dimensions, body.encoding_format == "base64")
-            return data_json(self.model.name, data, sentences)
+            return data_json(self.model.name, data, _n_tokens(texts))
 
-        return await self._answer(request, content, sentences, len(sentences) * embedder.dim)
+        return await self._answer(request, content, texts, len(texts) * embedder.dim)
 
     @_limited
     async def tokens(self, body: TokensRequest, request: Request) -> Response:
@@ -165,78 +167,81 @@ class Endpoints:
         """
         self._check_model(body.model)
         compute = self.model.token_vectors(body.layers)
-        sentences = await self._sentences(body.input)
-        n_numbers = sum(map(len, sentences)) * self.model.n_selected(body.layers) * self.model.elmo.output_dim
+        texts = await self._texts(body.input)
+        n_numbers = _n_tokens(texts) * self.model.n_selected(body.layers) * self.model.elmo.output_dim
         advice = "Send fewer texts, or ask for fewer layers."
         _check_limit("input", f"The answer would have {n_numbers:,} numbers", n_numbers, MAX_NUMBERS, advice)
-        vectors = await self._compute(("tokens", str(body.layers)), compute, sentences)
+        vectors = await self._compute(("tokens", str(body.layers)), compute, texts)
         accepted = request.headers.get("accept", "").split(",")
         if any(media_type.partition(";")[0].strip() == ARROW for media_type in accepted):
-            write = partial(arrow_stream, sentences, vectors)
-            return await self._answer(request, write, sentences, n_numbers, media_type=ARROW)
+            write = partial(arrow_stream, list(map(_tokens, texts)), vectors)
+            return await self._answer(request, write, texts, n_numbers, media_type=ARROW)
 
         def content() -> bytes:
-            data = tokens_data(sentences, vectors, body.encoding_format == "base64")
-            return data_json(self.model.name, data, sentences, layers=body.layers)
+            data = tokens_data(texts, vectors, body.encoding_format == "base64")
+            return data_json(self.model.name, data, _n_tokens(texts), layers=body.layers)
 
-        return await self._answer(request, content, sentences, n_numbers)
+        return await self._answer(request, content, texts, n_numbers)
 
     @_limited
     async def surprisal(self, body: SurprisalRequest, request: Request) -> Response:
         """Compute the surprisal of each token in nats, and the words that were expected in its place."""
         self._check_model(body.model)
         self._check_predicts()
-        sentences = await self._sentences(body.input)
-        n_tokens, n = sum(map(len, sentences)), body.n_expected
+        texts = await self._texts(body.input)
+        total, n = _n_tokens(texts), body.n_expected
         if n:
             advice = "Send several requests, or leave n_expected out."
-            _check_limit(
-                "input", f"input has {n_tokens:,} tokens with n_expected", n_tokens, MAX_EXPECTED_TOKENS, advice
-            )
-        scored = await self._compute("surprisal", self.model.surprisals, sentences)
-        expected: list[Any] = [None] * len(sentences)
+            _check_limit("input", f"input has {total:,} tokens with n_expected", total, MAX_EXPECTED_TOKENS, advice)
+        scored = await self._compute("surprisal", self.model.surprisals, texts)
+        expected: list[Any] = [None] * len(texts)
         if n:
-            queries = [(sentence, range(len(sentence))) for sentence in sentences]
-            expected = await self._expected(queries, n)
+            queries = [(sentence, range(len(sentence))) for text in texts for sentence in text]
+            of_sentences = iter(await self._expected(queries, n))
+            expected = [list(chain.from_iterable(islice(of_sentences, len(text)))) for text in texts]
 
         def content() -> bytes:
-            return data_json(self.model.name, surprisal_data(scored, expected, self.model.directions), sentences)
+            return data_json(self.model.name, surprisal_data(scored, expected, self.model.directions), total)
 
-        return await self._answer(request, content, sentences, n_tokens * (1 + n) * len(self.model.expectations))
+        return await self._answer(request, content, texts, total * (1 + n) * len(self.model.expectations))
 
     @_limited
     async def substitutes(self, body: SubstitutesRequest, request: Request) -> Response:
         """Find the words that each direction, and both together, expect at a position."""
         self._check_model(body.model)
         self._check_predicts()
-        (sentence,) = sentences = await self._sentences([body.sentence], "sentence")
-        _check_position(body.position, sentence)
-        ((words,),) = await self._expected([(sentence, [body.position])], body.n)
+        (text,) = texts = await self._texts([body.sentence], "sentence")
+        tokens = _tokens(text)
+        _check_position(body.position, tokens)
+        sentence, position = sentence_at(text, body.position)
+        ((words,),) = await self._expected([(sentence, [position])], body.n)
 
         def content() -> bytes:
-            head = {"object": "substitutes", "model": self.model.name, "tokens": sentence}
-            token = {"position": body.position, "token": sentence[body.position]}
+            head = {"object": "substitutes", "model": self.model.name, "tokens": tokens}
+            token = {"position": body.position, "token": tokens[body.position]}
             return msgspec.json.encode({**head, **token, **words_by_direction(words)})
 
-        return await self._answer(request, content, sentences, body.n)
+        return await self._answer(request, content, texts, body.n)
 
     @_limited
     async def neighbors(self, body: NeighborsRequest, request: Request) -> Response:
         """Find the occurrences in the index that are most similar to a token, by each layer."""
         self._check_model(body.model)
-        (sentence,) = sentences = await self._sentences([body.sentence], "sentence")
-        _check_position(body.position, sentence)
+        (text,) = texts = await self._texts([body.sentence], "sentence")
+        tokens = _tokens(text)
+        _check_position(body.position, tokens)
+        sentence, position = sentence_at(text, body.position)
         compute = self.model.token_vectors("all")
-        (vectors,) = await self._compute(("tokens", "all"), compute, sentences)
+        (vectors,) = await self._compute(("tokens", "all"), compute, [[sentence]])
         searches = self.model.index.searches(
-            vectors, sentence, body.position, body.layers, body.n, body.among, body.min_count
+            vectors, sentence, position, body.layers, body.n, body.among, body.min_count
         )
         of_layers = await self._queued(
             self.searcher, "search", _call_each, list(searches.values()), [1] * len(searches)
         )
-        neighbors = Neighbors.from_layers(sentence, body.position, dict(zip(searches, of_layers, strict=True)))
+        neighbors = Neighbors.from_layers(tokens, body.position, dict(zip(searches, of_layers, strict=True)))
         content = partial(neighbors_json, self.model.name, self.model.index_name, neighbors)
-        return await self._answer(request, content, sentences, SHORT_ANSWER + 1)
+        return await self._answer(request, content, texts, SHORT_ANSWER + 1)
 
     async def models(self) -> Response:
         """List the model, with its layers, directions, mix, pooling and index."""
@@ -286,8 +291,8 @@ class Endpoints:
                 code="model_cannot_predict",
             )
 
-    async def _sentences(self, texts: Sequence[Text], param: str = "input") -> list[list[str]]:
-        """Split the texts of a request into tokens, and check its limits."""
+    async def _texts(self, texts: Sequence[Text], param: str = "input") -> list[SplitText]:
+        """Split the texts of a request into sentences and tokens, and check its limits."""
         config = self.config
         if not texts:
             raise Problem(422, f"{param} is an empty list. Send at least one text.", param=param)
@@ -301,17 +306,17 @@ class Endpoints:
             n_characters += length
             what = f"Text {number} of {param} has {length:,} characters"
             _check_limit(param, what, length, config.max_text_characters, advice)
-        sentences: list[list[str]] = []
+        split_texts: list[SplitText] = []
         for chunk in read_ahead(texts, max_tokens=CHUNK_CHARACTERS):
-            tokenize = partial(tokens_of_all, chunk, self.model.tokenize)
-            sentences += tokenize() if n_characters < SHORT_TEXT else await self._in_thread(tokenize)
-        for number, sentence in enumerate(sentences):
-            if not sentence:
+            split = partial(_split_all, chunk, self.model.split)
+            split_texts += split() if n_characters < SHORT_TEXT else await self._in_thread(split)
+        for number, split_text in enumerate(split_texts):
+            if not any(split_text):
                 raise Problem(422, f"Text {number} of {param} is empty. Leave it out.", param=param)
-        n_tokens = sum(map(len, sentences))
+        total = _n_tokens(split_texts)
         advice = "Send several requests, or start the server with a larger --max-request-tokens."
-        _check_limit(param, f"{param} has {n_tokens:,} tokens", n_tokens, config.max_request_tokens, advice)
-        return sentences
+        _check_limit(param, f"{param} has {total:,} tokens", total, config.max_request_tokens, advice)
+        return split_texts
 
     async def _expected(self, queries: Sequence[tuple[Sequence[str], Sequence[int]]], n: int) -> list[Any]:
         costs = [len(sentence) + EXPECTED_COST * len(positions) for sentence, positions in queries]
@@ -320,8 +325,10 @@ class Endpoints:
     async def _compute(
         self, key: Hashable, compute: Compute, items: Sequence[Any], costs: Sequence[int] | None = None
     ) -> list[Any]:
-        """Compute items with the model, together with those of other requests of the same key."""
-        return await self._queued(self.batcher, key, compute, items, list(map(len, items)) if costs is None else costs)
+        """Compute texts, or other items, with the model, together with those of other requests of the same key."""
+        return await self._queued(
+            self.batcher, key, compute, items, list(map(_cost, items)) if costs is None else costs
+        )
 
     @staticmethod
     async def _queued(
@@ -343,13 +350,13 @@ class Endpoints:
         self,
         request: Request,
         content: Callable[[], bytes],
-        sentences: Sequence[Sequence[str]],
+        texts: Sequence[SplitText],
         n_numbers: int,
         media_type: str = JSON,
     ) -> Response:
         """Write an answer, in a thread unless it is short."""
         written = content() if n_numbers <= SHORT_ANSWER else await self._in_thread(content)
-        self.metrics.tokens.labels(request.scope["path"]).inc(sum(map(len, sentences)))
+        self.metrics.tokens.labels(request.scope["path"]).inc(_n_tokens(texts))
         return Response(written, media_type=media_type)
 
     async def _in_thread(self, function: Callable[[], Result]) -> Result:
@@ -366,6 +373,24 @@ async def _disconnected(request: Request) -> None:
 
 def _call_each(functions: Sequence[Callable[[], Result]]) -> list[Result]:
     return [function() for function in functions]
+
+
+def _split_all(texts: Sequence[Text], split: TextSplitter) -> list[SplitText]:
+    return [sentences_of(text, split) for text in texts]
+
+
+def _tokens(text: SplitText) -> list[str]:
+    return list(chain.from_iterable(text))
+
+
+def _n_tokens(texts: Sequence[SplitText]) -> int:
+    """Count the tokens of texts."""
+    return sum(len(sentence) for text in texts for sentence in text)
+
+
+def _cost(text: SplitText) -> int:
+    """Count the positions that are computed for a text, without the boundaries of one sentence."""
+    return _n_tokens([text]) + N_BOUNDARIES * (len(text) - 1)
 
 
 def _check_limit(param: str, what: str, n: int, allowed: int, advice: str) -> None:

@@ -22,7 +22,7 @@ from elmokit.engine.unit_vectors import unit_vectors
 from elmokit.errors import INTERRUPTED, ConfigError, ElmoError, needs_extra
 from elmokit.evaluation.neighbors import in_context
 from elmokit.serve.config import ServeConfig
-from elmokit.serve.served_model import ServedModel
+from elmokit.serve.served_model import ServedModel, SplitText, sentence_at
 from elmokit.storage.progress import count_of
 from elmokit.version import __version__
 
@@ -44,7 +44,7 @@ MAX_SHOWN = 2000
 
 Result = TypeVar("Result")
 Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
-Sentence = Annotated[Text, Field(description="One sentence.")]
+Sentence = Annotated[Text, Field(description="A sentence, or a text of several, which are read by themselves.")]
 Word = Annotated[Text, Field(description="The word: a token of the sentence.")]
 OccurrenceNumber = Annotated[
     int, Field(ge=1, description="Which one, if the word occurs more than once, counted from 1.")
@@ -125,15 +125,16 @@ class Tools:
         all words after it for `backward`. Higher is less expected. Words outside the vocabulary count as one unknown
         word. To see which of two sentences is more acceptable, compare their totals; use sentences of the same length.
         """
-        texts = self._tokens_of_all(sentences)
         results = []
-        for scored in self.model.surprisals(texts):
-            by_token = zip(scored.tokens, scored.nats.T.tolist(), scored.is_unknown.tolist(), strict=True)
+        for text in self.model.surprisals(self._split_all(sentences)):
             tokens = []
-            for token, nats, is_unknown in list(by_token)[1:-1]:  # without the boundaries
-                both = self._by_direction(nats)
-                tokens.append(TokenSurprisal(token, both.get("forward"), both.get("backward"), not is_unknown))
-            results.append(SentenceSurprisal(tokens, self._by_direction(scored.total_nats)))
+            for scored in text:
+                by_token = zip(scored.tokens, scored.nats.T.tolist(), scored.is_unknown.tolist(), strict=True)
+                for token, nats, is_unknown in list(by_token)[1:-1]:  # without the boundaries
+                    both = self._by_direction(nats)
+                    tokens.append(TokenSurprisal(token, both.get("forward"), both.get("backward"), not is_unknown))
+            totals = np.sum([scored.total_nats for scored in text], axis=0)
+            results.append(SentenceSurprisal(tokens, self._by_direction(totals.tolist())))
         return Surprisals(results)
 
     def substitutes(
@@ -142,8 +143,7 @@ class Tools:
         """Find the words that the language model expects in place of a word, which it does not see: from the words
         before it (`forward`), after it (`backward`), and from both. To fill a gap, write any token there, such as ___.
         """
-        tokens = self._tokens(sentence)
-        position = _find(tokens, word, occurrence)
+        tokens, position = self._found(sentence, word, occurrence)
         ((expected,),) = self.model.expected([(tokens, [position])], n)
         probabilities = {
             str(direction): {word.word: round(word.probability, 4) for word in words}
@@ -158,8 +158,7 @@ class Tools:
         of the model. `similar_words` are those of layer 0, which sees the word and no context. Layer 1
         is closer to grammar, the top layer to meaning.
         """
-        tokens = self._tokens(sentence)
-        position = _find(tokens, word, occurrence)
+        tokens, position = self._found(sentence, word, occurrence)
         neighbors = self.model.index.neighbors(self.model.elmo, tokens, position, n_neighbors=n)
         layers = {
             str(layer): [
@@ -177,14 +176,14 @@ class Tools:
         Layer 0 sees no context, so it is 1 where the word is the same. In the layers above, uses in the same
         sense have higher cosines than uses in different senses; compare them with each other, not with a threshold.
         """
-        texts = self._tokens_of_all(sentences)
-        positions = [_find(tokens, word) for tokens in texts]
-        vectors = self.model.token_vectors("all")(texts)  # of each sentence: (layers, tokens, dim)
+        found = [_find(text, word) for text in self._split_all(sentences)]
+        positions = [position for _, position in found]
+        vectors = self.model.token_vectors("all")([[tokens] for tokens, _ in found])  # (layers, tokens, dim) of each
         of_word = np.stack([array[:, position] for array, position in zip(vectors, positions, strict=True)], axis=1)
         unit = unit_vectors(of_word)  # (layers, sentences, dim)
         cosines = np.einsum("lsd,ltd->lst", unit, unit).astype(np.float64).round(3)
         return SenseComparison(
-            [_shown(tokens, position) for tokens, position in zip(texts, positions, strict=True)],
+            [_shown(tokens, position) for tokens, position in found],
             {str(layer): matrix.tolist() for layer, matrix in enumerate(cosines)},
         )
 
@@ -201,20 +200,23 @@ class Tools:
 
         return call
 
-    def _tokens_of_all(self, sentences: Sequence[str]) -> list[list[str]]:
+    def _split_all(self, sentences: Sequence[str]) -> list[SplitText]:
         n_characters = sum(map(len, sentences))
         if n_characters > MAX_TEXTS:
             raise ConfigError(
                 f"The sentences have {n_characters:,} characters together, and {MAX_TEXTS:,} are allowed in a call. "
                 "Give fewer or shorter ones."
             )
-        return [self._tokens(sentence) for sentence in sentences]
+        return [self._split(sentence) for sentence in sentences]
 
-    def _tokens(self, sentence: str) -> list[str]:
-        tokens = self.model.tokenize(sentence)
-        if not tokens:
+    def _split(self, sentence: str) -> SplitText:
+        text = self.model.split(sentence)
+        if not any(text):
             raise ConfigError(f"The sentence {sentence[:MAX_SHOWN]!r} has no words.")
-        return tokens
+        return text
+
+    def _found(self, sentence: str, word: str, occurrence: int) -> tuple[Sequence[str], int]:
+        return _find(self._split(sentence), word, occurrence)
 
     def _by_direction(self, nats: Sequence[float]) -> dict[str, float]:
         return {name: round(number, 3) for name, number in zip(self.model.directions, nats, strict=True)}
@@ -260,8 +262,9 @@ def run_server(elmo: Elmo, config: ServeConfig) -> None:
             raise BrokenPipeError("the client has closed the output") from None  # as other commands say it
 
 
-def _find(tokens: Sequence[str], word: str, occurrence: int = 1) -> int:
-    """Find the position of a word: as it is written, or else in other case."""
+def _find(text: SplitText, word: str, occurrence: int = 1) -> tuple[Sequence[str], int]:
+    """Find the sentence and the position of a word: as it is written, or else in other case."""
+    tokens = [token for sentence in text for token in sentence]
     positions = [position for position, token in enumerate(tokens) if token == word]
     positions = positions or [position for position, token in enumerate(tokens) if token.lower() == word.lower()]
     if occurrence > len(positions):
@@ -270,7 +273,7 @@ def _find(tokens: Sequence[str], word: str, occurrence: int = 1) -> int:
             f"{word[:MAX_SHOWN]!r} occurs {count_of(len(positions), 'time')} among the tokens {shown}, but occurrence "
             f"is {occurrence}. Give one of these tokens."
         )
-    return positions[occurrence - 1]
+    return sentence_at(text, positions[occurrence - 1])
 
 
 def _shown(tokens: Sequence[str], position: int) -> str:

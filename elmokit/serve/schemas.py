@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchem
 from elmokit.config import MAX_LAYERS
 
 Text = str | list[str]
-"""A text, or its tokens."""
+"""A text, or the tokens of a sentence."""
 
 NAMED_LAYERS = ("all", "top", "average", "mix")
 MAX_FIELDS = 100
@@ -18,10 +18,10 @@ MAX_FIELDS = 100
 _LAYERS_SCHEMA = {"type": "array", "items": {"type": "integer"}, "maxItems": MAX_LAYERS}
 _SELECTION_SCHEMA = {"anyOf": [{"enum": list(NAMED_LAYERS)}, {"type": "integer"}, _LAYERS_SCHEMA]}
 _TOKENS = {"type": "array", "items": {"type": "string"}}
-_SENTENCE_SCHEMA = {"anyOf": [{"type": "string"}, _TOKENS], "description": "A text, or a list of its tokens."}
+_SENTENCE_SCHEMA = {"anyOf": [{"type": "string"}, _TOKENS], "description": "A text, or the tokens of a sentence."}
 _TEXTS_SCHEMA = {
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": [{"type": "string"}, _TOKENS]}}],
-    "description": "A text, a list of texts, or a list of lists of tokens. A text is one sentence.",
+    "description": "A text, a list of texts, or a list of lists of tokens, which are one sentence each.",
 }
 
 
@@ -136,7 +136,7 @@ class SubstitutesRequest(_ServeRequest):
     """A request for the words that the model expects at a position."""
 
     sentence: Sentence
-    position: Annotated[int, Field(strict=True, description="Index of the token, from 0.")]
+    position: Annotated[int, Field(strict=True, description="Index of the token in the text, from 0.")]
     n: Annotated[int, Field(strict=True, ge=1, le=1000, description="How many words.")] = 10
 
 
@@ -144,7 +144,7 @@ class NeighborsRequest(_ServeRequest):
     """A request for the occurrences in the index that are most similar to a token."""
 
     sentence: Sentence
-    position: Annotated[int, Field(strict=True, description="Index of the token, from 0.")]
+    position: Annotated[int, Field(strict=True, description="Index of the token in the text, from 0.")]
     layers: Annotated[
         Layers | None, Field(description="Layers from 1. By default, all. A repeated layer counts once.")
     ] = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.raw_text import embed_joined
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.layer_selection import FixedMix
 from elmokit.errors import ConfigError
@@ -23,21 +25,23 @@ from elmokit.lm.surprisal import Surprisal, surprisals
 from elmokit.serve.config import Pooling, ServeConfig
 from elmokit.serve.examples import SENTENCES
 from elmokit.storage.text_files import split_tokens
-from elmokit.text.tokenize import get_tokenizer
+from elmokit.text.tokenize import split_lines, text_splitter
 
 BOTH: Direction = "both"
 EXAMPLES = "example sentences"
+SplitText = Sequence[Sequence[str]]
+"""The tokenized sentences of a text."""
 
 
 class ServedModel:
-    """A model with what its endpoints need: sentence embedder, language model, tokenizer and index."""
+    """A model with what its endpoints need: sentence embedder, language model, splitter and index."""
 
-    # The methods that compute map a list of sentences to one result each, and are called by one thread at a time.
+    # The methods that compute map a list of texts to one result each, and are called by one thread at a time.
 
     def __init__(self, elmo: Elmo, config: ServeConfig, folder: Path) -> None:
         self.elmo = elmo
         self.name = _readable(config.name or elmo.model.source_name or DEFAULT_MODEL)
-        self.tokenize = get_tokenizer("treebank") if config.tokenize else _split_at_spaces
+        self.split = partial(split_lines, split=text_splitter()) if config.tokenize else _split_at_spaces
         self.embedder, self.pooling = _sentence_embedder(elmo, config.pooling)
         self.mix: dict[str, Any] | None = None
         if (stored := stored_mix(elmo.model)) is not None:
@@ -88,33 +92,43 @@ class ServedModel:
             "about": {key: value for key, value in describe(self.elmo.model).items() if key not in ("path", "card")},
         }
 
-    def sentence_vectors(self, sentences: Sequence[Sequence[str]]) -> list[NDArray[np.float32]]:
-        """Compute one vector per sentence."""
-        return list(self.embedder.embed(sentences))
+    def sentence_vectors(self, texts: Sequence[SplitText]) -> list[NDArray[np.float32]]:
+        """Compute one vector per text."""
+        return list(self.embedder.embed_texts(texts))
 
-    def token_vectors(self, layers: Any) -> Callable[[Sequence[Sequence[str]]], list[NDArray[np.float32]]]:
-        """Return the function that computes token vectors of the given layers, as ``Elmo.embed``."""
+    def token_vectors(self, layers: Any) -> Callable[[Sequence[SplitText]], list[NDArray[np.float32]]]:
+        """Return the function that computes token vectors of the given layers, as ``Elmo.embed`` of raw texts."""
         if layers == "mix" and self.mix is None:
             raise ConfigError("layers is 'mix', but this model has no scalar mix of its own. Choose 'average'.")
         self.elmo.embed([], layers=layers)  # checks the layers
-        return partial(self.elmo.embed, layers=layers)
+        return lambda texts: list(embed_joined(texts, partial(self.elmo.embed, layers=layers)))
 
     def n_selected(self, layers: Any) -> int:
         """Count the layers that a request for token vectors gets."""
         return self.elmo.n_layers if layers == "all" else len(layers) if isinstance(layers, list) else 1
 
-    def surprisals(self, sentences: Sequence[Sequence[str]]) -> list[Surprisal]:
-        """Compute the surprisal of each token of each sentence."""
-        return list(surprisals(self.elmo.model, sentences))
+    def surprisals(self, texts: Sequence[SplitText]) -> list[list[Surprisal]]:
+        """Compute the surprisal of each token of each sentence, by text."""
+        scored = surprisals(self.elmo.model, chain.from_iterable(texts))
+        return [list(islice(scored, len(text))) for text in texts]
 
     def expected(self, queries: Sequence[Query], n: int) -> list[list[dict[Direction, list[Substitute]]]]:
         """Find the words that each direction, and both together, expect at positions of sentences."""
         return list(expected_words(self.elmo.model, queries, self.expectations, n))
 
 
-def _split_at_spaces(text: str) -> list[str]:
+def sentence_at(text: SplitText, position: int) -> tuple[Sequence[str], int]:
+    """Return the sentence of a token, and its position there, by its position among all tokens of the text."""
+    for sentence in text:
+        if position < len(sentence):
+            return sentence, position
+        position -= len(sentence)
+    raise IndexError(position)
+
+
+def _split_at_spaces(text: str) -> list[list[str]]:
     """Split a text as a line of a file, which ends where the text of a request may still have the end of its line."""
-    return split_tokens(text.replace("\r", " ").replace("\n", " "))
+    return [split_tokens(text.replace("\r", " ").replace("\n", " "))]
 
 
 def _readable(name: str) -> str:

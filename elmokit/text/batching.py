@@ -242,21 +242,29 @@ def check_texts(texts: Iterable[str | Sequence[str]]) -> None:
         raise TextError(f"Expected a list of texts, but got the string {_shortened(texts)!r}. Wrap it in a list.")
 
 
-def tokens_of(text: str | Sequence[str], tokenize: Callable[[str], list[str]]) -> list[str]:
-    """Return the tokens of a text; those of a list of tokens are its own."""
+def sentences_of(text: str | Sequence[str], split: Callable[[str], list[list[str]]]) -> list[list[str]]:
+    """Return the tokenized sentences of a text; a list of tokens is one sentence."""
     # Something else, such as a missing value of a table, is a TextError.
-    return tokenize(text) if isinstance(text, str) else list(check_sentence(text))
+    return split(text) if isinstance(text, str) else [list(check_sentence(text))]
+
+
+def sentences_of_all(
+    texts: Iterable[str | Sequence[str]], tokenize: Callable[[str], list[str]] | None
+) -> list[list[list[str]]]:
+    """Return the tokenized sentences of texts, or of lists of tokens, which are one sentence each.
+
+    By default, texts are split as by :func:`elmokit.tokenize`. What a ``tokenize`` returns is one sentence.
+    """
+    from elmokit.text.tokenize import tokenize as split_text  # here: a first vector does not wait for it
+
+    check_texts(texts)
+    split = split_text if tokenize is None else lambda text: [tokenize(text)]
+    return [sentences_of(text, split) for text in texts]
 
 
 def tokens_of_all(texts: Iterable[str | Sequence[str]], tokenize: Callable[[str], list[str]] | None) -> list[list[str]]:
-    """Return the tokens of texts, or of lists of tokens. By default, texts are split by the Penn Treebank's rules."""
-    check_texts(texts)
-    texts = list(texts)
-    if tokenize is None:  # lists of tokens do not need NLTK
-        from elmokit.text.tokenize import treebank_tokenizer  # here: a first vector does not wait for it
-
-        tokenize = treebank_tokenizer() if any(isinstance(text, str) for text in texts) else list
-    return [tokens_of(text, tokenize) for text in texts]
+    """Return the tokens of all sentences of :func:`sentences_of_all`."""
+    return [[token for sentence in text for token in sentence] for text in sentences_of_all(texts, tokenize)]
 
 
 def _check_is_list(sentence: Sequence[str]) -> Sequence[str]:

@@ -7,7 +7,7 @@ languages spaCy has rules, or calls a library for words that are not separated b
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from typing import Any, Literal, get_args
 
@@ -25,8 +25,8 @@ _ABBREVIATIONS = (
 Spans = Callable[[str], Iterable[tuple[int, int]]]
 """Maps a text to the character offsets ``(start, stop)`` of its tokens or sentences."""
 Tokenization = Literal["treebank", "spaces"]
-"""How a sentence is split: "treebank", as the English models were trained; or "spaces" for text that is tokenized
-already, with spaces between the tokens."""
+"""How a text is split: "treebank", as the English models were trained; or "spaces" for text that is tokenized already,
+with spaces between the tokens."""
 TextSplitter = Callable[[str], list[list[str]]]
 """Maps a line of raw text to its tokenized sentences."""
 
@@ -54,13 +54,17 @@ def tokenize(text: str, language: str = ENGLISH) -> list[list[str]]:
     """
     if not isinstance(text, str):
         raise TextError(f"Expected raw text as one string, but got {type(text).__name__}.")
-    split, check = text_splitter(language), SegmentationCheck("the text", is_split=True)
-    # The lines of a text file: splitlines() would also split at form feeds, U+2028 and others.
-    lines = text.replace("\r", "\n").split("\n")
-    sentences = [sentence for line in lines for sentence in split(line)]
+    check = SegmentationCheck("the text", is_split=True)
+    sentences = split_lines(text, text_splitter(language))
     for sentence in sentences:
         check(sentence)
     return sentences
+
+
+def split_lines(text: str, split: TextSplitter) -> list[list[str]]:
+    """Return the sentences of all lines of a text."""
+    # The lines of a text file: splitlines() would also split at form feeds, U+2028 and others.
+    return [sentence for line in text.replace("\r", "\n").split("\n") for sentence in split(line)]
 
 
 @cache  # the tables of a language take up to a second to build
@@ -137,21 +141,31 @@ def treebank_tokenizer() -> Callable[[str], list[str]]:
 
 
 def get_tokenizer(tokenization: Tokenization) -> Callable[[str], list[str]]:
-    """Return the function that splits a sentence into tokens."""
-    check_tokenization(tokenization)
-    return treebank_tokenizer() if tokenization == "treebank" else split_tokens
+    """Return the function that splits a text into tokens; with "treebank", those of the sentences of ``tokenize``."""
+    spans = get_span_tokenizer(tokenization)
+    return split_tokens if tokenization == "spaces" else lambda text: [text[start:stop] for start, stop in spans(text)]
 
 
 def get_span_tokenizer(tokenization: Tokenization) -> Spans:
-    """Return the function that maps a sentence to the character offsets of its tokens."""
+    """Return the function that maps a text to the character offsets of its tokens."""
     check_tokenization(tokenization)
-    return treebank_span_tokenizer() if tokenization == "treebank" else _space_spans
+    if tokenization == "spaces":
+        return _space_spans
+    return partial(_text_spans, english_sentence_spans(), treebank_span_tokenizer())
 
 
 def check_tokenization(tokenization: str) -> None:
     """Raise a ConfigError if there is no such tokenization."""
     if tokenization not in get_args(Tokenization):
         raise ConfigError(f"tokenization is {tokenization!r}. Choose 'treebank' or 'spaces'.")
+
+
+def _text_spans(sentences: Spans, words: Spans, text: str) -> Iterator[tuple[int, int]]:
+    """Yield the offsets of the tokens that ``tokenize`` returns: a period at the end of any sentence is one."""
+    for line in re.finditer(r"[^\r\n]+", text):
+        for start, stop in sentences(line[0]):
+            first = line.start() + start
+            yield from ((first + begin, first + end) for begin, end in words(line[0][start:stop]))
 
 
 def _space_spans(sentence: str) -> list[tuple[int, int]]:

@@ -13,7 +13,16 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from elmokit import Elmo, ElmoModule, SentenceEmbedder, SentencePooling, embed_file, open_model, save_model
+from elmokit import (
+    Elmo,
+    ElmoModule,
+    SentenceEmbedder,
+    SentencePooling,
+    embed_file,
+    open_model,
+    save_model,
+    tokenize,
+)
 from elmokit.embedding.sentence_vectors import fold_tokens, word_probability
 from elmokit.errors import ConfigError, FormatError, TensorMismatchError, TextError
 from elmokit.formats.model import PretrainedBiLM
@@ -346,3 +355,21 @@ def test_the_name_of_a_pooling_is_not_a_pooling() -> None:
 def test_layers_of_a_pooling_that_no_model_has_are_refused() -> None:
     with pytest.raises(ConfigError, match="layers is 'foo'; it must be one of all, top, average"):
         SentencePooling("mean", layers="foo")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("pooling", [SentencePooling(), SentencePooling("mean", layers="all")])
+def test_a_raw_text_has_the_weighted_mean_over_the_tokens_of_all_its_sentences(
+    elmo: Elmo, pooling: SentencePooling
+) -> None:
+    embedder = SentenceEmbedder(elmo, pooling)
+    text = "The cat sat. The zebra ran on the mat!"
+    split = tokenize(text)
+    sums = [sum(map(embedder.weight, embedder.fold([token for token in one if token.isalnum()]))) for one in split]
+    weights = sums if pooling.weighting == "sif" else list(map(len, split))
+    expected = np.average(embedder.embed(split), axis=0, weights=weights)
+    vectors = embedder.embed(["the", text, ""], tokenize=True)
+    np.testing.assert_allclose(vectors[1], expected, rtol=1e-5, atol=1e-7)
+    assert np.array_equal(vectors[0], embedder.embed([["the"]])[0])
+    assert not vectors[2].any()
+    assert np.array_equal(embedder.embed_texts([[["the"]], split, []]), vectors)
+    assert np.array_equal(list(embedder.embed(iter(["the", text, ""]), tokenize=True)), vectors)

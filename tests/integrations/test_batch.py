@@ -191,3 +191,13 @@ def test_spark_adds_a_vector_to_each_sentence(tmp_path: Path) -> None:
     embedder = SentenceEmbedder.by_name(Elmo.from_pretrained(precision="int8"), "sif")
     sentences = [sentence.split() for sentence in written["text"].to_pylist()]
     assert_equal(written["vector"].to_pylist(), embedder.embed(sentences))
+
+
+@pytest.mark.parametrize("settings", [{"pooling": "mean"}, {"layers": [0, 1]}])
+def test_raw_texts_are_split_into_sentences(model: str, settings: Any) -> None:
+    split = [["the", "cat", "sat", "."], ["the", "dog", "ran", "."]]
+    raw = Embed(model, tokenize=None, **settings)({"text": ["the cat sat. the dog ran."]})
+    parts = Embed(model, **settings)({"text": split})
+    for name in raw.keys() - {"text"}:
+        joined = np.mean(parts[name], axis=0) if name == "vector" else np.concatenate(parts[name])
+        np.testing.assert_allclose(raw[name][0], joined, atol=1e-6)

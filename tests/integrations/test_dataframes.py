@@ -156,3 +156,9 @@ def test_missing_pyarrow_names_the_extra(monkeypatch: pytest.MonkeyPatch, embedd
     # polars needs no pyarrow.
     added = add_vectors(polars.DataFrame({"text": TEXTS}), embedder=embedder)
     assert to_matrix(added["vector"]).shape == (3, embedder.dim)
+
+
+def test_a_paragraph_has_the_vector_of_all_its_sentences(embedder: SentenceEmbedder) -> None:
+    frame = add_vectors(pandas.DataFrame({"text": ["the cat sat. the dog ran."]}), embedder=embedder)
+    split = [["the", "cat", "sat", "."], ["the", "dog", "ran", "."]]
+    assert np.array_equal(to_matrix(frame["vector"]), embedder.embed_texts([split]))

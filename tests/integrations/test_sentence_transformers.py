@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -245,3 +246,12 @@ def test_mteb_evaluates_the_model_on_local_data() -> None:
     (scores,) = results.task_results[0].scores["test"]
     # Equal texts have the highest cosine, and the two others the same one.
     assert scores["cosine_spearman"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("layers", [0, "all"])
+def test_a_paragraph_has_the_vector_of_all_its_sentences(model: PretrainedBiLM, layers: Any) -> None:
+    texts = ["the cat sat. the dog ran on the mat.", "", "a cat", "the dog. a cat. the mat."]
+    embedder = SentenceEmbedder(Elmo(model), SentencePooling("mean", layers))
+    elmo = ElmoEmbeddings(model, fold_case=layers == 0)
+    encoded = transformer(elmo, ElmoPooling.from_elmo(elmo.elmo, SentencePooling("mean", layers))).encode(texts)
+    np.testing.assert_allclose(encoded, embedder.embed(texts, tokenize=True), atol=2e-6)

@@ -196,3 +196,10 @@ def test_mistakes_are_errors(model: str) -> None:
         ElmoVectorizer(model).transform(["the cat", None])  # type: ignore[list-item]
     with pytest.raises(ConfigError, match="it must be one of mean, sif"):
         ElmoVectorizer(model, pooling="max").fit(TEXTS)  # type: ignore[arg-type]
+
+
+def test_a_paragraph_has_the_vector_of_all_its_sentences(model: str) -> None:
+    vectorizer = ElmoVectorizer(model, pooling="mean", layers="all")
+    embedder = SentenceEmbedder.from_pretrained(model, SentencePooling("mean", "all"))
+    split = [["the", "cat", "sat", "."], ["the", "dog", "ran", "."]]
+    assert np.array_equal(vectorizer.transform(["the cat sat. the dog ran."]), embedder.embed_texts([split]))

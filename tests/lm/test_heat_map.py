@@ -5,6 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import elmokit
@@ -105,3 +106,13 @@ def test_neighbors_are_shown_as_a_table(tmp_path: Path) -> None:
     assert "Neighbors of the [dog]" in page.texts
     assert {"layer", "cosine", "occurrence"} <= set(page.texts)
     assert any("<b>ran</b>" in text for text in page.texts)
+
+
+def test_the_sentences_of_a_text_are_read_by_themselves() -> None:
+    model = LanguageModel(random_model())
+    both = elmokit.show("the cat sat. the dog ran.", model)
+    first, second = elmokit.show("the cat sat.", model), elmokit.show("the dog ran.", model)
+    assert both.surprisal.tokens == [*first.surprisal.tokens[:-1], *second.surprisal.tokens[1:]]
+    expected = np.concatenate([first.surprisal.nats[:, :-1], second.surprisal.nats[:, 1:]], axis=1)
+    assert np.array_equal(both.surprisal.nats, expected, equal_nan=True)
+    assert both.expected == first.expected + second.expected

@@ -95,3 +95,11 @@ def test_an_error_quotes_only_the_beginning_of_a_long_sentence(tools: Any, mcp: 
 def test_an_occurrence_that_is_missing_is_counted(tools: Any) -> None:
     with pytest.raises(ConfigError, match=r"'cat' occurs 1 time among the tokens the \| cat, but occurrence is 2"):
         tools.substitutes("the cat", "cat", 2)
+
+
+def test_the_sentences_of_a_text_are_read_by_themselves(tools: Any) -> None:
+    first, second, both = tools.surprisal(["the cat sat.", "the dog ran.", "the cat sat. the dog ran."]).sentences
+    assert both.tokens == first.tokens + second.tokens
+    assert both.total["forward"] == pytest.approx(first.total["forward"] + second.total["forward"], abs=2e-3)
+    whole = tools.substitutes("the cat sat. the dog ran.", "the", 2)
+    assert whole == tools.substitutes("the dog ran.", "the")

@@ -695,3 +695,48 @@ def test_many_clients_at_once_all_get_their_own_answer(client: Client, model: Se
     with ThreadPoolExecutor(64) as pool:
         for answer, array in zip(pool.map(ask, texts), expected, strict=True):
             assert np.array_equal(decoded(json.loads(answer.content)["data"][0]["vectors"]).reshape(array.shape), array)
+
+
+TWO = "the cat sat. the dog ran."
+SPLIT = [["the", "cat", "sat", "."], ["the", "dog", "ran", "."]]
+
+
+@pytest.mark.parametrize("pooling", ["sif", "mean"])
+def test_a_paragraph_has_the_vector_of_all_its_sentences(tmp_path: Path, pooling: Any) -> None:
+    model = served(tmp_path, pooling=pooling)
+    with running(create_app(model, ServeConfig())) as client:
+        answer = client.post("/v1/embeddings", {"input": ["a", TWO], "encoding_format": "base64"}).json()
+    expected = unit_vectors(model.embedder.embed_texts([[["a"]], SPLIT]))
+    assert np.array_equal([decoded(one["embedding"]) for one in answer["data"]], expected)
+    assert answer["usage"] == {"prompt_tokens": 9, "total_tokens": 9}
+
+
+def test_the_sentences_of_a_text_are_computed_by_themselves(client: Client, model: ServedModel) -> None:
+    tokens = SPLIT[0] + SPLIT[1]
+    (one,) = client.post("/v1/tokens", {"input": TWO, "encoding_format": "base64"}).json()["data"]
+    assert (one["tokens"], one["sentence_lengths"]) == (tokens, [4, 4])
+    expected = np.concatenate(model.elmo.embed(SPLIT), axis=1)
+    assert np.array_equal(decoded(one["vectors"]).reshape(one["shape"]), expected)
+
+    (one,) = client.post("/v1/surprisal", {"input": TWO, "n_expected": 2}).json()["data"]
+    parts = client.post("/v1/surprisal", {"input": SPLIT, "n_expected": 2}).json()["data"]
+    assert (one["tokens"], one["sentence_lengths"]) == (tokens, [4, 4])
+    for name in ("forward", "backward", "both", "is_unknown"):
+        assert one[name] == parts[0][name] + parts[1][name]
+    assert one["total"]["forward"] == parts[0]["total"]["forward"] + parts[1]["total"]["forward"]
+    assert one["expected"]["both"] == parts[0]["expected"]["both"] + parts[1]["expected"]["both"]
+
+
+@pytest.mark.parametrize("path", ["/v1/substitutes", "/v1/neighbors"])
+def test_a_position_counts_the_tokens_of_all_sentences_of_a_text(client: Client, path: str) -> None:
+    whole = client.post(path, {"sentence": TWO, "position": 5}).json()
+    alone = client.post(path, {"sentence": SPLIT[1], "position": 1}).json()
+    assert (whole.pop("tokens"), whole.pop("position")) == (SPLIT[0] + SPLIT[1], 5)
+    assert (alone.pop("tokens"), alone.pop("position")) == (SPLIT[1], 1)
+    assert whole == alone
+
+
+def test_a_text_that_is_split_at_spaces_is_one_sentence(tmp_path: Path) -> None:
+    with running(create_app(served(tmp_path, tokenize=False), ServeConfig())) as client:
+        (one,) = client.post("/v1/surprisal", {"input": TWO}).json()["data"]
+    assert one["tokens"] == TWO.split()

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import elmokit
-from elmokit import Elmo
+from elmokit import Elmo, tokenize
 from elmokit.errors import ConfigError, MissingExtraError, TextError
 from elmokit.storage.text_files import read_sentences
-from elmokit.text.tokenize import get_tokenizer, text_splitter
+from elmokit.text.tokenize import get_span_tokenizer, get_tokenizer, text_splitter
 from tests.helpers.shell import Shell
 
 PARAGRAPH = "It's raining. We left at 5 p.m. on foot.\n\nMr. Smith didn't.\n"
@@ -128,3 +128,10 @@ def test_a_tokenization_is_chosen_by_its_name() -> None:
 def test_lines_end_where_those_of_a_file_end() -> None:
     assert elmokit.tokenize("One line\r\nTwo\rThree") == [["One", "line"], ["Two"], ["Three"]]
     assert elmokit.tokenize("One\x0cline\u2028alone") == [["One", "line", "alone"]]
+
+
+def test_a_period_at_the_end_of_any_sentence_of_a_text_is_a_token() -> None:
+    text = "The bank fell. Oil rose.\noil fell.\r\nEnd"
+    tokens = [token for sentence in tokenize(text) for token in sentence]
+    assert get_tokenizer("treebank")(text) == tokens
+    assert [text[start:stop] for start, stop in get_span_tokenizer("treebank")(text)] == tokens

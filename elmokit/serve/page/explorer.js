@@ -150,7 +150,7 @@ async function copy(text, what) {
   }
 }
 
-const tokens = async (text) => (await tokenVectors([text]))[0].tokens;
+const sentencesOf = async (text) => (await tokenVectors([text]))[0].sentences;
 
 byId("sentence-form").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -188,7 +188,7 @@ byId("copy-link").addEventListener("click", () => copy(location.href, "link"));
 byId("copy-python").addEventListener("click", async () => {
   try {
     const [model] = (await ask("v1/models")).data;
-    await copy(await asPython(state, model.id, tokens), "code");
+    await copy(await asPython(state, model.id, sentencesOf), "code");
   } catch (error) {
     report(error);
   }

@@ -7,13 +7,15 @@ const quoted = JSON.stringify;
  * Return the code of a view.
  * @param {Object} state The state of the page.
  * @param {string} model The name of the model in requests.
- * @param {function(string): Promise<string[]>} tokenize Returns the tokens of a text.
+ * @param {function(string): Promise<string[][]>} split Returns the tokenized sentences of a text.
  */
-export async function asPython(state, model, tokenize) {
+export async function asPython(state, model, split) {
   const source = model === "en-mini" ? "" : quoted(model);
   if (state.view === "senses") {
     const texts = state.sentences.split("\n").map((line) => line.trim()).filter(Boolean);
-    const sentences = await Promise.all(texts.map(tokenize));
+    const word = state.word.trim().toLowerCase();
+    const hasWord = (sentence) => sentence.some((token) => token.toLowerCase() === word);
+    const sentences = (await Promise.all(texts.map(split))).map((text) => text.find(hasWord) ?? text[0]);
     return `import numpy as np
 
 from elmokit import Elmo
@@ -21,7 +23,7 @@ from elmokit import Elmo
 elmo = Elmo.from_pretrained(${source})
 sentences = [
 ${sentences.map((tokens) => `    ${quoted(tokens)},\n`).join("")}]
-word = ${quoted(state.word.trim().toLowerCase())}
+word = ${quoted(word)}
 positions = [[token.lower() for token in tokens].index(word) for tokens in sentences]
 vectors = np.stack([one[:, position] for one, position in zip(elmo.embed(sentences), positions)], axis=1)
 vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
@@ -50,18 +52,19 @@ for layer, share in enumerate(np.concatenate(is_right, axis=1).mean(axis=1)):
     print(f"layer {layer}: {100 * share:.1f} %")
 `;
   }
-  const tokens = quoted(await tokenize(state.text));
-  const position = state.token;
-  const chosen = position === null ? "" : `
+  const sentences = await split(state.text);
+  let [position, number] = [state.token, 0];
+  while (position !== null && position >= sentences[number]?.length) position -= sentences[number++].length;
+  const chosen = position === null || number === sentences.length ? "" : `
 for direction in ("forward", "backward", "both"):
-    print(direction, [one.word for one in lm.substitutes(tokens, ${position}, direction, n=8)])
+    print(direction, [one.word for one in lm.substitutes(sentences[${number}], ${position}, direction, n=8)])
 `;
   return `from elmokit import LanguageModel
 
 lm = LanguageModel.from_pretrained(${source})
-tokens = ${tokens}
-(found,) = lm.surprisal([tokens])
-for token, nats in zip(found.tokens[1:-1], found.nats[:, 1:-1].T):  # one row per direction
-    print(token, nats.round(2))
+sentences = ${quoted(sentences)}
+for found in lm.surprisal(sentences):
+    for token, nats in zip(found.tokens[1:-1], found.nats[:, 1:-1].T):  # one row per direction
+        print(token, nats.round(2))
 ${chosen}`;
 }

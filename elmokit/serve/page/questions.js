@@ -32,12 +32,13 @@ export function keepAnswers(request) {
 }
 
 /**
- * Return the tokens of a text and their vectors: `layers[layer][token]` is a Float32Array.
- * @param {string[]} tokens
- * @param {number[]} shape Layers, tokens, dimensions.
+ * Return the tokens of a text, its `sentences`, and the vectors: `layers[layer][token]` is a Float32Array.
+ * @param {{tokens: string[], sentence_lengths: number[], shape: number[]}} text The shape is layers, tokens, dimensions.
  * @param {Float32Array} numbers
  */
-export function vectorsByLayer(tokens, [nLayers, nTokens, dim], numbers) {
+export function vectorsByLayer({ tokens, sentence_lengths: lengths, shape: [nLayers, nTokens, dim] }, numbers) {
+  let start = 0;
+  const sentences = lengths.map((length) => tokens.slice(start, (start += length)));
   const row = (layer, token) => numbers.subarray((layer * nTokens + token) * dim, (layer * nTokens + token + 1) * dim);
-  return { tokens, layers: Array.from({ length: nLayers }, (_, layer) => tokens.map((_, token) => row(layer, token))) };
+  return { tokens, sentences, layers: Array.from({ length: nLayers }, (_, layer) => tokens.map((_, token) => row(layer, token))) };
 }

@@ -66,7 +66,7 @@ export async function showSentence(panel, state, change) {
   let gap = null;
   if (chosen !== null) {
     explain(chosen);
-    const [expected, near] = await Promise.all([surprisal && substitutes(tokens, chosen), neighbors(tokens, chosen)]);
+    const [expected, near] = await Promise.all([surprisal && substitutes(state.text, tokens, chosen), neighbors(state.text, tokens, chosen)]);
     if (expected) {
       parts.push(...expected.parts);
       gap = { token: tokens[chosen], words: expected.words };
@@ -115,8 +115,8 @@ function about(tokens, position, surprisal, direction, isChosen) {
   return parts;
 }
 
-async function neighbors(tokens, position) {
-  const answer = await ask("v1/neighbors", { sentence: tokens, position, n: 5 });
+async function neighbors(text, tokens, position) {
+  const answer = await ask("v1/neighbors", { sentence: text, position, n: 5 });
   const columns = element("div", { class: "columns" });
   columns.append(
     element(
@@ -138,8 +138,8 @@ async function neighbors(tokens, position) {
   ];
 }
 
-async function substitutes(tokens, position) {
-  const answer = await ask("v1/substitutes", { sentence: tokens, position, n: N_WORDS });
+async function substitutes(text, tokens, position) {
+  const answer = await ask("v1/substitutes", { sentence: text, position, n: N_WORDS });
   const columns = element("div", { class: "columns" });
   const directions = Object.entries(DIRECTIONS).filter(([direction]) => answer[direction]);
   for (const [direction, title] of directions) {

@@ -47,13 +47,13 @@ async function request(path, body) {
 }
 
 /**
- * Return the tokens of each text and their vectors: `layers[layer][token]` is a Float32Array.
+ * Return the tokens of each text, its `sentences`, and the vectors: `layers[layer][token]` is a Float32Array.
  * @param {string[]} texts
  */
 export async function tokenVectors(texts) {
   const answer = await ask("v1/tokens", { input: texts, layers: "all", encoding_format: "base64" });
-  return answer.data.map(({ tokens, shape, vectors }) => {
+  return answer.data.map(({ vectors, ...text }) => {
     const bytes = Uint8Array.from(atob(vectors), (character) => character.charCodeAt(0));
-    return vectorsByLayer(tokens, shape, new Float32Array(bytes.buffer));
+    return vectorsByLayer(text, new Float32Array(bytes.buffer));
   });
 }

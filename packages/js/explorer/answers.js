@@ -1,6 +1,6 @@
 // The answers of `elmokit serve` that the explorer asks for, with the same fields, from a model in this program.
 
-import { NeighborIndex, tokenize } from "./elmokit/index.js";
+import { NeighborIndex, splitSentences, tokenize } from "./elmokit/index.js";
 
 const MAX_EXPECTED_TOKENS = 4096; // as on the server: their scores of all words would keep the engine busy for minutes
 const MAX_TOKENS = 16384;
@@ -64,80 +64,109 @@ export class Answers {
   }
 
   #surprisal({ input, n_expected: nExpected = 0 }) {
-    const sentences = this.#sentences(input);
+    const texts = this.#texts(input);
     const { directions } = this.elmo.config;
-    const nTokens = count(sentences);
+    const nTokens = count(texts.flat());
     if (nExpected && nTokens > MAX_EXPECTED_TOKENS) {
       throw new Problem(422, `The text has ${nTokens} tokens, and ${MAX_EXPECTED_TOKENS} are allowed here. Shorten it.`);
     }
-    const data = this.elmo.surprisal(sentences, { nExpected }).map(({ tokens, nats, isUnknown, totalNats, expected }, index) => {
-      const inner = nats.map((row) => [...row.slice(1, -1)]);
+    const data = texts.map((text, index) => {
+      const scored = this.elmo.surprisal(text, { nExpected }); // each sentence by itself
+      const inner = directions.map((_, number) => scored.flatMap(({ nats }) => [...nats[number].slice(1, -1)]));
       const byDirection = (values) => Object.fromEntries(directions.map((name, number) => [name, values[number]]));
       return {
         index,
-        tokens: tokens.slice(1, -1),
-        is_unknown: isUnknown.slice(1, -1),
+        tokens: text.flat(),
+        sentence_lengths: lengths(text),
+        is_unknown: scored.flatMap(({ isUnknown }) => isUnknown.slice(1, -1)),
         ...byDirection(inner),
         ...(inner.length > 1 && { both: inner[0].map((_, at) => (inner[0][at] + inner[1][at]) / 2) }),
-        total: byDirection(totalNats),
-        ...(expected && {
+        total: byDirection(directions.map((_, number) => scored.reduce((sum, { totalNats }) => sum + totalNats[number], 0))),
+        ...(nExpected && {
           expected: Object.fromEntries(
-            this.elmo.expectations.map((name) => [name, expected.map((words) => shown(words[name]))]),
+            this.elmo.expectations.map((name) => [
+              name,
+              scored.flatMap(({ expected }) => expected.map((words) => shown(words[name]))),
+            ]),
           ),
         }),
       };
     });
-    return { object: "list", model: this.name, data, usage: usage(sentences) };
+    return { object: "list", model: this.name, data, usage: usage(texts.flat()) };
   }
 
   #substitutes({ sentence, position, n = 10 }) {
-    const [tokens] = this.#sentences([sentence]);
-    checkPosition(position, tokens);
+    const [text] = this.#texts([sentence]);
+    const tokens = text.flat();
+    const found = sentenceAt(text, position);
     const words = this.elmo.expectations.map((direction) => [
       direction,
-      shown(this.elmo.substitutes(tokens, position, { direction, n })),
+      shown(this.elmo.substitutes(...found, { direction, n })),
     ]);
     const head = { object: "substitutes", model: this.name, tokens, position, token: tokens[position] };
     return { ...head, ...Object.fromEntries(words) };
   }
 
   #neighbors({ sentence, position, n = 5, layers, among, min_count: minCount }) {
-    const [tokens] = this.#sentences([sentence]);
-    checkPosition(position, tokens);
+    const [text] = this.#texts([sentence]);
+    const tokens = text.flat();
+    const place = sentenceAt(text, position);
     this.#index ??= new NeighborIndex(this.elmo, this.indexed);
-    const found = this.#index.neighbors(tokens, position, { n, layers: layers ?? undefined, among, minCount });
+    const found = this.#index.neighbors(...place, { n, layers: layers ?? undefined, among, minCount });
     const head = { object: "neighbors", model: this.name, index: "example sentences", tokens, position };
     return { ...head, context_free: found.contextFree, layers: found.layers };
   }
 
   #tokens({ input, layers = "all" }) {
-    const sentences = this.#sentences(input);
-    const data = this.elmo.embed(sentences, { layers }).map(({ data: vectors, shape }, index) => ({
+    const texts = this.#texts(input);
+    const data = texts.map((text, index) => ({
       index,
-      tokens: sentences[index],
-      shape,
-      vectors, // numbers, not text: they do not go through a network
+      tokens: text.flat(),
+      sentence_lengths: lengths(text),
+      ...joined(this.elmo.embed(text, { layers })), // numbers, not text: they do not go through a network
     }));
-    return { object: "list", model: this.name, layers, data, usage: usage(sentences) };
+    return { object: "list", model: this.name, layers, data, usage: usage(texts.flat()) };
   }
 
-  /** Split texts into tokens, as the server does. */
-  #sentences(texts) {
-    const sentences = texts.map((text) => (typeof text === "string" ? tokenize(text) : text));
-    const empty = sentences.findIndex((tokens) => !tokens.length);
+  /** Split texts into sentences and tokens, as the server does. */
+  #texts(input) {
+    const texts = input.map((text) => (typeof text === "string" ? splitSentences(text).map(tokenize) : [text]));
+    const empty = texts.findIndex((text) => !count(text));
     if (empty >= 0) throw new Problem(422, `Text ${empty} of input is empty. Leave it out.`);
-    if (count(sentences) > MAX_TOKENS) {
-      throw new Problem(422, `The text has ${count(sentences)} tokens, and ${MAX_TOKENS} are allowed here. Shorten it.`);
+    const nTokens = count(texts.flat());
+    if (nTokens > MAX_TOKENS) {
+      throw new Problem(422, `The text has ${nTokens} tokens, and ${MAX_TOKENS} are allowed here. Shorten it.`);
     }
-    return sentences;
+    return texts.map((text) => text.filter((tokens) => tokens.length));
   }
+}
+
+/** Return the sentence of a token, and its position there, by its position among all tokens of the text. */
+function sentenceAt(text, position) {
+  let before = 0;
+  for (const tokens of text) {
+    if (position >= before && position < before + tokens.length) return [tokens, position - before];
+    before += tokens.length;
+  }
+  throw new Problem(422, `position is ${position}, but the sentence has ${before} tokens.`);
+}
+
+/** Join the vectors of sentences, `(layers, tokens, dim)`. */
+function joined(sentences) {
+  const [nLayers, , dim] = sentences[0].shape;
+  const nTokens = sentences.reduce((sum, { shape }) => sum + shape[1], 0);
+  const vectors = new Float32Array(nLayers * nTokens * dim);
+  let before = 0;
+  for (const { data, shape: [, n] } of sentences) {
+    for (let layer = 0; layer < nLayers; layer++) {
+      vectors.set(data.subarray(layer * n * dim, (layer + 1) * n * dim), (layer * nTokens + before) * dim);
+    }
+    before += n;
+  }
+  return { shape: [nLayers, nTokens, dim], vectors };
 }
 
 const count = (sentences) => sentences.reduce((sum, tokens) => sum + tokens.length, 0);
+const lengths = (text) => text.map((tokens) => tokens.length);
 const usage = (sentences) => ({ prompt_tokens: count(sentences), total_tokens: count(sentences) });
 const shown = (words) => words.map(({ word, probability }) => ({ word, probability }));
-
-function checkPosition(position, tokens) {
-  if (position >= 0 && position < tokens.length) return;
-  throw new Problem(422, `position is ${position}, but the sentence has ${tokens.length} tokens.`);
-}

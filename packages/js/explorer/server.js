@@ -17,12 +17,12 @@ const kept = keepAnswers(request);
 export const ask = kept.ask;
 
 /**
- * Return the tokens of each text and their vectors: `layers[layer][token]` is a Float32Array.
+ * Return the tokens of each text, its `sentences`, and the vectors: `layers[layer][token]` is a Float32Array.
  * @param {string[]} texts
  */
 export async function tokenVectors(texts) {
   const answer = await ask("v1/tokens", { input: texts, layers: "all" });
-  return answer.data.map(({ tokens, shape, vectors }) => vectorsByLayer(tokens, shape, vectors));
+  return answer.data.map(({ vectors, ...text }) => vectorsByLayer(text, vectors));
 }
 
 // A worker, so that the page answers to keys and clicks while the engine computes.

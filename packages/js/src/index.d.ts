@@ -153,10 +153,10 @@ export class NeighborIndex {
   ): Neighbors;
 }
 
-/**
- * Split a raw English sentence into tokens in the style of the Penn Treebank, as the included model was trained, by the rules
- * of NLTK. It does not split text into sentences: `Intl.Segmenter` does.
- */
+/** Split raw English text into sentences. The end of a line ends a sentence, too. */
+export function splitSentences(text: string): string[];
+
+/** Split a raw English sentence into tokens in the style of the Penn Treebank, as the included model was trained. */
 export function tokenize(sentence: string): string[];
 
 /** Split a sentence that is tokenized already, with spaces between the tokens. */

@@ -3,10 +3,11 @@
 // The regular expressions of Python have other classes of characters than JavaScript's, so these are written out: NLTK uses the
 // package `regex`, but Python's own `re` for contractions, whose word characters are others.
 
-const SPACE = "\\t-\\r\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
+/** Unicode's white space, for a class of characters. */
+export const SPACE = "\\t-\\r\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
 /** The characters that Python's `split` and `strip` take for spaces. `trim` takes U+FEFF for one, too, and not all of these. */
 export const PYTHON_SPACE = `[${SPACE}\\x1c-\\x1f]`;
-const WORD = "\\p{Alphabetic}\\p{M}\\p{Decimal_Number}\\p{Pc}\\u200c\\u200d";
+export const WORD = "\\p{Alphabetic}\\p{M}\\p{Decimal_Number}\\p{Pc}\\u200c\\u200d";
 const START = "(?<![\\p{L}\\p{N}_])"; // of a contraction: Python's \b before a letter
 const END = "(?![\\p{L}\\p{N}_])";
 

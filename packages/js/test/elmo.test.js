@@ -9,7 +9,7 @@ import path from "node:path";
 import { describe, test } from "node:test";
 import { fileURLToPath, pathToFileURL } from "node:url";
 
-import { Elmo, NeighborIndex, splitAtSpaces, tokenize, Vocabulary } from "elmokit";
+import { Elmo, NeighborIndex, splitAtSpaces, splitSentences, tokenize, Vocabulary } from "elmokit";
 
 const expected = readExpected();
 const { sentences } = expected;
@@ -148,6 +148,13 @@ test("expected words of a whole sentence are those of its positions", async () =
 test("another start state gives other vectors", async () => {
   const [warm, zero] = await Promise.all([load("int8"), load("int8", { start: "zero" })]);
   assert.notDeepEqual(warm.embed(sentences)[0].data, zero.embed(sentences)[0].data);
+});
+
+test("sentences are those of the library", () => {
+  for (const [text, sentences] of expected.texts) {
+    const split = splitSentences(text).map(tokenize).filter((tokens) => tokens.length);
+    assert.deepEqual(split, sentences, JSON.stringify(text));
+  }
 });
 
 test("tokens are those of NLTK", () => {

@@ -27,7 +27,7 @@ from elmokit.formats.format import Storage
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.storage.text_files import split_tokens
 from elmokit.text.batching import number_tokens
-from elmokit.text.tokenize import treebank_tokenizer
+from elmokit.text.tokenize import tokenize, treebank_tokenizer
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 
 SENTENCES = [
@@ -68,6 +68,7 @@ def main(folder: Path) -> None:
         "inner": random_model(folder / "inner", SoftmaxConfig("tied", inner_dim=7)),
         "integers": random_model(folder / "integers", SoftmaxConfig("tied"), "int8"),
         "tokens": tokens(),
+        "texts": texts(),
         "neighbors": neighbors(folder / "index"),
     }
     (folder / "expected.json").write_text(json.dumps(expected), encoding="ascii")
@@ -153,6 +154,23 @@ def tokens() -> list[tuple[str, list[str]]]:
     made = ["".join(chosen.choices(PARTS, k=chosen.randrange(1, 12))) for _ in range(N_RANDOM)]
     split = treebank_tokenizer()
     return [(text, split(text)) for text in [*RAW, *made]]
+
+
+def texts() -> list[tuple[str, list[list[str]]]]:
+    """Split texts into sentences and tokens: random ones of parts on which the rules act."""
+    chosen = random.Random(0)
+    parts = [part for part in PARTS if part.isascii()] + [
+        ". The",
+        "! he",
+        "Mr. ",
+        " A. ",
+        " 5. ",
+        ". . .",
+        "etc. ",
+        '." ',
+    ]
+    made = ["".join(chosen.choices(parts, k=chosen.randrange(1, 16))) for _ in range(N_RANDOM)]
+    return [(text, tokenize(text)) for text in made]
 
 
 def neighbors(folder: Path) -> dict[str, Any]:

@@ -29,3 +29,38 @@ test("a question after the worker has failed is answered with the failure", asyn
   await before;
   await assert.rejects(ask("v1/surprisal", { input: ["a"] }), /The engine cannot run here: no memory/);
 });
+
+test("the sentences of a text are computed by themselves", async (t) => {
+  const folder = mkdtempSync(path.join(tmpdir(), "elmokit-")); // as the site has them
+  t.after(() => rmSync(folder, { recursive: true }));
+  const own = (file) => fileURLToPath(new URL(file, import.meta.url));
+  cpSync(own("../explorer/answers.js"), path.join(folder, "answers.js"));
+  cpSync(own("../src"), path.join(folder, "elmokit"), { recursive: true });
+  writeFileSync(path.join(folder, "package.json"), '{"type": "module"}');
+  const { Answers } = await import(pathToFileURL(path.join(folder, "answers.js")));
+  const { Elmo } = await import(pathToFileURL(path.join(folder, "elmokit/index.js")));
+  const elmo = await Elmo.load(own("../../../elmokit/models/en-mini"));
+  const answers = new Answers(elmo, "en-mini", { listed: {}, indexed: ["The bank was muddy .", "She paid the bank ."] });
+  const input = ["The bank raised its rate. Prices fell.", ["The", "bank", "raised", "its", "rate", "."], ["Prices", "fell", "."]];
+
+  const [both, first, second] = answers.answer("v1/surprisal", { input, n_expected: 2 }).data;
+  assert.deepEqual(both.tokens, [...first.tokens, ...second.tokens]);
+  assert.deepEqual(both.sentence_lengths, [6, 3]);
+  assert.deepEqual(both.forward, [...first.forward, ...second.forward]);
+  assert.equal(both.total.backward, first.total.backward + second.total.backward);
+  assert.deepEqual(both.expected.both, [...first.expected.both, ...second.expected.both]);
+
+  const [joined, one, two] = answers.answer("v1/tokens", { input }).data;
+  assert.deepEqual(joined.shape, [3, 9, 384]);
+  const row = ({ vectors, shape }, layer, token) => vectors.slice((layer * shape[1] + token) * 384, (layer * shape[1] + token + 1) * 384);
+  assert.deepEqual(row(joined, 2, 1), row(one, 2, 1));
+  assert.deepEqual(row(joined, 1, 7), row(two, 1, 1));
+
+  for (const question of ["v1/substitutes", "v1/neighbors"]) {
+    const { tokens, position, ...whole } = answers.answer(question, { sentence: input[0], position: 7 });
+    const { tokens: own, position: inner, ...alone } = answers.answer(question, { sentence: input[2], position: 1 });
+    assert.deepEqual([tokens, position, own, inner], [both.tokens, 7, input[2], 1]);
+    assert.deepEqual(whole, alone);
+  }
+  assert.throws(() => answers.answer("v1/substitutes", { sentence: "A bank.", position: 3 }), /the sentence has 3 tokens/);
+});

@@ -1,0 +1,213 @@
+"""A reader that was written from docs/reference/model-files.md alone computes what elmokit computes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elmokit import Elmo, LanguageModel, open_model, save_model
+from elmokit.engine.config import PRESETS, BiLMConfig, CharCNNConfig
+from elmokit.engine.layer_alignment import LayerAlignment
+from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
+from elmokit.formats.folder import included_model
+from tests.conftest import WORDS, random_model
+
+SENTENCES = [
+    ["The", "bank", "raised", "its", "rate", "."],
+    ["Zyzzyva", "naïve", "<UNK>", "x" * 60, "the", "."],
+    [],
+]
+
+
+class Reader:
+    """What the page says, with NumPy and JSON."""
+
+    def __init__(self, folder: Path) -> None:
+        self.config = json.loads((folder / "config.json").read_bytes())
+        self.bilm = self.config["bilm"]
+        self.tensors = read_tensors(folder / "model.safetensors")
+        self.softmax = read_tensors(folder / "softmax.safetensors")
+        self.alignment = read_tensors(folder / "alignment.safetensors") if self.config.get("alignment") else None
+        self.lines = {word: line for line, word in enumerate((folder / "vocab.txt").read_text("utf-8").split("\n"))}
+
+    def token_vector(self, token: str) -> Any:
+        bilm, at = self.bilm, lambda name: self.tensors["token_layer." + name]
+        if bilm["n_words"]:
+            return at("embedding.weight")[1 + self.lines.get(token, self.lines["<UNK>"])]
+        cnn, prefix, parts = bilm["char_cnn"], "chars." if bilm["word_features"] else "", []
+        inner = {"<S>": [257], "</S>": [258]}.get(token) or [
+            1 + byte for byte in token.encode()[: cnn["max_chars"] - 2]
+        ]
+        rows = [259, *inner, 260] + [261] * (cnn["max_chars"] - 2 - len(inner))
+        characters = at(prefix + "char_embedding.weight")[rows]
+        for number, (width, _) in enumerate(cnn["filters"]):
+            windows = np.stack([characters[first : first + width].T for first in range(len(rows) - width + 1)])
+            responses = np.tensordot(windows, at(f"{prefix}convolutions.{number}.weight"), ([1, 2], [1, 2]))
+            parts.append(responses.max(axis=0) + at(f"{prefix}convolutions.{number}.bias"))
+        x = np.concatenate(parts)
+        x = np.tanh(x) if cnn["activation"] == "tanh" else np.maximum(x, 0)
+        for number in range(cnn["n_highway"]):
+            transformed, gate = (
+                at(f"{prefix}highways.{number}.{name}.weight") @ x + at(f"{prefix}highways.{number}.{name}.bias")
+                for name in ("transform", "gate")
+            )
+            gate = sigmoid(gate)
+            x = gate * np.maximum(transformed, 0) + (1 - gate) * x
+        if bilm["word_features"]:
+            row = 0 if token == "<UNK>" else 1 + self.lines.get(token, -1)
+            x = np.concatenate([at("word_embedding.weight")[row], x])
+        if "token_layer.projection.weight" not in self.tensors:
+            return x
+        return at("projection.weight") @ x + at("projection.bias")
+
+    def read(self, vectors: Any, direction: int, state: Any) -> Any:
+        """Return all layers of a direction, (layers + 1, tokens, dim) in the order of reading, and the state after."""
+        layers, after = [vectors], []
+        for layer in range(self.bilm["n_layers"]):
+            name = f"directions.{direction}.layers.{layer}."
+            projection, outputs, (m, c) = self.tensors.get(name + "projection"), [], state[layer]
+            for x in layers[-1]:
+                sums = self.tensors[name + "weight"] @ np.concatenate([x, m]) + self.tensors[name + "bias"]
+                i, g, f, o = np.split(sums, 4)
+                c = clip(sigmoid(f + 1) * c + sigmoid(i) * np.tanh(g), self.bilm["cell_clip"])
+                m = sigmoid(o) * np.tanh(c)
+                m = m if projection is None else clip(projection @ m, self.bilm["projection_clip"])
+                outputs.append(m + x if layer and self.bilm["skip_connections"] else m)
+            layers.append(np.array(outputs))
+            after.append((m, c))
+        return np.array(layers), after
+
+    def start_state(self, direction: int) -> Any:
+        if "warm_state.cell" in self.tensors:
+            m, c = (self.tensors[f"warm_state.{name}"][direction, :, 0] for name in ("hidden", "cell"))
+            return list(zip(m, c, strict=True))
+        zeros = [(np.zeros(self.bilm["projection_dim"]), np.zeros(self.bilm["hidden_dim"]))] * self.bilm["n_layers"]
+        tokens = ["</S>", "<S>"] if self.is_backward(direction) else ["<S>", "</S>"]
+        return self.read(np.array([self.token_vector(token) for token in tokens]), direction, zeros)[1]
+
+    def is_backward(self, direction: int) -> bool:
+        return bool(direction == 1 or self.bilm["backward_only"])
+
+    def layers(self, sentence: list[str]) -> list[Any]:
+        """Return all layers of each direction, in the order of the text, with boundaries."""
+        vectors = np.array([self.token_vector(token) for token in ["<S>", *sentence, "</S>"]])
+        found = []
+        for direction in range(2 if self.bilm["bidirectional"] else 1):
+            step = -1 if self.is_backward(direction) else 1
+            found.append(self.read(vectors[::step], direction, self.start_state(direction))[0][:, ::step])
+        return found
+
+    def vectors(self, sentence: list[str]) -> Any:
+        found = np.concatenate([layers[:, 1:-1] for layers in self.layers(sentence)], axis=-1)
+        if not self.alignment:
+            return found
+        matrices, offsets = self.alignment["matrices"], self.alignment["offsets"]
+        return np.array([v @ matrix.T + offset for v, matrix, offset in zip(found, matrices, offsets, strict=True)])
+
+    def log_probabilities(self, h: Any) -> Any:
+        at, config = self.softmax, self.config["softmax"]
+        if config["kind"] == "adaptive":
+            head = log_softmax(at["stages.head.weight"] @ h + at["stages.head.bias"])
+            first, parts = config["cutoffs"][0], []
+            for tail in range(len(config["cutoffs"])):
+                scores = at[f"stages.tail.{tail}.1.weight"] @ (at[f"stages.tail.{tail}.0.weight"] @ h)
+                parts.append(head[first + tail] + log_softmax(scores))
+            return np.concatenate([head[:first], *parts])
+        if config["inner_dim"]:
+            units = np.maximum(0, at["inner.expand.weight"] @ h + at["inner.expand.bias"])
+            h = h + at["inner.reduce.weight"] @ units + at["inner.reduce.bias"]
+        table = "embedding.weight" if self.bilm["n_words"] else "word_embedding.weight"
+        weight = self.tensors["token_layer." + table][1:] if config["kind"] == "tied" else at["weight"]
+        return log_softmax(weight @ h + at["bias"])
+
+    def perplexities(self, sentences: list[list[str]]) -> list[float]:
+        nats: dict[int, list[float]] = {}
+        for sentence in sentences:
+            numbers = [self.lines.get(token, self.lines["<UNK>"]) for token in ["<S>", *sentence, "</S>"]]
+            for direction, layers in enumerate(self.layers(sentence)):
+                step = -1 if self.is_backward(direction) else 1
+                for h, number in zip(layers[-1][::step][:-1], numbers[::step][1:], strict=True):
+                    nats.setdefault(direction, []).append(-self.log_probabilities(h)[number])
+        return [float(np.exp(np.mean(of_direction))) for of_direction in nats.values()]
+
+
+def read_tensors(path: Path) -> dict[str, Any]:
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    types = {"F32": "<f4", "F16": "<f2", "I8": "i1", "BF16": "<u2"}
+    tensors = {}
+    for name, entry in json.loads(data[8:start]).items():
+        first, stop = (start + offset for offset in entry["data_offsets"])
+        array = np.frombuffer(data[first:stop], types[entry["dtype"]]).reshape(entry["shape"])
+        tensors[name] = (array.astype("<u4") << 16).view("<f4") if entry["dtype"] == "BF16" else array
+    for name in [name for name in tensors if name + ".scale" in tensors]:
+        scale = tensors.pop(name + ".scale")
+        tensors[name] = tensors[name] * scale.reshape(-1, *[1] * (tensors[name].ndim - 1))
+    return {name: np.float32(array) for name, array in tensors.items()}
+
+
+def sigmoid(x: Any) -> Any:
+    return (1 + np.tanh(x / 2)) / 2
+
+
+def clip(x: Any, bound: float | None) -> Any:
+    return x if bound is None else x.clip(-bound, bound)
+
+
+def log_softmax(scores: Any) -> Any:
+    return scores - scores.max() - np.log(np.exp(scores - scores.max()).sum())
+
+
+def check(folder: Path) -> None:
+    model = open_model(folder, precision="float32")
+    reader = Reader(folder)
+    for sentence, expected in zip(SENTENCES, Elmo(model).embed(SENTENCES), strict=True):
+        found = reader.vectors(sentence)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5)
+    expected = LanguageModel(model).perplexity(SENTENCES).per_direction
+    np.testing.assert_allclose(reader.perplexities(SENTENCES), expected, rtol=1e-4)
+
+
+def test_the_page_describes_the_included_model() -> None:
+    check(included_model())
+
+
+TINY = PRESETS["tiny"]
+CNN = CharCNNConfig(((1, 4), (3, 5)), char_dim=3, n_highway=2, activation="tanh", max_chars=12)
+
+
+@pytest.mark.parametrize(
+    ("config", "softmax", "storage"),
+    [
+        (TINY, SoftmaxConfig(), "float16"),
+        (replace(TINY, char_cnn=CNN, hidden_dim=8, projection_dim=8), SoftmaxConfig(inner_dim=5), "int8"),
+        (replace(TINY, char_cnn=replace(CNN, filters=((2, 8),)), projection_dim=8), SoftmaxConfig(), "float32"),
+        (replace(TINY, char_cnn=None, n_words=len(WORDS), bidirectional=False), SoftmaxConfig("tied"), "int8"),
+        (
+            replace(TINY, skip_connections=False, cell_clip=None, projection_clip=0.1, projection_dim=16),
+            SoftmaxConfig("adaptive", (4, 7), shrink=2.0),
+            "float32",
+        ),
+        (replace(TINY, bidirectional=False, backward_only=True), SoftmaxConfig(), "float32"),
+    ],
+    ids=["chars", "no projection, inner layer", "no token projection", "words, tied", "adaptive", "backward only"],
+)
+def test_the_page_describes_other_models(
+    config: BiLMConfig, softmax: SoftmaxConfig, storage: Any, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    model = random_model(config)
+    shapes = softmax.tensor_shapes(len(WORDS), config.projection_dim)
+    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    table = (model.arrays, "token_layer.embedding.weight") if softmax.kind == "tied" else None
+    model.softmax = WordSoftmax(softmax, arrays, len(WORDS), table)
+    if config.n_directions == 2:
+        n, dim = config.n_layers + 1, config.output_dim
+        model.alignment = LayerAlignment(*(rng.normal(size=s).astype(np.float32) for s in ((n, dim, dim), (n, dim))))
+    save_model(model, tmp_path / "model", storage=storage)
+    check(tmp_path / "model")
