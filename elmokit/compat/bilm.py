@@ -34,7 +34,7 @@ from elmokit.network.lstm import has_gaps
 from elmokit.network.scalar_mix import ScalarMix
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.hdf5 import create_hdf5
-from elmokit.storage.text_files import read_lines, split_tokens
+from elmokit.storage.text_files import read_sentences
 from elmokit.text.batching import read_ahead
 from elmokit.text.characters import encode_tokens
 
@@ -342,8 +342,9 @@ def dump_bilm_embeddings(
     batcher = TokenBatcher(vocab_file) if cnn is None else Batcher(vocab_file, cnn.max_chars)
     with atomic_write(outfile, overwrite=True) as partial, create_hdf5(partial) as (file, check):
         number = 0
-        for lines in read_ahead(read_lines(dataset_file), max_items=1 if stateful else LINES_AT_ONCE):
-            ops = model(batcher.batch_sentences([split_tokens(line) for line in lines]))
+        sentences = read_sentences(dataset_file, like_bilm_tf=True)
+        for some in read_ahead(sentences, max_items=1 if stateful else LINES_AT_ONCE):
+            ops = model(batcher.batch_sentences(some))
             for layers, length in zip(ops["lm_embeddings"], ops["lengths"].tolist(), strict=True):
                 file.create_dataset(str(number), data=layers[:, :length].numpy())
                 number += 1

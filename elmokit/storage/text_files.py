@@ -243,7 +243,9 @@ def _zstandard(path: str | Path) -> Any:
     return zstd
 
 
-def read_lines(path: str | Path, on_bytes: Callable[[int], object] | None = None) -> Iterator[str]:
+def read_lines(
+    path: str | Path, on_bytes: Callable[[int], object] | None = None, like_bilm_tf: bool = False
+) -> Iterator[str]:
     """Yield the lines of a UTF-8 text file, without line ends and without a byte order mark.
 
     Files ending in ``.gz``, ``.xz`` and ``.zst``, in any case, are decompressed. ``-`` is standard input.
@@ -251,6 +253,7 @@ def read_lines(path: str | Path, on_bytes: Callable[[int], object] | None = None
     Args:
         path: The file.
         on_bytes: Called now and then with the number of bytes read since the last call, as they are on disk.
+        like_bilm_tf: Read what Python does: a carriage return ends a line, and a byte order mark is a character.
 
     Raises:
         TextError: The file does not exist, is damaged, or a line is not UTF-8 or longer than ``max_line_bytes()``.
@@ -263,6 +266,7 @@ def read_lines(path: str | Path, on_bytes: Callable[[int], object] | None = None
             for line in bounded_lines(lines, path):
                 if number == 1:
                     _refuse_compressed(line, path)
+                if number == 1 and not like_bilm_tf:
                     line = line.removeprefix(codecs.BOM_UTF8)
                     if b"\r" in line and not line.endswith(b"\n") and b"\r" in line.rstrip(b"\r"):
                         raise TextError(
@@ -273,7 +277,11 @@ def read_lines(path: str | Path, on_bytes: Callable[[int], object] | None = None
                 # error. Searching for one is fast.
                 if b"\0" in line and (encoding := _wide_encoding(line, number == 1)):
                     raise _wrong_encoding(path, encoding)
-                yield line.decode("utf-8").rstrip("\r\n")
+                text = line.decode("utf-8")
+                if like_bilm_tf:
+                    yield from text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
+                else:
+                    yield text.rstrip("\r\n")
                 number += 1
                 if on_bytes is not None:
                     n_bytes += len(line)
@@ -416,6 +424,7 @@ def read_sentences(
     path: str | Path,
     on_bytes: Callable[[int], object] | None = None,
     split: Callable[[str], list[list[str]]] | None = None,
+    like_bilm_tf: bool = False,
 ) -> Iterator[list[str]]:
     """Yield the sentences of a text. Blank lines are skipped.
 
@@ -423,15 +432,18 @@ def read_sentences(
         path: The file, as in ``read_lines``.
         on_bytes: As in ``read_lines``.
         split: Splits a line of raw text into sentences and tokens. None: a line is a tokenized sentence.
+        like_bilm_tf: Read lines as in ``read_lines``; a blank one is a sentence, and any white space separates tokens.
 
     Raises:
         TextError: As in ``read_lines``, or the file contains no sentence.
     """
     name = "Standard input" if str(path) == STDIN else str(path)
     is_empty, check = True, SegmentationCheck(name, split is not None)
-    for line in read_lines(path, on_bytes):
-        for tokens in [split_tokens(line)] if split is None else split(line):
-            if tokens:
+    if split is None:
+        split = (lambda line: [line.split()]) if like_bilm_tf else (lambda line: [split_tokens(line)])
+    for line in read_lines(path, on_bytes, like_bilm_tf):
+        for tokens in split(line):
+            if tokens or like_bilm_tf:
                 is_empty = False
                 check(tokens)
                 yield tokens

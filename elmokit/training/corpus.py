@@ -34,6 +34,8 @@ class TrainingCorpus:
     n_sentences: int
     n_tokens: int
     """In all shards, sentence boundaries not counted."""
+    bilm_tf_lines: bool = False
+    """As in ``TrainingConfig``."""
 
     @property
     def held_out_unknown_ratio(self) -> float:
@@ -89,12 +91,15 @@ def count_corpus(
     vocabulary: Vocabulary | str | Path | None,
     max_words: int | None,
     report: TrainingCallback = lambda _: None,
+    bilm_tf_lines: bool = False,
 ) -> tuple[TrainingCorpus, TextCounts, dict[str, int]]:
     """Count a text, choose the words of the softmax, and count each of them; all others count as ``<UNK>``."""
     check_vocabulary_choice(vocabulary, max_words)
     shards = find_shards(texts)
     report(CountingStart(len(shards)))
-    with count_words(shards, lambda _, done, total: report(CountingProgress(done, total or 0))) as counts:
+    with count_words(
+        shards, lambda _, done, total: report(CountingProgress(done, total or 0)), bilm_tf_lines
+    ) as counts:
         if vocabulary is None:
             vocabulary = Vocabulary.from_counts(counts, MAX_WORDS if max_words is None else max_words)
         elif not isinstance(vocabulary, Vocabulary):
@@ -115,7 +120,7 @@ def count_corpus(
         vocabulary_size=len(vocabulary),
     )
     report(summary)
-    corpus = TrainingCorpus(shards, held_out, vocabulary, counts.n_sentences, counts.n_tokens)
+    corpus = TrainingCorpus(shards, held_out, vocabulary, counts.n_sentences, counts.n_tokens, bilm_tf_lines)
     return corpus, summary, word_counts
 
 
@@ -125,10 +130,11 @@ def check_vocabulary_choice(vocabulary: object, max_words: int | None) -> None:
         raise ConfigError("The words come from a vocabulary or are the max_words most frequent ones: give one of them.")
 
 
-def read_held_out(texts: TextPaths, max_sentences: int) -> list[list[str]]:
+def read_held_out(texts: TextPaths, max_sentences: int, bilm_tf_lines: bool = False) -> list[list[str]]:
     """Read the sentences of some files; if there are more than ``max_sentences``, draw that many at random."""
     check_at_least("held_out_sentences", max_sentences, 1)
-    sentences = [tokens for path in find_text_files(texts) for tokens in read_sentences(path)]
+    read = [read_sentences(path, like_bilm_tf=bilm_tf_lines) for path in find_text_files(texts)]
+    sentences = [tokens for sentences in read for tokens in sentences if tokens]
     return random.Random(0).sample(sentences, max_sentences) if len(sentences) > max_sentences else sentences
 
 

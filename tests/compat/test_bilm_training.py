@@ -28,8 +28,11 @@ from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.formats.folder import load_folder
 from elmokit.formats.open import open_model
 from elmokit.training import evaluation
+from elmokit.training.distributed import World
 from elmokit.training.interruption import TrainingInterrupted
-from elmokit.training.setup import SETTINGS, RunSettings
+from elmokit.training.reports import TextCounts
+from elmokit.training.setup import SETTINGS, RunSettings, TrainingSetup, bilm_run
+from elmokit.training.state import window_stream
 from tests.helpers.shell import Shell
 
 test.__test__ = False  # type: ignore[attr-defined]  # bilm-tf's name, and not a test
@@ -71,6 +74,24 @@ def test_a_test_prints_what_bilm_tf_prints(folder: Path, capsys: pytest.CaptureF
     found = test(options, checkpoint, BidirectionalLMDataset("train.txt", vocab, test=True), batch_size=7)
     assert found == pytest.approx(100.67164, abs=2e-5)
     assert capsys.readouterr().out == f"FINSIHED!  AVERAGE PERPLEXITY = {np.float32(found)}\n"
+
+
+def test_blank_lines_and_no_break_spaces_are_trained_on_as_in_bilm_tf(folder: Path) -> None:
+    lines = ["the\u00a0the ,", "", "of\u3000and\rthe", " ", *["the , of and the"] * 8]
+    Path("odd.txt").write_bytes("\n".join(lines).encode())
+    with Path("odd.txt").open(encoding="utf-8") as file:
+        expected = [line.split() for line in file.readlines()]
+    reports: list[object] = []
+    options = {**small_options(), "n_train_tokens": 40}
+    data = BidirectionalLMDataset("odd.txt", load_vocab("vocab.txt", 20))
+    train(options, data, 1, "new", report=reports.append)
+    (counts,) = [one for one in reports if isinstance(one, TextCounts)]
+    assert (counts.n_sentences, counts.n_tokens) == (len(expected), sum(map(len, expected)))
+    setup = TrainingSetup.open(bilm_run("new"), (), {})
+    window = next(window_stream(setup, load_folder("new/model"), World()))
+    batch = next(BidirectionalLMDataset("odd.txt", load_vocab("vocab.txt", 20), test=True).iter_batches(4, 10))
+    assert batch["next_token_id"] is not None
+    assert window.targets[0].tolist() == batch["next_token_id"].tolist()
 
 
 @pytest.mark.slow
