@@ -26,6 +26,7 @@ from elmokit.compat.bilm_datasets import BidirectionalLMDataset, LMDataset
 from elmokit.compat.bilm_training import dump_weights, load_options_latest_checkpoint, load_vocab, test, train
 from elmokit.formats import bilm_tf
 from elmokit.formats.bilm_tf_hdf5 import read_hdf5
+from elmokit.formats.sidecars import find_vocabulary, given_or_found
 from elmokit.formats.tensor_rows import TensorRow, read_through
 from elmokit.formats.words import read_embeddings
 from elmokit.network.bilm import BiLM, BiLMState
@@ -339,6 +340,8 @@ def dump_bilm_embeddings(
     by_characters = "char_cnn" in bilm_tf.read_options(options_file)
     model = BidirectionalLanguageModel(options_file, weight_file, by_characters, max_batch_size=1, stateful=stateful)
     cnn = model.bilm.config.char_cnn
+    if cnn is None:  # warns about another word list than the model's own
+        given_or_found(Path(vocab_file), find_vocabulary(Path(weight_file)))
     batcher = TokenBatcher(vocab_file) if cnn is None else Batcher(vocab_file, cnn.max_chars)
     with atomic_write(outfile, overwrite=True) as partial, create_hdf5(partial) as (file, check):
         number = 0
