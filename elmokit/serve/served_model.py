@@ -105,11 +105,11 @@ class ServedModel:
 
     def surprisals(self, sentences: Sequence[Sequence[str]]) -> list[Surprisal]:
         """Compute the surprisal of each token of each sentence."""
-        return list(surprisals(self.elmo.model, sentences))
+        return list(surprisals(self.elmo.model, sentences, self.elmo.start_state))
 
     def expected(self, queries: Sequence[Query], n: int) -> list[list[dict[Direction, list[Substitute]]]]:
         """Find the words that each direction, and both together, expect at positions of sentences."""
-        return list(expected_words(self.elmo.model, queries, self.expectations, n))
+        return list(expected_words(self.elmo.model, queries, self.expectations, n, self.elmo.start_state))
 
 
 def _split_at_spaces(text: str) -> list[str]:
