@@ -46,9 +46,11 @@ def note_start(model: PretrainedBiLM) -> None:
 
     ``elmokit --quiet`` leaves it out.
     """
+    if model.start_state is not None or model.family == "elmokit" or model.source is None:
+        return
     from elmokit.storage.progress import is_quiet  # here, because most models need no note
 
-    if model.start_state is None and model.family != "elmokit" and model.source is not None and not is_quiet():
+    if not is_quiet():
         warnings.warn(
             f"{model.source_name} has no stored start state, so each sentence starts from the state after an empty "
             "one. For the numbers of AllenNLP and bilm-tf, choose the start 'stateful'; for those of TF-Hub, 'zero' "

@@ -184,4 +184,5 @@ def _looks_sorted(words: Sequence[str], counts: NDArray[np.float64]) -> bool:
 
 
 def _log_ranks(n_words: int) -> NDArray[np.float64]:
-    return np.log(np.arange(1.0, n_words + 1))
+    log_ranks: NDArray[np.float64] = np.log(np.arange(1.0, n_words + 1))
+    return log_ranks
