@@ -156,7 +156,7 @@ def _table(cls: type, but: type | None = None, names: Collection[str] | None = N
     lines = ["| setting | type | default | meaning |", "|---|---|---|---|"]
     for field in dataclasses.fields(cls):
         hint = hints[field.name]
-        if names is not None and field.name not in names:
+        if "help" not in field.metadata or (names is not None and field.name not in names):
             continue
         if field.name in left_out or any(map(dataclasses.is_dataclass, (hint, *typing.get_args(hint)))):
             continue

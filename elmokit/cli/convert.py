@@ -8,7 +8,7 @@ from typing import Literal
 
 import click
 
-from elmokit.cli.parameters import ModelOptions, ModelPrecision, Output, Overwrite
+from elmokit.cli.parameters import ModelOptions, ModelPrecision, Output, Overwrite, StartName
 from elmokit.cli.running import print_note
 from elmokit.errors import ConfigError
 from elmokit.storage.progress import count_of
@@ -21,6 +21,7 @@ def convert(
     options: ModelOptions = None,
     storage: Literal["float32", "float16", "int8"] = "float32",
     precision: ModelPrecision = None,
+    start: StartName | None = None,
     calibrate: Path | None = None,
     whiten: Path | None = None,
     alignment: tuple[str, ...] = (),
@@ -40,6 +41,9 @@ def convert(
         storage: Dtype of the tensors in an elmokit directory. int8 takes a quarter of the space of float32.
         precision: Precision in which an elmokit directory is computed unless its user requests another.  [default: that
             of SOURCE]
+        start: Store the state that sentences start from. warm: the model's own, or else the state after an empty
+            sentence. zero: as in TF-Hub's ELMo. (AllenNLP and bilm-tf carry the state from sentence to sentence, as
+            embed does with --start stateful.)
         calibrate (TEXT): Tokenized sentences in the model's language: store the mean state after a sentence as the
             start state.
         whiten (TEXT): Tokenized sentences like those to be compared: fit a whitening of sentence vectors and store it.
@@ -51,7 +55,7 @@ def convert(
         elmokit convert my-elmo back_weights.hdf5
         elmokit convert en-mini en-mini.onnx
     """
-    from elmokit.embedding.start_state import calibrate_start_state
+    from elmokit.embedding.start_state import calibrate_start_state, note_start, store_start_state
     from elmokit.formats.open import open_model
     from elmokit.formats.save import format_to_write, save_model
     from elmokit.storage.text_files import read_sentences
@@ -62,7 +66,7 @@ def convert(
                 "--storage, --precision, --calibrate, --whiten and --alignment are for an elmokit directory, not for "
                 "ONNX."
             )
-        _export_onnx(source, target, options, overwrite)
+        _export_onnx(source, target, options, start or "warm", overwrite)
         return
     target_format = format_to_write(target, [".onnx"])
     if storage != "float32" and not target_format.is_complete:
@@ -74,6 +78,10 @@ def convert(
     model = open_model(source, options=options)
     if precision is not None:
         model.precision = precision
+    if start is not None and calibrate is not None:
+        raise ConfigError("--start and --calibrate each store a start state: give one of them.")
+    if start is not None:
+        store_start_state(model, start)
     if calibrate is not None:
         calibrate_start_state(model, list(read_sentences(calibrate)), calibrate.name)
     if alignment:
@@ -101,6 +109,8 @@ def convert(
                 err=True,
             )
         model.card["whitening"] = f"sentence vectors of {whiten.name}"
+    if target_format.is_complete:
+        note_start(model)
     for path in save_model(model, target, storage, overwrite):
         print_note(f"wrote {path}")
     parts = {
@@ -116,10 +126,10 @@ def convert(
         click.echo(f"Not saved ({target.suffix} files cannot hold it): {', '.join(lost)}", err=True)
 
 
-def _export_onnx(source: str, target: Path, options: str | None, overwrite: bool) -> None:
+def _export_onnx(source: str, target: Path, options: str | None, start: StartName, overwrite: bool) -> None:
     from elmokit.formats.open import open_model
     from elmokit.integrations.onnx import export_onnx
     from elmokit.storage.atomic import check_output_path
 
     check_output_path(target, overwrite)
-    print_note(f"wrote {export_onnx(open_model(source, options=options), target, overwrite=overwrite)}")
+    print_note(f"wrote {export_onnx(open_model(source, options=options), target, start=start, overwrite=overwrite)}")

@@ -83,6 +83,7 @@ ModelPrecision = Annotated[
     ),
 ]
 Start = Literal["warm", "zero", "stateful"]
+StartName = Literal["warm", "zero"]
 Threads = Annotated[int | None, ThreadCount()]
 Raw = Annotated[bool, Flag("The text is raw: split each line into sentences and tokens.", "Text")]
 Language = Annotated[

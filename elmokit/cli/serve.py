@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from elmokit.cli.command import setting_options, with_settings
-from elmokit.cli.parameters import Device, Model, ModelOptions, ModelPrecision, Threads
+from elmokit.cli.parameters import Device, Model, ModelOptions, ModelPrecision, StartName, Threads
 from elmokit.cli.running import given_settings
 from elmokit.errors import MissingExtraError
 
@@ -41,6 +41,7 @@ def serve(
     options: ModelOptions = None,
     device: Device = None,
     precision: ModelPrecision = None,
+    start: StartName = "warm",
     threads: Threads = None,
     **settings: Any,
 ) -> None:
@@ -51,6 +52,7 @@ def serve(
     Prometheus, and in a container.
 
     Args:
+        start: LSTM state that each sentence starts from: the model's start state, or zero, as in TF-Hub's ELMo.
         threads: CPU threads of each process.  [default: its part of all cores]
 
     Examples:
@@ -65,5 +67,5 @@ def serve(
     from elmokit.serve.server import serve as serve_model
 
     config = serve_config(settings)
-    open_elmo = partial(Elmo.from_pretrained, model, options=options, device=device, precision=precision)
+    open_elmo = partial(Elmo.from_pretrained, model, options=options, device=device, precision=precision, start=start)
     serve_model(open_elmo, config, partial(click.echo, err=True), threads)

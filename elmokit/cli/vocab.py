@@ -17,6 +17,7 @@ def vocab(
     max_words: int | None = None,
     min_count: int = 1,
     repair: bool = False,
+    text: tuple[str, ...] = (),
     overwrite: Overwrite = False,
 ) -> None:
     """Build a vocabulary from tokenized text.
@@ -29,24 +30,31 @@ def vocab(
         max_words: Number of words, including <S>, </S> and <UNK>: the most frequent ones.
         min_count: Leave out words that occur less often.
         repair: TEXTS is a vocabulary file: repair it and list the changes.
+        text: With --repair: tokenized text, as TEXTS; sort the words by their frequency in it. Repeatable.
 
     Examples:
         elmokit vocab corpus/ vocab.txt --max-words 30000
         elmokit vocab old-vocab.txt vocab.txt --repair
+        elmokit vocab old-vocab.txt vocab.txt --repair --text corpus/
     """
     from elmokit.text.vocabulary_files import build_vocabulary, counts_path, repair_vocabulary
 
     if repair:
         if len(texts) != 1 or max_words is not None or min_count != 1:
             raise ConfigError("--repair takes one vocabulary file, an output and no limits: --repair OLD OUT")
-        changes = repair_vocabulary(texts[0], out, overwrite)
+        with ProgressBar("B") as progress:
+            changes = repair_vocabulary(texts[0], out, overwrite, text, progress)
         for line in changes or ("nothing to repair",):
             click.echo(line)
         if not changes:
             print_note(f"wrote {out}, with the same words")
         else:
             click.echo(f"wrote {out}. Use it for a new model: the rows of a model trained with {texts[0]} differ.")
+        if not text:
+            print_note("The order of the words was not checked. To sort them by their frequency in a text: --text TEXT")
         return
+    if text:
+        raise ConfigError("--text is for --repair. Give the text to build a vocabulary from before OUT.")
     with ProgressBar("B") as progress:
         report = build_vocabulary(texts, out, max_words, min_count, overwrite, progress)
     if report.n_boundaries_in_text:

@@ -26,6 +26,7 @@ from elmokit.compat.bilm_datasets import BidirectionalLMDataset, LMDataset
 from elmokit.compat.bilm_training import dump_weights, load_options_latest_checkpoint, load_vocab, test, train
 from elmokit.formats import bilm_tf
 from elmokit.formats.bilm_tf_hdf5 import read_hdf5
+from elmokit.formats.sidecars import find_vocabulary, given_or_found
 from elmokit.formats.tensor_rows import TensorRow, read_through
 from elmokit.formats.words import read_embeddings
 from elmokit.network.bilm import BiLM, BiLMState
@@ -34,7 +35,7 @@ from elmokit.network.lstm import has_gaps
 from elmokit.network.scalar_mix import ScalarMix
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.hdf5 import create_hdf5
-from elmokit.storage.text_files import split_tokens, text_lines
+from elmokit.storage.text_files import read_sentences
 from elmokit.text.batching import read_ahead
 from elmokit.text.characters import encode_tokens
 
@@ -339,11 +340,14 @@ def dump_bilm_embeddings(
     by_characters = "char_cnn" in bilm_tf.read_options(options_file)
     model = BidirectionalLanguageModel(options_file, weight_file, by_characters, max_batch_size=1, stateful=stateful)
     cnn = model.bilm.config.char_cnn
+    if cnn is None:  # warns about another word list than the model's own
+        given_or_found(Path(vocab_file), find_vocabulary(Path(weight_file)))
     batcher = TokenBatcher(vocab_file) if cnn is None else Batcher(vocab_file, cnn.max_chars)
     with atomic_write(outfile, overwrite=True) as partial, create_hdf5(partial) as (file, check):
         number = 0
-        for lines in read_ahead(text_lines(dataset_file), max_items=1 if stateful else LINES_AT_ONCE):
-            ops = model(batcher.batch_sentences([split_tokens(line) for _, line in lines]))
+        sentences = read_sentences(dataset_file, like_bilm_tf=True)
+        for some in read_ahead(sentences, max_items=1 if stateful else LINES_AT_ONCE):
+            ops = model(batcher.batch_sentences(some))
             for layers, length in zip(ops["lm_embeddings"], ops["lengths"].tolist(), strict=True):
                 file.create_dataset(str(number), data=layers[:, :length].numpy())
                 number += 1

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from elmokit.config import check_at_least
 from elmokit.engine.config import MAX_CHARS, MIN_CHARS
 from elmokit.errors import FormatError, TextError
-from elmokit.storage.text_files import read_lines, split_tokens
+from elmokit.storage.text_files import read_lines
 from elmokit.text.batching import check_sentence, make_batch
 from elmokit.text.characters import (
     BEGIN_SENTENCE,
@@ -88,7 +88,7 @@ class Vocabulary:
         Args:
             sentence: A string or a list of tokens.
             reverse: The words are already reversed; swap the boundaries.
-            split: Split a string at spaces and tabs.
+            split: Split a string at white space.
         """
         ids = [self.word_to_id(token) for token in _tokens(sentence, split)]
         first, last = (self.eos, self.bos) if reverse else (self.bos, self.eos)
@@ -199,7 +199,7 @@ class TokenBatcher:
 
 def _tokens(sentence: str | Sequence[str], split: bool) -> Sequence[str]:
     if split and isinstance(sentence, str):
-        return split_tokens(sentence.rstrip("\r\n"))
+        return sentence.split()
     return check_sentence(sentence)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.compat.bilm_data import Ids, UnicodeCharsVocabulary, Vocabulary
-from elmokit.storage.text_files import find_text_files, split_tokens, text_lines
+from elmokit.storage.text_files import find_text_files, read_sentences
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.vocabulary import Vocabulary as WordList
 from elmokit.text.windows import WindowStream
@@ -83,7 +83,7 @@ class _Dataset:
             same_order=self.is_test,
             n_epochs=1 if self.is_test else None,
             one_by_one=True,
-            keep_blank=True,
+            like_bilm_tf=True,
         )
         with contextlib.closing(stream):
             if self._first_epoch and not self.is_test:
@@ -154,8 +154,8 @@ class LMDataset(_Dataset):
         (reverse,) = self.read_backward
         while True:
             for path in self.files[::-1] if self.is_test else self.files:
-                for _, line in text_lines(path):
-                    tokens = split_tokens(line)[:: -1 if reverse else 1]
+                for tokens in read_sentences(path, like_bilm_tf=True):
+                    tokens = tokens[:: -1 if reverse else 1]
                     chars = None
                     if isinstance(self._vocab, UnicodeCharsVocabulary):
                         chars = self._vocab.encode_chars(tokens, reverse, split=False)

@@ -134,6 +134,7 @@ def train(
         "patience": 0,
         "shuffle": data.shuffle_on_load,
         "seed": data.seed,
+        "bilm_tf_lines": True,
         "tensorboard": importlib.util.find_spec("tensorboard") is not None,
         "device": device,
         "report": report,
@@ -255,7 +256,8 @@ def _sample(files: Sequence[Path], path: Path) -> Path:
     """Write the first sentences of the files to a file, about ``SAMPLED_SENTENCES`` in all."""
     n_each = -(-SAMPLED_SENTENCES // len(files))
     chosen = files[:: -(-len(files) // SAMPLED_SENTENCES)]
-    lines = [" ".join(tokens) + "\n" for file in chosen for tokens in islice(read_sentences(file), n_each)]
+    read = [filter(None, read_sentences(file, like_bilm_tf=True)) for file in chosen]
+    lines = [" ".join(tokens) + "\n" for sentences in read for tokens in islice(sentences, n_each)]
     path.write_text("".join(lines), encoding="utf-8", newline="\n")
     return path
 

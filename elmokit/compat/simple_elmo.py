@@ -13,6 +13,7 @@ What differs, on purpose:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, TypedDict, get_args
@@ -85,7 +86,10 @@ class ElmoModel:
                 "checkpoint with its vocab.txt, or an elmokit directory with softmax.safetensors. Vectors need no "
                 "full=True."
             )
-        self._warm, self._zero = Elmo(model, start="warm"), Elmo(model, start="zero")
+        self._zero = Elmo(model, start="zero")
+        with warnings.catch_warnings():  # warmup says what a sentence starts from
+            warnings.simplefilter("ignore")
+            self._warm = Elmo(model, start="warm")
         self._batch_tokens = max_batch_size * TOKENS_PER_SENTENCE
 
     def get_elmo_vectors(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import check_at_least
-from elmokit.embedding.start_state import start_state
+from elmokit.embedding.start_state import note_start, start_state
 from elmokit.engine.layer_selection import Layers, LayerSelection, Mix, select_layers
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import Precision, requested_backend
@@ -86,6 +86,8 @@ class Elmo:
         _ = model.network  # reads the weights now, so that damaged ones are noticed here
         # "stateful" also starts from zero: there is no sentence before the first one.
         self.start_state = start_state(model, "warm" if start == "warm" else "zero")
+        if start == "warm":
+            note_start(model)
         """The LSTM state that every sentence starts from, of one row."""
 
     def __repr__(self) -> str:

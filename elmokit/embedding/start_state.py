@@ -7,6 +7,7 @@ on whatever was embedded before. A fixed state that is typical of sentence bound
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Literal
 
@@ -38,6 +39,31 @@ def start_state(model: PretrainedBiLM, start: StartName | State = "warm") -> Sta
     if start == "zero":
         return State.zero(model.config, 1)
     return model.start_state or boundary_state(model)
+
+
+def note_start(model: PretrainedBiLM) -> None:
+    """Warn that the vectors of a model in a foreign format are not those of the program that it was made for.
+
+    ``elmokit --quiet`` leaves it out.
+    """
+    if model.start_state is not None or model.family == "elmokit" or model.source is None:
+        return
+    from elmokit.storage.progress import is_quiet  # here, because most models need no note
+
+    if not is_quiet():
+        warnings.warn(
+            f"{model.source_name} has no stored start state, so each sentence starts from the state after an empty "
+            "one. For the numbers of AllenNLP and bilm-tf, choose the start 'stateful'; for those of TF-Hub, 'zero' "
+            "(start= in Python, --start; elmokit convert --start stores one).",
+            stacklevel=3,
+        )
+
+
+def store_start_state(model: PretrainedBiLM, start: StartName) -> None:
+    """Store the start state of a name with a model, which then opens with it, and record that in its model card."""
+    if start == "zero" or model.start_state is None:
+        model.start_state = start_state(model, start)
+        model.card[STATE_FACT] = "zero" if start == "zero" else "state after an empty sentence"
 
 
 def stored_or_zero_state(model: PretrainedBiLM, n_rows: int) -> State:

@@ -25,7 +25,15 @@ from elmokit.formats.bilm_tf import bilm_tf_rows, config_from_options, options_f
 from elmokit.formats.format import FORMATS, Format, Storage
 from elmokit.formats.guess import guess_foreign
 from elmokit.formats.model import FITTED_MAPS, PretrainedBiLM, Weights
-from elmokit.formats.sidecars import OPTIONS, VOCABULARY, find_options, find_vocabulary, hdf5_files, own_file
+from elmokit.formats.sidecars import (
+    OPTIONS,
+    VOCABULARY,
+    find_options,
+    find_vocabulary,
+    given_or_found,
+    hdf5_files,
+    own_file,
+)
 from elmokit.formats.tensor_rows import read_through, to_theirs
 from elmokit.formats.words import with_meta, with_words
 from elmokit.storage.atomic import atomic_write, check_output_path
@@ -73,7 +81,7 @@ class BilmTFHDF5(Format):
         if hint := guess_hdf5(weights):
             raise FormatError(f"{weights} is an HDF5 file but not an ELMo. {hint}")
         model = read_hdf5(options or find_options(weights), weights)
-        model = with_meta(with_words(model, words or find_vocabulary(weights)), weights.parent)
+        model = with_meta(with_words(model, given_or_found(words, find_vocabulary(weights))), weights.parent)
         if path.is_dir() and tf_checkpoint.find_checkpoint(path) is not None:
             tf_checkpoint.attach_softmax(model, path, words)
         return model

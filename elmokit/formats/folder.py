@@ -86,11 +86,15 @@ class ElmokitFolder(Format):
         return is_model_folder(path) or is_model_folder(path / RUN_MODEL)
 
     def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
-        model = load_folder(path if is_model_folder(path) else path / RUN_MODEL)
+        folder = path if is_model_folder(path) else path / RUN_MODEL
+        model = load_folder(folder)
         if words is None:
             return model
+        from elmokit.formats.sidecars import given_or_found
         from elmokit.formats.words import with_words
 
+        if model.softmax is None and (stored := folder / "vocab.txt").exists():
+            words = given_or_found(words, stored)
         return with_words(model, words)
 
     def guess(self, folder: Path) -> str | None:

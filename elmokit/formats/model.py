@@ -424,7 +424,9 @@ def describe(model: PretrainedBiLM) -> dict[str, Any]:
         "lexicon": ", ".join(f"{len(rows):,} {name}" for name, rows in entries if rows is not None) or "none",
         "vocabulary": "none" if vocabulary is None else f"{len(vocabulary):,} words",
         "softmax": "none" if softmax is None else f"{n_softmax:,} parameters",
-        "start state": "stored with the model" if model.start_state is not None else "after an empty sentence",
+        "start state": "stored with the model"
+        if model.start_state is not None
+        else "none stored: warm is the state after an empty sentence; AllenNLP and bilm-tf used stateful, TF-Hub zero",
         "alignment": "none" if model.alignment is None else "stored with the model",
         "card": model.card,
     }

@@ -33,7 +33,7 @@ from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorM
 from elmokit.formats.bilm_tf import TRANSPOSED, WITHOUT_ZERO_ROW, config_errors
 from elmokit.formats.format import Format
 from elmokit.formats.model import PretrainedBiLM, Weights
-from elmokit.formats.sidecars import visible_files
+from elmokit.formats.sidecars import given_or_found, visible_files
 from elmokit.formats.tensor_rows import Array, Layout, TensorRow, raised_forget, read_through
 from elmokit.formats.tf_bundle import proto_fields
 from elmokit.storage.tensor_file import MAX_DIMENSIONS
@@ -103,7 +103,7 @@ class Paddle(Format):
             str(path),
         )
         model = PretrainedBiLM(Weights(config, arrays), self.name, source=path)
-        words = words or _word_list(path)
+        words = given_or_found(words, _word_list(path))
         if words is None:
             model.card["softmax"] = "left out: no vocabulary was given or found"
             return model

@@ -10,9 +10,12 @@ if there is no file with the name of the weights; they are written for ``weights
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
+from elmokit.errors import ModelError
 from elmokit.storage.hdf5 import HDF5_SUFFIXES
+from elmokit.text.vocabulary import first_difference, read_words
 
 OPTIONS = "options.json"
 VOCABULARY = "vocab.txt"
@@ -57,3 +60,25 @@ def find_vocabulary(weights: Path) -> Path | None:
     own = [own_file(weights, name) for name in VOCABULARY_NAMES]
     plain = [weights.with_name(name) for name in VOCABULARY_NAMES]
     return next((path for path in (*own, *plain) if path.is_file()), None)
+
+
+def given_or_found(given: Path | None, found: Path | None) -> Path | None:
+    """Return the word list that was given, or else the one found with the weights.
+
+    Warns if both have the same number of words, so that they fit the weights, and differ: the rows then mean other
+    words, and every number is wrong without an error.
+    """
+    if given is None or found is None or given == found:
+        return given or found
+    try:
+        theirs = read_words(found)
+    except ModelError:  # that of some other program
+        return given
+    words = read_words(given)
+    if len(words) == len(theirs) and (difference := first_difference(words, theirs)) is not None:
+        warnings.warn(
+            f"{given} has other words than {found}, which is stored with the model: {difference}. If the model was "
+            "trained with the stored ones, all its numbers are wrong now.",
+            stacklevel=2,
+        )
+    return given

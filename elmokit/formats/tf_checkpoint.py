@@ -32,7 +32,7 @@ from elmokit.formats import bilm_tf
 from elmokit.formats.bilm_tf import bilm_tf_rows
 from elmokit.formats.format import Format
 from elmokit.formats.model import PretrainedBiLM, Weights
-from elmokit.formats.sidecars import OPTIONS, VOCABULARY_NAMES, visible_files
+from elmokit.formats.sidecars import OPTIONS, VOCABULARY_NAMES, given_or_found, visible_files
 from elmokit.formats.tensor_rows import TensorRow, read_through
 from elmokit.formats.tf_bundle import INDEX_SUFFIX, TensorBundle, is_index
 from elmokit.storage.bounded import read_bounded
@@ -315,10 +315,9 @@ def _step(bundle: TensorBundle, prefix: Path) -> int | None:
 
 
 def _vocabulary_path(prefix: Path, given: str | Path | None) -> Path | None:
-    if given is not None:
-        return Path(given)
     candidates = (_in_or_above(prefix, pattern) for pattern in (*VOCABULARY_NAMES, "vocab*.txt", "vocab*.txt.gz"))
-    return next((path for path in candidates if path is not None), None)
+    found = next((path for path in candidates if path is not None), None)
+    return given_or_found(None if given is None else Path(given), found)
 
 
 def _vocabulary(path: Path) -> Vocabulary:

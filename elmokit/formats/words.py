@@ -21,9 +21,9 @@ from elmokit.engine.state import Floats
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError, FormatError, ModelError, ModelNotFoundError, TensorMismatchError
 from elmokit.formats.model import PretrainedBiLM, Weights, read_row_words
-from elmokit.formats.sidecars import VOCABULARY, find_vocabulary, own_file
+from elmokit.formats.sidecars import VOCABULARY, find_vocabulary, given_or_found, own_file
 from elmokit.storage.hdf5 import damage_as_format_error, open_hdf5, read_dataset
-from elmokit.text.vocabulary import Vocabulary, read_words, row_vocabulary
+from elmokit.text.vocabulary import Vocabulary, first_difference, read_words, row_vocabulary
 
 if TYPE_CHECKING:
     from elmokit.network.bilm import BiLM
@@ -78,9 +78,11 @@ def with_words(model: PretrainedBiLM, path: Path | None) -> PretrainedBiLM:
     if path is None:
         return model
     if model.softmax is not None:
-        if model.vocabulary is None or model.vocabulary.words != read_words(path):
+        own = [] if model.vocabulary is None else model.vocabulary.words
+        if (difference := first_difference(read_words(path), own)) is not None:
             raise ConfigError(
-                f"{model.source} has a softmax with words of its own, and {path} lists others. Leave it out."
+                f"{model.source} has a softmax with words of its own, and {path} lists others: {difference}. Give its "
+                "own words, or leave them out."
             )
         return model
     table = "the dataset 'embedding'" if model.config.word_features is None else "the word table"
@@ -111,7 +113,7 @@ def with_token_embeddings(model: PretrainedBiLM, path: str | Path, vocabulary: s
     if config.word_features is not None:
         raise ConfigError(f"{model.source} has a word table of its own: it needs no token embeddings from {path}.")
     table = read_embeddings(path, config.projection_dim)
-    words_path = find_vocabulary(path) if vocabulary is None else Path(vocabulary)
+    words_path = given_or_found(None if vocabulary is None else Path(vocabulary), find_vocabulary(path))
     if words_path is None:
         raise ModelNotFoundError(
             f"There is no vocabulary next to {path} for its rows. Put {own_file(path, VOCABULARY).name} there, or "

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.config import from_dict, to_dict
-from elmokit.embedding.start_state import start_state
+from elmokit.embedding.start_state import note_start, start_state
 from elmokit.engine.config import BiLMConfig
 from elmokit.engine.layer_selection import select_layers
 from elmokit.errors import ConfigError, needs_extra
@@ -317,6 +317,7 @@ class ElmoModel(ElmoPreTrainedModel):
     def _copy_weights(self, opened: PretrainedBiLM, direction: int | None = None) -> None:
         """Copy the weights of a model, or of one of its directions."""
         state = BiLMState.from_numpy(start_state(opened))
+        note_start(opened)
         if direction is None:
             self.bilm.load_state_dict(opened.bilm.state_dict())
         else:

@@ -23,7 +23,7 @@ from elmokit.errors import TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import DirectionPerplexities, finite_or_none
 from elmokit.lm.surprisal import softmax_and_vocabulary
-from elmokit.storage.text_files import text_lines
+from elmokit.storage.text_files import read_sentences
 from elmokit.text.batching import check_sentence, check_sentences
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 
@@ -71,12 +71,7 @@ class BilmTfPerplexity(DirectionPerplexities):
 def read_like_bilm_tf(paths: Sequence[Path]) -> Iterator[list[str]]:
     """Yield the sentences that bilm-tf would read: of the last file first, blank lines as empty sentences."""
     for path in reversed(paths):
-        is_empty = True
-        for _, line in text_lines(path):
-            is_empty = False
-            yield line.split()  # at any Unicode white space
-        if is_empty:
-            raise TextError(f"{path} is empty, and bilm-tf stops at an empty file. Leave it out.")
+        yield from read_sentences(path, like_bilm_tf=True)
 
 
 def bilm_tf_perplexity(model: PretrainedBiLM, sentences: Iterable[Sequence[str]], batch_size: int) -> BilmTfPerplexity:

@@ -109,12 +109,12 @@ class ServedModel:
 
     def surprisals(self, texts: Sequence[SplitText]) -> list[list[Surprisal]]:
         """Compute the surprisal of each token of each sentence, by text."""
-        scored = surprisals(self.elmo.model, chain.from_iterable(texts))
+        scored = surprisals(self.elmo.model, chain.from_iterable(texts), self.elmo.start_state)
         return [list(islice(scored, len(text))) for text in texts]
 
     def expected(self, queries: Sequence[Query], n: int) -> list[list[dict[Direction, list[Substitute]]]]:
         """Find the words that each direction, and both together, expect at positions of sentences."""
-        return list(expected_words(self.elmo.model, queries, self.expectations, n))
+        return list(expected_words(self.elmo.model, queries, self.expectations, n, self.elmo.start_state))
 
 
 def sentence_at(text: SplitText, position: int) -> tuple[Sequence[str], int]:

@@ -258,7 +258,9 @@ def _zstandard(path: str | Path) -> Any:
     return zstd
 
 
-def read_lines(path: str | Path, on_bytes: Callable[[int], object] | None = None) -> Iterator[str]:
+def read_lines(
+    path: str | Path, on_bytes: Callable[[int], object] | None = None, like_bilm_tf: bool = False
+) -> Iterator[str]:
     """Yield the lines of a UTF-8 text file, without line ends and without a byte order mark.
 
     Files ending in ``.gz``, ``.xz`` and ``.zst``, in any case, are decompressed. ``-`` is standard input.
@@ -266,6 +268,7 @@ def read_lines(path: str | Path, on_bytes: Callable[[int], object] | None = None
     Args:
         path: The file.
         on_bytes: Called now and then with the number of bytes read since the last call, as they are on disk.
+        like_bilm_tf: Read what Python does: a carriage return ends a line, and a byte order mark is a character.
 
     Raises:
         TextError: The file does not exist, is damaged, or a line is not UTF-8 or longer than ``max_line_bytes()``.
@@ -278,6 +281,7 @@ def read_lines(path: str | Path, on_bytes: Callable[[int], object] | None = None
             for line in bounded_lines(lines, path):
                 if number == 1:
                     _refuse_compressed(line, path)
+                if number == 1 and not like_bilm_tf:
                     line = line.removeprefix(codecs.BOM_UTF8)
                     if b"\r" in line and not line.endswith(b"\n") and b"\r" in line.rstrip(b"\r"):
                         raise TextError(
@@ -288,7 +292,11 @@ def read_lines(path: str | Path, on_bytes: Callable[[int], object] | None = None
                 # error. Searching for one is fast.
                 if b"\0" in line and (encoding := _wide_encoding(line, number == 1)):
                     raise _wrong_encoding(path, encoding)
-                yield line.decode("utf-8").rstrip("\r\n")
+                text = line.decode("utf-8")
+                if like_bilm_tf:
+                    yield from text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
+                else:
+                    yield text.rstrip("\r\n")
                 number += 1
                 if on_bytes is not None:
                     n_bytes += len(line)
@@ -436,20 +444,23 @@ def is_conllu(path: str | Path) -> bool:
 
 
 def text_lines(
-    path: str | Path, on_bytes: Callable[[int], object] | None = None, accepted: Sequence[str] | None = ()
+    path: str | Path,
+    on_bytes: Callable[[int], object] | None = None,
+    accepted: Sequence[str] | None = (),
+    like_bilm_tf: bool = False,
 ) -> Iterator[tuple[int, str]]:
     """Yield the numbers, from 1, and the lines of a text: every reader of sentences gets them here.
 
     CoNLL-U is read by its name: each sentence becomes a line of its words, with the number of the line of the first.
 
     Args:
-        path, on_bytes: As in ``read_lines``.
+        path, on_bytes, like_bilm_tf: As in ``read_lines``.
         accepted: Other formats that the caller reads, as ``text_formats`` names them; None for all.
 
     Raises:
         TextError: As in ``read_lines``, or the text has another format, such as HTML or a table.
     """
-    lines = read_lines(path, on_bytes)
+    lines = read_lines(path, on_bytes, like_bilm_tf)
     if is_conllu(path):
         yield from conllu_lines(path, lines)
         return
@@ -480,13 +491,16 @@ def split_lines(
     on_bytes: Callable[[int], object] | None = None,
     split: Callable[[str], list[list[str]]] | None = None,
     accepted: Sequence[str] | None = (),
+    like_bilm_tf: bool = False,
 ) -> Iterator[TextLine]:
     """Yield the lines of a text with their sentences; arguments and errors as in ``read_sentences``, ``text_lines``."""
     check = SegmentationCheck(_name(path), split is not None)
     if is_conllu(path):
         split = None  # it has words already
-    for number, line in text_lines(path, on_bytes, accepted):
-        sentences = [split_tokens(line)] if split is None else split(line)
+    if split is None:
+        split = (lambda line: [line.split()]) if like_bilm_tf else (lambda line: [split_tokens(line)])
+    for number, line in text_lines(path, on_bytes, accepted, like_bilm_tf):
+        sentences = split(line)
         for tokens in sentences:
             check(tokens)
         yield TextLine(number, line, sentences)
@@ -497,6 +511,7 @@ def read_sentences(
     path: str | Path,
     on_bytes: Callable[[int], object] | None = None,
     split: Callable[[str], list[list[str]]] | None = None,
+    like_bilm_tf: bool = False,
 ) -> Iterator[list[str]]:
     """Yield the sentences of a text. Blank lines are skipped.
 
@@ -504,24 +519,27 @@ def read_sentences(
         path: The file, as in ``text_lines``.
         on_bytes: As in ``read_lines``.
         split: Splits a line of raw text into sentences and tokens. None: a line is a tokenized sentence.
+        like_bilm_tf: Read lines as in ``read_lines``; a blank one is a sentence, and any white space separates tokens.
 
     Raises:
         TextError: As in ``text_lines``, or the file contains no sentence.
     """
-    return (tokens for _, tokens in numbered_sentences(path, on_bytes, split))
+    return (tokens for _, tokens in numbered_sentences(path, on_bytes, split, like_bilm_tf))
 
 
 def numbered_sentences(
     path: str | Path,
     on_bytes: Callable[[int], object] | None = None,
     split: Callable[[str], list[list[str]]] | None = None,
+    like_bilm_tf: bool = False,
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield what ``read_sentences`` does, each with the number of its line, from 1."""
     is_empty = True
-    for line in split_lines(path, on_bytes, split):
-        for tokens in filter(None, line.sentences):
-            is_empty = False
-            yield line.number, tokens
+    for line in split_lines(path, on_bytes, split, like_bilm_tf=like_bilm_tf):
+        for tokens in line.sentences:
+            if tokens or like_bilm_tf:
+                is_empty = False
+                yield line.number, tokens
     if is_empty:
         raise TextError(f"{_name(path)} contains no sentence: it is empty or blank. Leave it out, or add text to it.")
 

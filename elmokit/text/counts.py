@@ -41,10 +41,12 @@ class WordCounts:
         if self._folder is not None:
             self._folder.cleanup()
 
-    def add(self, path: str | Path, on_bytes: Callable[[int], object] | None = None) -> None:
-        """Count one file of tokenized sentences, one per line. Blank lines are skipped."""
+    def add(
+        self, path: str | Path, on_bytes: Callable[[int], object] | None = None, like_bilm_tf: bool = False
+    ) -> None:
+        """Count one file of tokenized sentences, one per line, as ``read_sentences`` reads it."""
         words = self.words
-        for tokens in read_sentences(path, on_bytes):
+        for tokens in read_sentences(path, on_bytes, like_bilm_tf=like_bilm_tf):
             words.update(tokens)
             self.n_sentences += 1
             self.n_tokens += len(tokens)
@@ -77,12 +79,14 @@ class WordCounts:
         self.words.clear()
 
 
-def count_words(files: Sequence[Path], progress: ProgressCallback | None = None) -> WordCounts:
+def count_words(
+    files: Sequence[Path], progress: ProgressCallback | None = None, like_bilm_tf: bool = False
+) -> WordCounts:
     """Count the words of tokenized text files. Use the result as a context manager."""
     counts, on_bytes = WordCounts(), StageCounter(progress, "count words", total_bytes(files))
     try:
         for file in files:
-            counts.add(file, on_bytes)
+            counts.add(file, on_bytes, like_bilm_tf)
     except BaseException:
         counts.__exit__()
         raise

@@ -65,7 +65,7 @@ class SentenceBlocks:
         n_ranks: Number of processes. Each reads every ``n_ranks``-th sentence of each range (and not every
             ``n_ranks``-th file), so that all processes finish an epoch together however unequal the files are.
         one_by_one: Read one file after the other, and not ``OPEN_SHARDS`` at the same time.
-        keep_blank: Take blank lines as sentences without tokens instead of skipping them.
+        like_bilm_tf: Read lines and tokens as in ``read_sentences``; blank lines are sentences without tokens.
         passage_length: The mean number of sentences of a passage, which ends at a blank line. Half of the passages are
             divided into their sentences again, so that a model learns to read with and without what comes before. 1
             shuffles all sentences.
@@ -82,7 +82,7 @@ class SentenceBlocks:
         start: BlockPosition = BlockPosition(),  # noqa: B008 (immutable)
         n_epochs: int | None = None,
         one_by_one: bool = False,
-        keep_blank: bool = False,
+        like_bilm_tf: bool = False,
         passage_length: int = 1,
         lower_case: float = 0.0,
     ) -> None:
@@ -93,7 +93,7 @@ class SentenceBlocks:
         self._rank, self._n_ranks = rank, n_ranks
         self._n_epochs = n_epochs
         self._n_open = 1 if one_by_one else OPEN_SHARDS
-        self._keep_blank = keep_blank
+        self._like_bilm_tf = like_bilm_tf
         # One thread: it runs a generator, which cannot be advanced by two at once, and blocks must come in order.
         self._blocks = self._read(start)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="elmokit-text")
@@ -114,12 +114,13 @@ class SentenceBlocks:
 
     def _read(self, start: BlockPosition) -> Iterator[SentenceBlock]:
         epoch, group, range_, block = start
+        split = str.split if self._like_bilm_tf else split_tokens
         is_empty = not any(start)  # no block so far: this would loop forever
         while epoch != self._n_epochs:
             shard_order = self._order(len(self._shards), epoch)
             while shards := shard_order[group * self._n_open :][: self._n_open]:
                 n_lines = -(-RANGE_LINES // len(shards))  # of each file
-                readers = [_read_shard(self._shards[shard]) for shard in shards]
+                readers = [self._read_shard(self._shards[shard]) for shard in shards]
                 for reader in readers:
                     # The offset of a line is unknown, and a compressed file cannot be entered in the middle: earlier
                     # lines are read and dropped.
@@ -133,12 +134,15 @@ class SentenceBlocks:
                     for first in range(block * BLOCK_LINES, len(passages), BLOCK_LINES):
                         position = BlockPosition(epoch, group, range_, first // BLOCK_LINES)
                         here = [passages[number] for number in order[first : first + BLOCK_LINES]]
-                        yield SentenceBlock(position, [[split_tokens(line) for line in lines] for lines in here])
+                        yield SentenceBlock(position, [[split(line) for line in lines] for lines in here])
                     range_, block = range_ + 1, 0
                 group, range_ = group + 1, 0
             if is_empty:
                 raise TextError(f"No sentence in {', '.join(map(str, self._shards))}: nothing to train on.")
             epoch, group = epoch + 1, 0
+
+    def _read_shard(self, path: Path) -> Iterator[str]:
+        return (line for _, line in text_lines(path, like_bilm_tf=self._like_bilm_tf))
 
     def _range_passages(
         self, readers: Sequence[Iterator[str]], n_lines: int, position: tuple[int, ...]
@@ -154,7 +158,7 @@ class SentenceBlocks:
 
     def _passages(self, lines: list[str], generator: np.random.Generator) -> Iterator[list[str]]:
         if self._passage_length == 1:
-            yield from ([line] for line in lines if self._keep_blank or line.strip(" \t"))
+            yield from ([line] for line in lines if self._like_bilm_tf or line.strip(" \t"))
             return
         passage: list[str] = []
         length = self._passage_length  # of the present passage
@@ -189,7 +193,3 @@ class SentenceBlocks:
         if not self._shuffle:
             return list(range(n_items))
         return [int(item) for item in np.random.default_rng([*self._seed, *position]).permutation(n_items)]
-
-
-def _read_shard(path: Path) -> Iterator[str]:
-    return (line for _, line in text_lines(path))

@@ -9,6 +9,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -196,6 +197,16 @@ def read_words(path: str | Path) -> list[str]:
     except UnicodeDecodeError as error:
         raise FormatError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}). Convert it to UTF-8.") from None
     return _parse_words(text)
+
+
+def first_difference(words: Sequence[str], stored: Sequence[str]) -> str | None:
+    """Say where a word list first differs from the one that is stored with a model; None if nowhere."""
+    for number, (word, own) in enumerate(zip_longest(words, stored), start=1):
+        if word != own:
+            return f"line {number} is {'missing' if word is None else repr(word)}, and should be " + (
+                "missing" if own is None else repr(own)
+            )
+    return None
 
 
 def _parse_words(text: str) -> list[str]:

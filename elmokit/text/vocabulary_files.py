@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,16 +111,46 @@ def counts_path(path: str | Path) -> Path:
     return path.with_name(path.name.removesuffix(".gz").removesuffix(".txt") + COUNTS_SUFFIX)
 
 
-def repair_vocabulary(source: str | Path, path: str | Path, overwrite: bool = False) -> list[str]:
-    """Write a valid vocabulary from a word list, and return the changes as one phrase each; none if it was valid."""
+def repair_vocabulary(
+    source: str | Path,
+    path: str | Path,
+    overwrite: bool = False,
+    texts: Sequence[str | Path] = (),
+    progress: ProgressCallback | None = None,
+) -> list[str]:
+    """Write a valid vocabulary from a word list, and return the changes as one phrase each; none if it was valid.
+
+    With ``texts``, as in :func:`build_vocabulary`, the words are also sorted by their frequency there.
+    """
     path = Path(path)
     check_output_path(path, overwrite)
     words, changes = repaired_words(read_words(source))
     if len(words) == len(SPECIALS):
         raise TextError(f"{source} contains no word to repair a vocabulary from. Give a file with one word per line.")
+    if texts:
+        files = find_text_files(texts)
+        check_not_input(path, files)
+        with count_words(files, progress) as counts:
+            ids = set(words)
+            words, sorting = sorted_words(words, {word: n for word, n in counts.items() if word in ids})
+        changes += sorting
     with _written(path, Vocabulary(words).to_text(), overwrite):
         pass
     return changes
+
+
+def sorted_words(words: Sequence[str], counts: Mapping[str, int]) -> tuple[list[str], list[str]]:
+    """Return a word list by descending frequency, after its special words, and the changes it took.
+
+    Words that occur equally often stay in their order.
+    """
+    by_frequency = sorted(words, key=lambda word: (word not in SPECIALS, word not in SPECIALS and -counts.get(word, 0)))
+    moved = [number for number, pair in enumerate(zip(words, by_frequency, strict=True), start=1) if len(set(pair)) > 1]
+    if not moved:
+        return by_frequency, []
+    first = moved[0]
+    new, old = by_frequency[first - 1], words[first - 1]
+    return by_frequency, [f"sorted by frequency: from line {first}, which has {new} instead of {old}"]
 
 
 def repaired_words(words: Sequence[str]) -> tuple[list[str], list[str]]:

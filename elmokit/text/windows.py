@@ -226,7 +226,7 @@ class WindowStream:
         read_backward: For each direction of the model, whether it reads sentences from their end.
         same_order: Both directions read the same sentences; otherwise each reads the corpus in an order of its own.
         n_epochs: End after this many epochs, before the first window that cannot be filled; None never ends.
-        shuffle, rank, n_ranks, one_by_one, keep_blank, passage_length, lower_case: See
+        shuffle, rank, n_ranks, one_by_one, like_bilm_tf, passage_length, lower_case: See
             :class:`~elmokit.text.shards.SentenceBlocks`.
 
     Example:
@@ -251,7 +251,7 @@ class WindowStream:
         n_ranks: int = 1,
         n_epochs: int | None = None,
         one_by_one: bool = False,
-        keep_blank: bool = False,
+        like_bilm_tf: bool = False,
         passage_length: int = 1,
         lower_case: float = 0.0,
     ) -> None:
@@ -266,7 +266,7 @@ class WindowStream:
             SentenceBlocks,
             n_epochs=n_epochs,
             one_by_one=one_by_one,
-            keep_blank=keep_blank,
+            like_bilm_tf=like_bilm_tf,
             passage_length=passage_length,
             lower_case=lower_case,
         )

@@ -193,6 +193,8 @@ class TrainingConfig:
         "Output",
     )
     tensorboard: bool = setting(False, "Write the log for TensorBoard, too.", "Output")
+    bilm_tf_lines: bool = False
+    """Read the text as bilm-tf does (``read_sentences``). ``elmokit.compat.bilm`` sets it; it is not a flag."""
 
     def __post_init__(self) -> None:
         if sum(getattr(self, name) is not None for name in LENGTHS) > 1:

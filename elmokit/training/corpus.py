@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from elmokit.config import check_at_least
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.progress import count_of
@@ -31,6 +34,8 @@ class TrainingCorpus:
     n_sentences: int
     n_tokens: int
     """In all shards, sentence boundaries not counted."""
+    bilm_tf_lines: bool = False
+    """As in ``TrainingConfig``."""
 
     @property
     def held_out_unknown_ratio(self) -> float:
@@ -86,12 +91,15 @@ def count_corpus(
     vocabulary: Vocabulary | str | Path | None,
     max_words: int | None,
     report: TrainingCallback = lambda _: None,
+    bilm_tf_lines: bool = False,
 ) -> tuple[TrainingCorpus, TextCounts, dict[str, int]]:
     """Count a text, choose the words of the softmax, and count each of them; all others count as ``<UNK>``."""
     check_vocabulary_choice(vocabulary, max_words)
     shards = find_shards(texts)
     report(CountingStart(len(shards)))
-    with count_words(shards, lambda _, done, total: report(CountingProgress(done, total or 0))) as counts:
+    with count_words(
+        shards, lambda _, done, total: report(CountingProgress(done, total or 0)), bilm_tf_lines
+    ) as counts:
         if vocabulary is None:
             vocabulary = Vocabulary.from_counts(counts, MAX_WORDS if max_words is None else max_words)
         elif not isinstance(vocabulary, Vocabulary):
@@ -112,7 +120,7 @@ def count_corpus(
         vocabulary_size=len(vocabulary),
     )
     report(summary)
-    corpus = TrainingCorpus(shards, held_out, vocabulary, counts.n_sentences, counts.n_tokens)
+    corpus = TrainingCorpus(shards, held_out, vocabulary, counts.n_sentences, counts.n_tokens, bilm_tf_lines)
     return corpus, summary, word_counts
 
 
@@ -122,10 +130,11 @@ def check_vocabulary_choice(vocabulary: object, max_words: int | None) -> None:
         raise ConfigError("The words come from a vocabulary or are the max_words most frequent ones: give one of them.")
 
 
-def read_held_out(texts: TextPaths, max_sentences: int) -> list[list[str]]:
+def read_held_out(texts: TextPaths, max_sentences: int, bilm_tf_lines: bool = False) -> list[list[str]]:
     """Read the sentences of some files; if there are more than ``max_sentences``, draw that many at random."""
     check_at_least("held_out_sentences", max_sentences, 1)
-    sentences = [tokens for path in find_text_files(texts) for tokens in read_sentences(path)]
+    read = [read_sentences(path, like_bilm_tf=bilm_tf_lines) for path in find_text_files(texts)]
+    sentences = [tokens for sentences in read for tokens in sentences if tokens]
     return random.Random(0).sample(sentences, max_sentences) if len(sentences) > max_sentences else sentences
 
 
@@ -134,16 +143,46 @@ def word_order_notice(
 ) -> TrainingNotice | None:
     """Return a warning if a vocabulary that must be sorted by descending frequency is not."""
     # The sampled softmax draws words from a distribution over their ranks, and the adaptive softmax puts the first
-    # words into its head: both assume that frequent words come first.
-    if not config.n_samples and config.softmax.kind != "adaptive":
+    # words into its head: both assume that frequent words come first. A sample of all words is the full softmax.
+    is_sampled = 0 < config.n_samples < len(vocabulary)
+    if not is_sampled and config.softmax.kind != "adaptive":
         return None
-    counts = [word_counts[word] for word in vocabulary.words if word not in SPECIALS]
-    size = max(1, len(counts) // 10)
-    tenths = [sum(counts[first : first + size]) for first in range(0, len(counts), size)]
-    if not tenths or max(tenths) <= tenths[0]:
+    words = [word for word in vocabulary.words if word not in SPECIALS]
+    counts = np.array([word_counts[word] for word in words], np.float64)
+    if _looks_sorted(words, counts):
         return None
-    what = "the sampled softmax" if config.n_samples else "the adaptive softmax"
+    log_ranks = _log_ranks(len(counts))
+    best_ranks = np.empty_like(log_ranks)
+    best_ranks[np.argsort(-counts, kind="stable")] = log_ranks
+    worst = words[int(np.argmax(counts * (log_ranks - best_ranks)))]
     return TrainingNotice(
-        f"The first tenth of the vocabulary does not contain the most frequent words of this text, and {what} assumes "
-        "that words are sorted by descending frequency. elmokit vocab sorts them so."
+        f"The vocabulary is not in the order of frequency, which the {'sampled' if is_sampled else 'adaptive'} softmax "
+        f"assumes, so perplexity will be higher: {worst!r} occurs {count_of(word_counts[worst], 'time')} in this text "
+        f"and is word {vocabulary.ids[worst] + 1:,} of {len(vocabulary):,}. Sort it: elmokit vocab OLD NEW --repair "
+        "--text TEXT"
     )
+
+
+def _looks_sorted(words: Sequence[str], counts: NDArray[np.float64]) -> bool:
+    """Check whether words are listed roughly by descending frequency, from their counts in a text."""
+    if counts.var() <= 2 * counts.mean():  # words occur about equally often: what is left is chance
+        return True
+    # By the mean logarithm of a token's rank, about what a word costs in a Zipfian distribution over ranks: in this
+    # order, in a random one and in the best one.
+    log_ranks = _log_ranks(len(counts))
+    this, best = (order @ log_ranks / counts.sum() for order in (counts, np.sort(counts)[::-1]))
+    random = log_ranks.mean()
+    if this - best < 0.3:
+        return True
+    lengths = [len(word) for word in words]
+    if lengths == sorted(lengths) and len(set(lengths)) > 2:  # far better than chance, because frequent words are short
+        return False
+    # Lists from another kind of text come 55 % of the way from the random order to the best one, or further: measured
+    # with lists of 50 to 30,000 words from an encyclopedia, conversations, novels and textbooks, and 300 tokens or more
+    # of each other, of tweets and of medical abstracts. An alphabetical list comes at most 28 % of the way.
+    return bool(random - this >= 0.55 * (random - best))
+
+
+def _log_ranks(n_words: int) -> NDArray[np.float64]:
+    log_ranks: NDArray[np.float64] = np.log(np.arange(1.0, n_words + 1))
+    return log_ranks

@@ -95,7 +95,7 @@ class TrainingRequest:
     @cached_property
     def held_out(self) -> list[list[str]]:
         """The sentences to evaluate on."""
-        return read_held_out(self.data.held_out, self.data.held_out_sentences)
+        return read_held_out(self.data.held_out, self.data.held_out_sentences, self.config.bilm_tf_lines)
 
     @cached_property
     def old_sentences(self) -> list[list[str]]:
@@ -213,4 +213,5 @@ class TrainingRequest:
         self, words: Vocabulary | None, report: TrainingCallback
     ) -> tuple[TrainingCorpus, TextCounts, dict[str, int]]:
         max_words = self.data.max_words if words is None else None
-        return count_corpus(self.data.texts, self.held_out, words, max_words, report)
+        as_bilm_tf = self.config.bilm_tf_lines
+        return count_corpus(self.data.texts, self.held_out, words, max_words, report, as_bilm_tf)

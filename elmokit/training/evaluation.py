@@ -68,13 +68,14 @@ class HeldOutEvaluation:
 
     @cached_property
     def _calibration_sentences(self) -> list[list[str]]:
-        return _calibration_sentences(self._corpus.shards)
+        return _calibration_sentences(self._corpus.shards, self._corpus.bilm_tf_lines)
 
 
-def _calibration_sentences(shards: Sequence[Path]) -> list[list[str]]:
+def _calibration_sentences(shards: Sequence[Path], bilm_tf_lines: bool = False) -> list[list[str]]:
     """Choose sentences among the first ones of some files of the training text."""
     sampled = shards[:: -(-len(shards) // CALIBRATION_SHARDS)]
     n_each = -(-CALIBRATION_POOL // len(sampled))
-    pool = [tokens[:CALIBRATION_TOKENS] for shard in sampled for tokens in islice(read_sentences(shard), n_each)]
+    read = [islice(read_sentences(shard, like_bilm_tf=bilm_tf_lines), n_each) for shard in sampled]
+    pool = [tokens[:CALIBRATION_TOKENS] for sentences in read for tokens in sentences]
     n_chosen = min(CALIBRATION_SENTENCES, len(pool))
     return [pool[number * len(pool) // n_chosen] for number in range(n_chosen)]

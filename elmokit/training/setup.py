@@ -221,6 +221,7 @@ class TrainingSetup:
             Vocabulary.from_file(path / VOCABULARY),
             settings.n_sentences,
             settings.n_tokens,
+            config.bilm_tf_lines,
         )
         setup = cls(config, corpus, read_json(path / CARD), settings.request)
         if config.distillation is not None:

@@ -204,7 +204,22 @@ def test_vocab_repairs_and_says_so(shell: Shell) -> None:
     assert ran.code == 0
     assert ran.out.splitlines()[-2] == "line 5: removed the, which is on line 4 already"
     assert Path("new.txt").read_text() == "<S>\n</S>\n<UNK>\nthe\n"
-    assert shell("vocab", "--repair", "new.txt", "again.txt").out == "nothing to repair\n"
+    ran = shell("vocab", "--repair", "new.txt", "again.txt")
+    assert (ran.code, ran.out) == (0, "nothing to repair\n")
+    assert "The order of the words was not checked. To sort them by their frequency in a text: --text TEXT" in ran.err
+
+
+def test_vocab_sorts_a_list_by_a_text(shell: Shell) -> None:
+    Path("text.txt").write_text("the cat saw the dog\nthe dog\n")
+    Path("old.txt").write_text("<S>\n</S>\n<UNK>\ncat\ndog\nmat\nthe\n")
+    ran = shell("vocab", "old.txt", "new.txt", "--repair", "--text", "text.txt")
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines()[0] == "sorted by frequency: from line 4, which has the instead of cat"
+    assert "not checked" not in ran.err
+    assert Path("new.txt").read_text() == "<S>\n</S>\n<UNK>\nthe\ndog\ncat\nmat\n"
+    ran = shell("vocab", "new.txt", "again.txt", "--repair", "--text", "text.txt")
+    assert (ran.code, ran.out) == (0, "nothing to repair\n")
+    assert "not checked" not in ran.err
 
 
 def test_perplexity_says_every_mean_and_the_unknown(shell: Shell) -> None:
@@ -395,6 +410,7 @@ BAD_CALLS = {
     "latin.txt, line 1: not UTF-8": ["vocab", "latin.txt", "vocab.txt"],
     "empty.txt contains no sentence": ["vocab", "text.txt", "empty.txt", "vocab.txt"],
     "--max-words is 2": ["vocab", "text.txt", "vocab.txt", "--max-words", "2"],
+    "--text is for --repair": ["vocab", "text.txt", "vocab.txt", "--text", "text.txt"],
     "--repair takes one vocabulary file": ["vocab", "text.txt", "vocab.txt", "--repair", "--max-words", "10"],
     "text.txt is both the input": ["vocab", ".", "text.txt", "--overwrite"],
     "text.txt already exists": ["vocab", "latin.txt", "text.txt"],

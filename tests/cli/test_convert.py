@@ -44,6 +44,25 @@ def test_half_precision_in_a_file_that_others_read_is_refused(shell: Shell) -> N
     assert ".hdf5 files hold float32" in ran.err
 
 
+def test_a_start_state_is_stored_with_a_converted_model(shell: Shell) -> None:
+    save_model(random_model(), Path("old.hdf5"))
+    with pytest.warns(UserWarning, match="old.hdf5 has no stored start state"):
+        assert shell("convert", "old.hdf5", "plain").code == 0
+    assert open_model("plain").start_state is None
+    assert shell("convert", "old.hdf5", "zero", "--start", "zero").code == 0
+    model = open_model("zero")
+    assert model.start_state is not None
+    assert not model.start_state.hidden.any()
+    assert model.card["warm_state"] == "zero"
+    assert "start state" in shell("info", "--model", "zero").out
+    assert "AllenNLP and bilm-tf used stateful, TF-Hub zero" in " ".join(
+        shell("info", "--model", "old.hdf5").out.split()
+    )
+    ran = shell("convert", "old.hdf5", "both", "--start", "zero", "--calibrate", "text.txt")
+    assert (ran.code, Path("both").exists()) == (2, False)
+    assert "--start and --calibrate each store a start state: give one of them." in ran.err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_converts_to_a_folder_with_all_that_was_trained(shell: Shell, kind: str) -> None:

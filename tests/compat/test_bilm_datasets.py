@@ -74,6 +74,33 @@ def test_batches_of_one_direction(
         assert data.max_word_length == (5 if vocabulary is chars else None)
 
 
+ODD_LINES = b"\xef\xbb\xbfthe unknown\xc2\xa0.\r\n\nth\xe3\x80\x80.\rthe\r\r\n \t\nthe\x1fthe .\n\n"
+
+
+def lines_of_python(path: Path) -> list[list[str]]:
+    """Read a file as bilm-tf does: a Python program with ``readlines()`` and ``split()``."""
+    with path.open(encoding="utf-8") as file:
+        return [line.split() for line in file.readlines()]
+
+
+def test_lines_and_tokens_are_those_of_python(tmp_path: Path, chars: UnicodeCharsVocabulary) -> None:
+    path = tmp_path / "odd.txt"
+    path.write_bytes(ODD_LINES)
+    expected = [
+        [0, *(WORDS.index(word) if word in WORDS else 2 for word in words), 1] for words in lines_of_python(path)
+    ]
+    assert len(expected) == 8
+    assert expected.count([0, 1]) == 4  # blank lines
+    data = LMDataset(str(path), chars, test=True)
+    sentences = list(data.get_sentence())
+    assert [ids.tolist() for ids, _ in sentences] == expected
+    assert sentences[0][1] is not None
+    assert sentences[0][1][1].tolist() == [258, 0xEF, 0xBB, 0xBF, 259]  # the byte order mark, and no room for more
+    (batch,) = data.iter_batches(1, sum(map(len, expected)) - len(expected))
+    assert batch["next_token_id"] is not None
+    assert batch["next_token_id"][0].tolist() == [word for ids in expected for word in ids[1:]]
+
+
 def test_unknown_words_keep_their_characters(text: Path, chars: UnicodeCharsVocabulary) -> None:
     batch = next(LMDataset(str(text), chars).iter_batches(2, 3))
     assert batch["tokens_characters"] is not None

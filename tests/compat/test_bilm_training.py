@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,11 @@ from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.formats.folder import load_folder
 from elmokit.formats.open import open_model
 from elmokit.training import evaluation
+from elmokit.training.distributed import World
 from elmokit.training.interruption import TrainingInterrupted
-from elmokit.training.setup import SETTINGS, RunSettings
+from elmokit.training.reports import TextCounts
+from elmokit.training.setup import SETTINGS, RunSettings, TrainingSetup, bilm_run
+from elmokit.training.state import window_stream
 from tests.helpers.shell import Shell
 
 test.__test__ = False  # type: ignore[attr-defined]  # bilm-tf's name, and not a test
@@ -71,6 +75,40 @@ def test_a_test_prints_what_bilm_tf_prints(folder: Path, capsys: pytest.CaptureF
     found = test(options, checkpoint, BidirectionalLMDataset("train.txt", vocab, test=True), batch_size=7)
     assert found == pytest.approx(100.67164, abs=2e-5)
     assert capsys.readouterr().out == f"FINSIHED!  AVERAGE PERPLEXITY = {np.float32(found)}\n"
+
+
+@pytest.mark.parametrize("script", ["run_test", "restart"])
+def test_a_vocabulary_in_another_order_than_the_stored_one_is_reported(script: str, folder: Path) -> None:
+    words = Path("vocab.txt").read_text(encoding="utf-8").split("\n")
+    shutil.copy("vocab.txt", "old/vocab.txt")
+    words[3], words[9] = words[9], words[3]
+    Path("other.txt").write_text("\n".join(words), encoding="utf-8")
+    options, checkpoint = load_options_latest_checkpoint("old")
+    data = BidirectionalLMDataset("short.txt", load_vocab("other.txt", 20), test=script == "run_test")
+    call = partial(test, options, batch_size=4) if script == "run_test" else bilm_training._open
+    expected = r"other.txt has other words than .*old/vocab.txt, which is .*: line 4 is 'and', and should be 'the'"
+    with pytest.warns(UserWarning, match=expected):
+        call(checkpoint, data)
+    same = BidirectionalLMDataset("short.txt", load_vocab("vocab.txt", 20))
+    bilm_training._open(checkpoint, same)  # a warning is an error here
+
+
+def test_blank_lines_and_no_break_spaces_are_trained_on_as_in_bilm_tf(folder: Path) -> None:
+    lines = ["the\u00a0the ,", "", "of\u3000and\rthe", " ", *["the , of and the"] * 8]
+    Path("odd.txt").write_bytes("\n".join(lines).encode())
+    with Path("odd.txt").open(encoding="utf-8") as file:
+        expected = [line.split() for line in file.readlines()]
+    reports: list[object] = []
+    options = {**small_options(), "n_train_tokens": 40}
+    data = BidirectionalLMDataset("odd.txt", load_vocab("vocab.txt", 20))
+    train(options, data, 1, "new", report=reports.append)
+    (counts,) = [one for one in reports if isinstance(one, TextCounts)]
+    assert (counts.n_sentences, counts.n_tokens) == (len(expected), sum(map(len, expected)))
+    setup = TrainingSetup.open(bilm_run("new"), (), {})
+    window = next(window_stream(setup, load_folder("new/model"), World()))
+    batch = next(BidirectionalLMDataset("odd.txt", load_vocab("vocab.txt", 20), test=True).iter_batches(4, 10))
+    assert batch["next_token_id"] is not None
+    assert window.targets[0].tolist() == batch["next_token_id"].tolist()
 
 
 @pytest.mark.slow

@@ -1,14 +1,28 @@
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.start_state import boundary_state, calibrate_start_state, mean_state
+from elmokit.embedding.elmo_module import ElmoModule
+from elmokit.embedding.start_state import (
+    StartName,
+    boundary_state,
+    calibrate_start_state,
+    mean_state,
+    store_start_state,
+)
 from elmokit.engine.state import State
 from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.formats.save import save_model
 from elmokit.lm.perplexity import perplexity
 from elmokit.lm.surprisal import score_batch
+from elmokit.storage.progress import set_quiet
 
 
 def test_boundary_state_is_the_carried_state_after_an_empty_sentence(model: PretrainedBiLM) -> None:
@@ -40,3 +54,54 @@ def test_a_calibrated_model_reads_a_sentence_as_training_does_after_another_one(
     second = perplexity(model, [["the", "dog"]])
     for both, one, other in zip(carried.mean_nats, first.mean_nats, second.mean_nats, strict=True):
         assert both * 7 == pytest.approx(one * 4 + other * 3, rel=1e-5)
+
+
+def notes(open_it: Callable[[], object]) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        open_it()
+    return [str(one.message) for one in caught]
+
+
+def test_a_foreign_model_without_a_start_state_says_how_to_get_the_old_numbers(
+    model: PretrainedBiLM, tmp_path: Path
+) -> None:
+    save_model(model, tmp_path / "weights.hdf5")
+    path = tmp_path / "weights.hdf5"
+    for opener in (Elmo.from_pretrained, ElmoModule.from_pretrained):
+        (note,) = notes(lambda opener=opener: opener(path))
+        assert note.startswith("weights.hdf5 has no stored start state")
+        assert "AllenNLP and bilm-tf, choose the start 'stateful'; for those of TF-Hub, 'zero'" in note
+    assert not notes(lambda: Elmo.from_pretrained(path, start="zero"))
+    assert not notes(lambda: Elmo.from_pretrained(path, start="stateful"))
+    set_quiet(True)
+    try:
+        assert not notes(lambda: Elmo.from_pretrained(path))
+    finally:
+        set_quiet(False)
+
+
+def test_models_of_elmokit_say_nothing(model: PretrainedBiLM, tmp_path: Path) -> None:
+    save_model(model, tmp_path / "ours")
+    assert not notes(lambda: (Elmo(model), Elmo.from_pretrained(tmp_path / "ours"), Elmo.from_pretrained()))
+
+
+@pytest.mark.parametrize("start", ["warm", "zero"])
+def test_a_stored_start_state_gives_its_numbers_by_default(
+    start: StartName, model: PretrainedBiLM, tmp_path: Path
+) -> None:
+    save_model(model, tmp_path / "weights.hdf5")
+    foreign = open_model(tmp_path / "weights.hdf5")
+    (expected,) = Elmo(foreign, start=start).embed([["the", "cat"]])
+    store_start_state(foreign, start)
+    save_model(foreign, tmp_path / "ours")
+    assert not notes(lambda: Elmo.from_pretrained(tmp_path / "ours"))
+    np.testing.assert_array_equal(Elmo.from_pretrained(tmp_path / "ours").embed([["the", "cat"]])[0], expected)
+
+
+def test_a_calibrated_start_state_stays_the_warm_one(model: PretrainedBiLM) -> None:
+    calibrate_start_state(model, [["the", "cat", "sat"]], "a sentence")
+    before, fact = model.start_state, model.card["warm_state"]
+    store_start_state(model, "warm")
+    assert model.start_state is before
+    assert model.card["warm_state"] == fact

@@ -14,7 +14,7 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.engine.token_cache import TokenCache
-from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError, TextError
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
@@ -62,6 +62,26 @@ def test_a_word_input_model_reads_words_and_unk_for_the_others(word_input: Path)
     expected = random_model(WORD_CONFIG)
     for ours, theirs in zip(all_layers(model), all_layers(expected), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=0)
+
+
+def test_a_given_word_list_that_differs_from_the_stored_one_is_reported(word_input: Path, tmp_path: Path) -> None:
+    save_model(open_model(word_input), tmp_path / "ours")
+    h5py_table = write_table(tmp_path / "table.hdf5", random_model(), WORDS)
+    (tmp_path / "same.txt").write_text("\n".join(WORDS), encoding="utf-8")
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join([*WORDS[:4], *WORDS[:3:-1]]), encoding="utf-8")
+    difference = r"other.txt has other words than .*vocab.txt, which is stored with the model: line 5 is 'ran'"
+    for source, table in ((word_input, None), (tmp_path / "ours", None), (char_input(tmp_path / "chars"), h5py_table)):
+        open_model(source, token_embeddings=table, vocabulary=tmp_path / "same.txt")  # a warning is an error here
+        with pytest.warns(UserWarning, match=difference):
+            open_model(source, token_embeddings=table, vocabulary=other)
+
+
+def test_a_softmax_with_words_of_its_own_names_the_first_other_word(tmp_path: Path, model: PretrainedBiLM) -> None:
+    save_model(model, tmp_path / "ours")
+    (tmp_path / "more.txt").write_text("\n".join([*WORDS, "zebra"]), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"more.txt lists others: line 12 is 'zebra', and should be missing"):
+        open_model(tmp_path / "ours", vocabulary=tmp_path / "more.txt")
 
 
 def test_a_compressed_word_list_is_read_too(word_input: Path) -> None:

@@ -53,6 +53,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
     return served(tmp_path_factory.mktemp("served"))
 
 
+def test_every_number_starts_from_the_chosen_state(tmp_path: Path) -> None:
+    elmo = Elmo(random_model(), start="zero")
+    served_model = ServedModel(elmo, ServeConfig(name="tiny"), tmp_path)
+    lm = LanguageModel(elmo.model, start="zero")
+    (surprisal,), (expected,) = served_model.surprisals(TOKENS[:1]), lm.surprisal(TOKENS[:1])
+    np.testing.assert_array_equal(surprisal.nats, expected.nats)
+    (vectors,) = served_model.token_vectors("top")(TOKENS[:1])
+    np.testing.assert_array_equal(vectors, elmo.embed(TOKENS[:1], layers="top")[0])
+
+
 @pytest.fixture(scope="module")
 def client(model: ServedModel) -> Iterator[Client]:
     config = ServeConfig(max_texts=100, max_text_characters=2000, max_request_tokens=1000, max_body_mib=1)
