@@ -57,9 +57,10 @@ def test_every_number_starts_from_the_chosen_state(tmp_path: Path) -> None:
     elmo = Elmo(random_model(), start="zero")
     served_model = ServedModel(elmo, ServeConfig(name="tiny"), tmp_path)
     lm = LanguageModel(elmo.model, start="zero")
-    (surprisal,), (expected,) = served_model.surprisals(TOKENS[:1]), lm.surprisal(TOKENS[:1])
+    ((surprisal,),) = served_model.surprisals([TOKENS[:1]])
+    (expected,) = lm.surprisal(TOKENS[:1])
     np.testing.assert_array_equal(surprisal.nats, expected.nats)
-    (vectors,) = served_model.token_vectors("top")(TOKENS[:1])
+    (vectors,) = served_model.token_vectors("top")([TOKENS[:1]])
     np.testing.assert_array_equal(vectors, elmo.embed(TOKENS[:1], layers="top")[0])
 
 
