@@ -59,6 +59,8 @@ class _ElmoBiLm(nn.Module):
                 f"{weight_file} has no skip connections (lstm.use_skip_connections in its options), and AllenNLP's "
                 "ELMo only reads models that have them. Open it with elmokit.Elmo.from_pretrained."
             )
+        # A list: the truth of an array of words is ambiguous.
+        vocab_to_cache = None if vocab_to_cache is None else list(vocab_to_cache)
         if requires_grad and vocab_to_cache:
             warnings.warn(
                 "With vocab_to_cache, the cached vectors are trained and the char CNN that made them is not.",
@@ -101,6 +103,7 @@ class _ElmoBiLm(nn.Module):
             ConfigurationError: The first entry is a word. An entry for padding is empty, or contains "pad" between
                 brackets or ``@@``.
         """
+        tokens = list(tokens)
         if not _PADDING_ENTRY.fullmatch(tokens[0]):
             raise ConfigurationError(
                 f"vocab_to_cache begins with {tokens[0]!r}. Word id 0 means padding and gets a zero vector: insert "

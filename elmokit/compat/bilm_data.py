@@ -5,18 +5,19 @@ Ids and shapes are those of bilm-tf. Its defects are fixed or raise an error, as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.compat.token_lists import token_list, token_lists
 from elmokit.config import check_at_least
 from elmokit.engine.config import MAX_CHARS, MIN_CHARS
 from elmokit.errors import FormatError, TextError
 from elmokit.storage.text_files import read_lines, split_tokens
-from elmokit.text.batching import check_sentence, make_batch
+from elmokit.text.batching import make_batch
 from elmokit.text.characters import (
     BEGIN_SENTENCE,
     BEGIN_SENTENCE_CHAR,
@@ -82,7 +83,7 @@ class Vocabulary:
         """Return the words of ids, joined by spaces."""
         return " ".join(self._words[index] for index in cur_ids)
 
-    def encode(self, sentence: str | Sequence[str], reverse: bool = False, split: bool = True) -> Ids:
+    def encode(self, sentence: str | Iterable[str], reverse: bool = False, split: bool = True) -> Ids:
         """Return the ids of a sentence with its boundaries, ``(tokens + 2,)``.
 
         Args:
@@ -129,7 +130,7 @@ class UnicodeCharsVocabulary(Vocabulary):
         chars: Ids = self.chars_of([word])[0]
         return chars
 
-    def encode_chars(self, sentence: str | Sequence[str], reverse: bool = False, split: bool = True) -> Ids:
+    def encode_chars(self, sentence: str | Iterable[str], reverse: bool = False, split: bool = True) -> Ids:
         """Return the characters of a sentence with its boundaries, ``(tokens + 2, max_word_length)``; as ``encode``."""
         first, last = (END_SENTENCE, BEGIN_SENTENCE) if reverse else (BEGIN_SENTENCE, END_SENTENCE)
         return self.chars_of([first, *_tokens(sentence, split), last])
@@ -146,7 +147,7 @@ class Batcher:
         UnicodeCharsVocabulary(lm_vocab_file, max_token_length)
         self._max_token_length = max_token_length
 
-    def batch_sentences(self, sentences: Sequence[Sequence[str]]) -> NDArray[np.int64]:
+    def batch_sentences(self, sentences: Iterable[Iterable[str]]) -> NDArray[np.int64]:
         """Return characters with boundaries; each id is one above that of training.
 
         Returns:
@@ -174,7 +175,7 @@ class TokenBatcher:
         self._vocab.require(lm_vocab_file, BEGIN_SENTENCE, END_SENTENCE)
         self._file = lm_vocab_file
 
-    def batch_sentences(self, sentences: Sequence[Sequence[str]]) -> NDArray[np.int64]:
+    def batch_sentences(self, sentences: Iterable[Iterable[str]]) -> NDArray[np.int64]:
         """Return word ids with boundaries; each id is one above that of the vocabulary.
 
         Returns:
@@ -197,13 +198,14 @@ class TokenBatcher:
         return ids + 1
 
 
-def _tokens(sentence: str | Sequence[str], split: bool) -> Sequence[str]:
+def _tokens(sentence: str | Iterable[str], split: bool) -> Sequence[str]:
     if split and isinstance(sentence, str):
         return split_tokens(sentence.rstrip("\r\n"))
-    return check_sentence(sentence)
+    return token_list(sentence)
 
 
-def _some(sentences: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
-    if not sentences:
+def _some(sentences: Iterable[Iterable[str]]) -> list[list[str]]:
+    batch = token_lists(sentences)
+    if not batch:
         raise TextError("There is no sentence to batch. Pass a list with at least one list of tokens.")
-    return sentences
+    return batch

@@ -12,12 +12,13 @@ differs:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.compat.token_lists import token_lists
 from elmokit.embedding.elmo import Elmo, Start
 from elmokit.engine.layer_selection import Layers
 from elmokit.errors import ConfigError
@@ -49,11 +50,11 @@ class Embedder:
         self.model_dir = model_dir
         self.batch_size = batch_size
 
-    def sents2elmo(self, sents: Iterable[Sequence[str]], output_layer: int = AVERAGE) -> list[NDArray[np.float32]]:
+    def sents2elmo(self, sents: Iterable[Iterable[str]], output_layer: int = AVERAGE) -> list[NDArray[np.float32]]:
         """Embed tokenized sentences, in their order.
 
         Args:
-            sents: Lists of tokens.
+            sents: Lists of tokens, or other iterables, such as those of ``jieba.cut``.
             output_layer: -1 for the mean of all layers, -2 for all layers, or the number of a layer. Layer 0 is the
                 context-free one.
 
@@ -72,7 +73,7 @@ class Embedder:
             )
         named: dict[int, Layers] = {AVERAGE: "average", ALL: "all"}
         return self.elmo.embed(
-            list(sents),
+            token_lists(sents),
             layers=named.get(output_layer, output_layer),
             batch_tokens=self.batch_size * _TOKENS_PER_SENTENCE,
             batch_size=self.batch_size,

@@ -13,20 +13,20 @@ What differs, on purpose:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, TypedDict, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.compat.token_lists import token_list, token_lists
 from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.formats.open import open_model
 from elmokit.formats.sidecars import visible_files
 from elmokit.lm.substitutes import Substitute, all_substitutes
 from elmokit.storage.text_files import expand_user, split_tokens
-from elmokit.text.batching import check_sentence
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 
 Layers = Literal["average", "top", "all"]
@@ -89,7 +89,7 @@ class ElmoModel:
         self._batch_tokens = max_batch_size * TOKENS_PER_SENTENCE
 
     def get_elmo_vectors(
-        self, texts: Sequence[Sequence[str]], warmup: bool = True, layers: Layers = "average", session: None = None
+        self, texts: Iterable[Iterable[str]], warmup: bool = True, layers: Layers = "average", session: None = None
     ) -> NDArray[np.float32]:
         """Embed every token.
 
@@ -108,15 +108,16 @@ class ElmoModel:
             ConfigError: ``layers`` is unknown, or a session was passed.
         """
         elmo = self._loaded(warmup, layers, session)
-        longest = max((len(check_sentence(text)) for text in texts), default=0)
+        sentences = token_lists(texts)
+        longest = max(map(len, sentences), default=0)
         depth = (elmo.n_layers,) if layers == "all" else ()
-        vectors = np.zeros((len(texts), *depth, longest, elmo.output_dim), dtype=np.float32)
-        for number, array in enumerate(self._embed(elmo, texts, layers)):
+        vectors = np.zeros((len(sentences), *depth, longest, elmo.output_dim), dtype=np.float32)
+        for number, array in enumerate(self._embed(elmo, sentences, layers)):
             vectors[number, ..., : array.shape[-2], :] = array
         return vectors
 
     def get_elmo_vector_average(
-        self, texts: Sequence[Sequence[str]], warmup: bool = True, layers: Layers = "average", session: None = None
+        self, texts: Iterable[Iterable[str]], warmup: bool = True, layers: Layers = "average", session: None = None
     ) -> NDArray[np.float32]:
         """Compute the mean vector of each sentence's tokens; zero without tokens. See ``get_elmo_vectors``.
 
@@ -124,15 +125,16 @@ class ElmoModel:
             ``(sentences, dim)``, for "all" ``(sentences, layers, dim)``.
         """
         elmo = self._loaded(warmup, layers, session)
+        sentences = token_lists(texts)
         depth = (elmo.n_layers,) if layers == "all" else ()
-        means = np.zeros((len(texts), *depth, elmo.output_dim), dtype=np.float32)
-        for number, array in enumerate(self._embed(elmo, texts, layers)):
+        means = np.zeros((len(sentences), *depth, elmo.output_dim), dtype=np.float32)
+        for number, array in enumerate(self._embed(elmo, sentences, layers)):
             if array.shape[-2]:
                 means[number] = array.mean(axis=-2)
         return means
 
     def get_elmo_substitutes(
-        self, data: Sequence[str | Sequence[str]], topn: int = 3, nodelimiters: bool = True
+        self, data: Iterable[str | Iterable[str]], topn: int = 3, nodelimiters: bool = True
     ) -> list[list[Substitutes]]:
         """Predict each token from its context, without seeing the token itself.
 
@@ -160,7 +162,7 @@ class ElmoModel:
             raise ModelNotFoundError("Substitutes need the softmax and its vocabulary: load the model with full=True.")
         if isinstance(data, str):
             raise TextError("data is a string; put the sentence into a list.")
-        texts = [split_tokens(text.strip("\r\n")) if isinstance(text, str) else list(text) for text in data]
+        texts = [split_tokens(text.strip("\r\n")) if isinstance(text, str) else token_list(text) for text in data]
         left_out = {BEGIN_SENTENCE, END_SENTENCE} if nodelimiters else set()
         n = topn + len(left_out)  # these may be among the first ones, and others then take their places
         forward = all_substitutes(model, texts, "forward", n, batch_tokens=self._batch_tokens, special_words=True)

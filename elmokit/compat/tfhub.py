@@ -18,6 +18,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from elmokit.errors import ConfigError, TextError, needs_torch
 
 with needs_torch("elmokit.compat.tfhub"):
@@ -152,7 +154,7 @@ class Module(nn.Module):
         return self._outputs(sentences, max(map(len, sentences), default=0))
 
     def _call_tokens(self, tokens: Any, sequence_len: Any) -> dict[str, Tensor]:
-        tokens, sequence_len = _values(tokens), _values(sequence_len)
+        tokens, sequence_len = list(_values(tokens)), _values(sequence_len)
         if any(isinstance(row, str | bytes) for row in tokens):
             raise TextError("tokens must be a matrix of strings, one row per sentence, but its rows are strings.")
         rows = [list(row) for row in tokens]
@@ -233,8 +235,11 @@ def _open(spec: str | Path | None) -> PretrainedBiLM:
 
 
 def _values(given: Any) -> Any:
-    """Return the NumPy array of a tensor, of TensorFlow for example, and anything else as it is."""
-    return given.numpy() if callable(getattr(given, "numpy", None)) else given
+    """Return the values of an array, a tensor (of TensorFlow for example) or a DataFrame; else what is given."""
+    for name in ("numpy", "to_numpy"):
+        if callable(convert := getattr(given, name, None)):
+            given = convert()
+    return given.tolist() if isinstance(given, np.ndarray) else given
 
 
 def _text(value: Any) -> str:
