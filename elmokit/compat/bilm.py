@@ -21,7 +21,13 @@ with needs_torch("elmokit.compat.bilm"):
     import torch
     from torch import Tensor, nn
 
-from elmokit.compat.bilm_data import Batcher, TokenBatcher, UnicodeCharsVocabulary, Vocabulary
+from elmokit.compat.bilm_data import (
+    Batcher,
+    InvalidNumberOfCharacters,
+    TokenBatcher,
+    UnicodeCharsVocabulary,
+    Vocabulary,
+)
 from elmokit.compat.bilm_datasets import BidirectionalLMDataset, LMDataset
 from elmokit.compat.bilm_training import dump_weights, load_options_latest_checkpoint, load_vocab, test, train
 from elmokit.formats import bilm_tf
@@ -43,6 +49,7 @@ __all__ = [
     "BidirectionalLMDataset",
     "BidirectionalLanguageModel",
     "BilmOps",
+    "InvalidNumberOfCharacters",
     "LMDataset",
     "TokenBatcher",
     "UnicodeCharsVocabulary",

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from elmokit.compat.token_lists import token_list, token_lists
 from elmokit.config import check_at_least
 from elmokit.engine.config import MAX_CHARS, MIN_CHARS
-from elmokit.errors import FormatError, TextError
+from elmokit.errors import ConfigError, FormatError, TextError
 from elmokit.storage.text_files import read_lines, split_tokens
 from elmokit.text.batching import make_batch
 from elmokit.text.characters import (
@@ -32,6 +32,7 @@ from elmokit.text.characters import (
 from elmokit.text.vocabulary import IGNORED_LINE
 
 Ids = NDArray[np.int32]
+InvalidNumberOfCharacters = ConfigError  # bilm-tf's name; unlike there, 261 and 262 are both right
 
 
 class Vocabulary:

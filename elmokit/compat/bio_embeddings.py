@@ -65,7 +65,7 @@ class SeqVecEmbedder:
                 weights_file, options_file = (Path(model_directory) / f"{kind}_file" for kind in ("weights", "options"))
         _check_device(device)
         self._elmo = Elmo.from_pretrained(
-            weights_file or DEFAULT_MODEL, options=options_file, start="zero", device=device
+            DEFAULT_MODEL if weights_file is None else weights_file, options=options_file, start="zero", device=device
         )
         self._stateful, self._state = stateful, self._elmo.zero_state(0)
         self.warmup_rounds = warmup_rounds

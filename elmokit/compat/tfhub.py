@@ -9,14 +9,14 @@ too::
     vectors = elmo(inputs={"tokens": [["the", "cat"], ["dogs", ""]], "sequence_len": [2, 1]}, signature="tokens")
 
 or, as with TensorFlow 2, ``hub.load(path).signatures["default"](["the cat"])["elmo"]``. There is no session: a call
-returns tensors with values.
+returns tensors with values, and their ``numpy()`` works while the mix is trained, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -38,6 +38,14 @@ from elmokit.network.scalar_mix import ScalarMix
 
 SIGNATURES = ("default", "tokens")
 _FILE_SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip", ".hdf5", ".h5")
+
+
+class Output(Tensor):
+    """An output that is part of a computation with gradients. Its ``numpy()`` returns its values, as in TensorFlow."""
+
+    def numpy(self, *, force: bool = True) -> Any:
+        """Return the values, copied to the CPU if they are elsewhere, without gradients."""
+        return Tensor.numpy(self, force=force)
 
 
 class Module(nn.Module):
@@ -193,12 +201,23 @@ class Module(nn.Module):
         outputs["elmo"] = mixed
         outputs["default"] = mixed.sum(dim=1) / lengths.clamp(min=1)[:, None]
         outputs["sequence_len"] = lengths.to(torch.int32)
-        return outputs
+        return {
+            name: output.as_subclass(Output) if output.requires_grad else output for name, output in outputs.items()
+        }
 
     def _start(self, n_rows: int) -> BiLMState:
         if self.elmo.start == "stateful" and self._carried is not None:
             return self._carried.first_rows(n_rows)
         return self.elmo.start_state(n_rows)
+
+
+def KerasLayer(handle: str | Path, *arguments: object, **settings: object) -> NoReturn:
+    """Raise a ConfigError that names the layer of Keras 3 that replaces ``hub.KerasLayer``."""
+    raise ConfigError(
+        f"hub.KerasLayer is a layer of TensorFlow. In a model of Keras 3, use elmokit.integrations.keras.ElmoEmbedding("
+        f"{str(handle)!r}); else hub.load({str(handle)!r}).signatures['default'](texts) has the outputs 'elmo' and "
+        "'default'."
+    )
 
 
 def load(
