@@ -67,7 +67,7 @@ class _ElmoBiLm(nn.Module):
                 stacklevel=2,
             )
         # The order of the modules is that of AllenNLP: the state of an optimizer knows parameters by their position.
-        self._token_embedder = _ElmoCharacterEncoder(None, None, requires_grad, bilm=bilm)
+        self._token_embedder = _ElmoCharacterEncoder(options_file, weight_file, requires_grad, bilm=bilm)
         self._requires_grad = requires_grad
         self._word_embedding: nn.Embedding | None = None
         if vocab_to_cache:
@@ -86,6 +86,14 @@ class _ElmoBiLm(nn.Module):
             )
         set_parameters(self._elmo_lstm, lstm_to_allennlp(bilm), requires_grad)
         self.num_layers = config.n_layers + 1
+
+    @property
+    def _bos_embedding(self) -> Tensor:
+        return self._token_embedder.boundary_vectors()[0]
+
+    @property
+    def _eos_embedding(self) -> Tensor:
+        return self._token_embedder.boundary_vectors()[1]
 
     def get_output_dim(self) -> int:
         """Return the size of a vector, both directions together."""
@@ -219,6 +227,10 @@ class Elmo(FromParams, nn.Module):
             mix = ScalarMix(int(module.num_layers), do_layer_norm, scalar_mix_parameters, trainable)  # type: ignore[arg-type]
             self.add_module(f"scalar_mix_{k}", mix)
 
+    @property
+    def _scalar_mixes(self) -> list[ScalarMix]:
+        return [getattr(self, f"scalar_mix_{k}") for k in range(self._num_output_representations)]
+
     def get_output_dim(self) -> int:
         """Return the size of a vector."""
         return int(self._elmo_lstm.get_output_dim())  # type: ignore[operator]
@@ -258,7 +270,7 @@ class Elmo(FromParams, nn.Module):
         representations = []
         kept = mask
         for k in range(self._num_output_representations):
-            mixed = getattr(self, f"scalar_mix_{k}")(activations, mask)
+            mixed = self._scalar_mixes[k](activations, mask)
             if not self._keep_sentence_boundaries:
                 mixed, kept = remove_sentence_boundaries(mixed, mask)
             representations.append(self._dropout(mixed.unflatten(0, leading)))

@@ -132,6 +132,17 @@ class ELMoTokenCharactersIndexer(FromParams):
         self._token_min_padding_length = token_min_padding_length
         self._mapper = ELMoCharacterMapper(tokens_to_add)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ELMoTokenCharactersIndexer) and self.__dict__ == other.__dict__
+
+    def get_keys(self, index_name: str) -> list[str]:
+        """Return the keys of the result of ``tokens_to_indices`` (0.9)."""
+        return [index_name]
+
+    def get_token_min_padding_length(self) -> int:
+        """Return the least number of tokens to pad to (0.9)."""
+        return self._token_min_padding_length
+
     def count_vocab_items(self, token: Any, counter: Any) -> None:
         """Do nothing: there is no vocabulary to count for."""
 

@@ -123,6 +123,10 @@ class BidirectionalLanguageModel(nn.Module):
                 "use_character_inputs=False needs the words' vectors: pass embedding_weight_file, a file written by "
                 "dump_token_embeddings."
             )
+        # The names under which bilm-tf keeps its arguments, which programs read.
+        self._options = bilm_tf.read_options(options_file)
+        self._weight_file, self._embedding_weight_file = weight_file, embedding_weight_file
+        self._use_character_inputs = use_character_inputs
         self.bilm = bilm.requires_grad_(False)
         self.max_batch_size = max_batch_size
         self.stateful = stateful
@@ -135,6 +139,10 @@ class BidirectionalLanguageModel(nn.Module):
         super().train(mode)
         self.bilm.eval()
         return self
+
+    @property
+    def _max_batch_size(self) -> int:
+        return self.max_batch_size
 
     def reset_states(self) -> None:
         """Reset the state of every stream."""

@@ -44,24 +44,29 @@ class Vocabulary:
     Args:
         filename: The word list.
         validate_file: Require the special words.
+        words: The words themselves, in place of a file.
 
     Raises:
         TextError: The file cannot be read.
         FormatError: With ``validate_file``, a special word is missing.
     """
 
-    def __init__(self, filename: str | Path, validate_file: bool = False) -> None:
-        self.path = Path(filename)
-        lines = [line.strip() for line in read_lines(filename)]
-        self._words = [line for line in lines if line != IGNORED_LINE]
-        self._ids = {word: index for index, word in enumerate(self._words)}
-        self.bos, self.eos, self.unk = (self._ids.get(word, -1) for word in (BEGIN_SENTENCE, END_SENTENCE, UNKNOWN))
+    def __init__(
+        self, filename: str | Path | None = None, validate_file: bool = False, *, words: Iterable[str] = ()
+    ) -> None:
+        self.path = None if filename is None else Path(filename)
+        lines = [line.strip() for line in (words if filename is None else read_lines(filename))]
+        self._id_to_word = [line for line in lines if line != IGNORED_LINE]
+        self._word_to_id = {word: index for index, word in enumerate(self._id_to_word)}
+        self.bos, self.eos, self.unk = (
+            self._word_to_id.get(word, -1) for word in (BEGIN_SENTENCE, END_SENTENCE, UNKNOWN)
+        )
         if validate_file:
             self.require(filename, BEGIN_SENTENCE, END_SENTENCE, UNKNOWN)
 
-    def require(self, filename: str | Path, *words: str) -> None:
+    def require(self, filename: str | Path | None, *words: str) -> None:
         """Raise a FormatError unless all these words are listed."""
-        missing = [word for word in words if word not in self._ids]
+        missing = [word for word in words if word not in self._word_to_id]
         if missing:
             raise FormatError(
                 f"The vocabulary {filename} lacks {', '.join(missing)}. Add each of them on its own line."
@@ -70,19 +75,19 @@ class Vocabulary:
     @property
     def size(self) -> int:
         """Number of words, repeated ones counted repeatedly."""
-        return len(self._words)
+        return len(self._id_to_word)
 
     def word_to_id(self, word: str) -> int:
         """Return the id of a word, or ``unk`` if it is not listed."""
-        return self._ids.get(word, self.unk)
+        return self._word_to_id.get(word, self.unk)
 
     def id_to_word(self, cur_id: int) -> str:
         """Return the word of an id."""
-        return self._words[cur_id]
+        return self._id_to_word[cur_id]
 
     def decode(self, cur_ids: Sequence[int]) -> str:
         """Return the words of ids, joined by spaces."""
-        return " ".join(self._words[index] for index in cur_ids)
+        return " ".join(self._id_to_word[index] for index in cur_ids)
 
     def encode(self, sentence: str | Iterable[str], reverse: bool = False, split: bool = True) -> Ids:
         """Return the ids of a sentence with its boundaries, ``(tokens + 2,)``.
@@ -106,7 +111,7 @@ class UnicodeCharsVocabulary(Vocabulary):
     Args:
         filename: The word list.
         max_word_length: Characters per word, with a begin and an end mark.
-        validate_file: Require the special words.
+        validate_file, words: As in ``Vocabulary``.
 
     Raises:
         ConfigError: ``max_word_length`` is no whole number from 3 to 10,000.
@@ -115,8 +120,15 @@ class UnicodeCharsVocabulary(Vocabulary):
     bos_char, eos_char = BEGIN_SENTENCE_CHAR - 1, END_SENTENCE_CHAR - 1
     bow_char, eow_char, pad_char = BEGIN_TOKEN_CHAR - 1, END_TOKEN_CHAR - 1, PADDING_CHAR - 1
 
-    def __init__(self, filename: str | Path, max_word_length: int, validate_file: bool = False) -> None:
-        super().__init__(filename, validate_file)
+    def __init__(
+        self,
+        filename: str | Path | None,
+        max_word_length: int,
+        validate_file: bool = False,
+        *,
+        words: Iterable[str] = (),
+    ) -> None:
+        super().__init__(filename, validate_file, words=words)
         check_at_least("max_word_length", max_word_length, MIN_CHARS, MAX_CHARS)
         self.max_word_length = max_word_length
         self.bos_chars, self.eos_chars = self.chars_of([BEGIN_SENTENCE, END_SENTENCE])
@@ -124,7 +136,7 @@ class UnicodeCharsVocabulary(Vocabulary):
     @cached_property
     def word_char_ids(self) -> Ids:
         """The characters of all listed words, ``(words, max_word_length)``."""
-        return self.chars_of(self._words)
+        return self.chars_of(self._id_to_word)
 
     def word_to_char_ids(self, word: str) -> Ids:
         """Return the characters of any word, ``(max_word_length,)``."""
@@ -144,8 +156,8 @@ class UnicodeCharsVocabulary(Vocabulary):
 class Batcher:
     """Encodes lists of tokens as characters. Any word works; the vocabulary file is checked, but not needed."""
 
-    def __init__(self, lm_vocab_file: str | Path, max_token_length: int) -> None:
-        UnicodeCharsVocabulary(lm_vocab_file, max_token_length)
+    def __init__(self, lm_vocab_file: str | Path | None, max_token_length: int) -> None:
+        self._lm_vocab = UnicodeCharsVocabulary(lm_vocab_file, max_token_length)
         self._max_token_length = max_token_length
 
     def batch_sentences(self, sentences: Iterable[Iterable[str]]) -> NDArray[np.int64]:
@@ -172,8 +184,8 @@ class TokenBatcher:
     """
 
     def __init__(self, lm_vocab_file: str | Path) -> None:
-        self._vocab = Vocabulary(lm_vocab_file)
-        self._vocab.require(lm_vocab_file, BEGIN_SENTENCE, END_SENTENCE)
+        self._lm_vocab = Vocabulary(lm_vocab_file)
+        self._lm_vocab.require(lm_vocab_file, BEGIN_SENTENCE, END_SENTENCE)
         self._file = lm_vocab_file
 
     def batch_sentences(self, sentences: Iterable[Iterable[str]]) -> NDArray[np.int64]:
@@ -189,7 +201,7 @@ class TokenBatcher:
         return batch.ids[batch.index] * batch.mask
 
     def _ids(self, tokens: Sequence[str]) -> NDArray[np.int64]:
-        ids = np.array([self._vocab.word_to_id(token) for token in tokens], dtype=np.int64)
+        ids = np.array([self._lm_vocab.word_to_id(token) for token in tokens], dtype=np.int64)
         if (ids < 0).any():
             word = tokens[int(ids.argmin())]
             raise TextError(

@@ -45,6 +45,8 @@ class SeqVecEmbedder:
     name: ClassVar[str] = "seqvec"
     embedding_dimension: ClassVar[int] = 1024
     number_of_layers: ClassVar[int] = 3
+    necessary_files: ClassVar[list[str]] = ["weights_file", "options_file"]
+    necessary_directories: ClassVar[list[str]] = []
 
     def __init__(
         self,
