@@ -57,7 +57,7 @@ class FromParams:
     """The ``type`` that selects the class in AllenNLP's configs."""
 
     @classmethod
-    def from_params(cls, params: Mapping[str, Any], vocab: Any = None) -> Self:
+    def from_params(cls, params: Any, vocab: Any = None) -> Self:
         """Create an object from a table of a config.
 
         Args:
@@ -70,6 +70,8 @@ class FromParams:
             ConfigurationError: The constructor has no argument of a name, ``type`` is another class, or ``vocab`` is
                 missing.
         """
+        if isinstance(vocab, Mapping):  # the order of 0.9: (vocab, params)
+            params, vocab = vocab, params
         arguments = {name: dict(value) if isinstance(value, Mapping) else value for name, value in params.items()}
         if (kind := arguments.pop("type", cls.registered_name)) != cls.registered_name:
             raise ConfigurationError(f"type is {kind!r}; {cls.__name__} is registered as {cls.registered_name!r}.")

@@ -315,7 +315,13 @@ class ElmoTokenEmbedder(FromParams, nn.Module):
         """Return the size of a vector."""
         return self.output_dim
 
-    def forward(self, elmo_tokens: Tensor | None, word_inputs: Tensor | None = None) -> Tensor:
-        """Embed character ids ``(batch, ..., time, chars)`` as ``(batch, ..., time, output_dim)``."""
-        mixed: Tensor = self._elmo(elmo_tokens, word_inputs)["elmo_representations"][0]
+    def forward(
+        self, elmo_tokens: Tensor | None = None, word_inputs: Tensor | None = None, *, inputs: Tensor | None = None
+    ) -> Tensor:
+        """Embed character ids ``(batch, ..., time, chars)`` as ``(batch, ..., time, output_dim)``.
+
+        ``inputs`` is another name of ``elmo_tokens``, that of 0.9.
+        """
+        ids = inputs if elmo_tokens is None else elmo_tokens
+        mixed: Tensor = self._elmo(ids, word_inputs)["elmo_representations"][0]
         return mixed if self._projection is None else self._projection(mixed)

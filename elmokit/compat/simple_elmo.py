@@ -107,7 +107,7 @@ class ElmoModel:
             limit: Ignored; each distinct token of a batch is encoded once, whatever the vocabulary.
             full: Require the softmax, for ``get_elmo_substitutes``. In a directory with a TensorFlow ``checkpoint``,
                 open that instead of the HDF5 file, which has no softmax.
-            top: Make "top" the default of ``layers``, as in simple_elmo up to 0.4, where it was the second argument.
+            top: Make "top" the default of ``layers``, as in simple_elmo up to 0.5, where it was the second argument.
 
         Raises:
             ModelError: The model cannot be opened or, with ``full``, has no softmax.

@@ -208,3 +208,15 @@ def test_a_hub_module_describes_its_signatures(folder: Path) -> None:
         assert infos[name].shape[-1] in (None, output.shape[-1])
     assert module.variable_map["aggregation/scaling"] is module.mix.gamma
     assert len(module.variables) == len(module.trainable_variables) == 2
+
+
+def test_calls_of_allennlp_0_9_may_name_their_arguments(folder: Path) -> None:
+    table = {"options_file": str(folder / "options.json"), "weight_file": str(folder / "model.hdf5"), "dropout": 0.0}
+    embedder = allennlp.ElmoTokenEmbedder.from_params(None, table)  # (vocab, params)
+    ids = allennlp.batch_to_ids([["the", "cat"]])
+    expected = embedder(ids)
+    embedder._elmo.reset_states()
+    assert torch.equal(embedder(inputs=ids), expected)
+    with pytest.raises(allennlp.ConfigurationError) as raised:
+        allennlp.ScalarMix(2, initial_scalar_parameters=[0.0])
+    assert raised.value.message == str(raised.value)
