@@ -57,6 +57,11 @@ class ElmoError(Exception):
 class ConfigError(ElmoError):
     """An invalid size, key or option."""
 
+    @property
+    def message(self) -> str:
+        """The text, under AllenNLP's name for it."""
+        return str(self)
+
 
 class SettingError(ConfigError):
     """A setting whose value cannot be used.

@@ -23,8 +23,14 @@ Module = TypeVar("Module", bound=nn.Module)
 
 def open_files(options_file: Source, weight_file: Source) -> PretrainedBiLM:
     """Open a model given as AllenNLP's two arguments; the weights may be any model that elmokit opens."""
-    if weight_file is None:
-        raise ConfigurationError(f"No model given: weight_file is None (options_file is {options_file!r}).")
+    if (
+        weight_file in (None, "") or options_file == ""
+    ):  # tutorials have an empty string where the reader's file belongs
+        missing = "options_file" if weight_file else "weight_file"
+        raise ConfigurationError(
+            f"No model given: {missing} is empty. Pass the two files of a model; or options_file=None, and as "
+            "weight_file the path or name of a model, such as 'original'."
+        )
     return open_model(weight_file, options=options_file)
 
 
@@ -51,7 +57,7 @@ class FromParams:
     """The ``type`` that selects the class in AllenNLP's configs."""
 
     @classmethod
-    def from_params(cls, params: Mapping[str, Any], vocab: Any = None) -> Self:
+    def from_params(cls, params: Any, vocab: Any = None) -> Self:
         """Create an object from a table of a config.
 
         Args:
@@ -64,6 +70,8 @@ class FromParams:
             ConfigurationError: The constructor has no argument of a name, ``type`` is another class, or ``vocab`` is
                 missing.
         """
+        if isinstance(vocab, Mapping):  # the order of 0.9: (vocab, params)
+            params, vocab = vocab, params
         arguments = {name: dict(value) if isinstance(value, Mapping) else value for name, value in params.items()}
         if (kind := arguments.pop("type", cls.registered_name)) != cls.registered_name:
             raise ConfigurationError(f"type is {kind!r}; {cls.__name__} is registered as {cls.registered_name!r}.")

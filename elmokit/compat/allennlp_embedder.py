@@ -16,6 +16,7 @@ from torch import Tensor
 from elmokit.compat.allennlp_common import ConfigurationError, Source, on_cuda_device
 from elmokit.compat.allennlp_modules import DEFAULT_MODEL, _ElmoBiLm
 from elmokit.compat.allennlp_text import ELMoTokenCharactersIndexer
+from elmokit.compat.token_lists import token_lists
 from elmokit.engine.precision import requested_backend
 from elmokit.engine.token_cache import TokenCache
 from elmokit.network.backends import ParameterCache
@@ -54,7 +55,7 @@ class ElmoEmbedder:
         self.elmo_bilm.reset_states()
 
     @torch.no_grad()
-    def batch_to_embeddings(self, batch: list[list[str]]) -> tuple[Tensor, Tensor]:
+    def batch_to_embeddings(self, batch: Iterable[Iterable[str]]) -> tuple[Tensor, Tensor]:
         """Return tensors ``(batch, layers, time, dim)`` and their mask ``(batch, time)``, without boundaries."""
         encoder = self.elmo_bilm._token_embedder
 
@@ -65,7 +66,7 @@ class ElmoEmbedder:
             vectors: Vectors = encoder.token_vectors(ids.to(device)).cpu().numpy()
             return vectors
 
-        padded = pad_batch(batch)
+        padded = pad_batch(token_lists(batch))
         version = self._token_layer_version.get(requested_backend(), list(encoder.parameters()), object)
         vectors = self._token_cache.vectors(padded.words, encode, version)[padded.index]
         mask = torch.from_numpy(padded.mask).to(device)
@@ -73,19 +74,20 @@ class ElmoEmbedder:
         # A row's last real position is its </S>; without the boundaries everything is one position further left.
         return layers[:, :, 1:-1] * mask[:, None, 2:, None], mask[:, 2:]
 
-    def embed_sentence(self, sentence: list[str]) -> Vectors:
+    def embed_sentence(self, sentence: Iterable[str]) -> Vectors:
         """Embed one sentence as ``(layers, tokens, dim)``."""
         return self.embed_batch([sentence])[0]
 
-    def embed_batch(self, batch: list[list[str]]) -> list[Vectors]:
+    def embed_batch(self, batch: Iterable[Iterable[str]]) -> list[Vectors]:
         """Embed each sentence as ``(layers, tokens, dim)``; a batch without any token does not change the state."""
-        if not any(batch):
+        sentences = token_lists(batch)
+        if not any(sentences):
             shape = (self.elmo_bilm.num_layers, 0, self.elmo_bilm.get_output_dim())
-            return [np.zeros(shape, dtype=np.float32) for _ in batch]
-        rows = self.batch_to_embeddings(batch)[0].float().cpu().numpy()
-        return [row[:, : len(sentence)].copy() for row, sentence in zip(rows, batch, strict=True)]
+            return [np.zeros(shape, dtype=np.float32) for _ in sentences]
+        rows = self.batch_to_embeddings(sentences)[0].float().cpu().numpy()
+        return [row[:, : len(sentence)].copy() for row, sentence in zip(rows, sentences, strict=True)]
 
-    def embed_sentences(self, sentences: Iterable[list[str]], batch_size: int = 64) -> Iterator[Vectors]:
+    def embed_sentences(self, sentences: Iterable[Iterable[str]], batch_size: int = 64) -> Iterator[Vectors]:
         """Embed many sentences, batch by batch, in their order.
 
         Raises:

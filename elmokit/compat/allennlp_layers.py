@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from elmokit.compat.allennlp_common import ConfigurationError, Source, open_files
 from elmokit.engine.token_layer import TokenLayer
 from elmokit.formats.allennlp import char_cnn_of, encoder_to_allennlp
+from elmokit.formats.bilm_tf import options_from_config
 from elmokit.network.backends import ParameterCache
 from elmokit.network.bilm import BiLM
 from elmokit.network.char_cnn import CharCNN
@@ -200,6 +201,9 @@ class _ElmoCharacterEncoder(nn.Module):
         super().__init__()
         bilm = open_files(options_file, weight_file).bilm if bilm is None else bilm
         cnn = char_cnn_of(bilm.config)
+        # The names under which AllenNLP keeps its arguments, which programs read.
+        self._options, self._weight_file = options_from_config(bilm.config), weight_file
+        self.requires_grad = requires_grad
         self.output_dim = bilm.config.projection_dim
         self.max_chars = cnn.max_chars
         self.activation = cnn.activation
@@ -212,6 +216,18 @@ class _ElmoCharacterEncoder(nn.Module):
             self._highways = _Highway(cnn.n_features, cnn.n_highway)
             self._projection = TileLinear(cnn.n_features, self.output_dim)
         set_parameters(self, encoder_to_allennlp(bilm), requires_grad)
+
+    @property
+    def _beginning_of_sentence_characters(self) -> Tensor:
+        return self._boundary_ids(self._char_embedding_weights)[0]
+
+    @property
+    def _end_of_sentence_characters(self) -> Tensor:
+        return self._boundary_ids(self._char_embedding_weights)[1]
+
+    @property
+    def _convolutions(self) -> list[nn.Module]:
+        return [self.get_submodule(name) for name in self.convolution_names]
 
     def get_output_dim(self) -> int:
         """Return the size of a token vector."""

@@ -199,7 +199,7 @@ class ElmoLstm(nn.Module):
         self.input_size, self.hidden_size, self.cell_size = input_size, hidden_size, cell_size
         self.num_layers = num_layers
         self.stateful = stateful
-        self._requires_grad = requires_grad
+        self.requires_grad = requires_grad
         self._states: State | None = None  # (layers, rows, 2 * hidden_size) and (layers, rows, 2 * cell_size)
         for k in range(num_layers):
             for direction in DIRECTIONS:
@@ -220,7 +220,7 @@ class ElmoLstm(nn.Module):
         Raises:
             ModelError: The files cannot be opened.
         """
-        set_parameters(self, lstm_to_allennlp(open_files(options_file, weight_file).bilm), self._requires_grad)
+        set_parameters(self, lstm_to_allennlp(open_files(options_file, weight_file).bilm), self.requires_grad)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
         """Compute all LSTM layers of a batch.
@@ -243,13 +243,26 @@ class ElmoLstm(nn.Module):
         outputs: list[list[Tensor]] = []
         states: list[list[LSTMState]] = []
         for d, direction in enumerate(DIRECTIONS):
-            cells = [getattr(self, f"{direction}_layer_{k}") for k in range(self.num_layers)]
+            cells = self._layers_of(direction)
             of_layers, after = _CellStack(cells)(inputs, start.of_direction(d), mask, direction == "backward")
             outputs.append(of_layers)
             states.append(after)
         if self.stateful:
             self._store(carried, start, stack_states(states).detach().to(inputs.device, inputs.dtype))
         return torch.stack([torch.cat(halves, dim=-1) for halves in zip(*outputs, strict=True)])
+
+    def _layers_of(self, direction: str) -> list[LstmCellWithProjection]:
+        return [getattr(self, f"{direction}_layer_{k}") for k in range(self.num_layers)]
+
+    @property
+    def forward_layers(self) -> list[LstmCellWithProjection]:
+        """The layers that read from the first token to the last."""
+        return self._layers_of("forward")
+
+    @property
+    def backward_layers(self) -> list[LstmCellWithProjection]:
+        """The layers that read from the last token to the first."""
+        return self._layers_of("backward")
 
     def reset_states(self, mask: Tensor | None = None) -> None:
         """Reset the states of all rows, or of the rows where ``mask`` ``(rows,)`` is nonzero.

@@ -59,13 +59,15 @@ class _ElmoBiLm(nn.Module):
                 f"{weight_file} has no skip connections (lstm.use_skip_connections in its options), and AllenNLP's "
                 "ELMo only reads models that have them. Open it with elmokit.Elmo.from_pretrained."
             )
+        # A list: the truth of an array of words is ambiguous.
+        vocab_to_cache = None if vocab_to_cache is None else list(vocab_to_cache)
         if requires_grad and vocab_to_cache:
             warnings.warn(
                 "With vocab_to_cache, the cached vectors are trained and the char CNN that made them is not.",
                 stacklevel=2,
             )
         # The order of the modules is that of AllenNLP: the state of an optimizer knows parameters by their position.
-        self._token_embedder = _ElmoCharacterEncoder(None, None, requires_grad, bilm=bilm)
+        self._token_embedder = _ElmoCharacterEncoder(options_file, weight_file, requires_grad, bilm=bilm)
         self._requires_grad = requires_grad
         self._word_embedding: nn.Embedding | None = None
         if vocab_to_cache:
@@ -85,6 +87,14 @@ class _ElmoBiLm(nn.Module):
         set_parameters(self._elmo_lstm, lstm_to_allennlp(bilm), requires_grad)
         self.num_layers = config.n_layers + 1
 
+    @property
+    def _bos_embedding(self) -> Tensor:
+        return self._token_embedder.boundary_vectors()[0]
+
+    @property
+    def _eos_embedding(self) -> Tensor:
+        return self._token_embedder.boundary_vectors()[1]
+
     def get_output_dim(self) -> int:
         """Return the size of a vector, both directions together."""
         return self.config.output_dim
@@ -101,6 +111,7 @@ class _ElmoBiLm(nn.Module):
             ConfigurationError: The first entry is a word. An entry for padding is empty, or contains "pad" between
                 brackets or ``@@``.
         """
+        tokens = list(tokens)
         if not _PADDING_ENTRY.fullmatch(tokens[0]):
             raise ConfigurationError(
                 f"vocab_to_cache begins with {tokens[0]!r}. Word id 0 means padding and gets a zero vector: insert "
@@ -216,6 +227,10 @@ class Elmo(FromParams, nn.Module):
             mix = ScalarMix(int(module.num_layers), do_layer_norm, scalar_mix_parameters, trainable)  # type: ignore[arg-type]
             self.add_module(f"scalar_mix_{k}", mix)
 
+    @property
+    def _scalar_mixes(self) -> list[ScalarMix]:
+        return [getattr(self, f"scalar_mix_{k}") for k in range(self._num_output_representations)]
+
     def get_output_dim(self) -> int:
         """Return the size of a vector."""
         return int(self._elmo_lstm.get_output_dim())  # type: ignore[operator]
@@ -255,7 +270,7 @@ class Elmo(FromParams, nn.Module):
         representations = []
         kept = mask
         for k in range(self._num_output_representations):
-            mixed = getattr(self, f"scalar_mix_{k}")(activations, mask)
+            mixed = self._scalar_mixes[k](activations, mask)
             if not self._keep_sentence_boundaries:
                 mixed, kept = remove_sentence_boundaries(mixed, mask)
             representations.append(self._dropout(mixed.unflatten(0, leading)))
@@ -300,7 +315,13 @@ class ElmoTokenEmbedder(FromParams, nn.Module):
         """Return the size of a vector."""
         return self.output_dim
 
-    def forward(self, elmo_tokens: Tensor | None, word_inputs: Tensor | None = None) -> Tensor:
-        """Embed character ids ``(batch, ..., time, chars)`` as ``(batch, ..., time, output_dim)``."""
-        mixed: Tensor = self._elmo(elmo_tokens, word_inputs)["elmo_representations"][0]
+    def forward(
+        self, elmo_tokens: Tensor | None = None, word_inputs: Tensor | None = None, *, inputs: Tensor | None = None
+    ) -> Tensor:
+        """Embed character ids ``(batch, ..., time, chars)`` as ``(batch, ..., time, output_dim)``.
+
+        ``inputs`` is another name of ``elmo_tokens``, that of 0.9.
+        """
+        ids = inputs if elmo_tokens is None else elmo_tokens
+        mixed: Tensor = self._elmo(ids, word_inputs)["elmo_representations"][0]
         return mixed if self._projection is None else self._projection(mixed)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
 from elmokit.compat import allennlp as elmo
+from elmokit.compat import allennlp_command as command
+from elmokit.compat.allennlp_common import FromParams
 from elmokit.compat.allennlp_modules import DEFAULT_MODEL
 
 VERSION = "2.10.1"  # the version whose interface elmokit follows, for programs that ask
@@ -17,10 +21,21 @@ ALLENNLP: dict[str, dict[str, object]] = {
         "DEFAULT_WEIGHT_FILE": DEFAULT_MODEL,
         "DEFAULT_BATCH_SIZE": 64,
     },
-    "allennlp.common": {"Params": elmo.Params},
-    "allennlp.common.checks": {"ConfigurationError": elmo.ConfigurationError},
+    "allennlp.commands.subcommand": {"Subcommand": command.Subcommand},
+    "allennlp.common": {"FromParams": FromParams, "Params": elmo.Params, "Tqdm": command.Tqdm},
+    "allennlp.common.checks": {
+        "ConfigurationError": elmo.ConfigurationError,
+        "check_for_gpu": command.check_for_gpu,
+    },
     "allennlp.common.file_utils": {"cached_path": elmo.cached_path},
     "allennlp.common.params": {"Params": elmo.Params},
+    "allennlp.common.tqdm": {"Tqdm": command.Tqdm},
+    "allennlp.common.util": {
+        "cleanup_global_logging": command.cleanup_global_logging,
+        "lazy_groups_of": command.lazy_groups_of,
+        "pad_sequence_to_length": command.pad_sequence_to_length,
+        "prepare_global_logging": command.prepare_global_logging,
+    },
     "allennlp.data": {"Token": elmo.Token},
     "allennlp.data.token_indexers": {"ELMoTokenCharactersIndexer": elmo.ELMoTokenCharactersIndexer},
     "allennlp.data.token_indexers.elmo_indexer": {
@@ -36,6 +51,20 @@ ALLENNLP: dict[str, dict[str, object]] = {
         "_ElmoBiLm": elmo._ElmoBiLm,
         "_ElmoCharacterEncoder": elmo._ElmoCharacterEncoder,
         "batch_to_ids": elmo.batch_to_ids,
+        # What the module imported, and programs import from there.
+        "ConfigurationError": elmo.ConfigurationError,
+        "ELMoCharacterMapper": elmo.ELMoCharacterMapper,
+        "ELMoTokenCharactersIndexer": elmo.ELMoTokenCharactersIndexer,
+        "ElmoLstm": elmo.ElmoLstm,
+        "Params": elmo.Params,
+        "ScalarMix": elmo.ScalarMix,
+        "Token": elmo.Token,
+        "add_sentence_boundary_token_ids": elmo.add_sentence_boundary_token_ids,
+        "cached_path": elmo.cached_path,
+        "get_device_of": command.get_device_of,
+        "lazy_groups_of": command.lazy_groups_of,
+        "logger": logging.getLogger("allennlp.modules.elmo"),
+        "remove_sentence_boundaries": elmo.remove_sentence_boundaries,
     },
     "allennlp.modules.elmo_lstm": {"ElmoLstm": elmo.ElmoLstm},
     "allennlp.modules.lstm_cell_with_projection": {"LstmCellWithProjection": elmo.LstmCellWithProjection},
@@ -51,6 +80,8 @@ ALLENNLP: dict[str, dict[str, object]] = {
     "allennlp.nn": {},
     "allennlp.nn.util": {
         "add_sentence_boundary_token_ids": elmo.add_sentence_boundary_token_ids,
+        "get_device_of": command.get_device_of,
+        "get_lengths_from_binary_sequence_mask": command.get_lengths_from_binary_sequence_mask,
         "remove_sentence_boundaries": elmo.remove_sentence_boundaries,
     },
 }

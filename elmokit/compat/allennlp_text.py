@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from elmokit.compat.allennlp_common import ConfigurationError, FromParams, Source, on_cuda_device, open_files
+from elmokit.compat.token_lists import token_lists
 from elmokit.errors import OutputError
 from elmokit.formats.allennlp import char_cnn_of
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.text_files import read_lines
-from elmokit.text.batching import check_sentence
 from elmokit.text.characters import (
     BEGIN_SENTENCE,
     BEGIN_SENTENCE_CHAR,
@@ -132,6 +132,17 @@ class ELMoTokenCharactersIndexer(FromParams):
         self._token_min_padding_length = token_min_padding_length
         self._mapper = ELMoCharacterMapper(tokens_to_add)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ELMoTokenCharactersIndexer) and self.__dict__ == other.__dict__
+
+    def get_keys(self, index_name: str) -> list[str]:
+        """Return the keys of the result of ``tokens_to_indices`` (0.9)."""
+        return [index_name]
+
+    def get_token_min_padding_length(self) -> int:
+        """Return the least number of tokens to pad to (0.9)."""
+        return self._token_min_padding_length
+
     def count_vocab_items(self, token: Any, counter: Any) -> None:
         """Do nothing: there is no vocabulary to count for."""
 
@@ -193,14 +204,14 @@ class ELMoTokenCharactersIndexer(FromParams):
         return list(itertools.islice(itertools.chain(tokens, itertools.repeat(no_token)), desired_num_tokens))
 
 
-def batch_to_ids(batch: Sequence[Sequence[str]], max_word_length: int = MAX_WORD_LENGTH) -> Tensor:
+def batch_to_ids(batch: Iterable[Iterable[str]], max_word_length: int = MAX_WORD_LENGTH) -> Tensor:
     """Return the character ids of tokenized sentences.
 
     Unlike AllenNLP's function, it accepts a batch of empty sentences or of none, and rejects a string in place of a
     list of tokens.
 
     Args:
-        batch: Lists of tokens.
+        batch: Lists of tokens, or other iterables.
         max_word_length: Characters per token, if the model has not the published 50.
 
     Returns:
@@ -209,7 +220,7 @@ def batch_to_ids(batch: Sequence[Sequence[str]], max_word_length: int = MAX_WORD
     Raises:
         TextError: A sentence is a string, or a token is not one.
     """
-    sentences = [list(check_sentence(sentence)) for sentence in batch]
+    sentences = token_lists(batch)
     numbers = {token: k for k, token in enumerate(dict.fromkeys(itertools.chain.from_iterable(sentences)))}
     encoded = torch.from_numpy(encode_tokens(list(numbers), max_word_length))
     ids = torch.zeros(len(sentences), max(map(len, sentences), default=0), max_word_length, dtype=torch.long)

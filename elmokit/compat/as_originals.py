@@ -31,13 +31,16 @@ from elmokit.compat.stand_ins import Provided, installed_path, provide
 _BILM_DATA = {
     "Batcher": bilm.Batcher,
     "BidirectionalLMDataset": bilm.BidirectionalLMDataset,
+    "InvalidNumberOfCharacters": bilm.InvalidNumberOfCharacters,
     "LMDataset": bilm.LMDataset,
     "TokenBatcher": bilm.TokenBatcher,
     "UnicodeCharsVocabulary": bilm.UnicodeCharsVocabulary,
     "Vocabulary": bilm.Vocabulary,
 }
 _BILM_MODEL = {
+    "Batcher": bilm.Batcher,
     "BidirectionalLanguageModel": bilm.BidirectionalLanguageModel,
+    "UnicodeCharsVocabulary": bilm.UnicodeCharsVocabulary,
     "dump_bilm_embeddings": bilm.dump_bilm_embeddings,
     "dump_token_embeddings": bilm.dump_token_embeddings,
 }
@@ -45,15 +48,17 @@ PROVIDED: dict[str, Provided] = {
     "allennlp": ALLENNLP,
     "bilm": {
         "bilm": {
-            "Batcher": bilm.Batcher,
+            **_BILM_MODEL,
             "TokenBatcher": bilm.TokenBatcher,
             "weight_layers": bilm.weight_layers,
-            **_BILM_MODEL,
         },
         "bilm.data": _BILM_DATA,
         "bilm.elmo": {"weight_layers": bilm.weight_layers},
         "bilm.model": _BILM_MODEL,
         "bilm.training": {
+            "InvalidNumberOfCharacters": bilm.InvalidNumberOfCharacters,
+            "UnicodeCharsVocabulary": bilm.UnicodeCharsVocabulary,
+            "Vocabulary": bilm.Vocabulary,
             "dump_weights": bilm.dump_weights,
             "load_options_latest_checkpoint": bilm.load_options_latest_checkpoint,
             "load_vocab": bilm.load_vocab,
@@ -70,7 +75,12 @@ PROVIDED: dict[str, Provided] = {
         "simple_elmo.elmo_helpers": {"ElmoModel": simple_elmo.ElmoModel},
     },
     "tensorflow_hub": {
-        "tensorflow_hub": {"Module": tfhub.Module, "load": tfhub.load, "__version__": "0.16.1"},
+        "tensorflow_hub": {
+            "KerasLayer": tfhub.KerasLayer,
+            "Module": tfhub.Module,
+            "load": tfhub.load,
+            "__version__": "0.16.1",
+        },
     },
 }
 """The modules of each program, by the name of its package."""

@@ -21,7 +21,13 @@ with needs_torch("elmokit.compat.bilm"):
     import torch
     from torch import Tensor, nn
 
-from elmokit.compat.bilm_data import Batcher, TokenBatcher, UnicodeCharsVocabulary, Vocabulary
+from elmokit.compat.bilm_data import (
+    Batcher,
+    InvalidNumberOfCharacters,
+    TokenBatcher,
+    UnicodeCharsVocabulary,
+    Vocabulary,
+)
 from elmokit.compat.bilm_datasets import BidirectionalLMDataset, LMDataset
 from elmokit.compat.bilm_training import dump_weights, load_options_latest_checkpoint, load_vocab, test, train
 from elmokit.formats import bilm_tf
@@ -44,6 +50,7 @@ __all__ = [
     "BidirectionalLMDataset",
     "BidirectionalLanguageModel",
     "BilmOps",
+    "InvalidNumberOfCharacters",
     "LMDataset",
     "TokenBatcher",
     "UnicodeCharsVocabulary",
@@ -117,6 +124,10 @@ class BidirectionalLanguageModel(nn.Module):
                 "use_character_inputs=False needs the words' vectors: pass embedding_weight_file, a file written by "
                 "dump_token_embeddings."
             )
+        # The names under which bilm-tf keeps its arguments, which programs read.
+        self._options = bilm_tf.read_options(options_file)
+        self._weight_file, self._embedding_weight_file = weight_file, embedding_weight_file
+        self._use_character_inputs = use_character_inputs
         self.bilm = bilm.requires_grad_(False)
         self.max_batch_size = max_batch_size
         self.stateful = stateful
@@ -129,6 +140,10 @@ class BidirectionalLanguageModel(nn.Module):
         super().train(mode)
         self.bilm.eval()
         return self
+
+    @property
+    def _max_batch_size(self) -> int:
+        return self.max_batch_size
 
     def reset_states(self) -> None:
         """Reset the state of every stream."""

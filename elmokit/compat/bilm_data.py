@@ -5,18 +5,19 @@ Ids and shapes are those of bilm-tf. Its defects are fixed or raise an error, as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.compat.token_lists import token_list, token_lists
 from elmokit.config import check_at_least
 from elmokit.engine.config import MAX_CHARS, MIN_CHARS
-from elmokit.errors import FormatError, TextError
+from elmokit.errors import ConfigError, FormatError, TextError
 from elmokit.storage.text_files import read_lines
-from elmokit.text.batching import check_sentence, make_batch
+from elmokit.text.batching import make_batch
 from elmokit.text.characters import (
     BEGIN_SENTENCE,
     BEGIN_SENTENCE_CHAR,
@@ -31,6 +32,7 @@ from elmokit.text.characters import (
 from elmokit.text.vocabulary import IGNORED_LINE
 
 Ids = NDArray[np.int32]
+InvalidNumberOfCharacters = ConfigError  # bilm-tf's name; unlike there, 261 and 262 are both right
 
 
 class Vocabulary:
@@ -42,24 +44,29 @@ class Vocabulary:
     Args:
         filename: The word list.
         validate_file: Require the special words.
+        words: The words themselves, in place of a file.
 
     Raises:
         TextError: The file cannot be read.
         FormatError: With ``validate_file``, a special word is missing.
     """
 
-    def __init__(self, filename: str | Path, validate_file: bool = False) -> None:
-        self.path = Path(filename)
-        lines = [line.strip() for line in read_lines(filename)]
-        self._words = [line for line in lines if line != IGNORED_LINE]
-        self._ids = {word: index for index, word in enumerate(self._words)}
-        self.bos, self.eos, self.unk = (self._ids.get(word, -1) for word in (BEGIN_SENTENCE, END_SENTENCE, UNKNOWN))
+    def __init__(
+        self, filename: str | Path | None = None, validate_file: bool = False, *, words: Iterable[str] = ()
+    ) -> None:
+        self.path = None if filename is None else Path(filename)
+        lines = [line.strip() for line in (words if filename is None else read_lines(filename))]
+        self._id_to_word = [line for line in lines if line != IGNORED_LINE]
+        self._word_to_id = {word: index for index, word in enumerate(self._id_to_word)}
+        self.bos, self.eos, self.unk = (
+            self._word_to_id.get(word, -1) for word in (BEGIN_SENTENCE, END_SENTENCE, UNKNOWN)
+        )
         if validate_file:
             self.require(filename, BEGIN_SENTENCE, END_SENTENCE, UNKNOWN)
 
-    def require(self, filename: str | Path, *words: str) -> None:
+    def require(self, filename: str | Path | None, *words: str) -> None:
         """Raise a FormatError unless all these words are listed."""
-        missing = [word for word in words if word not in self._ids]
+        missing = [word for word in words if word not in self._word_to_id]
         if missing:
             raise FormatError(
                 f"The vocabulary {filename} lacks {', '.join(missing)}. Add each of them on its own line."
@@ -68,21 +75,21 @@ class Vocabulary:
     @property
     def size(self) -> int:
         """Number of words, repeated ones counted repeatedly."""
-        return len(self._words)
+        return len(self._id_to_word)
 
     def word_to_id(self, word: str) -> int:
         """Return the id of a word, or ``unk`` if it is not listed."""
-        return self._ids.get(word, self.unk)
+        return self._word_to_id.get(word, self.unk)
 
     def id_to_word(self, cur_id: int) -> str:
         """Return the word of an id."""
-        return self._words[cur_id]
+        return self._id_to_word[cur_id]
 
     def decode(self, cur_ids: Sequence[int]) -> str:
         """Return the words of ids, joined by spaces."""
-        return " ".join(self._words[index] for index in cur_ids)
+        return " ".join(self._id_to_word[index] for index in cur_ids)
 
-    def encode(self, sentence: str | Sequence[str], reverse: bool = False, split: bool = True) -> Ids:
+    def encode(self, sentence: str | Iterable[str], reverse: bool = False, split: bool = True) -> Ids:
         """Return the ids of a sentence with its boundaries, ``(tokens + 2,)``.
 
         Args:
@@ -104,7 +111,7 @@ class UnicodeCharsVocabulary(Vocabulary):
     Args:
         filename: The word list.
         max_word_length: Characters per word, with a begin and an end mark.
-        validate_file: Require the special words.
+        validate_file, words: As in ``Vocabulary``.
 
     Raises:
         ConfigError: ``max_word_length`` is no whole number from 3 to 10,000.
@@ -113,8 +120,15 @@ class UnicodeCharsVocabulary(Vocabulary):
     bos_char, eos_char = BEGIN_SENTENCE_CHAR - 1, END_SENTENCE_CHAR - 1
     bow_char, eow_char, pad_char = BEGIN_TOKEN_CHAR - 1, END_TOKEN_CHAR - 1, PADDING_CHAR - 1
 
-    def __init__(self, filename: str | Path, max_word_length: int, validate_file: bool = False) -> None:
-        super().__init__(filename, validate_file)
+    def __init__(
+        self,
+        filename: str | Path | None,
+        max_word_length: int,
+        validate_file: bool = False,
+        *,
+        words: Iterable[str] = (),
+    ) -> None:
+        super().__init__(filename, validate_file, words=words)
         check_at_least("max_word_length", max_word_length, MIN_CHARS, MAX_CHARS)
         self.max_word_length = max_word_length
         self.bos_chars, self.eos_chars = self.chars_of([BEGIN_SENTENCE, END_SENTENCE])
@@ -122,14 +136,14 @@ class UnicodeCharsVocabulary(Vocabulary):
     @cached_property
     def word_char_ids(self) -> Ids:
         """The characters of all listed words, ``(words, max_word_length)``."""
-        return self.chars_of(self._words)
+        return self.chars_of(self._id_to_word)
 
     def word_to_char_ids(self, word: str) -> Ids:
         """Return the characters of any word, ``(max_word_length,)``."""
         chars: Ids = self.chars_of([word])[0]
         return chars
 
-    def encode_chars(self, sentence: str | Sequence[str], reverse: bool = False, split: bool = True) -> Ids:
+    def encode_chars(self, sentence: str | Iterable[str], reverse: bool = False, split: bool = True) -> Ids:
         """Return the characters of a sentence with its boundaries, ``(tokens + 2, max_word_length)``; as ``encode``."""
         first, last = (END_SENTENCE, BEGIN_SENTENCE) if reverse else (BEGIN_SENTENCE, END_SENTENCE)
         return self.chars_of([first, *_tokens(sentence, split), last])
@@ -142,11 +156,11 @@ class UnicodeCharsVocabulary(Vocabulary):
 class Batcher:
     """Encodes lists of tokens as characters. Any word works; the vocabulary file is checked, but not needed."""
 
-    def __init__(self, lm_vocab_file: str | Path, max_token_length: int) -> None:
-        UnicodeCharsVocabulary(lm_vocab_file, max_token_length)
+    def __init__(self, lm_vocab_file: str | Path | None, max_token_length: int) -> None:
+        self._lm_vocab = UnicodeCharsVocabulary(lm_vocab_file, max_token_length)
         self._max_token_length = max_token_length
 
-    def batch_sentences(self, sentences: Sequence[Sequence[str]]) -> NDArray[np.int64]:
+    def batch_sentences(self, sentences: Iterable[Iterable[str]]) -> NDArray[np.int64]:
         """Return characters with boundaries; each id is one above that of training.
 
         Returns:
@@ -170,11 +184,11 @@ class TokenBatcher:
     """
 
     def __init__(self, lm_vocab_file: str | Path) -> None:
-        self._vocab = Vocabulary(lm_vocab_file)
-        self._vocab.require(lm_vocab_file, BEGIN_SENTENCE, END_SENTENCE)
+        self._lm_vocab = Vocabulary(lm_vocab_file)
+        self._lm_vocab.require(lm_vocab_file, BEGIN_SENTENCE, END_SENTENCE)
         self._file = lm_vocab_file
 
-    def batch_sentences(self, sentences: Sequence[Sequence[str]]) -> NDArray[np.int64]:
+    def batch_sentences(self, sentences: Iterable[Iterable[str]]) -> NDArray[np.int64]:
         """Return word ids with boundaries; each id is one above that of the vocabulary.
 
         Returns:
@@ -187,7 +201,7 @@ class TokenBatcher:
         return batch.ids[batch.index] * batch.mask
 
     def _ids(self, tokens: Sequence[str]) -> NDArray[np.int64]:
-        ids = np.array([self._vocab.word_to_id(token) for token in tokens], dtype=np.int64)
+        ids = np.array([self._lm_vocab.word_to_id(token) for token in tokens], dtype=np.int64)
         if (ids < 0).any():
             word = tokens[int(ids.argmin())]
             raise TextError(
@@ -197,13 +211,14 @@ class TokenBatcher:
         return ids + 1
 
 
-def _tokens(sentence: str | Sequence[str], split: bool) -> Sequence[str]:
+def _tokens(sentence: str | Iterable[str], split: bool) -> Sequence[str]:
     if split and isinstance(sentence, str):
         return sentence.split()
-    return check_sentence(sentence)
+    return token_list(sentence)
 
 
-def _some(sentences: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
-    if not sentences:
+def _some(sentences: Iterable[Iterable[str]]) -> list[list[str]]:
+    batch = token_lists(sentences)
+    if not batch:
         raise TextError("There is no sentence to batch. Pass a list with at least one list of tokens.")
-    return sentences
+    return batch

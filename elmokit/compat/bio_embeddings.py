@@ -9,7 +9,7 @@ for vectors that do not.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -45,6 +45,8 @@ class SeqVecEmbedder:
     name: ClassVar[str] = "seqvec"
     embedding_dimension: ClassVar[int] = 1024
     number_of_layers: ClassVar[int] = 3
+    necessary_files: ClassVar[list[str]] = ["weights_file", "options_file"]
+    necessary_directories: ClassVar[list[str]] = []
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class SeqVecEmbedder:
                 weights_file, options_file = (Path(model_directory) / f"{kind}_file" for kind in ("weights", "options"))
         _check_device(device)
         self._elmo = Elmo.from_pretrained(
-            weights_file or DEFAULT_MODEL, options=options_file, start="zero", device=device
+            DEFAULT_MODEL if weights_file is None else weights_file, options=options_file, start="zero", device=device
         )
         self._stateful, self._state = stateful, self._elmo.zero_state(0)
         self.warmup_rounds = warmup_rounds
@@ -81,19 +83,20 @@ class SeqVecEmbedder:
         """
         return next(self.embed_batch([sequence]))
 
-    def embed_batch(self, batch: Sequence[str]) -> Iterator[NDArray[np.float32]]:
+    def embed_batch(self, batch: Iterable[str]) -> Iterator[NDArray[np.float32]]:
         """Embed proteins in one batch. Yields an array ``(layers, residues, dim)`` for each.
 
         Raises:
             TextError: A protein is not a string, or the batch is one.
         """
-        if isinstance(batch, str) or not all(isinstance(sequence, str) for sequence in batch):
+        proteins = [] if isinstance(batch, str) else list(batch)
+        if isinstance(batch, str) or not all(isinstance(sequence, str) for sequence in proteins):
             raise TextError("Expected a list of proteins, each a string of amino acids.")
         # As in AllenNLP, row r continues from row r of the batch before; new rows start from zero, and the others keep
         # their state.
-        start = self._state.first_rows(len(batch))
-        vectors, after = self._elmo.embed_batch([list(sequence) for sequence in batch], start)
-        if self._stateful and any(batch):
+        start = self._state.first_rows(len(proteins))
+        vectors, after = self._elmo.embed_batch([list(sequence) for sequence in proteins], start)
+        if self._stateful and any(proteins):
             self._state = self._state.with_first_rows(after)
         yield from vectors
 

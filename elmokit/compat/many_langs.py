@@ -14,13 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.compat.token_lists import token_lists
 from elmokit.embedding.elmo import Elmo, Start
 from elmokit.engine.layer_selection import Layers
 from elmokit.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
 
 AVERAGE = -1
 ALL = -2
@@ -29,6 +34,8 @@ _TOKENS_PER_SENTENCE = 32  # converts ``batch_size`` into the tokens per batch t
 
 class Embedder:
     """Embeds tokenized sentences with one model.
+
+    ``model_dir`` and ``batch_size`` are the arguments, and ``use_cuda`` says whether ``device`` is a GPU.
 
     Args:
         model_dir: The directory of a model, as downloaded or converted, or any other model that elmokit opens.
@@ -48,12 +55,61 @@ class Embedder:
         self.elmo = Elmo.from_pretrained(model_dir, start=start, device=device)
         self.model_dir = model_dir
         self.batch_size = batch_size
+        self.use_cuda = str(device).startswith("cuda")
 
-    def sents2elmo(self, sents: Iterable[Sequence[str]], output_layer: int = AVERAGE) -> list[NDArray[np.float32]]:
+    @property
+    def model(self) -> torch.nn.Module:
+        """The network as a PyTorch module, which computes the vectors once it was asked for."""
+        return self.elmo.model.bilm
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The sizes of the network, as ELMoForManyLangs' configuration has them; of any model that was opened."""
+        config, lexicon = self.elmo.model.config, self.elmo.model.lexicon
+        cnn, features = config.char_cnn, config.word_features
+        chars: dict[str, Any] = {"char_dim": 0}
+        if cnn is not None:
+            chars = {
+                "activation": cnn.activation,
+                "char_dim": cnn.char_dim,
+                "filters": [list(spec) for spec in cnn.filters],
+                "max_characters_per_token": cnn.max_chars if lexicon is None else lexicon.max_chars,
+                "n_highway": cnn.n_highway,
+            }
+        return {
+            "encoder": {
+                "name": "elmo",
+                "projection_dim": config.projection_dim,
+                "dim": config.hidden_dim,
+                "n_layers": config.n_layers,
+                "cell_clip": config.cell_clip,
+                "proj_clip": config.projection_clip,
+            },
+            "token_embedder": {"name": "cnn", **chars, "word_dim": 0 if features is None else features.word_dim},
+            "dropout": config.dropout,
+        }
+
+    @property
+    def word_lexicon(self) -> dict[str, int] | None:
+        """The row of each word in the table of words; None if the model has none."""
+        lexicon = self.elmo.model.lexicon
+        return None if lexicon is None else _rows(lexicon.words)
+
+    @property
+    def char_lexicon(self) -> dict[str, int] | None:
+        """The row of each character in the table of characters; None if characters are bytes."""
+        lexicon = self.elmo.model.lexicon
+        return None if lexicon is None else _rows(lexicon.chars)
+
+    def get_model(self) -> tuple[torch.nn.Module, dict[str, Any]]:
+        """Return :attr:`model` and :attr:`config`."""
+        return self.model, self.config
+
+    def sents2elmo(self, sents: Iterable[Iterable[str]], output_layer: int = AVERAGE) -> list[NDArray[np.float32]]:
         """Embed tokenized sentences, in their order.
 
         Args:
-            sents: Lists of tokens.
+            sents: Lists of tokens, or other iterables, such as those of ``jieba.cut``.
             output_layer: -1 for the mean of all layers, -2 for all layers, or the number of a layer. Layer 0 is the
                 context-free one.
 
@@ -72,8 +128,12 @@ class Embedder:
             )
         named: dict[int, Layers] = {AVERAGE: "average", ALL: "all"}
         return self.elmo.embed(
-            list(sents),
+            token_lists(sents),
             layers=named.get(output_layer, output_layer),
             batch_tokens=self.batch_size * _TOKENS_PER_SENTENCE,
             batch_size=self.batch_size,
         )
+
+
+def _rows(entries: Sequence[str | None] | None) -> dict[str, int] | None:
+    return None if entries is None else {entry: row for row, entry in enumerate(entries) if entry is not None}

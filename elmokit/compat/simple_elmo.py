@@ -13,21 +13,24 @@ What differs, on purpose:
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, TypedDict, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.compat.bilm_data import Batcher, UnicodeCharsVocabulary, Vocabulary
+from elmokit.compat.token_lists import token_list, token_lists
 from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
+from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.sidecars import visible_files
 from elmokit.lm.substitutes import Substitute, all_substitutes
 from elmokit.storage.text_files import expand_user, split_tokens
-from elmokit.text.batching import check_sentence
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 
 Layers = Literal["average", "top", "all"]
@@ -55,15 +58,48 @@ class Substitutes(TypedDict):
 
 
 class ElmoModel:
-    """A model that is opened by ``load``; the other methods use it."""
+    """A model that is opened by ``load``; the other methods use it. The attributes are None before.
+
+    Attributes:
+        batch_size: Sentences of typical length per batch.
+        vector_size: Size of a vector, both directions together.
+        max_chars: Characters per token; None for a model that reads words.
+        n_layers: Number of layers, the context-free one included.
+        batcher: Encodes sentences as characters, if the model reads them.
+        vocab: The words of the softmax, with ``full``.
+        model: The opened model, with ``full``.
+        session, sentence_character_ids, elmo_sentence_input, sentence_embeddings_op, init_state_tensors,
+            final_state_tensors, init_state_values: Always None; they were parts of a TensorFlow graph.
+        logger: The logger of simple_elmo's name.
+    """
+
+    session = sentence_character_ids = elmo_sentence_input = sentence_embeddings_op = None
+    init_state_tensors = final_state_tensors = init_state_values = None
+    logger = logging.getLogger("simple_elmo.elmo_helpers")
 
     def __init__(self) -> None:
         self._warm: Elmo | None = None
         self._zero: Elmo | None = None
+        self._layers: Layers = "average"
         self._batch_tokens = 0
+        self.batch_size: int | None = None
+        self.vector_size: int | None = None
+        self.max_chars: int | None = None
+        self.n_layers: int | None = None
+        self.batcher: Batcher | None = None
+        self.vocab: Vocabulary | None = None
+        self.model: PretrainedBiLM | None = None
 
-    def load(self, directory: str | Path, max_batch_size: int = 32, limit: int = 100, full: bool = False) -> None:
-        """Open a model.
+    def load(
+        self,
+        directory: str | Path,
+        max_batch_size: int = 32,
+        limit: int = 100,
+        full: bool = False,
+        *,
+        top: bool = False,
+    ) -> str:
+        """Open a model. Returns a message.
 
         Args:
             directory: A directory with ``options.json`` and ``model.hdf5`` (else the first ``*.hdf5``), or any model
@@ -72,11 +108,14 @@ class ElmoModel:
             limit: Ignored; each distinct token of a batch is encoded once, whatever the vocabulary.
             full: Require the softmax, for ``get_elmo_substitutes``. In a directory with a TensorFlow ``checkpoint``,
                 open that instead of the HDF5 file, which has no softmax.
+            top: Make "top" the default of ``layers``, as in simple_elmo up to 0.5, where it was the second argument.
 
         Raises:
             ModelError: The model cannot be opened or, with ``full``, has no softmax.
             ConfigError: ``max_batch_size`` is below 1.
         """
+        if isinstance(max_batch_size, bool):  # `top`, from a program for the old signature
+            return self.load(directory, limit=limit, full=full, top=max_batch_size)
         if max_batch_size < 1:
             raise ConfigError(f"max_batch_size is {max_batch_size}; pass at least 1.")
         model = open_model(_preferred_file(directory, full))
@@ -90,17 +129,34 @@ class ElmoModel:
         with warnings.catch_warnings():  # warmup says what a sentence starts from
             warnings.simplefilter("ignore")
             self._warm = Elmo(model, start="warm")
+        self._layers = "top" if top else "average"
         self._batch_tokens = max_batch_size * TOKENS_PER_SENTENCE
+        self.batch_size = max_batch_size
+        self.vector_size, self.n_layers = self._warm.output_dim, self._warm.n_layers
+        cnn = model.config.char_cnn
+        self.max_chars = None if cnn is None else cnn.max_chars
+        self.batcher = None if cnn is None else Batcher(None, cnn.max_chars)
+        words = model.vocabulary.words if full and model.vocabulary is not None else None
+        self.model = model if full else None
+        if words is None or cnn is None:
+            self.vocab = None if words is None else Vocabulary(words=words)
+        else:
+            self.vocab = UnicodeCharsVocabulary(None, cnn.max_chars, words=words)
+        return "The model is now loaded."
+
+    def warmup(self, sess: object, texts: object) -> None:
+        """Do nothing: vectors do not depend on earlier batches."""
 
     def get_elmo_vectors(
-        self, texts: Sequence[Sequence[str]], warmup: bool = True, layers: Layers = "average", session: None = None
+        self, texts: Iterable[Iterable[str]], warmup: bool = True, layers: Layers | None = None, session: None = None
     ) -> NDArray[np.float32]:
         """Embed every token.
 
         Args:
             texts: Sentences, each a list of tokens.
             warmup: Start each sentence from the model's start state, else from zero.
-            layers: "average", the plain mean of the layers; "top", the last layer; or "all".
+            layers: "average", the plain mean of the layers; "top", the last layer; or "all". None: "average", unless
+                the model was loaded with ``top``.
             session: Must be None; there are no sessions.
 
         Returns:
@@ -111,32 +167,36 @@ class ElmoModel:
             TextError: A sentence is not a list of strings.
             ConfigError: ``layers`` is unknown, or a session was passed.
         """
+        layers = self._layers if layers is None else layers
         elmo = self._loaded(warmup, layers, session)
-        longest = max((len(check_sentence(text)) for text in texts), default=0)
+        sentences = token_lists(texts)
+        longest = max(map(len, sentences), default=0)
         depth = (elmo.n_layers,) if layers == "all" else ()
-        vectors = np.zeros((len(texts), *depth, longest, elmo.output_dim), dtype=np.float32)
-        for number, array in enumerate(self._embed(elmo, texts, layers)):
+        vectors = np.zeros((len(sentences), *depth, longest, elmo.output_dim), dtype=np.float32)
+        for number, array in enumerate(self._embed(elmo, sentences, layers)):
             vectors[number, ..., : array.shape[-2], :] = array
         return vectors
 
     def get_elmo_vector_average(
-        self, texts: Sequence[Sequence[str]], warmup: bool = True, layers: Layers = "average", session: None = None
+        self, texts: Iterable[Iterable[str]], warmup: bool = True, layers: Layers | None = None, session: None = None
     ) -> NDArray[np.float32]:
         """Compute the mean vector of each sentence's tokens; zero without tokens. See ``get_elmo_vectors``.
 
         Returns:
             ``(sentences, dim)``, for "all" ``(sentences, layers, dim)``.
         """
+        layers = self._layers if layers is None else layers
         elmo = self._loaded(warmup, layers, session)
+        sentences = token_lists(texts)
         depth = (elmo.n_layers,) if layers == "all" else ()
-        means = np.zeros((len(texts), *depth, elmo.output_dim), dtype=np.float32)
-        for number, array in enumerate(self._embed(elmo, texts, layers)):
+        means = np.zeros((len(sentences), *depth, elmo.output_dim), dtype=np.float32)
+        for number, array in enumerate(self._embed(elmo, sentences, layers)):
             if array.shape[-2]:
                 means[number] = array.mean(axis=-2)
         return means
 
     def get_elmo_substitutes(
-        self, data: Sequence[str | Sequence[str]], topn: int = 3, nodelimiters: bool = True
+        self, data: Iterable[str | Iterable[str]], topn: int = 3, nodelimiters: bool = True
     ) -> list[list[Substitutes]]:
         """Predict each token from its context, without seeing the token itself.
 
@@ -164,7 +224,7 @@ class ElmoModel:
             raise ModelNotFoundError("Substitutes need the softmax and its vocabulary: load the model with full=True.")
         if isinstance(data, str):
             raise TextError("data is a string; put the sentence into a list.")
-        texts = [split_tokens(text.strip("\r\n")) if isinstance(text, str) else list(text) for text in data]
+        texts = [split_tokens(text.strip("\r\n")) if isinstance(text, str) else token_list(text) for text in data]
         left_out = {BEGIN_SENTENCE, END_SENTENCE} if nodelimiters else set()
         n = topn + len(left_out)  # these may be among the first ones, and others then take their places
         forward = all_substitutes(model, texts, "forward", n, batch_tokens=self._batch_tokens, special_words=True)

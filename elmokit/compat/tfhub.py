@@ -9,14 +9,16 @@ too::
     vectors = elmo(inputs={"tokens": [["the", "cat"], ["dogs", ""]], "sequence_len": [2, 1]}, signature="tokens")
 
 or, as with TensorFlow 2, ``hub.load(path).signatures["default"](["the cat"])["elmo"]``. There is no session: a call
-returns tensors with values.
+returns tensors with values, and their ``numpy()`` works while the mix is trained, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
 
 from elmokit.errors import ConfigError, TextError, needs_torch
 
@@ -36,6 +38,27 @@ from elmokit.network.scalar_mix import ScalarMix
 
 SIGNATURES = ("default", "tokens")
 _FILE_SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip", ".hdf5", ".h5")
+
+
+class TensorInfo(NamedTuple):
+    """What ``tensorflow_hub`` says about an input or an output of a signature."""
+
+    dtype: str
+    shape: tuple[int | None, ...]
+    """None is a size that each call has."""
+    is_sparse: bool = False
+
+    def get_shape(self) -> tuple[int | None, ...]:
+        """Return the shape."""
+        return self.shape
+
+
+class Output(Tensor):
+    """An output that is part of a computation with gradients. Its ``numpy()`` returns its values, as in TensorFlow."""
+
+    def numpy(self, *, force: bool = True) -> Any:
+        """Return the values, copied to the CPU if they are elsewhere, without gradients."""
+        return Tensor.numpy(self, force=force)
 
 
 class Module(nn.Module):
@@ -112,6 +135,37 @@ class Module(nn.Module):
         """Return the valid values of ``signature``."""
         return list(SIGNATURES)
 
+    def get_input_info_dict(self, signature: str | None = None, tags: object = None) -> dict[str, TensorInfo]:
+        """Describe the inputs of a signature by their names."""
+        if _checked(signature) == "default":
+            return {"strings": TensorInfo("string", (None,))}
+        return {"tokens": TensorInfo("string", (None, None)), "sequence_len": TensorInfo("int32", (None,))}
+
+    def get_output_info_dict(self, signature: str | None = None, tags: object = None) -> dict[str, TensorInfo]:
+        """Describe the outputs of a signature by their names."""
+        _checked(signature)
+        config = self.elmo.bilm.config
+        per_token = TensorInfo("float32", (None, None, config.output_dim))
+        infos = {"word_emb": TensorInfo("float32", (None, None, self._word_dim))}
+        infos |= {f"lstm_outputs{index}": per_token for index in range(1, config.n_layers + 1)}
+        infos |= {"elmo": per_token, "default": TensorInfo("float32", (None, config.output_dim))}
+        return {**infos, "sequence_len": TensorInfo("int32", (None,))}
+
+    @property
+    def variable_map(self) -> dict[str, nn.Parameter]:
+        """The variables of the scalar mix, under their names in ``google/elmo``."""
+        return {"aggregation/weights": self.mix.weight, "aggregation/scaling": self.mix.gamma}
+
+    @property
+    def variables(self) -> list[nn.Parameter]:
+        """The values of :attr:`variable_map`."""
+        return list(self.variable_map.values())
+
+    @property
+    def trainable_variables(self) -> list[nn.Parameter]:
+        """Every parameter that is trained, those of the LSTMs included."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
     def forget(self) -> None:
         """Reset the state, which is carried if ``start`` is "stateful"."""
         self._carried = None
@@ -132,9 +186,7 @@ class Module(nn.Module):
             ConfigError: The signature is unknown.
             TextError: The inputs do not fit the signature.
         """
-        signature = signature or "default"
-        if signature not in SIGNATURES:
-            raise ConfigError(f"Unknown signature {signature!r}; choose from {', '.join(map(repr, SIGNATURES))}.")
+        signature = _checked(signature)
         wanted = {"default": {"strings"}, "tokens": {"tokens", "sequence_len"}}[signature]
         if signature == "default" and not isinstance(inputs, Mapping):
             inputs = {"strings": inputs}
@@ -152,7 +204,7 @@ class Module(nn.Module):
         return self._outputs(sentences, max(map(len, sentences), default=0))
 
     def _call_tokens(self, tokens: Any, sequence_len: Any) -> dict[str, Tensor]:
-        tokens, sequence_len = _values(tokens), _values(sequence_len)
+        tokens, sequence_len = list(_values(tokens)), _values(sequence_len)
         if any(isinstance(row, str | bytes) for row in tokens):
             raise TextError("tokens must be a matrix of strings, one row per sentence, but its rows are strings.")
         rows = [list(row) for row in tokens]
@@ -184,19 +236,34 @@ class Module(nn.Module):
         mask = torch.arange(width, device=ids.device) < lengths[:, None]
         inner = nn.functional.pad(layers[:, :, 1:-1], (0, 0, 0, width - (layers.shape[2] - 2))) * mask[..., None]
         mixed: Tensor = self.mix(inner)
-        # The two halves of layer 0 are the same, unless it is aligned.
-        dim = bilm.config.projection_dim if self.elmo.alignment is None else bilm.config.output_dim
-        outputs = {"word_emb": inner[0, ..., :dim]}
+        outputs = {"word_emb": inner[0, ..., : self._word_dim]}
         outputs |= {f"lstm_outputs{index}": inner[index] for index in range(1, len(inner))}
         outputs["elmo"] = mixed
         outputs["default"] = mixed.sum(dim=1) / lengths.clamp(min=1)[:, None]
         outputs["sequence_len"] = lengths.to(torch.int32)
-        return outputs
+        return {
+            name: output.as_subclass(Output) if output.requires_grad else output for name, output in outputs.items()
+        }
+
+    @property
+    def _word_dim(self) -> int:
+        # The two halves of layer 0 are the same, unless it is aligned.
+        config = self.elmo.bilm.config
+        return config.projection_dim if self.elmo.alignment is None else config.output_dim
 
     def _start(self, n_rows: int) -> BiLMState:
         if self.elmo.start == "stateful" and self._carried is not None:
             return self._carried.first_rows(n_rows)
         return self.elmo.start_state(n_rows)
+
+
+def KerasLayer(handle: str | Path, *arguments: object, **settings: object) -> NoReturn:
+    """Raise a ConfigError that names the layer of Keras 3 that replaces ``hub.KerasLayer``."""
+    raise ConfigError(
+        f"hub.KerasLayer is a layer of TensorFlow. In a model of Keras 3, use elmokit.integrations.keras.ElmoEmbedding("
+        f"{str(handle)!r}); else hub.load({str(handle)!r}).signatures['default'](texts) has the outputs 'elmo' and "
+        "'default'."
+    )
 
 
 def load(
@@ -232,9 +299,20 @@ def _open(spec: str | Path | None) -> PretrainedBiLM:
     return open_model(url if is_file else archive_url(url))
 
 
+def _checked(signature: str | None) -> str:
+    """Return the name of a signature, by default "default"."""
+    signature = signature or "default"
+    if signature not in SIGNATURES:
+        raise ConfigError(f"Unknown signature {signature!r}; choose from {', '.join(map(repr, SIGNATURES))}.")
+    return signature
+
+
 def _values(given: Any) -> Any:
-    """Return the NumPy array of a tensor, of TensorFlow for example, and anything else as it is."""
-    return given.numpy() if callable(getattr(given, "numpy", None)) else given
+    """Return the values of an array, a tensor (of TensorFlow for example) or a DataFrame; else what is given."""
+    for name in ("numpy", "to_numpy"):
+        if callable(convert := getattr(given, name, None)):
+            given = convert()
+    return given.tolist() if isinstance(given, np.ndarray) else given
 
 
 def _text(value: Any) -> str:

@@ -289,7 +289,7 @@ class Elmo:
             TextError: A sentence is not a list of strings.
             ConfigError: A layer does not exist.
         """
-        if not sentences:
+        if len(sentences) == 0:  # not its truth: it may be an array
             return [], state
         vectors, after = self._run(sentences, state, self._select(layers), returns_state=True)
         assert after is not None

@@ -15,8 +15,9 @@ import numpy as np
 
 from elmokit.config import read_json
 from elmokit.engine.config import BiLMConfig, CharCNNConfig, Shape
-from elmokit.errors import ConfigError, FormatError, TensorMismatchError
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
 from elmokit.formats.tensor_rows import SAME, Layout, TensorRow
+from elmokit.storage.hdf5 import SIGNATURE
 from elmokit.text.characters import N_CHARS
 
 TRANSPOSED = Layout(lambda theirs: theirs.T, lambda ours: ours.T)
@@ -78,6 +79,15 @@ def _lstm_rows(config: BiLMConfig, d: int, k: int) -> list[TensorRow]:
 
 def read_options(path: str | Path) -> dict[str, Any]:
     """Read an options file, or raise an error if it is something else."""
+    if str(path) in ("", "."):  # tutorials and scripts have an empty string where the reader's path belongs
+        raise ModelNotFoundError("The path of the options file is empty. Give the file that came with the weights.")
+    if Path(path).is_file():
+        with Path(path).open("rb") as file:
+            if file.read(len(SIGNATURE)) == SIGNATURE:
+                raise FormatError(
+                    f"{path} is an HDF5 file, but an options file is JSON. Were the options file and the weights "
+                    "swapped?"
+                )
     options = read_json(path, f"There is no options file {path}.", max_bytes=1 << 24)
     if not isinstance(options.get("lstm"), dict):
         raise FormatError(f"{path} is JSON but not an ELMo options file: it has no table 'lstm'.")

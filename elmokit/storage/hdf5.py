@@ -36,7 +36,7 @@ MAX_DEPTH = 32
 # them; where they are in the file. A free block begins with where the next one is, or NO_BLOCK.
 # Source: HDF5 File Format Specification 3.0, III.D.
 _HEAP, _HEAP_NUMBERS, _NO_BLOCK = b"HEAP\0\0\0\0", struct.Struct("<QQQ"), 1
-_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _HEADER_BYTES = len(_HEAP) + _HEAP_NUMBERS.size
 _MAX_HEADERS = 1 << 16  # HDF5 reads headers in smaller pieces, and numbers mostly in larger ones
 _PIECE = 1 << 17  # fits in the cache of a core, so the copy to where HDF5 wants it costs little
@@ -79,7 +79,7 @@ class _WithoutRings(io.RawIOBase):
 
     def _check(self, content: bytes, first: int) -> None:
         at = -1
-        if self._start is None and (start := content.find(_SIGNATURE)) >= 0:  # later ones are numbers by chance
+        if self._start is None and (start := content.find(SIGNATURE)) >= 0:  # later ones are numbers by chance
             self._start = first + start
         while (at := content.find(_HEAP, at + 1)) >= 0 and at + _HEADER_BYTES <= len(content):
             size, block, names = _HEAP_NUMBERS.unpack_from(content, at + len(_HEAP))

@@ -153,7 +153,7 @@ def test_a_module_can_stand_in_for_the_files(files: Files) -> None:
     assert [part.shape for part in elmo(batch_to_ids(SENTENCES))["elmo_representations"]] == [(2, 7, DIM)] * 2
     with pytest.raises(ConfigurationError, match="or a module"):
         Elmo(files.options, files.weights, 2, module=bilm)
-    with pytest.raises(ConfigurationError, match="No model given"):
+    with pytest.raises(ConfigurationError, match="No model given: weight_file is empty"):
         Elmo(None, None, 2)
 
 

@@ -42,7 +42,7 @@ if __name__ == "__main__":
     print(tuple(weight_layers("input", ops)["weighted_op"].shape))
     print(load_vocab(folder + "/vocab.txt", 50).size, BidirectionalLMDataset.__name__)
     try:
-        hub.KerasLayer
+        hub.ModuleSpec
     except AttributeError as error:
         print(error)
 """
@@ -73,7 +73,7 @@ def test_a_script_that_imports_the_old_programs_runs_unchanged(tmp_path: Path) -
         "(3, 1, 64)",
         "(2, 3, 64)",
         f"{len(WORDS)} BidirectionalLMDataset",
-        "module 'tensorflow_hub' has no attribute 'KerasLayer'",
+        "module 'tensorflow_hub' has no attribute 'ModuleSpec'",
     ]
 
 

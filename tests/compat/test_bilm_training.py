@@ -17,7 +17,9 @@ import torch
 from elmokit.compat import bilm_training
 from elmokit.compat.bilm import (
     BidirectionalLMDataset,
+    InvalidNumberOfCharacters,
     LMDataset,
+    UnicodeCharsVocabulary,
     dump_weights,
     load_options_latest_checkpoint,
     load_vocab,
@@ -243,3 +245,11 @@ def test_the_four_scripts_run_in_the_shell(shell: Shell, folder: Path) -> None:
     assert open_model("w.hdf5").bilm.config.hidden_dim == 40
     ran = shell("bilm-tf", "dump_weights", "--save_dir", "nowhere", "--outfile", "x.hdf5")
     assert (ran.code, "There is no checkpoint in nowhere" in ran.err) == (2, True)
+
+
+def test_a_wrong_number_of_characters_can_be_caught_by_its_old_name(folder: Path) -> None:
+    options = small_options()
+    options["char_cnn"]["n_characters"] = 300
+    data = BidirectionalLMDataset("short.txt", UnicodeCharsVocabulary("vocab.txt", 20))
+    with pytest.raises(InvalidNumberOfCharacters, match="n_characters is 300"):
+        train(options, data, 1, "new")

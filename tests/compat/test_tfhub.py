@@ -222,3 +222,28 @@ def test_a_wrong_signature_or_path_raises_an_error(model: PretrainedBiLM) -> Non
         hub.Module(model)(STRINGS, signature="words")
     with pytest.raises(ModelNotFoundError):
         hub.Module("no/such/model")
+
+
+@pytest.mark.parametrize("trainable_lstm", [False, True])
+def test_outputs_have_numpy_values_and_gradients_while_the_mix_is_trained(
+    model: PretrainedBiLM, trainable_lstm: bool
+) -> None:
+    module = hub.Module(model, trainable=True, trainable_lstm=trainable_lstm)
+    frozen = outputs_of(hub.Module(model), STRINGS)
+    for name, output in outputs_of(module, STRINGS).items():
+        np.testing.assert_array_equal(output.numpy(), frozen[name].numpy())
+        np.testing.assert_array_equal(np.asarray(output), frozen[name].numpy())
+    tokens = {"tokens": [["the"]], "sequence_len": [1]}
+    default = module(tokens, "tokens")
+    assert isinstance(default, Tensor)
+    assert (2 * default).numpy().shape == (1, 64)
+    default.square().sum().backward()
+    assert module.mix.weight.grad is not None
+    assert type(module.mix.weight.grad) is Tensor
+
+
+def test_a_keras_layer_names_what_replaces_it() -> None:
+    with pytest.raises(
+        ConfigError, match=r"use elmokit\.integrations\.keras\.ElmoEmbedding\('elmo/3'\); else hub\.load\("
+    ):
+        hub.KerasLayer("elmo/3", trainable=False, signature="default", output_key="elmo", input_shape=[])

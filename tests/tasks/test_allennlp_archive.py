@@ -449,6 +449,19 @@ def test_settings_without_a_counterpart_are_refused_by_name(tmp_path: Path) -> N
             open_task_archive(folder)
 
 
+def test_a_bcn_with_two_elmos_is_refused_by_name(tmp_path: Path) -> None:
+    folder = unpack("sst", tmp_path / "sst")
+    model = json.loads((folder / "config.json").read_text())["model"]
+    field = model["text_field_embedder"]
+    embedders = {**field.get("token_embedders", field), "second": {**model["elmo"], "type": "elmo_token_embedder"}}
+    embedders["second"].pop("num_output_representations", None)
+    changed(folder, model={**model, "text_field_embedder": {"token_embedders": embedders}})
+    with pytest.raises(
+        ConfigError, match=r"model\.elmo is a second ELMo beside the elmo_token_embedder of model\.text"
+    ):
+        open_task_archive(folder)
+
+
 def test_tag_rules_that_differ_from_the_encoding_are_refused(tmp_path: Path) -> None:
     folder = unpack("ner", tmp_path / "ner")
 

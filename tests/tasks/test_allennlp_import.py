@@ -258,8 +258,49 @@ def test_an_elmo_block_alone_and_the_indexers_are_fragments_too(tmp_path: Path) 
     toml, _ = import_config(written(tmp_path, {"token_indexers": indexers, "token_embedders": FRAGMENT}))
     assert tomllib.loads(toml)["words"]["lowercase"] is True
     toml, report = import_config(written(tmp_path, {"dataset_reader": {"type": "srl", "token_indexers": indexers}}))
-    assert tomllib.loads(toml) == {}
-    assert "elmo_characters" in toml or "brings its own characters" in report.redundant[-1]
+    assert tomllib.loads(toml) == {"words": {"lowercase": True}}
+    assert "brings its own characters" in report.redundant[-1]
+
+
+BYTES = {"type": "characters", "character_tokenizer": {"byte_encoding": "utf-8"}}
+INDEXERS = {"tokens": {"type": "single_id", "lowercase_tokens": True}, "token_characters": BYTES}
+TRAINER = {
+    "optimizer": {"type": "dense_sparse_adam", "lr": 0.002},
+    "num_epochs": 75,
+    "validation_metric": "+accuracy",
+}
+WORDS_AND_CHARS = {"words": {"lowercase": True}, "chars": {"spelling": "bytes"}}
+
+
+@pytest.mark.parametrize(
+    ("content", "tables"),
+    [
+        ({"dataset_reader": {"type": "srl", "token_indexers": INDEXERS}}, WORDS_AND_CHARS),
+        ({"token_indexers": INDEXERS}, WORDS_AND_CHARS),
+        ({"token_indexers": INDEXERS, "vocabulary": {"min_count": {"tokens": 3}}}, {"words": {"min_count": 3}}),
+        ({"token_indexers": INDEXERS, "token_embedders": {"elmo": elmo(0.5)}}, WORDS_AND_CHARS),
+        (FRAGMENT | {"vocabulary": {"min_count": {"tokens": 3}}}, {"words": {"min_count": 3}}),
+        ({"iterator": {"type": "bucket", "batch_size": 80}}, {"train": {"bucketed": True, "batch_size": 80}}),
+        ({"train_data_path": "srl.txt", "token_indexers": {}}, {"data": {"train": "srl.txt"}}),
+        ({"trainer": TRAINER}, {"train": {"epochs": 75}}),
+        (FRAGMENT | {"trainer": TRAINER}, {"train": {"epochs": 75}, "words": {"lowercase": False}}),
+    ],
+)
+def test_no_setting_of_a_fragment_is_lost_because_another_part_is_missing(
+    tmp_path: Path, content: dict[str, Any], tables: dict[str, Any]
+) -> None:
+    toml, report = import_config(written(tmp_path, content))
+    assert [line for line in report.unsupported if "download it" not in line] == []
+    found = tomllib.loads(toml)
+    for name, expected in tables.items():
+        assert expected.items() <= found[name].items()
+    config_of({"task": "ner", **found}, "fragment")
+
+
+def test_an_indexer_of_words_without_an_embedder_of_its_name_is_reported(tmp_path: Path) -> None:
+    embedders = {"glove": FRAGMENT["tokens"], "elmo": elmo(0.5)}
+    reported = unsupported(tmp_path, {"token_indexers": INDEXERS, "token_embedders": embedders})
+    assert 'token_indexers.tokens = {"lowercase": true}: no embedder has its name' in reported
 
 
 ENCODER = PUBLISHED["srl"]()["model"]["encoder"]
@@ -513,7 +554,7 @@ def test_a_config_that_cannot_be_imported_is_rejected(tmp_path: Path, change: di
         import_config(written(tmp_path, {**PUBLISHED["ner"](), **change}))
 
 
-@pytest.mark.parametrize("content", [{}, {"a": 1}, {"trainer": {"num_epochs": 3}}, [1, 2], "text", None])
+@pytest.mark.parametrize("content", [{}, {"a": 1}, {"encoder": {"type": "lstm"}}, [1, 2], "text", None])
 def test_a_file_that_is_not_a_config_of_allennlp_is_rejected(tmp_path: Path, content: Any) -> None:
     with pytest.raises(ConfigError, match=r"neither a training config of AllenNLP |expected a table"):
         import_config(written(tmp_path, content))

@@ -17,6 +17,7 @@ from elmokit.tasks.allennlp_import.config_table import ConfigTable, ImportReport
 from elmokit.tasks.allennlp_import.models import ALTERNATING, COUNTERPARTS, REFUSED, convert_srl
 from elmokit.tasks.allennlp_import.shared import (
     Tables,
+    convert_batches,
     convert_data,
     convert_elmo,
     convert_embedders,
@@ -27,6 +28,8 @@ from elmokit.tasks.allennlp_import.shared import (
 from elmokit.tasks.table import TASKS, config_of
 
 TABLE_ORDER = ("task", "data", "words", "chars", "elmo", "model", "train")
+BESIDE_EMBEDDERS = {"token_indexers", "vocabulary", "trainer", "iterator", "data_loader", "train_data_path"}
+"""What a fragment can have, alone or in one table with embedders."""
 READERS = {"conll2003", "sst_tokens", "snli", "srl", "coref", "squad"}
 
 
@@ -46,7 +49,7 @@ def import_config(path: str | Path, variables: Mapping[str, str] | None = None) 
     top.report_unused()
     if "task" in tables:
         config_of(tables, str(path))  # raises an error now if the result is not a valid config
-    elif tables.get("elmo", {}).get("trainable"):
+    elif tables.get("elmo", {}).get("trainable") and "learning_rate" not in tables["elmo"]:
         report.unsupported.append(
             "requires_grad: AllenNLP trains the biLM at the optimizer's learning rate, elmokit at a hundredth of it by "
             "default (elmo.learning_rate)"
@@ -83,11 +86,16 @@ def convert_config(top: ConfigTable) -> Tables:
     _explain_reader(reader)
     top.redundant("dev data is read like training data, for SST as whole sentences", "validation_dataset_reader")
     tables["train"] = convert_training(top, tables.get("elmo", {}), TASKS[counterpart.task].metric, counterpart.metrics)
+    _convert_counts(top, tables)
+    return tables
+
+
+def _convert_counts(top: ConfigTable, tables: Tables) -> None:
+    """Add the minimum counts of a vocabulary to the tables of words and characters."""
     counts = top.table("vocabulary").table("min_count")
     for name, theirs in (("words", "tokens"), ("chars", "token_characters")):
         if counts.exists and isinstance(tables[name], dict):
             tables[name]["min_count"] = counts.take(theirs, int, 1)
-    return tables
 
 
 def _explain_reader(reader: ConfigTable) -> None:
@@ -110,8 +118,9 @@ def _convert_penalty(model: ConfigTable, tables: Tables) -> None:
 def _convert_fragment(top: ConfigTable) -> Tables:
     """Convert a part of a config.
 
-    It can be a text field embedder, its token embedders, one of these, the indexers with the same names, or the encoder
-    of ``srl``, which other models rarely have. The first and the last can be in a ``model`` without a type.
+    It can be a text field embedder, its token embedders, one of these, the indexers with the same names, the trainer
+    with its batches, or the encoder of ``srl``, which other models rarely have. The first and the last can be in a
+    ``model`` without a type.
     """
     if top.content.get("type") == "elmo_token_embedder":
         top.content.pop("type")
@@ -119,7 +128,7 @@ def _convert_fragment(top: ConfigTable) -> Tables:
     if top.content.get("type") in ALTERNATING:
         content, top.content = top.content, {}
         top = top.add_table({"encoder": content}, "")
-    reader = top.table("dataset_reader")
+    whole, reader = top, top.table("dataset_reader")
     if "model" in top.content:
         top = top.table("model")
     srl = _convert_srl_fragment(top, reader)
@@ -131,21 +140,28 @@ def _convert_fragment(top: ConfigTable) -> Tables:
     if "text_field_embedder" in top.content:
         model = top
     elif is_embedders:
-        names = [key for key in top.content if key != "token_indexers"]
+        names = [key for key in top.content if key not in BESIDE_EMBEDDERS]
         model = top.add_table({"text_field_embedder": {key: top.content.pop(key) for key in names}}, "")
-    elif reader.exists or srl or "token_indexers" in top.content:
+    elif reader.exists or srl or not BESIDE_EMBEDDERS.isdisjoint(top.content):
         model = top.add_table({}, "")
     else:
         raise ConfigError(
             "The file is neither a training config of AllenNLP (it has no model) nor a fragment with a "
-            "text_field_embedder, token_embedders, token_indexers or the encoder of srl. Its keys: "
+            "text_field_embedder, token_embedders, token_indexers, trainer or the encoder of srl. Its keys: "
             f"{', '.join(top.content) or 'none'}."
         )
-    tables = convert_embedders(model, indexers) | srl
+    tables = convert_embedders(model, indexers, is_fragment=True) | srl
     if "regularizer" in model.content:
         _convert_penalty(model, tables)
     _explain_reader(reader)
-    return {name: table for name, table in tables.items() if table is not False}
+    _convert_counts(whole, tables)
+    tables["data"] = convert_data(whole)
+    if "trainer" in whole.content:
+        metrics = [metric for counterpart in COUNTERPARTS.values() for metric in counterpart.metrics]
+        tables["train"] = convert_training(whole, tables.get("elmo", {}), "the task's metric", metrics)
+    else:
+        tables["train"] = convert_batches(whole)
+    return {name: table for name, table in tables.items() if table}
 
 
 def _convert_srl_fragment(top: ConfigTable, reader: ConfigTable) -> Tables:

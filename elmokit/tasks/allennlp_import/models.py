@@ -220,6 +220,11 @@ def convert_sst(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None
         "output": model.take("use_integrator_output_elmo", bool, False),
     }
     if elmo.exists:
+        if "elmo" in tables:
+            raise ConfigError(
+                f"{elmo.path} is a second ELMo beside the elmo_token_embedder of model.text_field_embedder; a model "
+                "has one here."
+            )
         elmo.redundant("each position has its own mix", "num_output_representations")
         table, mix = elmo_model(elmo), elmo_mix(elmo)
         tables["elmo"] = {**table, **{position: dict(mix) if used else False for position, used in uses_mix.items()}}

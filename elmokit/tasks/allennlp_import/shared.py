@@ -35,10 +35,14 @@ ADADELTA = {"learning_rate": 1.0, "rho": 0.9, "epsilon": 1e-6}  # PyTorch's defa
 ADAM = {"learning_rate": 1e-3, "betas": [0.9, 0.999], "epsilon": 1e-8}
 
 
-def convert_embedders(model: ConfigTable, reader: ConfigTable) -> Tables:
-    """Convert a text field embedder and the indexers with the same names to ``words``, ``chars`` and ``elmo``."""
+def convert_embedders(model: ConfigTable, reader: ConfigTable, is_fragment: bool = False) -> Tables:
+    """Convert a text field embedder and the indexers with the same names to ``words``, ``chars`` and ``elmo``.
+
+    In a fragment, what an indexer says about words or characters is kept if their embedder is not in it.
+    """
     field = model.table("text_field_embedder")
-    lowercase, spelling = _read_indexers(reader.table("token_indexers"))
+    indexers = reader.table("token_indexers")
+    given = _read_indexers(indexers)
     tables: Tables = {"words": False, "chars": False}
     field.expect("type", "basic")
     field.expect("allow_unmatched_keys", False)
@@ -46,45 +50,51 @@ def convert_embedders(model: ConfigTable, reader: ConfigTable) -> Tables:
     for name, embedder in sorted((inner if inner.exists else field).tables().items()):
         kind = embedder.take("type", str, "embedding")  # AllenNLP's default
         if kind == "embedding" and tables["words"] is False:
-            tables["words"] = _convert_words(embedder, lowercase.get(name, False))
+            tables["words"] = _convert_words(embedder) | given["words"].pop(name, {})
         elif kind == "character_encoding" and tables["chars"] is False:
-            tables["chars"] = _convert_chars(embedder) | ({"spelling": spelling[name]} if name in spelling else {})
+            tables["chars"] = _convert_chars(embedder) | given["chars"].pop(name, {})
         elif kind == "elmo_token_embedder" and "elmo" not in tables:
             tables["elmo"] = convert_elmo(embedder)
         elif kind in EMBEDDERS:
             embedder.replace(f"type = {to_json(kind)}: a second one; a model has one here")
         else:
             embedder.put_back("type", kind)
+    for kind, unread in given.items():
+        for name, settings in unread.items():
+            if is_fragment and tables[kind] is False:
+                tables[kind] = settings
+            elif any(settings.values()):
+                indexers.differs(name, f" = {to_json(settings)}: no embedder has its name")
     return tables
 
 
-def _read_indexers(indexers: ConfigTable) -> tuple[dict[str, bool], dict[str, str]]:
-    """Return for each indexer of words whether it lowercases them, and for each of bytes how it spells words.
+def _read_indexers(indexers: ConfigTable) -> dict[str, dict[str, Tables]]:
+    """Return what each indexer says about ``words`` (whether they are lowercased) or ``chars`` (how they are spelled).
 
     The other indexers are explained.
     """
-    lowercase: dict[str, bool] = {}
-    spelling: dict[str, str] = {}
+    given: dict[str, dict[str, Tables]] = {"words": {}, "chars": {}}
     for name, indexer in indexers.tables().items():
         kind = indexer.take("type", str, "single_id")
         if kind == "single_id":
-            lowercase[name] = indexer.take("lowercase_tokens", bool, False)
+            given["words"][name] = {"lowercase": indexer.take("lowercase_tokens", bool, False)}
         elif kind == "characters":
             indexer.redundant("a word's features do not depend on padding", "min_padding_length")
             if (tokenizer := indexer.content.get("character_tokenizer")) in SPELLINGS.values():
-                spelling[name] = next(ours for ours, theirs in SPELLINGS.items() if theirs == tokenizer)
+                spelling = next(ours for ours, theirs in SPELLINGS.items() if theirs == tokenizer)
+                given["chars"][name] = {"spelling": spelling}
                 indexer.content.pop("character_tokenizer")
             indexer.unsupported(f"only these can be read: {to_json(SPELLINGS)}", "character_tokenizer")
         elif kind == "elmo_characters":
             indexer.report.redundant.append(f"{indexer.path}: the biLM brings its own characters")
         else:
             indexer.put_back("type", kind)
-    return lowercase, spelling
+    return given
 
 
-def _convert_words(embedder: ConfigTable, lowercase: bool) -> Tables:
+def _convert_words(embedder: ConfigTable) -> Tables:
     """Convert an ``embedding`` to ``words``."""
-    words: Tables = {"lowercase": lowercase, "min_count": 1, "unit_length": False, "unknown": "random"}
+    words: Tables = {"lowercase": False, "min_count": 1, "unit_length": False, "unknown": "random"}
     if embedder.content.get("pretrained_file") is None:
         embedder.content.pop("pretrained_file", None)
     else:
@@ -299,7 +309,7 @@ def convert_training(top: ConfigTable, elmo: Tables, metric: str, their_metrics:
     The learning rate of a trainable biLM is added to ``elmo``.
     """
     off = ("patience", "max_grad_norm", "clip_value", "plateau", "average", "step_decay", "eval_every")
-    train: Tables = {**dict.fromkeys(off, False), "l2": 0.0, **_convert_batches(top)}
+    train: Tables = {**dict.fromkeys(off, False), "l2": 0.0, **convert_batches(top)}
     trainer = top.table("trainer")
     if not trainer.exists:
         return train
@@ -348,7 +358,7 @@ def convert_training(top: ConfigTable, elmo: Tables, metric: str, their_metrics:
     return train
 
 
-def _convert_batches(top: ConfigTable) -> Tables:
+def convert_batches(top: ConfigTable) -> Tables:
     """Convert the iterator of AllenNLP before version 1, or the data loader of later versions."""
     train: Tables = {}
     iterator, loader = top.table("iterator"), top.table("data_loader")

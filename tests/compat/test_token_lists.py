@@ -1,0 +1,162 @@
+"""The classes of the old programs iterate over whatever is given as a sentence or a batch, as those programs did."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from elmokit.compat import tfhub
+from elmokit.compat.allennlp import Elmo, ElmoEmbedder, batch_to_ids
+from elmokit.compat.bilm import Batcher, TokenBatcher, UnicodeCharsVocabulary
+from elmokit.compat.bio_embeddings import SeqVecEmbedder
+from elmokit.compat.many_langs import Embedder
+from elmokit.compat.simple_elmo import ElmoModel
+from elmokit.compat.token_lists import token_list, token_lists
+from elmokit.embedding.elmo import Elmo as FrontDoor
+from elmokit.errors import TextError
+from elmokit.formats.bilm_tf_hdf5 import write_hdf5
+from tests.conftest import WORDS, random_model
+
+TOKENS = ["the", "cat", "sat"]
+
+
+class Series:
+    """Behaves like a pandas Series whose index does not start at 0."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values)
+
+    def __getitem__(self, label: int) -> Any:
+        raise KeyError(label)
+
+    def __bool__(self) -> bool:
+        raise ValueError("The truth value of a Series is ambiguous.")
+
+
+SENTENCES: dict[str, Callable[[], Any]] = {
+    "array": lambda: np.array(TOKENS),
+    "array of objects": lambda: np.array(TOKENS, dtype=object),
+    "strings of NumPy": lambda: list(np.array(TOKENS)),
+    "series": lambda: Series(TOKENS),
+    "tuple": lambda: tuple(TOKENS),
+    "deque": lambda: deque(TOKENS),
+    "generator": lambda: (token for token in TOKENS),
+    "map": lambda: map(str, TOKENS),
+    "filter": lambda: filter(None, TOKENS),
+    "iterator": lambda: iter(TOKENS),
+    "keys": lambda: dict.fromkeys(TOKENS).keys(),
+    "values": lambda: dict(enumerate(TOKENS)).values(),
+}
+
+
+def twice(make: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: [make(), make()]
+
+
+BATCHES: dict[str, Callable[[], Any]] = {
+    **{f"list of {name}": twice(make) for name, make in SENTENCES.items()},
+    "generator of generators": lambda: ((token for token in TOKENS) for _ in range(2)),
+    "matrix": lambda: np.array([TOKENS, TOKENS]),
+    "matrix of objects": lambda: np.array([TOKENS, TOKENS], dtype=object),
+    "series of arrays": lambda: Series([np.array(TOKENS), np.array(TOKENS)]),
+    "tuple of lists": lambda: (TOKENS, TOKENS),
+}
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any], Any]]:
+    """Every call of the old programs that takes a batch of tokenized sentences."""
+    folder = tmp_path_factory.mktemp("model")
+    write_hdf5(random_model(), folder / "options.json", folder / "model.hdf5")
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    embedder = ElmoEmbedder(folder / "options.json", folder / "model.hdf5", stateful=False)
+    simple = ElmoModel()
+    simple.load(folder)
+    vocabulary = UnicodeCharsVocabulary(folder / "vocab.txt", 50)
+    module = tfhub.Module(folder)
+    return {
+        "batch_to_ids": batch_to_ids,
+        "embed_batch": embedder.embed_batch,
+        "embed_sentences": lambda batch: list(embedder.embed_sentences(batch, 1)),
+        "embed_sentence": lambda batch: [embedder.embed_sentence(sentence) for sentence in batch],
+        "batch_to_embeddings": lambda batch: embedder.batch_to_embeddings(batch)[0],
+        "Batcher": Batcher(folder / "vocab.txt", 50).batch_sentences,
+        "TokenBatcher": TokenBatcher(folder / "vocab.txt").batch_sentences,
+        "encode": lambda batch: [vocabulary.encode(sentence, split=False) for sentence in batch],
+        "encode_chars": lambda batch: [vocabulary.encode_chars(sentence) for sentence in batch],
+        "sents2elmo": Embedder(folder).sents2elmo,
+        "get_elmo_vectors": simple.get_elmo_vectors,
+        "get_elmo_vector_average": simple.get_elmo_vector_average,
+        "tokens": lambda batch: module({"tokens": batch, "sequence_len": np.array([3, 3])}, "tokens").detach(),
+    }
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_a_batch_and_its_sentences_may_be_any_iterables(calls: dict[str, Callable[[Any], Any]], batch: str) -> None:
+    for name, call in calls.items():
+        expected, found = call([TOKENS, TOKENS]), call(BATCHES[batch]())
+        for one, other in zip(expected, found, strict=True):
+            np.testing.assert_array_equal(np.asarray(one), np.asarray(other), err_msg=name)
+
+
+def test_empty_arrays_are_sentences_without_tokens(calls: dict[str, Callable[[Any], Any]]) -> None:
+    empty = np.array([], dtype=str)
+    assert [array.shape for array in calls["embed_batch"]([empty, empty])] == [(3, 0, 64)] * 2
+    assert calls["batch_to_ids"]([empty, np.array(TOKENS)]).shape == (2, 3, 50)
+    assert calls["get_elmo_vectors"]([empty]).shape == (1, 0, 64)
+    with pytest.raises(TextError, match="no sentence to batch"):
+        calls["Batcher"](np.empty((0, 0), dtype=str))
+
+
+@pytest.mark.parametrize("sentence", ["the cat", b"the cat", {"the", "cat"}, {"the": 1}, 5, [1, 2], iter([None])])
+def test_what_has_no_order_of_strings_is_refused(sentence: Any) -> None:
+    with pytest.raises(TextError):
+        token_list(sentence)
+    with pytest.raises(TextError):
+        token_lists("the cat")
+
+
+def test_a_cached_vocabulary_may_be_an_array(tmp_path: Path) -> None:
+    write_hdf5(random_model(), tmp_path / "options.json", tmp_path / "model.hdf5")
+    files = tmp_path / "options.json", tmp_path / "model.hdf5"
+    words = ["@@PADDING@@", *TOKENS]
+    given: list[Any] = [Series(words), np.array(words), words]
+    elmos = [Elmo(*files, 1, dropout=0, vocab_to_cache=vocabulary) for vocabulary in given]
+    vectors = [elmo(None, torch.tensor([[1, 2, 3]]))["elmo_representations"][0] for elmo in elmos]
+    assert torch.equal(vectors[0], vectors[2])
+    assert torch.equal(vectors[1], vectors[2])
+
+
+def test_strings_of_a_hub_module_and_proteins_may_be_any_iterables(tmp_path: Path) -> None:
+    write_hdf5(random_model(), tmp_path / "options.json", tmp_path / "model.hdf5")
+    texts = ["the cat", "sat"]
+    module = tfhub.Module(tmp_path)
+    seqvec = SeqVecEmbedder(model_directory=tmp_path, warmup_rounds=0, stateful=False)
+    for given in (np.array(texts), np.array(texts, dtype=object), Series(texts), tuple(texts), (t for t in texts)):
+        assert torch.equal(module(given), module(texts))
+    for given in (np.array(texts), Series(texts), (text for text in texts)):
+        for one, other in zip(seqvec.embed_batch(given), seqvec.embed_batch(texts), strict=True):
+            np.testing.assert_array_equal(one, other)
+    with pytest.raises(TextError, match="list of strings"):
+        module(np.array("the cat"))
+
+
+def test_the_front_door_takes_a_matrix_of_tokens_as_a_batch() -> None:
+    elmo = FrontDoor(random_model(), start="zero")
+    matrix: Any = np.array([TOKENS, TOKENS])
+    for one, other in zip(elmo.embed(matrix), elmo.embed([TOKENS, TOKENS]), strict=True):
+        np.testing.assert_array_equal(one, other)
+    vectors, _ = elmo.embed_batch(matrix, elmo.zero_state(2))
+    assert [array.shape for array in vectors] == [(3, 3, 64)] * 2
