@@ -54,13 +54,12 @@ def show(
     As the last line of a notebook's cell, it is a heat map in color; ``print(show(...))`` is a table.
 
     Args:
-        sentence: Tokens; or a text, which is split as in the Penn Treebank (extra ``tokenize``).
+        sentence: Tokens; or a text, which is split as in the Penn Treebank.
         model: A language model, or the name, path or URL of one; None for the included model.
         n_expected: How many expected words to find for each token and direction.
 
     Raises:
         ModelNotFoundError: The model has no softmax or no vocabulary.
-        MissingExtraError: The sentence is a text, and NLTK is not installed.
         TextError: A token is not a string.
         ConfigError: ``n_expected`` is below 1.
 

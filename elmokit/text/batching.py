@@ -252,10 +252,10 @@ def tokens_of_all(texts: Iterable[str | Sequence[str]], tokenize: Callable[[str]
     """Return the tokens of texts, or of lists of tokens. By default, texts are split by the Penn Treebank's rules."""
     check_texts(texts)
     texts = list(texts)
-    if tokenize is None:  # lists of tokens do not need NLTK
+    if tokenize is None:
         from elmokit.text.tokenize import treebank_tokenizer  # here: a first vector does not wait for it
 
-        tokenize = treebank_tokenizer() if any(isinstance(text, str) for text in texts) else list
+        tokenize = treebank_tokenizer()
     return [tokens_of(text, tokenize) for text in texts]
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from elmokit.config import check_at_least
 from elmokit.errors import FormatError, ModelNotFoundError, SettingError, TensorMismatchError, TextError
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
+from elmokit.text.marks import MarkReader
 
 if TYPE_CHECKING:
     from elmokit.text.counts import WordCounts
@@ -97,6 +98,11 @@ class Vocabulary:
         """
         known = self.known_ids(tokens) + 1
         return np.concatenate([known[:, None], encode_tokens(tokens, max_chars)], axis=1)
+
+    @cached_property
+    def read(self) -> MarkReader:
+        """How a model with this vocabulary reads a token."""
+        return MarkReader(self.ids, set().union(*self.words))
 
     @cached_property
     def zipf_probabilities(self) -> dict[str, float]:

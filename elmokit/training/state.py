@@ -240,6 +240,7 @@ def window_stream(setup: TrainingSetup, model: PretrainedBiLM, world: World) -> 
         n_ranks=world.size,
         passage_length=config.passage_length,
         lower_case=config.lower_case,
+        read=model.read,
     )
 
 
