@@ -25,6 +25,8 @@ _READ_AS = {
 }
 MARKS: Mapping[int, str] = {ord(mark): plain for plain, marks in _READ_AS.items() for mark in marks}
 """How typographic marks are read, for ``str.translate``."""
+TYPOGRAPHIC = frozenset(map(chr, MARKS)) - {"\u2013"}
+"""The marks that show that a text was not changed to ASCII marks. En dashes often stay."""
 INVISIBLE = _READ_AS[""]
 """Soft hyphens and marks without a width. Joiners are not among them: they are letters of some scripts."""
 
@@ -32,8 +34,8 @@ INVISIBLE = _READ_AS[""]
 class MarkReader:
     """Says how a model reads tokens.
 
-    A token that the model knows is read as it is. Another one is read with ASCII marks if the model knows it so, and
-    else with ASCII marks in place of those that the model does not know.
+    A token that the model knows is read as it is. Another word is read with ASCII marks if the model knows it so, and
+    all else with ASCII marks in place of those that the model does not know.
 
     Args:
         words: The words that the model knows.
@@ -50,7 +52,8 @@ class MarkReader:
         if not isinstance(token, str) or token.isascii() or token in self._words:
             return token
         plain = token.translate(MARKS)
-        return (plain if plain in self._words else token.translate(self.marks)) or token
+        is_known_word = plain in self._words and any(map(str.isalnum, token))
+        return (plain if is_known_word else token.translate(self.marks)) or token
 
 
 EXACT = MarkReader(chars=map(chr, MARKS))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from elmokit.config import check_at_least
 from elmokit.errors import FormatError, ModelNotFoundError, SettingError, TensorMismatchError, TextError
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
-from elmokit.text.marks import MarkReader
+from elmokit.text.marks import TYPOGRAPHIC, MarkReader
 
 if TYPE_CHECKING:
     from elmokit.text.counts import WordCounts
@@ -102,7 +102,9 @@ class Vocabulary:
     @cached_property
     def read(self) -> MarkReader:
         """How a model with this vocabulary reads a token."""
-        return MarkReader(self.ids, set().union(*self.words))
+        chars = set().union(*self.words)
+        # Only the frequent words of its text are listed. If they have typographic marks, rare ones were there, too.
+        return MarkReader(self.ids, chars | TYPOGRAPHIC if chars & TYPOGRAPHIC else chars)
 
     @cached_property
     def zipf_probabilities(self) -> dict[str, float]:

@@ -29,7 +29,13 @@ PLAIN = "I don't know what \"they\" said -- it's a well-known trick ... 'no' –
     [
         *[("n’t", "n't"), ("’s", "'s"), ("O′Brienʼs", "O'Brien's"), ("’", "'"), ("‘", "'"), ("“", '"'), ("»", '"')],
         *[("…", "..."), ("—", "--"), ("–", "-"), ("re‑enter", "re-enter"), ("−5", "-5"), ("ﬁn", "fin")],
-        *[("co\u00adop\u200b", "coop"), ("\ufeffThe", "The"), ("\u200b", "\u200b"), ("é", "é"), ("نمی\u200cخواهم",) * 2],
+        *[
+            ("co\u00adop\u200b", "coop"),
+            ("\ufeffThe", "The"),
+            ("\u200b", "\u200b"),
+            ("é", "é"),
+            ("نمی\u200cخواهم",) * 2,
+        ],
     ],
 )
 def test_marks_that_a_model_does_not_know_are_read_in_ascii(token: str, read: str) -> None:
@@ -42,7 +48,8 @@ def test_what_a_vocabulary_knows_is_read_as_it_is() -> None:
     assert [read(token) for token in ("don’t", "l’", "’", "–")] == ["don’t", "l’", "’", "–"]
     assert read("n’t") == "n't"  # the word is known with the other apostrophe only
     assert read("O’Brien") == "O’Brien"  # neither is known, and the apostrophe is
-    assert read("1914–18…") == "1914–18..."
+    assert [read(token) for token in ("—", "1914–18…")] == ["—", "1914–18…"]  # so its text was not changed to ASCII
+    assert Vocabulary([*SPECIALS, "–", "'"]).read("–’…") == "–'..."
 
 
 def test_what_the_characters_of_a_lexicon_have_is_read_as_it_is() -> None:

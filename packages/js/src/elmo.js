@@ -5,6 +5,7 @@ import { readConfig, tensorShapes, WORD_TABLE } from "./config.js";
 import { Engine, openLibrary, PackedMatrix } from "./engine.js";
 import { directoryUrl, MissingFileError, readBytes, shown, Tensors } from "./files.js";
 import { bestWords, checkCount, Scores, surprisalOf } from "./predictions.js";
+import { markReader } from "./marks.js";
 import { pooledDim, poolingSettings, SentencePooling } from "./sentence_vectors.js";
 import { Vocabulary } from "./vocabulary.js";
 
@@ -232,7 +233,7 @@ export class Elmo {
   /** Return what the token layer reads: characters, after the row of the word if there is a table of words. */
   #encode(tokens) {
     const { nTableWords, nIds, charCnn } = this.config;
-    const characters = encodeTokens(tokens, charCnn.maxChars);
+    const characters = encodeTokens(tokens.map(this.vocabulary?.read ?? markReader()), charCnn.maxChars);
     if (!nTableWords) return characters;
     const ids = new Int32Array(tokens.length * nIds);
     tokens.forEach((token, number) => {

@@ -154,8 +154,8 @@ export class NeighborIndex {
 }
 
 /**
- * Split a raw English sentence into tokens in the style of the Penn Treebank, as the included model was trained, by the rules
- * of NLTK. It does not split text into sentences: `Intl.Segmenter` does.
+ * Split a raw English sentence into tokens in the style of the Penn Treebank, as the included model was trained. It
+ * does not split text into sentences: `Intl.Segmenter` does.
  */
 export function tokenize(sentence: string): string[];
 

@@ -1,6 +1,7 @@
 // The words of a softmax, sorted by frequency.
 
 import { BEGIN_SENTENCE, END_SENTENCE } from "./characters.js";
+import { markReader } from "./marks.js";
 import { PYTHON_SPACE } from "./tokenize.js";
 
 export const UNKNOWN = "<UNK>";
@@ -13,6 +14,8 @@ export class Vocabulary {
   constructor(words) {
     this.words = words;
     this.ids = new Map(words.map((word, id) => [word, id]));
+    /** How a model with these words reads a token. */
+    this.read = markReader(this.ids);
     const missing = [BEGIN_SENTENCE, END_SENTENCE, UNKNOWN].filter((word) => !this.ids.has(word));
     if (missing.length) throw new Error(`The vocabulary lacks ${missing.join(", ")}.`);
     this.unknownId = this.ids.get(UNKNOWN);
@@ -27,9 +30,9 @@ export class Vocabulary {
     return new Vocabulary(lines.filter((line) => line !== IGNORED_LINE));
   }
 
-  /** Return the id of a word, or that of `<UNK>`. */
+  /** Return the id of a word as it is read, or that of `<UNK>`. */
   id(word) {
-    return this.ids.get(word) ?? this.unknownId;
+    return this.ids.get(this.read(word)) ?? this.unknownId;
   }
 
   /** Return how probable a word is in running text, by Zipf's law; that of the rarest word if it is not listed. */
