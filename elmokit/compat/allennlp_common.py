@@ -25,7 +25,7 @@ def open_files(options_file: Source, weight_file: Source) -> PretrainedBiLM:
     """Open a model given as AllenNLP's two arguments; the weights may be any model that elmokit opens."""
     if weight_file is None:
         raise ConfigurationError(f"No model given: weight_file is None (options_file is {options_file!r}).")
-    return open_model(weight_file, options=options_file).replace(exact=True)
+    return open_model(weight_file, options=options_file).replace(exact_marks=True)
 
 
 def on_cuda_device(module: Module, number: int) -> Module:

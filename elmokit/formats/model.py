@@ -67,7 +67,7 @@ class PretrainedBiLM:
         lexicon: The rows of a model with word and character tables of its own; None if characters are UTF-8 bytes.
         storage: How the files hold the weights; they are always computed from float32.
         precision: The lowest precision in which it is computed; None means float32.
-        exact: Read typographic marks as they are, as the original programs do; see :attr:`read`.
+        exact_marks: Read typographic marks as they are, as the original programs do; see :attr:`read`.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class PretrainedBiLM:
         lexicon: Lexicon | None = None,
         storage: str = "float32",
         precision: Precision | None = None,
-        exact: bool = False,
+        exact_marks: bool = False,
     ) -> None:
         self._weights = weights if isinstance(weights, Weights) else None
         self._bilm = None if isinstance(weights, Weights) else weights
@@ -97,7 +97,7 @@ class PretrainedBiLM:
         self.card: dict[str, Any] = {} if card is None else card
         self.whitening, self.sentence_head = whitening, sentence_head
         self.alignment, self.lexicon = alignment, lexicon
-        self.storage, self.exact = storage, exact
+        self.storage, self.exact_marks = storage, exact_marks
         self._precision: Precision | None = None
         if self._bilm is None or precision is not None:
             self.precision = precision
@@ -134,7 +134,7 @@ class PretrainedBiLM:
 
     def _parts(self) -> dict[str, Any]:
         names = "family source vocabulary start_state card whitening sentence_head alignment lexicon storage precision "
-        parts = {name: getattr(self, name) for name in [*names.split(), "exact"]}
+        parts = {name: getattr(self, name) for name in [*names.split(), "exact_marks"]}
         return parts | {"weights": self._bilm or self._weights, "softmax": self._softmax}
 
     def __repr__(self) -> str:
@@ -290,7 +290,7 @@ class PretrainedBiLM:
         Without either, nothing says what the model knows, and all marks are read in ASCII.
         """
         known = self.lexicon or self.vocabulary
-        return EXACT if self.exact else MarkReader() if known is None else known.read
+        return EXACT if self.exact_marks else MarkReader() if known is None else known.read
 
     def encode(self, tokens: Sequence[str]) -> NDArray[np.int64]:
         """Convert tokens to the ids that the token layer reads, after :attr:`read`.

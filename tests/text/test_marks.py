@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import elmokit
-from elmokit import Elmo, LanguageModel, SentenceEmbedder
+from elmokit import Elmo, LanguageModel, SentenceEmbedder, open_model, save_model
 from elmokit.compat.many_langs import Embedder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.text.characters import encode_tokens
@@ -83,12 +83,14 @@ def test_a_token_cache_has_the_vectors_of_both_spellings() -> None:
         assert np.abs(first - other).max() > 0.1
 
 
-def test_a_model_without_a_list_of_words_reads_marks_in_ascii(model: PretrainedBiLM) -> None:
+def test_a_model_without_a_list_of_words_reads_marks_in_ascii(model: PretrainedBiLM, tmp_path: Path) -> None:
     bare = model.replace(vocabulary=None, softmax=None)
     np.testing.assert_array_equal(bare.encode(["n’t"]), bare.encode(["n't"]))
     assert model.config.char_cnn is not None
     bytes_of = encode_tokens(["n’t"], model.config.char_cnn.max_chars)
-    np.testing.assert_array_equal(bare.replace(exact=True).encode(["n’t"]), bytes_of)
+    np.testing.assert_array_equal(bare.replace(exact_marks=True).encode(["n’t"]), bytes_of)
+    save_model(bare.replace(exact_marks=True), tmp_path / "saved")
+    np.testing.assert_array_equal(open_model(tmp_path / "saved").encode(["n’t"]), bytes_of)
     knows = bare.replace(vocabulary=Vocabulary([*SPECIALS, "’"]))
     np.testing.assert_array_equal(knows.encode(["n’t"]), bytes_of)
 

@@ -30,9 +30,9 @@ export class Vocabulary {
     return new Vocabulary(lines.filter((line) => line !== IGNORED_LINE));
   }
 
-  /** Return the id of a word as it is read, or that of `<UNK>`. */
+  /** Return the id of a word, or that of `<UNK>`. */
   id(word) {
-    return this.ids.get(this.read(word)) ?? this.unknownId;
+    return this.ids.get(word) ?? this.unknownId;
   }
 
   /** Return how probable a word is in running text, by Zipf's law; that of the rarest word if it is not listed. */

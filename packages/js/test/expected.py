@@ -145,7 +145,10 @@ def random_model(folder: Path, softmax: SoftmaxConfig | None = None, storage: St
         tensors = draw(softmax.tensor_shapes(len(vocabulary), config.projection_dim))
         table = (arrays, config.word_table) if config.word_table else None
         own = WordSoftmax(softmax, tensors, len(vocabulary), table)
-    model = PretrainedBiLM(Weights(config, arrays), "elmokit", softmax=own, vocabulary=vocabulary if own else None)
+    model = PretrainedBiLM(
+        Weights(config, arrays), "elmokit", softmax=own, vocabulary=vocabulary if own else None,
+        exact_marks=softmax is None,
+    )  # fmt: skip
     save_model(model, folder, storage=storage)
     return {
         "model": str(folder),
