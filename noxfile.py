@@ -37,7 +37,7 @@ TEST_TOOLS = ["pytest>=8", "hypothesis>=6.100", "torch>=2.4"]
 def test_host(session: nox.Session) -> None:
     """Install elmokit with the extra of a host, and run the host's tests, example and how-to page."""
     host = session.name
-    session.install("--constraint", "constraints.txt", f".[{host},tokenize]", *TEST_TOOLS, *HOSTS[host])
+    session.install("--constraint", "constraints.txt", f".[{host}]", *TEST_TOOLS, *HOSTS[host])
     # The names of examples and pages are those of the extras, but a test module's name has no hyphen.
     named = f"{host} or {host.replace('-', '_')}"
     session.run(

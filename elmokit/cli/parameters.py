@@ -89,8 +89,7 @@ Raw = Annotated[bool, Flag("The text is raw: split each line into sentences and 
 Language = Annotated[
     str | None,
     Flag(
-        "Language of --raw text, such as de or ja; English needs the extra tokenize, others the extra spacy.  "
-        "[default: en]",
+        "Language of --raw text, such as de or ja; all but English need the extra spacy.  [default: en]",
         "Text",
         "CODE",
     ),

@@ -23,15 +23,14 @@ Module = TypeVar("Module", bound=nn.Module)
 
 def open_files(options_file: Source, weight_file: Source) -> PretrainedBiLM:
     """Open a model given as AllenNLP's two arguments; the weights may be any model that elmokit opens."""
-    if (
-        weight_file in (None, "") or options_file == ""
-    ):  # tutorials have an empty string where the reader's file belongs
+    # Tutorials have an empty string where the reader's file belongs.
+    if weight_file in (None, "") or options_file == "":
         missing = "options_file" if weight_file else "weight_file"
         raise ConfigurationError(
             f"No model given: {missing} is empty. Pass the two files of a model; or options_file=None, and as "
             "weight_file the path or name of a model, such as 'original'."
         )
-    return open_model(weight_file, options=options_file)
+    return open_model(weight_file, options=options_file).replace(exact_marks=True)
 
 
 def on_cuda_device(module: Module, number: int) -> Module:

@@ -241,7 +241,7 @@ def _options_for(options: Mapping[str, Any], data: LMDataset | BidirectionalLMDa
 def _open(checkpoint: str | Path, data: LMDataset | BidirectionalLMDataset) -> PretrainedBiLM:
     """Open a checkpoint with the vocabulary of the data, and in their direction if the model has only one."""
     # The checkpoint of a backward model does not say that it is one, because in bilm-tf that follows from the data.
-    model = open_model(checkpoint, vocabulary=data.vocab.path)
+    model = open_model(checkpoint, vocabulary=data.vocab.path).replace(exact_marks=True)
     config = model.config
     if config.bidirectional and len(data.read_backward) == 1:
         raise ConfigError(f"{checkpoint} has two directions, and the data have one. Use BidirectionalLMDataset.")

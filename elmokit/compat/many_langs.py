@@ -23,6 +23,7 @@ from elmokit.compat.token_lists import token_lists
 from elmokit.embedding.elmo import Elmo, Start
 from elmokit.engine.layer_selection import Layers
 from elmokit.errors import ConfigError
+from elmokit.formats.open import open_model
 
 if TYPE_CHECKING:
     import torch
@@ -52,7 +53,7 @@ class Embedder:
     def __init__(
         self, model_dir: str | Path, batch_size: int = 64, *, start: Start = "zero", device: str | None = None
     ) -> None:
-        self.elmo = Elmo.from_pretrained(model_dir, start=start, device=device)
+        self.elmo = Elmo(open_model(model_dir, device=device).replace(exact_marks=True), start=start)
         self.model_dir = model_dir
         self.batch_size = batch_size
         self.use_cuda = str(device).startswith("cuda")

@@ -118,7 +118,7 @@ class ElmoModel:
             return self.load(directory, limit=limit, full=full, top=max_batch_size)
         if max_batch_size < 1:
             raise ConfigError(f"max_batch_size is {max_batch_size}; pass at least 1.")
-        model = open_model(_preferred_file(directory, full))
+        model = open_model(_preferred_file(directory, full)).replace(exact_marks=True)
         if full and not model.can_predict:
             raise ModelNotFoundError(
                 f"{directory} has no softmax with its vocabulary, which full=True requires. Load a TensorFlow "

@@ -106,7 +106,7 @@ class Module(nn.Module):
         start: Start = "zero",
     ) -> None:
         super().__init__()
-        model = spec if isinstance(spec, PretrainedBiLM) else _open(spec)
+        model = (spec if isinstance(spec, PretrainedBiLM) else _open(spec)).replace(exact_marks=True)
         if trainable_lstm is None:
             trainable_lstm = trainable and isinstance(spec, str) and is_url(spec) and elmo_version(spec) == 1
         self.elmo = ElmoModule(model, start=start, trainable=trainable_lstm)

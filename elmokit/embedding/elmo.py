@@ -245,7 +245,7 @@ class Elmo:
             TextError: A sentence is not a list of strings.
             ConfigError: A layer does not exist, or a batch size is below 1.
             FormatError: The weights are so large that the vectors contain NaN or infinity.
-            MissingExtraError: ``tokenize`` needs NLTK (extra ``tokenize``) or spaCy (extra ``spacy``).
+            MissingExtraError: The language in ``tokenize`` needs spaCy (extra ``spacy``).
 
         Example:
             >>> first, second = elmo.embed([["The", "bank"], ["Rates", "rose", "."]], layers="average")

@@ -22,6 +22,7 @@ from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sentence_pooling import SentenceHead, SentenceMap, SentencePooling, Whitening
 from elmokit.text.batching import check_sentence, check_sentences
+from elmokit.text.marks import MARKS
 from elmokit.text.vocabulary import Vocabulary
 
 PoolingName = Literal["mean", "sif", "whitened", "trained"]
@@ -33,8 +34,8 @@ N_CACHED_WORDS = 65536
 """Words whose probabilities are kept."""
 PLAIN_QUOTES = {"``": '"', "''": '"'}
 """The quotes of the Penn Treebank, which are tokens of their own."""
-PLAIN_CHARACTERS = str.maketrans("\u201c\u201d\u201e\u2018\u2019\u201a`", "\"\"\"''''")
-"""Curly quotes, upper and lower ones, and plain ones."""
+PLAIN_CHARACTERS = {**MARKS, ord("`"): "'"}
+"""Typographic marks, and how they are read."""
 
 
 class SentenceEmbedder:
@@ -399,8 +400,8 @@ def words_only(tokens: Sequence[str]) -> list[bool]:
 def fold_tokens(tokens: Sequence[str], vocabulary: Vocabulary | None, *, fold_case: bool) -> Sequence[str]:
     """Return a sentence as its vector is computed from it, with the quotes and the case that the model knows best.
 
-    A token with curly quotes, or a quote of the Penn Treebank, is replaced by the same token with plain ones if only
-    that is in the vocabulary.
+    A token with typographic marks, or a quote of the Penn Treebank, is replaced by the same token with plain ones if
+    only that is in the vocabulary.
 
     Args:
         tokens: The sentence.
@@ -417,7 +418,7 @@ def fold_tokens(tokens: Sequence[str], vocabulary: Vocabulary | None, *, fold_ca
     ids, n_words = vocabulary.ids, len(vocabulary)
 
     def fold(token: str) -> str:
-        if not token.isalnum():  # it may have quotes
+        if not (token.isascii() and token.isalnum()):  # it may have marks
             plain = PLAIN_QUOTES.get(token) or token.translate(PLAIN_CHARACTERS)
             if plain in ids and token not in ids:
                 token = plain

@@ -20,6 +20,7 @@ from elmokit.errors import ConfigError, ModelError, OutputError, TextError
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.tensor_file import write_tensor_file
 from elmokit.storage.text_files import expand_user
+from elmokit.text.marks import MarkReader
 from elmokit.text.vocabulary import SPECIALS
 
 UNKNOWN = "[UNK]"
@@ -162,7 +163,8 @@ def _tokenizer(words: list[str]) -> dict[str, Any]:
         "normalizer": {
             "type": "Sequence",
             "normalizers": [
-                {"type": "Replace", "pattern": {"Regex": "[\u2018\u2019\u201a]"}, "content": "'"},
+                {"type": "Replace", "pattern": {"String": chr(mark)}, "content": plain}
+                for mark, plain in MarkReader(chars=set().union(*words)).marks.items()
             ],
         },
         "pre_tokenizer": {

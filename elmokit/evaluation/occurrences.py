@@ -40,6 +40,7 @@ from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.resumable import ResumableStore
 from elmokit.storage.store_journal import JOURNAL, StoreContents, read_store
 from elmokit.text.batching import check_sentence
+from elmokit.text.marks import MarkReader
 from elmokit.version import __version__
 
 KIND = "elmokit index of occurrences, version 1"
@@ -302,18 +303,25 @@ class OccurrenceIndex:
             counts += np.bincount(self.tokens[start : start + COUNT_ROWS], minlength=len(self.types))
         cosines = np.concatenate([self._cosines(rows, vector) for _, rows in _blocks(self.type_vectors)])
         order = np.argsort(-cosines, kind="stable")
-        others = (kind for kind in order if self.types[kind] != word and counts[kind] >= min_count)
+        is_own = self._is_spelling_of(word)
+        others = (kind for kind in order if not is_own[kind] and counts[kind] >= min_count)
         return [SimilarWord(float(cosines[k]), self.types[k], int(counts[k])) for k in islice(others, n_neighbors)]
+
+    def _is_spelling_of(self, word: str) -> NDArray[np.bool_]:
+        """Mark the distinct words that differ from a word in typographic marks only: ``(types,)``."""
+        read = MarkReader()
+        plain = read(word)
+        return np.array([read(kind) == plain for kind in self.types], np.bool_)
 
     def _nearest(
         self, vector: NDArray[np.float32], layer: int, words: list[str], token: int, n_neighbors: int, among: Among
     ) -> list[Occurrence]:
-        own = self.types.index(words[token]) if words[token] in self.types else -1
+        is_spelling = self._is_spelling_of(words[token])
         best: list[Occurrence] = []
         for start, rows in _blocks(self.layers[layer]):
             cosines = self._cosines(rows, vector)
             if among != "any":
-                is_own = self.tokens[start : start + len(rows)] == own
+                is_own = is_spelling[self.tokens[start : start + len(rows)]]
                 cosines = np.where(is_own == (among == "same"), cosines, -np.inf)
             floor = best[-1].similarity if len(best) == n_neighbors else -np.inf
             here = np.flatnonzero(cosines > floor)

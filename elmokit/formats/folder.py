@@ -134,6 +134,7 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
         **({} if model.precision is None else {"precision": model.precision}),
         "bilm": to_dict(model.config),
         "lexicon": model.lexicon is not None,
+        **({"exact_marks": True} if model.exact_marks else {}),
         **({} if model.softmax is None else {"softmax": to_dict(model.softmax.config)}),
         **({} if model.whitening is None else {"sentence_pooling": to_dict(model.whitening.pooling)}),
         **({} if model.sentence_head is None else {"sentence_head": to_dict(model.sentence_head.pooling)}),
@@ -206,6 +207,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         lexicon=lexicon,
         storage=storage,
         precision=precision,
+        exact_marks=content.get("exact_marks") is True,
     )
 
 

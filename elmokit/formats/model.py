@@ -20,6 +20,7 @@ from elmokit.engine.threads import ForkSafeLock
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, needs_torch
 from elmokit.text.characters import encode_tokens
+from elmokit.text.marks import EXACT, MarkReader
 from elmokit.text.vocabulary import Vocabulary, row_vocabulary
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class PretrainedBiLM:
         lexicon: The rows of a model with word and character tables of its own; None if characters are UTF-8 bytes.
         storage: How the files hold the weights; they are always computed from float32.
         precision: The lowest precision in which it is computed; None means float32.
+        exact_marks: Read typographic marks as they are, as the original programs do; see :attr:`read`.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class PretrainedBiLM:
         lexicon: Lexicon | None = None,
         storage: str = "float32",
         precision: Precision | None = None,
+        exact_marks: bool = False,
     ) -> None:
         self._weights = weights if isinstance(weights, Weights) else None
         self._bilm = None if isinstance(weights, Weights) else weights
@@ -94,7 +97,7 @@ class PretrainedBiLM:
         self.card: dict[str, Any] = {} if card is None else card
         self.whitening, self.sentence_head = whitening, sentence_head
         self.alignment, self.lexicon = alignment, lexicon
-        self.storage = storage
+        self.storage, self.exact_marks = storage, exact_marks
         self._precision: Precision | None = None
         if self._bilm is None or precision is not None:
             self.precision = precision
@@ -130,8 +133,8 @@ class PretrainedBiLM:
         return self.replace(**dict.fromkeys(FITTED_MAPS), card=card)
 
     def _parts(self) -> dict[str, Any]:
-        names = "family source vocabulary start_state card whitening sentence_head alignment lexicon storage precision"
-        parts = {name: getattr(self, name) for name in names.split()}
+        names = "family source vocabulary start_state card whitening sentence_head alignment lexicon storage precision "
+        parts = {name: getattr(self, name) for name in [*names.split(), "exact_marks"]}
         return parts | {"weights": self._bilm or self._weights, "softmax": self._softmax}
 
     def __repr__(self) -> str:
@@ -280,8 +283,17 @@ class PretrainedBiLM:
         if (softmax := self.softmax_module) is not None:
             softmax.to(device)
 
+    @property
+    def read(self) -> MarkReader:
+        """How it reads a token: with ASCII marks for the typographic ones that its lexicon or vocabulary does not have.
+
+        Without either, nothing says what the model knows, and all marks are read in ASCII.
+        """
+        known = self.lexicon or self.vocabulary
+        return EXACT if self.exact_marks else MarkReader() if known is None else known.read
+
     def encode(self, tokens: Sequence[str]) -> NDArray[np.int64]:
-        """Convert tokens to the ids that the token layer reads.
+        """Convert tokens to the ids that the token layer reads, after :attr:`read`.
 
         Returns:
             Char ids ``(tokens, chars)``; word ids ``(tokens,)`` for a word-input model; with a lexicon, a word id and
@@ -290,7 +302,7 @@ class PretrainedBiLM:
         Raises:
             ModelNotFoundError: A model with a table of words came without its vocabulary, or without its lexicon.
         """
-        config = self.config
+        config, tokens = self.config, list(map(self.read, tokens))
         if self.lexicon is not None:
             return self.lexicon.encode(tokens)
         if config.word_features is not None:

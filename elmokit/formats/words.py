@@ -56,6 +56,7 @@ class CachedModel(PretrainedBiLM):
 
     def encode(self, tokens: Sequence[str]) -> NDArray[np.int64]:
         """Convert tokens to what ``CachedCharCNN`` reads: ``(tokens, 1 + chars)``."""
+        tokens = list(map(self.read, tokens))
         rows = np.array([self.rows.get(token, -1) + 1 for token in tokens], dtype=np.int64)
         return np.concatenate([rows[:, None], super().encode(tokens)], axis=1)
 
@@ -63,6 +64,7 @@ class CachedModel(PretrainedBiLM):
         """Look up distinct tokens in the table, and compute the others from their characters."""
         if self._bilm is not None:
             return super().word_vectors(words, cache)
+        words = list(map(self.read, words))
         rows = np.array([self.rows.get(word, -1) for word in words], np.int64)
         vectors = self.table[rows]
         if unlisted := np.flatnonzero(rows < 0).tolist():

@@ -45,7 +45,7 @@ def add_vectors(
     Raises:
         ConfigError: There is no such column, there are several, or ``frame`` is not a data frame.
         TextError: A row has no text, or something that is neither a string nor a list of strings.
-        MissingExtraError: NLTK is needed and not installed, or pyarrow for pandas.
+        MissingExtraError: pandas needs pyarrow, which is not installed.
 
     Example:
         >>> import polars

@@ -49,7 +49,6 @@ def encode_texts(
     Raises:
         TextError: A text is neither a string nor a list of strings, or a token is empty or has the character NUL.
         ConfigError: ``n_tokens`` is negative.
-        MissingExtraError: There is no ``tokenize``, and NLTK is not installed.
 
     Example:
         >>> encode_texts(["The bank raised its rate.", "It rained."]).shape

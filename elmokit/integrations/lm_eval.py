@@ -49,7 +49,6 @@ class ElmoLM(LM):  # type: ignore[misc]
     Raises:
         ModelError: The model was not found, cannot be opened, or has no softmax or vocabulary.
         ConfigError: The model does not read in this direction, or another argument is not valid.
-        MissingExtraError: The tokenization is "treebank", and NLTK is not installed.
 
     Example:
         >>> import lm_eval

@@ -97,7 +97,6 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         Raises:
             TextError: A text is neither a string nor a list of strings; or ``X`` is a string, or a table of several
                 columns.
-            MissingExtraError: There is no ``tokenizer``, and NLTK is not installed.
         """
         _check_is_one_column(X)
         return self._embedder().embed_texts(sentences_of_all(_only_column(X), self.tokenizer))

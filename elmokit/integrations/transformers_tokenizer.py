@@ -19,6 +19,7 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
 from elmokit.text.lexicon import Lexicon
+from elmokit.text.marks import MARKS, MarkReader
 from elmokit.text.tokenize import Spans, Tokenization, get_span_tokenizer
 from elmokit.text.vocabulary import MAX_BYTES, SPECIALS, Vocabulary, read_words
 
@@ -104,7 +105,6 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
 
     Raises:
         ConfigError: An argument is not valid.
-        MissingExtraError: The tokenization is "treebank", and NLTK is not installed.
 
     Example:
         >>> encoded = ElmoTokenizer.from_elmokit()("It's raining.", return_offsets_mapping=True)
@@ -200,6 +200,10 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
         """Do nothing: the code that is saved with a model imports elmokit (``REMOTE_CODE``)."""
 
     @property
+    def _read(self) -> MarkReader:
+        return self.vocabulary.read if self.lexicon is None else self.lexicon.read
+
+    @property
     def vocab_size(self) -> int:
         """Number of words, the padding token and the mask not included."""
         return len(self.vocabulary)
@@ -214,7 +218,7 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
 
         The mask is read like an unknown word.
         """
-        words = [UNKNOWN if token == MASK else token for token in tokens]
+        words = [UNKNOWN if token == MASK else self._read(token) for token in tokens]
         if self.lexicon is not None:
             return self.lexicon.encode(words)
         if self.word_table:
@@ -298,7 +302,7 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
 
     def _add_splitter(self) -> None:
         """Let the Rust library call the rules that split a text, which cannot be copied or stored with it."""
-        self._splitter = _Splitter(get_span_tokenizer(self.tokenization), self.direction == "backward")
+        self._splitter = _Splitter(get_span_tokenizer(self.tokenization), self._read, self.direction == "backward")
         self._tokenizer.pre_tokenizer = PreTokenizer.custom(self._splitter)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -320,8 +324,8 @@ class _Splitter:
     boundaries = re.compile("|".join((BEGIN_SENTENCE, END_SENTENCE, PADDING)))
     words = re.compile("|".join((UNKNOWN, MASK)))
 
-    def __init__(self, spans: Spans, is_reversed: bool) -> None:
-        self._spans, self._is_reversed = spans, is_reversed
+    def __init__(self, spans: Spans, read: MarkReader, is_reversed: bool) -> None:
+        self._spans, self._read, self._is_reversed = spans, read, is_reversed
         self.is_split = False
         """Texts are words already."""
         self.reads_specials = True
@@ -330,6 +334,7 @@ class _Splitter:
     def pre_tokenize(self, text: Any) -> None:
         """Split a text, as the interface of the Rust library wants it."""
         if self.is_split:
+            text.split(lambda _, piece: [self._as_read(piece)])
             return
         # In two steps, because the library counts characters from the beginning of what is cut.
         blocks: list[list[tuple[int, int]]] = []
@@ -340,10 +345,18 @@ class _Splitter:
 
         def into_tokens(number: int, piece: Any) -> list[Any]:
             first, _ = _extent(blocks[number])
-            return [piece[start - first : stop - first] for start, stop in blocks[number]]
+            return [self._as_read(piece[start - first : stop - first]) for start, stop in blocks[number]]
 
         text.split(into_blocks)
         text.split(into_tokens)
+
+    def _as_read(self, piece: Any) -> Any:
+        """Return a token as it is looked up; its offsets stay those of the text."""
+        token = str(piece)
+        read = self._read(token)
+        for mark in set(token) - set(read):
+            piece.replace(mark, MARKS[ord(mark)])
+        return piece
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return the character offsets of the tokens of a text."""

@@ -77,6 +77,7 @@ def read_like_bilm_tf(paths: Sequence[Path]) -> Iterator[list[str]]:
 def bilm_tf_perplexity(model: PretrainedBiLM, sentences: Iterable[Sequence[str]], batch_size: int) -> BilmTfPerplexity:
     """Compute bilm-tf's test perplexity for a batch size."""
     check_at_least("batch_size", batch_size, 1)
+    model = model.replace(exact_marks=True)
     _, vocabulary = softmax_and_vocabulary(model)
     n_text = n_sentences = n_unknown = 0
 

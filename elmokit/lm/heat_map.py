@@ -61,7 +61,6 @@ def show(
 
     Raises:
         ModelNotFoundError: The model has no softmax or no vocabulary.
-        MissingExtraError: The sentence is a text, and NLTK is not installed.
         TextError: A token is not a string.
         ConfigError: ``n_expected`` is below 1.
 

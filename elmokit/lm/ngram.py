@@ -63,10 +63,8 @@ class _Order:
 def encode_text(sentences: Iterable[Sequence[str]], vocabulary: Vocabulary) -> EncodedText:
     """Number the words of sentences, with boundaries. Words outside the vocabulary are ``<UNK>``."""
     boundaries = np.array([vocabulary.begin_id]), np.array([vocabulary.end_id])
-    rows = [
-        np.concatenate((boundaries[0], vocabulary.word_ids(sentence), boundaries[1])).astype(np.int32)
-        for sentence in sentences
-    ]
+    words_of = (vocabulary.word_ids(map(vocabulary.read, sentence)) for sentence in sentences)
+    rows = [np.concatenate((boundaries[0], ids, boundaries[1])).astype(np.int32) for ids in words_of]
     if not rows:
         raise TextError("No sentence to count. Give a text of one tokenized sentence per line.")
     lengths = np.array([len(row) for row in rows])

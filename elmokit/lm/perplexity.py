@@ -181,7 +181,7 @@ def perplexity(
         unknown = sentence.is_unknown[1:-1]
         n_unknown += int(unknown.sum())
         if spelling is not None:
-            spelling_bits += sum(spelling.bits(words[position]) for position in unknown.nonzero()[0])
+            spelling_bits += sum(spelling.bits(model.read(words[position])) for position in unknown.nonzero()[0])
         if on_sentence is not None:
             on_sentence(sentence)
     if not n_sentences:

@@ -151,7 +151,7 @@ def score_batch(
     config, network = model.config, model.network
     batch = number_tokens(sentences)
     vectors = model.word_vectors(batch.words, cache)
-    word_ids = vocabulary.word_ids(batch.words)
+    word_ids = vocabulary.word_ids(map(model.read, batch.words))
     nats = np.full((config.n_directions, len(batch.index)), np.nan, np.float32)
     after = State.zero(config, len(sentences))
     for direction, backward in enumerate(config.read_backward):

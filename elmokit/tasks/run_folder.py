@@ -242,9 +242,9 @@ def _data_paths(task: AnyTask, config: Any) -> dict[str, Paths]:
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of the packages that numbers and tokens depend on, as far as they are installed."""
+    """Return the versions of the packages that numbers depend on, as far as they are installed."""
     versions = {}
-    for name in ("torch", "numpy", "nltk"):
+    for name in ("torch", "numpy"):
         with contextlib.suppress(PackageNotFoundError):
             versions[name] = version(name)
     return versions

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from elmokit.errors import FormatError, TextError
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
+from elmokit.text.marks import MarkReader
 
 MIN_CHARS = 3  # a sentence boundary takes a begin mark, a character of its own and an end mark
 
@@ -86,6 +87,11 @@ class Lexicon:
         if self.chars is not None:
             columns.append(self._char_rows_of(entries))
         return np.concatenate(columns, axis=1) + 1
+
+    @cached_property
+    def read(self) -> MarkReader:
+        """How a model with this lexicon reads a token."""
+        return MarkReader(self._word_rows, self._char_rows or set().union(*self._word_rows))
 
     def _char_rows_of(self, entries: list[str]) -> NDArray[np.int64]:
         rows, marks = self._char_rows, self.marks

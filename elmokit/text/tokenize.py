@@ -1,6 +1,6 @@
-"""Split raw text into sentences and tokens: English with NLTK, other languages with spaCy.
+"""Split raw text into sentences and tokens: English as in the Penn Treebank, other languages with spaCy.
 
-The English models were trained on text in the style of the Penn Treebank, which NLTK's tokenizer reproduces. For other
+The English models were trained on text in the style of the Penn Treebank (``elmokit.text.english``). For other
 languages spaCy has rules, or calls a library for words that are not separated by spaces. Nothing is downloaded.
 """
 
@@ -14,14 +14,9 @@ from typing import Any, Literal, get_args
 from elmokit.errors import ConfigError, MissingExtraError, TextError
 from elmokit.storage.segmentation import SegmentationCheck
 from elmokit.storage.text_files import split_tokens
+from elmokit.text.english import sentence_spans, token_spans
 
 ENGLISH = "en"
-# Punkt's own list is learned from text, in a file that NLTK downloads. These need no download.
-_ABBREVIATIONS = (
-    "mr mrs ms dr prof st mt ft sr jr rev hon gen col lt capt sgt maj gov sen rep pres co corp inc ltd bros vs etc al",
-    "approx jan feb mar apr jun jul aug sep sept oct nov dec no vol pp ed eds cf ca fig u.s u.k u.n e.g i.e a.m p.m",
-    "b.c a.d ph.d",
-)
 Spans = Callable[[str], Iterable[tuple[int, int]]]
 """Maps a text to the character offsets ``(start, stop)`` of its tokens or sentences."""
 Tokenization = Literal["treebank", "spaces"]
@@ -38,13 +33,13 @@ def tokenize(text: str, language: str = ENGLISH) -> list[list[str]]:
 
     Args:
         text: The text.
-        language: A language code of spaCy, such as "de" or "ja". English is split by NLTK, as in the Penn Treebank.
+        language: A language code of spaCy, such as "de" or "ja". English is split as in the Penn Treebank.
 
     Returns:
         A list of tokens for each sentence.
 
     Raises:
-        MissingExtraError: NLTK (extra ``tokenize``) or spaCy (extra ``spacy``) is not installed.
+        MissingExtraError: The language needs spaCy (extra ``spacy``), which is not installed.
         ConfigError: spaCy does not know the language, or needs another library for it.
         TextError: ``text`` is not a string.
 
@@ -71,12 +66,12 @@ def split_lines(text: str, split: TextSplitter) -> list[list[str]]:
 def text_splitter(language: str = ENGLISH) -> TextSplitter:
     """Return a function that splits a line of raw text into tokenized sentences; a blank line has none."""
     if language == ENGLISH:
-        return partial(_split_english, english_sentence_spans(), treebank_tokenizer())
+        return _split_english
     return partial(_split_with_spacy, _spacy_pipeline(language))
 
 
-def _split_english(sentences: Spans, words: Callable[[str], list[str]], line: str) -> list[list[str]]:
-    split = (words(line[start:stop]) for start, stop in sentences(line))
+def _split_english(line: str) -> list[list[str]]:
+    split = (_treebank_tokens(line[start:stop]) for start, stop in sentence_spans(line))
     return [tokens for tokens in split if tokens]
 
 
@@ -111,33 +106,14 @@ def _spacy_pipeline(language: str) -> Any:
     return pipeline
 
 
-def english_sentence_spans() -> Spans:
-    """Return a function that maps English text to the character offsets of its sentences, by NLTK's Punkt."""
-    try:
-        from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
-    except ImportError:
-        raise MissingExtraError("Splitting raw text into sentences", "tokenize") from None
-    parameters = PunktParameters()
-    parameters.abbrev_types = set(" ".join(_ABBREVIATIONS).split())
-    spans: Spans = PunktSentenceTokenizer(parameters).span_tokenize
-    return spans
-
-
-def treebank_span_tokenizer() -> Spans:
-    """Return a function that maps a raw sentence to the character offsets of its tokens."""
-    try:
-        from nltk.tokenize import NLTKWordTokenizer
-    except ImportError:
-        raise MissingExtraError("Tokenizing raw text", "tokenize") from None
-    spans: Spans = NLTKWordTokenizer().span_tokenize
-    return spans
-
-
 def treebank_tokenizer() -> Callable[[str], list[str]]:
     """Return a function that maps a raw sentence to its tokens."""
-    spans = treebank_span_tokenizer()
-    # Each token is a slice of the sentence: unlike NLTK's `tokenize`, quotes are not rewritten as `` and ''.
-    return lambda sentence: [sentence[start:stop] for start, stop in spans(sentence)]
+    return _treebank_tokens
+
+
+def _treebank_tokens(sentence: str) -> list[str]:
+    # Each token is a slice of the sentence: quotes are not rewritten as `` and ''.
+    return [sentence[start:stop] for start, stop in token_spans(sentence)]
 
 
 def get_tokenizer(tokenization: Tokenization) -> Callable[[str], list[str]]:
@@ -149,9 +125,7 @@ def get_tokenizer(tokenization: Tokenization) -> Callable[[str], list[str]]:
 def get_span_tokenizer(tokenization: Tokenization) -> Spans:
     """Return the function that maps a text to the character offsets of its tokens."""
     check_tokenization(tokenization)
-    if tokenization == "spaces":
-        return _space_spans
-    return partial(_text_spans, english_sentence_spans(), treebank_span_tokenizer())
+    return _text_spans if tokenization == "treebank" else _space_spans
 
 
 def check_tokenization(tokenization: str) -> None:
@@ -160,12 +134,12 @@ def check_tokenization(tokenization: str) -> None:
         raise ConfigError(f"tokenization is {tokenization!r}. Choose 'treebank' or 'spaces'.")
 
 
-def _text_spans(sentences: Spans, words: Spans, text: str) -> Iterator[tuple[int, int]]:
+def _text_spans(text: str) -> Iterator[tuple[int, int]]:
     """Yield the offsets of the tokens that ``tokenize`` returns: a period at the end of any sentence is one."""
     for line in re.finditer(r"[^\r\n]+", text):
-        for start, stop in sentences(line[0]):
+        for start, stop in sentence_spans(line[0]):
             first = line.start() + start
-            yield from ((first + begin, first + end) for begin, end in words(line[0][start:stop]))
+            yield from ((first + begin, first + end) for begin, end in token_spans(line[0][start:stop]))
 
 
 def _space_spans(sentence: str) -> list[tuple[int, int]]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from elmokit.config import check_at_least
 from elmokit.errors import FormatError, ModelNotFoundError, SettingError, TensorMismatchError, TextError
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
+from elmokit.text.marks import TYPOGRAPHIC, MarkReader
 
 if TYPE_CHECKING:
     from elmokit.text.counts import WordCounts
@@ -98,6 +99,13 @@ class Vocabulary:
         """
         known = self.known_ids(tokens) + 1
         return np.concatenate([known[:, None], encode_tokens(tokens, max_chars)], axis=1)
+
+    @cached_property
+    def read(self) -> MarkReader:
+        """How a model with this vocabulary reads a token."""
+        chars = set().union(*self.words)
+        # Only the frequent words of its text are listed. If they have typographic marks, rare ones were there, too.
+        return MarkReader(self.ids, chars | TYPOGRAPHIC if chars & TYPOGRAPHIC else chars)
 
     @cached_property
     def zipf_probabilities(self) -> dict[str, float]:

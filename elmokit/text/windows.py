@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from elmokit.text.batching import TokenEncoder
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
+from elmokit.text.marks import EXACT, MarkReader
 from elmokit.text.shards import BlockPosition, SentenceBlock, SentenceBlocks
 from elmokit.text.vocabulary import Vocabulary
 
@@ -52,9 +53,9 @@ class _TokenTable:
     # Words of the vocabulary come first, so that their number is their word id. Other words get the numbers after them
     # as they turn up, and are dropped now and then (`keep_only`): a large corpus has millions.
 
-    def __init__(self, vocabulary: Vocabulary, encode: TokenEncoder) -> None:
+    def __init__(self, vocabulary: Vocabulary, encode: TokenEncoder, read: MarkReader) -> None:
         self.vocabulary = vocabulary
-        self._encode = encode
+        self._encode, self._read = encode, read
         encoded = encode(vocabulary.words)
         # Char ids are below 262 and fit into 16 bits, a quarter of what the model reads.
         self._dtype = np.min_scalar_type(max(int(encoded.max()), 2**8))
@@ -70,7 +71,14 @@ class _TokenTable:
 
     def add(self, tokens: Sequence[str]) -> None:
         """Give numbers to tokens that have none yet."""
-        new = [token for token in dict.fromkeys(tokens) if token not in self._numbers]
+        new: list[str] = []
+        for token in dict.fromkeys(tokens):
+            if token in self._numbers:
+                continue
+            if (word_id := self.vocabulary.ids.get(self._read(token))) is None:
+                new.append(token)
+            else:
+                self._numbers[token] = word_id
         if new:
             n_known = len(self._rows)  # not the number of tokens: in bilm-tf's vocabularies, a word may be repeated
             self._numbers.update(zip(new, range(n_known, n_known + len(new)), strict=True))
@@ -221,6 +229,7 @@ class WindowStream:
         shards: Text files with one tokenized sentence per line.
         vocabulary: The words of the softmax; all others are the target ``<UNK>``.
         encode: Turns distinct tokens into what the token layer reads.
+        read: How the model reads a token; words that it reads as one of the vocabulary are that target.
         batch_size: Rows of a window.
         window_length: Positions of each row.
         read_backward: For each direction of the model, whether it reads sentences from their end.
@@ -254,6 +263,7 @@ class WindowStream:
         like_bilm_tf: bool = False,
         passage_length: int = 1,
         lower_case: float = 0.0,
+        read: MarkReader = EXACT,
     ) -> None:
         self.shards = list(shards)
         self.window_length = window_length
@@ -261,7 +271,7 @@ class WindowStream:
         self.seed = seed
         self.shuffle = shuffle
         self.rank, self.n_ranks = rank, n_ranks
-        self._table = _TokenTable(vocabulary, encode)
+        self._table = _TokenTable(vocabulary, encode, read)
         self._open_blocks = partial(
             SentenceBlocks,
             n_epochs=n_epochs,

@@ -40,7 +40,9 @@ class TrainingCorpus:
     @property
     def held_out_unknown_ratio(self) -> float:
         """Fraction of the held-out tokens that are not in the vocabulary."""
-        n_unknown, n_tokens = sum(map(self.vocabulary.count_unknown, self.held_out)), sum(map(len, self.held_out))
+        read = self.vocabulary.read
+        n_unknown = sum(self.vocabulary.count_unknown(map(read, sentence)) for sentence in self.held_out)
+        n_tokens = sum(map(len, self.held_out))
         return n_unknown / max(1, n_tokens)
 
     @property
@@ -107,8 +109,8 @@ def count_corpus(
         word_counts, n_types = dict.fromkeys(vocabulary.words, 0), 0
         for word, count in counts.items():
             n_types += 1
-            if word in word_counts:
-                word_counts[word] = count
+            if (read := vocabulary.read(word)) in word_counts:
+                word_counts[read] += count
     n_known = sum(word_counts.values())
     word_counts[vocabulary.words[vocabulary.unknown_id]] += counts.n_tokens - n_known
     summary = TextCounts(

@@ -26,6 +26,7 @@ from elmokit.network.sampled_softmax import draw_sample
 from elmokit.network.soft_targets import soft_target_loss
 from elmokit.network.softmax import AdaptiveSoftmax, SoftmaxModule
 from elmokit.text.batching import TokenEncoder
+from elmokit.text.marks import MARKS
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import DistillationConfig, TrainingConfig
 from elmokit.training.losses import WindowLosses
@@ -228,11 +229,14 @@ def _encode(model: PretrainedBiLM, tokens: Sequence[str]) -> NDArray[np.int64]:
 
 
 def _same_encoding(first: PretrainedBiLM, second: PretrainedBiLM) -> bool:
-    """Check whether both models read a token as the same UTF-8 bytes, as published models do."""
+    """Check whether both models read a token as the same UTF-8 bytes, as published models do.
+
+    Those that know typographic marks do not read them as others do.
+    """
     sizes = [
         model.config.char_cnn.max_chars
         if model.config.char_cnn is not None and model.config.word_features is None and model.lexicon is None
         else None
         for model in (first, second)
     ]
-    return sizes[0] is not None and sizes[0] == sizes[1]
+    return sizes[0] is not None and sizes[0] == sizes[1] and first.read.marks == second.read.marks == MARKS

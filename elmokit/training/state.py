@@ -241,6 +241,7 @@ def window_stream(setup: TrainingSetup, model: PretrainedBiLM, world: World) -> 
         passage_length=config.passage_length,
         lower_case=config.lower_case,
         like_bilm_tf=config.bilm_tf_lines,
+        read=model.read,
     )
 
 

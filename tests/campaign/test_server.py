@@ -11,9 +11,6 @@ pytest.importorskip("prometheus_client")
 pytest.importorskip("uvicorn")
 
 from tests.campaign.server import STEPS
-from tests.helpers.hosts import needs_nltk
-
-pytestmark = needs_nltk
 
 
 @pytest.mark.slow

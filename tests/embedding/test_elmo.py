@@ -258,7 +258,6 @@ def test_large_vectors_may_have_an_infinite_sum() -> None:
 
 
 def test_raw_texts_are_split_on_request(model: PretrainedBiLM) -> None:
-    pytest.importorskip("nltk")
     elmo = Elmo(model)
     texts = ["The cat sat. It's on the mat.", "", "A dog ran"]
     found = elmo.embed(texts, tokenize=True)
@@ -280,7 +279,6 @@ def test_raw_text_that_is_not_announced_is_refused_and_the_argument_named(model:
 
 
 def test_tokens_that_are_announced_as_raw_text_are_refused(model: PretrainedBiLM) -> None:
-    pytest.importorskip("nltk")
     with pytest.raises(TextError, match=r"texts\[0\] is a list: it is tokenized already\. Leave out tokenize"):
         Elmo(model).embed([["The", "cat"]], tokenize=True)  # type: ignore[call-overload]
 

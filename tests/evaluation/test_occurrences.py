@@ -109,6 +109,7 @@ def test_a_search_can_be_limited_to_the_same_word_or_to_others(index: Occurrence
     assert {one.word for one in same} == {"dog"}
     assert len(same) == 3
     assert "dog" not in {one.word for one in other}
+    assert index.neighbors(ELMO, ["a", "d\u00adog", "sat"], 1, n_neighbors=30, among="same").layers[1] == same
     assert index.neighbors(ELMO, ["zebra"], 0, among="same").layers[1] == []
 
 

@@ -32,7 +32,6 @@ _PRELOADED = [
         "safetensors.torch",
         "filelock",
         "scipy.optimize",
-        "nltk",
         "tests.helpers.children",
     ),
     *(f"elmokit.cli.{name}" for name in ("embed", "evaluate", "evaluate_probes", "info", "neighbors", "perplexity")),

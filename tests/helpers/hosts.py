@@ -10,25 +10,21 @@ import pytest
 MODULES = {
     "arrow": ["pyarrow", "pandas", "polars", "duckdb", "lancedb"],
     "batch": ["pyarrow", "datasets"],
-    "dataframes": ["pandas", "polars", "pyarrow", "nltk"],
+    "dataframes": ["pandas", "polars", "pyarrow"],
     "flair": ["flair"],
-    "sklearn": ["sklearn", "nltk", "pandas"],
+    "sklearn": ["sklearn", "pandas"],
     "huggingface-hub": ["huggingface_hub"],
     "onnx": ["onnx", "onnxruntime"],
-    "keras": ["keras", "torch", "nltk"],
-    "lm-eval": ["lm_eval", "datasets", "nltk"],
-    "mcp": ["mcp", "nltk"],
-    "transformers": ["transformers", "minicons", "accelerate", "nltk"],
-    "sentence-transformers": ["sentence_transformers", "accelerate", "datasets", "nltk"],
+    "keras": ["keras", "torch"],
+    "lm-eval": ["lm_eval", "datasets"],
+    "mcp": ["mcp"],
+    "transformers": ["transformers", "minicons", "accelerate"],
+    "sentence-transformers": ["sentence_transformers", "accelerate", "datasets"],
     "spacy": ["spacy", "torch"],
 }
 """The modules that the tests, the example and the how-to page of an integration import."""
 ENTRY_POINTS = {"spacy": "spacy_architectures"}
 """The group of entry points by which a host finds elmokit."""
-
-
-needs_nltk = pytest.mark.skipif(find_spec("nltk") is None, reason="nltk is not installed")
-"""Unlike ``pytest.importorskip``, this does not import NLTK, which takes a second in each process."""
 
 
 def need_host(host: str) -> None:

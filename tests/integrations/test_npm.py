@@ -49,7 +49,6 @@ def test_the_webassembly_file_is_current(tmp_path: Path) -> None:
 @needs_node
 @pytest.mark.slow
 def test_node_computes_what_the_library_computes(tmp_path: Path) -> None:
-    pytest.importorskip("nltk")
     run([sys.executable, PACKAGE / "test/expected.py", tmp_path], ROOT, PYTHONPATH=str(ROOT))
     printed = run([NPM, "test"], PACKAGE, ELMOKIT_EXPECTED=str(tmp_path))
     assert "# fail 0" in printed

@@ -22,11 +22,8 @@ from elmokit import Elmo, SentenceEmbedder
 from elmokit.engine.unit_vectors import unit_vectors
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
-from tests.helpers.hosts import needs_nltk
 from tests.helpers.server_process import Process, serving
 from tests.helpers.shell import Shell
-
-pytestmark = needs_nltk
 
 TOKEN = "a-token-that-nobody-knows"
 TEXTS = ["the cat sat on the mat .", "the dog ran ."]

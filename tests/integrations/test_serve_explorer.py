@@ -30,11 +30,9 @@ from elmokit.serve.examples import SENSES
 from elmokit.serve.served_model import ServedModel
 from tests.helpers.browser import CHROMIUM, launched, open_view
 from tests.helpers.browser import new_page as new_page_at
-from tests.helpers.hosts import needs_nltk
 from tests.helpers.http_client import Client, running
 
 pytestmark = [
-    needs_nltk,
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
 ]

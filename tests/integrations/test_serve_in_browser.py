@@ -31,10 +31,7 @@ from elmokit.serve.config import ServeConfig
 from elmokit.serve.examples import SENTENCES
 from elmokit.serve.served_model import ServedModel
 from tests.helpers.browser import CHROMIUM, launched, new_page, open_view
-from tests.helpers.hosts import needs_nltk
 from tests.helpers.http_client import Client, running
-
-pytestmark = needs_nltk
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "packages/js"

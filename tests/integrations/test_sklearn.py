@@ -26,9 +26,6 @@ from elmokit.errors import ConfigError, TextError
 from elmokit.formats.save import save_model
 from elmokit.integrations.sklearn import ElmoVectorizer
 from tests.conftest import random_model
-from tests.helpers.hosts import needs_nltk
-
-pytestmark = needs_nltk
 
 TEXTS = ["the cat sat.", "the dog ran!", "", "the mat"]
 TOKENS = [["the", "cat", "sat", "."], ["the", "dog", "ran", "!"], [], ["the", "mat"]]

@@ -143,3 +143,14 @@ def test_tokenizers_can_be_copied_and_sent_to_other_processes(copied: object) ->
         assert each(TEXT).tokens() == tokenizer(TEXT).tokens()
     assert again(TEXT)["char_ids"] == tokenizer(TEXT)["char_ids"]
     assert again.mask_token_id == tokenizer.mask_token_id
+
+
+def test_both_spellings_of_a_text_have_the_same_ids() -> None:
+    tokenizer = ElmoTokenizer.from_elmokit()
+    text = "I don\u2019t know\u2014it\u2019s \u201cso\u201d\u2026"
+    typed, plain = tokenizer(text, return_offsets_mapping=True), tokenizer("I don't know--it's \"so\"...")
+    assert typed["input_ids"] == plain["input_ids"]
+    assert typed["char_ids"] == plain["char_ids"]
+    assert [text[start:stop] for start, stop in typed["offset_mapping"][3:6]] == ["n\u2019t", "know", "\u2014"]
+    words = tokenizer(["do", "n\u2019t"], is_split_into_words=True)
+    assert words["input_ids"][1:-1] == tokenizer.convert_tokens_to_ids(["do", "n't"])

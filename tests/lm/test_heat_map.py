@@ -71,7 +71,6 @@ def test_a_sentence_without_tokens_is_an_empty_table() -> None:
 
 
 def test_a_text_is_split_into_tokens() -> None:
-    pytest.importorskip("nltk")
     shown = elmokit.show("The cat sat.", LanguageModel(random_model()))
     assert shown.surprisal.tokens[1:-1] == ["The", "cat", "sat", "."]
 

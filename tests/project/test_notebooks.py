@@ -79,7 +79,6 @@ def test_notebook_runs_and_shows_what_it_stores(path: Path) -> None:
     if find_spec("ipykernel") is None:
         pytest.skip("ipykernel is not installed")
     pytest.importorskip("matplotlib")
-    pytest.importorskip("nltk")
     notebook = with_parameters(read(path))
     stored = [shown(cell) for cell in code_cells(notebook)]
     client = nbclient.NotebookClient(

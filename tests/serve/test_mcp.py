@@ -20,9 +20,6 @@ from elmokit.errors import ConfigError
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.served_model import ServedModel
 from tests.conftest import random_model
-from tests.helpers.hosts import needs_nltk
-
-pytestmark = needs_nltk
 
 NAME = "elmokit.serve.mcp"
 IMPORTED = {

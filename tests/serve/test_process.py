@@ -23,11 +23,8 @@ pytest.importorskip("uvicorn")
 
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
-from tests.helpers.hosts import needs_nltk
 from tests.helpers.http_client import open_connection, read_until_closed
 from tests.helpers.server_process import Process, serving
-
-pytestmark = needs_nltk
 
 HANGING = """
 import time

@@ -34,10 +34,7 @@ from elmokit.serve.examples import SENSES, SENTENCES
 from elmokit.serve.lifecycle import WaitingRequests
 from elmokit.serve.served_model import ServedModel
 from tests.conftest import random_model
-from tests.helpers.hosts import needs_nltk
 from tests.helpers.http_client import Answer, Client, running
-
-pytestmark = needs_nltk
 
 TEXTS = ["the cat sat on the mat .", "the dog ran .", "a"]
 TOKENS = [text.split() for text in TEXTS]

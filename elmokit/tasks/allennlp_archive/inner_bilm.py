@@ -79,7 +79,7 @@ def tensors_of(config: BiLMConfig) -> dict[str, Tensor]:
 def bilm_of(tensors: Mapping[str, Tensor], config: BiLMConfig, source: Path) -> PretrainedBiLM:
     """Build the biLM of an ELMo from its tensors."""
     bilm = from_allennlp(tensors, config).eval()
-    return PretrainedBiLM(bilm, "allennlp", source, card={"from": f"the ELMo inside {source.name}"})
+    return PretrainedBiLM(bilm, "allennlp", source, card={"from": f"the ELMo inside {source.name}"}, exact_marks=True)
 
 
 def has_published_options(elmo: Mapping[str, Any]) -> bool:

@@ -302,7 +302,7 @@ def _referenced_bilm(archive: TaskArchive, options: str | Path | None) -> Pretra
     weights, options = table.get("weight_file"), options or table.get("options_file")
     if not isinstance(weights, str) or not weights:
         raise ConfigError(f"{archive.source} neither holds the tensors of its ELMo nor names a weight_file.")
-    return open_model(weights, options=options)
+    return open_model(weights, options=options).replace(exact_marks=True)
 
 
 def _labels(task: str, archive: TaskArchive) -> Labels:

@@ -308,7 +308,7 @@ def _report_tokenizer(reader: ConfigTable) -> None:
     """Report how raw text is tokenized, which differs in any case."""
     if reader.exists:
         tokenizer = reader.content.pop("tokenizer", "spaCy, AllenNLP's default")
-        reader.differs("tokenizer", f": {to_json(tokenizer)}; here NLTK's Penn Treebank tokenizer")
+        reader.differs("tokenizer", f": {to_json(tokenizer)}; here the Penn Treebank's rules")
 
 
 def convert_srl(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:

@@ -14,7 +14,7 @@ from elmokit.storage.bounded import whole_number
 from elmokit.storage.progress import count_of
 from elmokit.tasks.readers.passages import covering_tokens
 from elmokit.tasks.scores.coref import Clusters, Mention
-from elmokit.text.tokenize import treebank_span_tokenizer
+from elmokit.text.english import token_spans
 
 HEADER = ["ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "A-coref", "B", "B-offset", "B-coref", "URL"]
 SENTENCE_END = re.compile(r"""[.!?]["'\u201d\u2019)\]]*\s+(?=["'\u201c\u2018(\[]*[A-Z0-9])""")
@@ -47,7 +47,6 @@ def read_gap(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str,
     Returns:
         For each row: file and line, ID, tokenized sentences, and the pronoun.
     """
-    token_spans = treebank_span_tokenizer()
     for number, line in lines:
         columns = line.split("\t")
         where = f"{path}, line {number}"

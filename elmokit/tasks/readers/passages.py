@@ -1,9 +1,8 @@
 """Tokenize raw passages with character offsets, for tasks whose answers are slices of the text.
 
-Sentences are split by NLTK's Punkt and words by its Penn Treebank tokenizer. Tokens are then split further at hyphens,
-slashes, quotes, currency signs and dashes, as in Clark and Gardner's program, so that an answer rarely starts or ends
-inside a token. Their program used Punkt's learned English abbreviations, a file that NLTK downloads; here it is a fixed
-list.
+Sentences and words are split as in the Penn Treebank. Tokens are then split further at hyphens, slashes, quotes,
+currency signs and dashes, as in Clark and Gardner's program, so that an answer rarely starts or ends inside a token.
+Their program used Punkt's learned English abbreviations; here it is a fixed list.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from __future__ import annotations
 import bisect
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from elmokit.text.tokenize import english_sentence_spans, treebank_span_tokenizer
+from elmokit.text.english import sentence_spans, token_spans
 
 DOUBLE_QUOTES = "\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}\N{DOUBLE LOW-9 QUOTATION MARK}«»"
 SINGLE_QUOTES = "\N{LEFT SINGLE QUOTATION MARK}\N{RIGHT SINGLE QUOTATION MARK}"
@@ -36,18 +35,13 @@ class OffsetToken(NamedTuple):
     stop: int
 
 
-def passage_tokenizer() -> Callable[[str], list[OffsetToken]]:
-    """Return a function that maps a raw passage to its tokens with their character offsets."""
-    words, sentences = treebank_span_tokenizer(), english_sentence_spans()
-
-    def tokenize(text: str) -> list[OffsetToken]:
-        tokens = []
-        for sentence_start, sentence_stop in sentences(text):
-            for start, stop in words(text[sentence_start:sentence_stop]):
-                tokens += _split_word(text, sentence_start + start, sentence_start + stop)
-        return tokens
-
-    return tokenize
+def tokenize_passage(text: str) -> list[OffsetToken]:
+    """Split a raw passage into its tokens with their character offsets."""
+    tokens = []
+    for sentence_start, sentence_stop in sentence_spans(text):
+        for start, stop in token_spans(text[sentence_start:sentence_stop]):
+            tokens += _split_word(text, sentence_start + start, sentence_start + stop)
+    return tokens
 
 
 def _split_word(text: str, start: int, stop: int) -> list[OffsetToken]:

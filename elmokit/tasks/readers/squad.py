@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,9 +16,8 @@ import msgspec
 from elmokit.errors import TextError
 from elmokit.storage.text_files import read_text
 from elmokit.tasks.readers.json_text import parse_json
-from elmokit.tasks.readers.passages import OffsetToken, covering_tokens, passage_tokenizer
+from elmokit.tasks.readers.passages import covering_tokens, tokenize_passage
 
-OffsetTokenizer = Callable[[str], list[OffsetToken]]
 Unanswerable = Literal["error", "skip", "keep"]
 SQUAD_JSON = "SQuAD's JSON"  # as error messages call it
 
@@ -97,7 +96,7 @@ def read_squad(path: str, unanswerable: Unanswerable = "error", skip_mismatched:
             raising an error. They still count as correct when predictions are scored, as in the official script.
     """
     content = parse_json(read_text(path), path, _Squad, SQUAD_JSON)
-    return _questions(content, path, passage_tokenizer(), unanswerable, skip_mismatched)
+    return _questions(content, path, unanswerable, skip_mismatched)
 
 
 def read_questions(lines: Iterable[str], name: str) -> Iterator[QaExample]:
@@ -106,10 +105,9 @@ def read_questions(lines: Iterable[str], name: str) -> Iterator[QaExample]:
     A line is a question, a tab and a passage, or a JSON object with ``question``, ``context`` and optionally ``id``.
     """
     lines = list(lines)
-    tokenize = passage_tokenizer()
     if _is_whole_file(lines):
         content = parse_json("\n".join(lines), name, _Squad, SQUAD_JSON)
-        for example in _questions(content, name, tokenize, "keep", skip_mismatched=True):
+        for example in _questions(content, name, "keep", skip_mismatched=True):
             yield QaExample(example.where, example.id, example.text, example.tokens, example.passage)
         return
     passages: dict[str, Passage] = {}
@@ -127,8 +125,8 @@ def read_questions(lines: Iterable[str], name: str) -> Iterator[QaExample]:
                     f"found {line[:80]!r}."
                 )
             record = _Line(question, context)
-        passage = passages.setdefault(record.context, _passage(record.context, tokenize, where))
-        tokens = _question_tokens(record.question, tokenize, where)
+        passage = passages.setdefault(record.context, _passage(record.context, where))
+        tokens = _question_tokens(record.question, where)
         yield QaExample(where, record.id or str(number), record.question, tokens, passage)
 
 
@@ -141,12 +139,10 @@ def _is_whole_file(lines: list[str]) -> bool:
     return isinstance(content, dict) and "data" in content
 
 
-def _questions(
-    content: _Squad, name: str, tokenize: OffsetTokenizer, unanswerable: Unanswerable, skip_mismatched: bool
-) -> Iterator[QaExample]:
+def _questions(content: _Squad, name: str, unanswerable: Unanswerable, skip_mismatched: bool) -> Iterator[QaExample]:
     for article in content.data:
         for paragraph in article.paragraphs:
-            passage = _passage(paragraph.context, tokenize, f"{name}, article {article.title!r}")
+            passage = _passage(paragraph.context, f"{name}, article {article.title!r}")
             for question in paragraph.qas:
                 where = f"{name}, question {question.id!r}"
                 answers: tuple[str, ...] | None = None
@@ -163,7 +159,7 @@ def _questions(
                 elif question.answers is not None:
                     answers = tuple(answer.text for answer in question.answers)
                     span = _most_frequent_span(question.answers, passage, where, skip_mismatched)
-                tokens = _question_tokens(question.question, tokenize, where)
+                tokens = _question_tokens(question.question, where)
                 yield QaExample(where, question.id, question.question, tokens, passage, answers, span)
 
 
@@ -185,15 +181,15 @@ def _most_frequent_span(
     return spans.most_common(1)[0][0] if spans else None
 
 
-def _passage(text: str, tokenize: OffsetTokenizer, where: str) -> Passage:
-    tokens = tokenize(text)
+def _passage(text: str, where: str) -> Passage:
+    tokens = tokenize_passage(text)
     if not tokens:
         raise TextError(f"{where}: the passage {text[:40]!r} contains no word.")
     return Passage(text, tuple(token for token, _, _ in tokens), tuple((start, stop) for _, start, stop in tokens))
 
 
-def _question_tokens(text: str, tokenize: OffsetTokenizer, where: str) -> tuple[str, ...]:
-    tokens = tuple(token for token, _, _ in tokenize(text))
+def _question_tokens(text: str, where: str) -> tuple[str, ...]:
+    tokens = tuple(token for token, _, _ in tokenize_passage(text))
     if not tokens:
         raise TextError(f"{where}: the question {text[:40]!r} contains no word.")
     return tokens

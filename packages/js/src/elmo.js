@@ -5,6 +5,7 @@ import { readConfig, tensorShapes, WORD_TABLE } from "./config.js";
 import { Engine, openLibrary, PackedMatrix } from "./engine.js";
 import { directoryUrl, MissingFileError, readBytes, shown, Tensors } from "./files.js";
 import { bestWords, checkCount, Scores, surprisalOf } from "./predictions.js";
+import { markReader } from "./marks.js";
 import { pooledDim, poolingSettings, SentencePooling } from "./sentence_vectors.js";
 import { Vocabulary } from "./vocabulary.js";
 
@@ -39,6 +40,7 @@ export class Layers {
 
 /** A biLM that computes vectors of words in their sentences, and predicts words if its softmax is there. */
 export class Elmo {
+  #read;
   #engine;
   #start;
   #softmax = null;
@@ -53,6 +55,7 @@ export class Elmo {
     this.precision = parts.precision;
     this.vocabulary = parts.vocabulary;
     this.name = parts.name;
+    this.#read = parts.read;
     this.#engine = parts.engine;
     this.#softmax = parts.softmax;
     this.#pooling = parts.pooling;
@@ -96,6 +99,7 @@ export class Elmo {
       name: folder.pathname.split("/").at(-2),
       precision: lowest,
       vocabulary,
+      read: content.exact_marks ? (token) => token : (vocabulary?.read ?? markReader()),
       engine: new Engine(library, config, tensors, lowest),
       start: startState(start, tensors, config),
       softmax: softmaxFile && openSoftmax(library, softmaxFile, tensors, content.softmax, vocabulary, config),
@@ -138,7 +142,7 @@ export class Elmo {
     if (nExpected) checkCount("nExpected", nExpected);
     return checkSentences(sentences).map((tokens) => {
       const words = [BEGIN_SENTENCE, ...tokens, END_SENTENCE];
-      const ids = words.map((word) => this.vocabulary.id(word));
+      const ids = words.map((word) => this.vocabulary.id(this.#read(word)));
       const nats = this.config.directions.map(() => new Float32Array(words.length).fill(NaN));
       const expected = nExpected ? [] : null;
       for (const [position, scores] of this.#scores(tokens, 0, words.length)) {
@@ -232,6 +236,7 @@ export class Elmo {
   /** Return what the token layer reads: characters, after the row of the word if there is a table of words. */
   #encode(tokens) {
     const { nTableWords, nIds, charCnn } = this.config;
+    tokens = tokens.map(this.#read);
     const characters = encodeTokens(tokens, charCnn.maxChars);
     if (!nTableWords) return characters;
     const ids = new Int32Array(tokens.length * nIds);

@@ -1,6 +1,11 @@
 // The occurrences of words in some sentences that are most similar to a word in another one (Peters et al. 2018, table 4).
 
+import { markReader } from "./marks.js";
 import { checkCount, largest } from "./predictions.js";
+
+const read = markReader();
+/** Whether words differ in typographic marks only. */
+const isSpelling = (word, other) => read(word) === read(other);
 
 /** An index in memory of every token of some sentences. Vectors have the precision of float16, as in Python's index. */
 export class NeighborIndex {
@@ -49,13 +54,13 @@ export class NeighborIndex {
   }
 
   #similarWords(vector, word, n, minCount) {
-    const others = this.words.filter((kind) => kind.word !== word && kind.count >= minCount);
+    const others = this.words.filter((kind) => !isSpelling(kind.word, word) && kind.count >= minCount);
     const cosines = Float64Array.from(others, (kind) => dot(kind.vector, vector));
     return largest(cosines, n).map((at) => ({ similarity: cosines[at], word: others[at].word, count: others[at].count }));
   }
 
   #nearest(vector, layer, words, word, n, among) {
-    const searched = [...this.tokens.keys()].filter((at) => among === "any" || (this.tokens[at].word === word) === (among === "same"));
+    const searched = [...this.tokens.keys()].filter((at) => among === "any" || isSpelling(this.tokens[at].word, word) === (among === "same"));
     const cosines = Float64Array.from(searched, (at) => dot(this.layers[layer][at], vector));
     const order = [...searched.keys()].sort((a, b) => cosines[b] - cosines[a]);
     const found = [];

@@ -1,8 +1,10 @@
 // One vector per sentence: a weighted mean of token vectors, which are mapped to length 1 if the model stores a map.
 
+import { MARKS, translate } from "./marks.js";
+
 const DEFAULTS = { weighting: "sif", layers: 0, smoothing: 3e-4 };
 const TREEBANK_QUOTES = { "``": '"', "''": '"' };
-const PLAIN_QUOTES = { "\u201c": '"', "\u201d": '"', "\u201e": '"', "\u2018": "'", "\u2019": "'", "\u201a": "'", "`": "'" };
+const PLAIN_MARKS = new Map([...MARKS, ["`", "'"]]);
 const LETTER_OR_DIGIT = /[\p{L}\p{N}]/u;
 
 const CHECKS = {
@@ -87,12 +89,12 @@ export class SentencePooling {
     return chosenLayers(this.#settings, nLayers);
   }
 
-  /** Return a sentence as it is read: with the quotes of the vocabulary and, in layer 0, in the case that is more frequent. */
+  /** Return a sentence as it is read: with the marks of the vocabulary and, in layer 0, in the case that is more frequent. */
   fold(tokens) {
     const known = this.#vocabulary?.ids;
     if (!known) return tokens;
     const withQuotes = tokens.map((token) => {
-      const plain = TREEBANK_QUOTES[token] ?? token.replace(/[\u201c\u201d\u201e\u2018\u2019\u201a`]/g, (quote) => PLAIN_QUOTES[quote]);
+      const plain = TREEBANK_QUOTES[token] ?? translate(token, PLAIN_MARKS);
       return known.has(plain) && !known.has(token) ? plain : token;
     });
     const layers = [this.#settings.layers].flat();

@@ -1,6 +1,6 @@
-// Split raw English text into sentences, as `elmokit.tokenize` does: by the rules of NLTK's Punkt with a list of abbreviations.
+// Split raw English text into sentences, as elmokit/text/english.py does.
 
-import { PYTHON_SPACE, SPACE, WORD } from "./tokenize.js";
+import { PYTHON_SPACE, SPACE, WORD, withoutInvisible } from "./tokenize.js";
 
 const ABBREVIATIONS = new Set(
   (
@@ -28,7 +28,7 @@ const INITIAL = new RegExp(`^(?!\\p{Decimal_Number})[${WORD}]\\.$`, "u");
  * @returns {string[]}
  */
 export function splitSentences(text) {
-  return text.split(/[\r\n]/).flatMap((line) => spans(line).map(([start, stop]) => line.slice(start, stop)));
+  return text.split(/[\r\n]/).flatMap((line) => withoutInvisible(spans, line).map(([start, stop]) => line.slice(start, stop)));
 }
 
 function spans(text) {

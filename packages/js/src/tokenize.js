@@ -1,7 +1,8 @@
-// Split a raw English sentence into tokens, as NLTK's NLTKWordTokenizer does: in the style of the Penn Treebank.
+// Split a raw English sentence into tokens in the style of the Penn Treebank, as elmokit/text/english.py does.
 //
-// The regular expressions of Python have other classes of characters than JavaScript's, so these are written out: NLTK uses the
-// package `regex`, but Python's own `re` for contractions, whose word characters are others.
+// The regular expressions of Python have other classes of characters than JavaScript's, so these are written out.
+
+import { INVISIBLE } from "./marks.js";
 
 /** Unicode's white space, for a class of characters. */
 export const SPACE = "\\t-\\r\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
@@ -10,21 +11,24 @@ export const PYTHON_SPACE = `[${SPACE}\\x1c-\\x1f]`;
 export const WORD = "\\p{Alphabetic}\\p{M}\\p{Decimal_Number}\\p{Pc}\\u200c\\u200d";
 const START = "(?<![\\p{L}\\p{N}_])"; // of a contraction: Python's \b before a letter
 const END = "(?![\\p{L}\\p{N}_])";
+const CLITIC = `(?:re|ve|ll|m|t|s|d|n)(?![${WORD}])`;
+const APOSTROPHE = new RegExp(`(?<=[${WORD}])[‘’](?=[${WORD}])|(?<![${WORD}])’(?=${CLITIC})`, "giu");
 
 const rule = (pattern, replacement, flags = "") => [new RegExp(pattern, `gu${flags}`), replacement];
 
 const STARTING_QUOTES = [
-  rule("([«“‘„]|[`]+)", " $1 "),
+  rule("([«“‘„‚‛‟‹]|[`]+)", " $1 "),
   rule('^"', "``"),
   rule("(``)", " $1 "),
   rule("([ (\\[{<])(\"|'{2})", "$1 `` "),
-  rule(`(?<![${WORD}])(')(?!(?:re|ve|ll|m|t|s|d|n)(?![${WORD}]))(?=[${WORD}])`, "$1 ", "i"),
+  rule(`(?<![${WORD}])(')(?!${CLITIC})(?=[${WORD}])`, "$1 ", "i"),
 ];
 const PUNCTUATION = [
-  rule(`([^.])(\\.)([\\])}>"'»”’ ]*)[${SPACE}]*$`, "$1 $2 $3 "),
+  // The lookahead keeps the spaces that it has taken, so that a long run of them takes linear time.
+  rule(`([^.])(\\.)(?=([\\])}>"'»”’› ]*))\\3[${SPACE}]*$`, "$1 $2 $3 "),
   rule("([:,])([^\\p{Decimal_Number}])", " $1 $2"),
   rule("([:,])(?=\\n?$)", " $1 "),
-  rule("\\.{2,}", " $& "),
+  rule("\\.*…[.…]*|\\.{2,}", " $& "),
   rule("[;@#$%&]", " $& "),
   rule("[\\u2012-\\u2015]", " $& "),
   rule(`([^.])(\\.)([\\])}>"']*)[${SPACE}]*$`, "$1 $2$3 "),
@@ -35,7 +39,7 @@ const PUNCTUATION = [
   rule("--", " -- "),
 ];
 const ENDING_QUOTES = [
-  rule("([»”’])", " $1 "),
+  rule("([»”’›])", " $1 "),
   rule("''", " '' "),
   rule('"', " '' "),
   rule(`[${SPACE}]+`, " "),
@@ -61,18 +65,32 @@ const SPACES = new RegExp(`${PYTHON_SPACE}+`, "u");
  * @returns {string[]}
  */
 export function tokenize(sentence) {
+  return withoutInvisible((visible) => spans(withApostrophes(visible)), sentence).map(([start, stop]) => sentence.slice(start, stop));
+}
+
+/** Find spans as if there were no soft hyphens and zero-width characters, which hide the end of a word. */
+export function withoutInvisible(spans, text) {
+  const positions = [];
+  for (let at = 0; at < text.length; at++) if (!INVISIBLE.has(text[at])) positions.push(at);
+  const visible = positions.length === text.length ? text : positions.map((at) => text[at]).join("");
+  return spans(visible).map(([start, stop]) => [positions[start], positions[stop - 1] + 1]);
+}
+
+/** Replace marks that are apostrophes by `'`, which keeps all positions. Others are quotes, or end a plural possessive. */
+const withApostrophes = (text) => text.replace(/[\u02bc\u00b4\u2032]/g, "'").replace(/\u2033/g, '"').replace(APOSTROPHE, "'");
+
+function spans(sentence) {
   let text = replaceAll(sentence, [...STARTING_QUOTES, ...PUNCTUATION]);
   text = replaceAll(` ${text} `, [...ENDING_QUOTES, ...CONTRACTIONS]);
-  const tokens = text.split(SPACES).filter(Boolean);
   // The rules write quotes as `` and ''. They get back the form that they have in the sentence.
   const quotes = /"|''/.test(sentence) ? sentence.match(/``|''|"/g).values() : null;
-  let from = 0;
-  return tokens.map((token) => {
+  let stop = 0;
+  return text.split(SPACES).filter(Boolean).map((token) => {
     const own = quotes && ['"', "``", "''"].includes(token) ? quotes.next().value : token;
-    const start = sentence.indexOf(own, from);
+    const start = sentence.indexOf(own, stop);
     if (start < 0) throw new Error(`The token ${own} was not found in the sentence.`);
-    from = start + own.length;
-    return own;
+    stop = start + own.length;
+    return [start, stop];
   });
 }
 

@@ -1,6 +1,7 @@
 // The words of a softmax, sorted by frequency.
 
 import { BEGIN_SENTENCE, END_SENTENCE } from "./characters.js";
+import { markReader } from "./marks.js";
 import { PYTHON_SPACE } from "./tokenize.js";
 
 export const UNKNOWN = "<UNK>";
@@ -13,6 +14,8 @@ export class Vocabulary {
   constructor(words) {
     this.words = words;
     this.ids = new Map(words.map((word, id) => [word, id]));
+    /** How a model with these words reads a token. */
+    this.read = markReader(this.ids);
     const missing = [BEGIN_SENTENCE, END_SENTENCE, UNKNOWN].filter((word) => !this.ids.has(word));
     if (missing.length) throw new Error(`The vocabulary lacks ${missing.join(", ")}.`);
     this.unknownId = this.ids.get(UNKNOWN);

@@ -157,10 +157,22 @@ test("sentences are those of the library", () => {
   }
 });
 
-test("tokens are those of NLTK", () => {
+test("tokens are those of Python", () => {
   for (const [text, tokens] of expected.tokens) assert.deepEqual(tokenize(text), tokens, JSON.stringify(text));
   assert.deepEqual(splitAtSpaces(" A\tbank .\r\n"), ["A", "bank", "."]);
   assert.deepEqual(splitAtSpaces("10\u00a0km far\u3000away"), ["10\u00a0km", "far\u3000away"]);
+});
+
+test("typographic marks are read as Python reads them", () => {
+  for (const [words, reads] of expected.reads) {
+    const vocabulary = new Vocabulary(words);
+    for (const [token, read] of reads) assert.equal(vocabulary.read(token), read, token);
+  }
+});
+
+test("a long line takes time in proportion to its length", () => {
+  for (const part of [". ", "a\u2019", "\u2026.", "'", "\u200b.", ".\u2003"]) tokenize(part.repeat(100_000));
+  assert.deepEqual(tokenize(`.${" ".repeat(300_000)}x`), [".", "x"]);
 });
 
 test("neighbors are those of Python's index", async () => {

@@ -27,6 +27,7 @@ from elmokit.formats.format import Storage
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.storage.text_files import split_tokens
 from elmokit.text.batching import number_tokens
+from elmokit.text.marks import MARKS
 from elmokit.text.tokenize import tokenize, treebank_tokenizer
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 
@@ -36,6 +37,7 @@ SENTENCES = [
     ["a" * 80],
     ["\u201c", "It", "\u2019s", "``", "so", "''", "`", "\u201e"],
     ["...", "!", "\u2019"],
+    ["I", "don\u2019t", "do", "n\u2019t", "\u2014", "\u2026", "o\ufb03ce", "co\u00adop", "well\u2011known", "\u2013"],
     [],
     split_tokens("In the old house by the river , nobody had lived for twenty years , and its windows were broken ."),
 ]
@@ -45,12 +47,16 @@ RAW = [
     "\u201cCurly\u201d quotes\u2014and dashes: at 10:30, e.g. here.\n",
     "Good muffins cost $3.88 in New York.  Please buy me two of them.",
     "``a'' ''b`` [c] {d} <e> & #f @g *h* 'twas wanna  lemme gotta more'n 'll 'S ",
+    "I don\u2019t know what they\u2019re doing; the dogs\u2019 bowls. \u2018Hello,\u2019 he said\u2026",
+    "O\u2019Brien\u2019s 5\u203210\u2033, do\u00ad n\u02bct, CAN\u00b4T, John \u2019s.",
+    "\u2019Twas 6\u20192\u201d. \ufeff\u200b",
     "",
     " \u3000\x85 ",
 ]
 PARTS = ["a", "It's", "n't", "'", "''", '"', "``", ".", "...", ",", ":", "5", "x.", "(", ")", " ", " ", "can",
          "\n", "\u2019", "\u00bb", "-", "--", "?", "U.S.", "wanna", "'t", "is", "K", "\u0663", "not",
-         "GONNA", "g\u0131mme", "\u0345"]  # fmt: skip
+         "GONNA", "g\u0131mme", "\u0345", "\u2019", "\u2019s", "\u2018", "\u02bc", "\u2033", "\u2026",
+         "\u200b", "\u203a", "\u201a", "n"]  # fmt: skip
 N_RANDOM = 2000
 
 
@@ -69,6 +75,7 @@ def main(folder: Path) -> None:
         "integers": random_model(folder / "integers", SoftmaxConfig("tied"), "int8"),
         "tokens": tokens(),
         "texts": texts(),
+        "reads": reads(),
         "neighbors": neighbors(folder / "index"),
     }
     (folder / "expected.json").write_text(json.dumps(expected), encoding="ascii")
@@ -139,7 +146,10 @@ def random_model(folder: Path, softmax: SoftmaxConfig | None = None, storage: St
         tensors = draw(softmax.tensor_shapes(len(vocabulary), config.projection_dim))
         table = (arrays, config.word_table) if config.word_table else None
         own = WordSoftmax(softmax, tensors, len(vocabulary), table)
-    model = PretrainedBiLM(Weights(config, arrays), "elmokit", softmax=own, vocabulary=vocabulary if own else None)
+    model = PretrainedBiLM(
+        Weights(config, arrays), "elmokit", softmax=own, vocabulary=vocabulary if own else None,
+        exact_marks=softmax is None,
+    )  # fmt: skip
     save_model(model, folder, storage=storage)
     return {
         "model": str(folder),
@@ -159,18 +169,17 @@ def tokens() -> list[tuple[str, list[str]]]:
 def texts() -> list[tuple[str, list[list[str]]]]:
     """Split texts into sentences and tokens: random ones of parts on which the rules act."""
     chosen = random.Random(0)
-    parts = [part for part in PARTS if part.isascii()] + [
-        ". The",
-        "! he",
-        "Mr. ",
-        " A. ",
-        " 5. ",
-        ". . .",
-        "etc. ",
-        '." ',
-    ]
+    parts = [*PARTS, ". The", "! he", "Mr. ", " A. ", " 5. ", ". . .", "etc. ", '." ']
     made = ["".join(chosen.choices(parts, k=chosen.randrange(1, 16))) for _ in range(N_RANDOM)]
     return [(text, tokenize(text)) for text in made]
+
+
+def reads() -> list[tuple[list[str], list[tuple[str, str]]]]:
+    """Read tokens with each typographic mark, by vocabularies that know some of them or none."""
+    made = [token for mark in map(chr, MARKS) for token in (mark, f"n{mark}t", f"\U0001f600{mark}x")]
+    lists = ([], ["n't", "\u2013", "-"], ["n't", "\u2019", "\u2013", "n\u2014t"], ["\u201c"])
+    vocabularies = [Vocabulary([*SPECIALS, *words]) for words in lists]
+    return [(one.words, [(token, one.read(token)) for token in made]) for one in vocabularies]
 
 
 def neighbors(folder: Path) -> dict[str, Any]:

@@ -197,7 +197,6 @@ GAP_ROW = f"t-1\t{GAP_TEXT}\tShe\t33\tMira Berg\t4\tFALSE\tHill\t27\tTRUE\thttp:
 
 
 def test_gap_rows_become_documents(tmp_path: Path) -> None:
-    pytest.importorskip("nltk")
     (document,) = read(tmp_path, GAP_HEADER + GAP_ROW)
     tokens = [word for sentence in document.sentences for word in sentence]
     assert len(document.sentences) == 2
@@ -220,7 +219,6 @@ def test_gap_rows_become_documents(tmp_path: Path) -> None:
     ],
 )
 def test_errors_in_gap_name_the_line(row: str, message: str, tmp_path: Path) -> None:
-    pytest.importorskip("nltk")
     with pytest.raises(TextError, match=message):
         read(tmp_path, GAP_HEADER + row)
 
@@ -248,7 +246,6 @@ def read_lines_of(text: str, document: Document) -> list[object]:
 
 
 def test_the_shared_gap_data_is_read_completely(shared: Path) -> None:
-    pytest.importorskip("nltk")
     documents = list(read_coref(str(shared / "data" / "coref-gap" / "gap-validation.tsv")))
     assert len(documents) == 454
     assert all(document.pronoun for document in documents)

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-import sys
+import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmokit.errors import MissingExtraError
-from elmokit.tasks.readers.passages import OffsetToken, covering_tokens, passage_tokenizer
-from tests.helpers.hosts import needs_nltk
+from elmokit.tasks.readers.passages import covering_tokens, tokenize_passage
+from elmokit.text.marks import INVISIBLE
 from tests.helpers.timing import less_time_than
-
-pytestmark = needs_nltk
-
-tokenizer = functools.cache(passage_tokenizer)
-
-
-def tokenize(text: str) -> list[OffsetToken]:
-    return tokenizer()(text)
 
 
 def tokens_of(text: str) -> list[str]:
-    return [token.token for token in tokenize(text)]
+    return [token.token for token in tokenize_passage(text)]
 
 
 def test_a_full_stop_ends_every_sentence_and_stays_with_abbreviations() -> None:
@@ -43,7 +32,7 @@ def test_hyphens_slashes_currency_and_dashes_are_tokens() -> None:
 
 def test_quotes_and_minus_signs_are_read_in_one_form_and_kept_in_the_text() -> None:
     text = "He said “go” at \N{MINUS SIGN}5 and 'no'."
-    tokens = tokenize(text)
+    tokens = tokenize_passage(text)
     assert [token.token for token in tokens][2:5] == ['"', "go", '"']
     assert [text[token.start : token.stop] for token in tokens][2:5] == ["“", "go", "”"]
     assert "-" in [token.token for token in tokens]
@@ -55,14 +44,15 @@ STRANGE = " ab.,'\"`-_“”\N{RIGHT SINGLE QUOTATION MARK}$€n\n\té\u00a0\u20
 @given(st.text(alphabet=st.sampled_from(STRANGE), max_size=40) | st.text(max_size=40))
 def test_tokens_are_in_order_and_contain_every_visible_character(text: str) -> None:
     position, seen = 0, ""
-    for _, start, stop in tokenize(text):
+    for _, start, stop in tokenize_passage(text):
         assert position <= start < stop
         position, seen = stop, seen + text[start:stop]
-    assert "".join(seen.split()) == "".join(text.split())
+    seen, text = (re.sub(rf"[\s{INVISIBLE}]", "", part) for part in (seen, text))
+    assert seen == text
 
 
 def test_an_answer_that_cuts_a_token_is_widened_to_it() -> None:
-    places = [(start, stop) for _, start, stop in tokenize("The 1990s ended.")]
+    places = [(start, stop) for _, start, stop in tokenize_passage("The 1990s ended.")]
     assert covering_tokens(places, 4, 8) == (1, 1)
     assert covering_tokens(places, 0, 15) == (0, 2)
     assert covering_tokens([(0, 1), (3, 4)], 1, 3) is None
@@ -73,9 +63,3 @@ def test_many_answers_in_a_long_passage_are_found_in_no_time() -> None:
     with less_time_than(1):
         for token in range(1000):
             assert covering_tokens(places, 2 * token, 2 * token + 3) == (token, token + 1)
-
-
-def test_without_nltk_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "nltk.tokenize", None)
-    with pytest.raises(MissingExtraError, match=r"'\.\[tokenize\]'"):
-        passage_tokenizer()

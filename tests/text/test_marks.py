@@ -1,0 +1,126 @@
+# ruff: noqa: RUF001 (ambiguous characters are what this is about)
+"""Tokens with typographic marks are read as a model knows them."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import elmokit
+from elmokit import Elmo, LanguageModel, SentenceEmbedder, open_model, save_model
+from elmokit.compat.many_langs import Embedder
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.text.characters import encode_tokens
+from elmokit.text.lexicon import Lexicon, Marks
+from elmokit.text.marks import EXACT, MarkReader
+from elmokit.text.vocabulary import SPECIALS, Vocabulary
+from elmokit.text.windows import WindowStream
+from tests.helpers.many_langs_files import toy_model
+
+TYPED = "I don’t know what “they” said—it’s a well‑known trick… ‘no’ – oﬃce co\u00adoperation"
+PLAIN = "I don't know what \"they\" said -- it's a well-known trick ... 'no' – office cooperation"
+
+
+@pytest.mark.parametrize(
+    ("token", "read"),
+    [
+        *[("n’t", "n't"), ("’s", "'s"), ("O′Brienʼs", "O'Brien's"), ("’", "'"), ("‘", "'"), ("“", '"'), ("»", '"')],
+        *[("…", "..."), ("—", "--"), ("–", "-"), ("re‑enter", "re-enter"), ("−5", "-5"), ("ﬁn", "fin")],
+        *[
+            ("co\u00adop\u200b", "coop"),
+            ("\ufeffThe", "The"),
+            ("\u200b", "\u200b"),
+            ("é", "é"),
+            ("نمی\u200cخواهم",) * 2,
+        ],
+    ],
+)
+def test_marks_that_a_model_does_not_know_are_read_in_ascii(token: str, read: str) -> None:
+    assert MarkReader()(token) == read
+    assert EXACT(token) == token
+
+
+def test_what_a_vocabulary_knows_is_read_as_it_is() -> None:
+    read = Vocabulary([*SPECIALS, "n't", "l’", "’", "–", "don’t"]).read
+    assert [read(token) for token in ("don’t", "l’", "’", "–")] == ["don’t", "l’", "’", "–"]
+    assert read("n’t") == "n't"  # the word is known with the other apostrophe only
+    assert read("O’Brien") == "O’Brien"  # neither is known, and the apostrophe is
+    assert [read(token) for token in ("—", "1914–18…")] == ["—", "1914–18…"]  # so its text was not changed to ASCII
+    assert Vocabulary([*SPECIALS, "–", "'"]).read("–’…") == "–'..."
+
+
+def test_what_the_characters_of_a_lexicon_have_is_read_as_it_is() -> None:
+    marks = Marks("<oov>", "<bos>", "<eos>", "<bow>", "<eow>", "<pad>")
+    common = ["<oov>", "<bos>", "<eos>"]
+    lexicon = Lexicon(marks, 9, (*common, "n't"), (*common, "<bow>", "<eow>", "<pad>", *"ntO’"))
+    assert [lexicon.read(token) for token in ("O’t", "n’t", "t…")] == ["O’t", "n't", "t..."]
+
+
+def test_both_spellings_of_a_text_have_the_same_numbers() -> None:
+    lm, elmo = LanguageModel.from_pretrained(), Elmo.from_pretrained()
+    (typed,), (plain,) = map(elmokit.tokenize, ("I don’t know what you’re doing.", "I don't know what you're doing."))
+    assert typed == ["I", "do", "n’t", "know", "what", "you", "’re", "doing", "."]
+    assert lm.perplexity([typed]).mean == lm.perplexity([plain]).mean < 6
+    assert lm.substitutes(typed, 3) == lm.substitutes(plain, 3)
+    (typed,), (plain,) = map(elmokit.tokenize, (TYPED, PLAIN))
+    assert len(typed) == len(plain)
+    for vectors in (elmo.embed, SentenceEmbedder.by_name(elmo, "whitened").embed, elmo.ids):
+        np.testing.assert_array_equal(vectors([typed])[0], vectors([plain])[0])  # type: ignore[operator]
+    scored, expected = itertools.chain(lm.surprisal([typed]), lm.surprisal([plain]))
+    np.testing.assert_array_equal(scored.nats, expected.nats)
+    np.testing.assert_array_equal(scored.is_unknown, expected.is_unknown)
+    assert scored.tokens[1:-1] == typed
+
+
+def test_a_token_cache_has_the_vectors_of_both_spellings() -> None:
+    elmo = Elmo.from_pretrained()
+    for _ in range(2):
+        first, second, other = elmo.embed([["do", "n’t"], ["do", "n't"], ["do", "not"]], layers=0)
+        np.testing.assert_array_equal(first, second)
+        assert np.abs(first - other).max() > 0.1
+
+
+def test_a_model_without_a_list_of_words_reads_marks_in_ascii(model: PretrainedBiLM, tmp_path: Path) -> None:
+    bare = model.replace(vocabulary=None, softmax=None)
+    np.testing.assert_array_equal(bare.encode(["n’t"]), bare.encode(["n't"]))
+    assert model.config.char_cnn is not None
+    bytes_of = encode_tokens(["n’t"], model.config.char_cnn.max_chars)
+    np.testing.assert_array_equal(bare.replace(exact_marks=True).encode(["n’t"]), bytes_of)
+    save_model(bare.replace(exact_marks=True), tmp_path / "saved")
+    np.testing.assert_array_equal(open_model(tmp_path / "saved").encode(["n’t"]), bytes_of)
+    knows = bare.replace(vocabulary=Vocabulary([*SPECIALS, "’"]))
+    np.testing.assert_array_equal(knows.encode(["n’t"]), bytes_of)
+
+
+def test_the_old_class_reads_marks_as_they_are(tmp_path: Path) -> None:
+    toy = toy_model()
+    typed, plain, unknown = Embedder(toy.write(tmp_path / "toy")).sents2elmo([["d—s"], ["d-s"], ["dzs"]])
+    np.testing.assert_allclose(typed, toy.layers(["d—s"]).mean(axis=0), atol=1e-5)
+    assert (typed.shape, np.abs(plain - unknown).max()) == ((1, 8), 0)
+
+
+def test_the_perplexity_of_bilm_tf_is_that_of_the_marks_themselves(model: PretrainedBiLM, tmp_path: Path) -> None:
+    lm = LanguageModel(model)
+    found = []
+    for text in ("the ’ cat\n", "the ' cat\n"):
+        (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+        found.append((lm.bilm_tf_perplexity(tmp_path / "text.txt", 1).mean, lm.perplexity([text.split()]).mean))
+    (first, own), (second, other) = found
+    assert first != second
+    assert own == other
+
+
+def test_training_reads_the_words_of_the_vocabulary_in_both_spellings(tmp_path: Path) -> None:
+    vocabulary = Vocabulary([*SPECIALS, "do", "n't"])
+    path = tmp_path / "text.txt"
+    path.write_text("do n’t\ndo n't\ndo n‑t\n", encoding="utf-8")
+
+    def encode(tokens: object) -> np.ndarray:
+        return vocabulary.word_ids(map(vocabulary.read, tokens)) + 1  # type: ignore[call-overload]
+
+    for read, targets in ((vocabulary.read, [4, 1, 3, 4, 1, 3, 2, 1]), (EXACT, [2, 1, 3, 4, 1, 3, 2, 1])):
+        window = next(WindowStream([path], vocabulary, encode, 1, 9, shuffle=False, read=read))
+        assert window.targets[0, 0].tolist() == [3, *targets]
