@@ -39,8 +39,8 @@ from elmokit.storage.atomic import check_has_name
 from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.resumable import ResumableStore
 from elmokit.storage.store_journal import JOURNAL, StoreContents, read_store
-from elmokit.text.marks import MarkReader
 from elmokit.text.batching import check_sentence
+from elmokit.text.marks import MarkReader
 from elmokit.version import __version__
 
 KIND = "elmokit index of occurrences, version 1"
