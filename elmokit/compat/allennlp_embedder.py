@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elmokit.compat.allennlp_common import ConfigurationError, Source, on_cuda_device
+from elmokit.compat.allennlp_layers import _ElmoCharacterEncoder
 from elmokit.compat.allennlp_modules import DEFAULT_MODEL, _ElmoBiLm
-from elmokit.compat.allennlp_text import ELMoTokenCharactersIndexer
+from elmokit.compat.allennlp_text import ELMoTokenCharactersIndexer, batch_to_ids
 from elmokit.compat.token_lists import token_lists
 from elmokit.engine.precision import requested_backend
 from elmokit.engine.token_cache import TokenCache
-from elmokit.network.backends import ParameterCache
+from elmokit.network.backends import ParameterCache, are_plain
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.hdf5 import create_hdf5
 from elmokit.text.batching import pad_batch, read_ahead
@@ -66,7 +67,13 @@ class ElmoEmbedder:
             vectors: Vectors = encoder.token_vectors(ids.to(device)).cpu().numpy()
             return vectors
 
-        padded = pad_batch(token_lists(batch))
+        sentences = token_lists(batch)
+        has_plain_modules = are_plain([self.elmo_bilm], _ElmoBiLm) and are_plain([encoder], _ElmoCharacterEncoder)
+        if not has_plain_modules or not encoder.is_plain():  # hooks see calls, and what they change is not kept
+            output = self.elmo_bilm(batch_to_ids(sentences, encoder.max_chars).to(device))
+            every_layer, inside = torch.stack(output["activations"], dim=1), output["mask"][:, 2:]
+            return every_layer[:, :, 1:-1] * inside[:, None, :, None], inside
+        padded = pad_batch(sentences)
         version = self._token_layer_version.get(requested_backend(), list(encoder.parameters()), object)
         vectors = self._token_cache.vectors(padded.words, encode, version)[padded.index]
         mask = torch.from_numpy(padded.mask).to(device)

@@ -2,7 +2,8 @@
 
 Parameters keep AllenNLP's names, shapes and order, so that its checkpoints load with ``strict=True``, alone or nested
 in another model, and the state of an optimizer that was saved with AllenNLP fits too. The computation is elmokit's:
-from its own parameters, each module builds the layer of :mod:`elmokit.network` that does its work.
+from its own parameters, each module builds the layer of :mod:`elmokit.network` that does its work. If a module inside
+has hooks or was replaced, the modules are called in AllenNLP's order and with its shapes.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from elmokit.compat.allennlp_common import ConfigurationError, Source, open_file
 from elmokit.engine.token_layer import TokenLayer
 from elmokit.formats.allennlp import char_cnn_of, encoder_to_allennlp
 from elmokit.formats.bilm_tf import options_from_config
-from elmokit.network.backends import ParameterCache
+from elmokit.network.backends import ParameterCache, are_plain, has_memory, never_compiled
 from elmokit.network.bilm import BiLM
 from elmokit.network.char_cnn import CharCNN
+from elmokit.network.char_convolution import are_plain_convolutions, pooled_by_modules
 from elmokit.network.lstm import has_gaps
 from elmokit.network.tile_layers import TileLinear
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, encode_tokens
@@ -165,6 +167,9 @@ class _Highway(nn.Module):
         return [(layer.weight * sign[:, None], layer.bias * sign) for layer in layers]
 
 
+_ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
+
+
 class _CharCNN(CharCNN):
     """The char CNN over the parameters of an ``_ElmoCharacterEncoder``, which are shared, not copied."""
 
@@ -179,6 +184,10 @@ class _CharCNN(CharCNN):
         self.projection = encoder._projection
         self.output_dim = encoder.output_dim
         self._packed = encoder._packed
+
+    def is_plain(self) -> bool:
+        """Return True: it is built of a plain encoder only."""
+        return True
 
 
 class _ElmoCharacterEncoder(nn.Module):
@@ -233,6 +242,21 @@ class _ElmoCharacterEncoder(nn.Module):
         """Return the size of a token vector."""
         return self.output_dim
 
+    def is_plain(self) -> bool:
+        """Check whether kernels may compute in place of the modules inside."""
+        return (
+            type(self._char_embedding_weights) is nn.Parameter  # parametrizations and `torch.func` put in others
+            and has_memory(self._char_embedding_weights)
+            and are_plain_convolutions(self._convolutions())
+            and are_plain([self._highways], _Highway)
+            and are_plain(self._highways._layers, TileLinear)
+            and are_plain([self._projection], TileLinear)
+        )
+
+    def _convolutions(self) -> list[nn.Module]:
+        return [getattr(self, name) for name in self.convolution_names]
+
+    @never_compiled
     def forward(self, inputs: Tensor) -> dict[str, Tensor]:
         """Encode a batch.
 
@@ -252,11 +276,18 @@ class _ElmoCharacterEncoder(nn.Module):
             )
         begin, end = self._boundary_ids(inputs)
         ids, mask = add_sentence_boundary_token_ids(inputs, (inputs > 0).any(dim=-1), begin, end)
+        if not self.is_plain():  # as in AllenNLP, the modules get all tokens
+            return {"token_embedding": self.token_vectors(ids.flatten(0, -2)).view(*mask.shape, -1), "mask": mask}
         distinct, index = torch.unique(ids.flatten(0, -2), dim=0, return_inverse=True)
         return {"token_embedding": self.token_vectors(distinct)[index.view(mask.shape)], "mask": mask}
 
+    @never_compiled
     def token_vectors(self, ids: Tensor) -> Tensor:
         """Encode tokens ``(tokens, chars)`` to ``(tokens, output_dim)``, without boundaries."""
+        if not self.is_plain():
+            pooled = pooled_by_modules(F.embedding(ids, self._char_embedding_weights), self._convolutions())
+            projected: Tensor = self._projection(self._highways(_ACTIVATIONS[self.activation](pooled)))
+            return projected
         # The layer is built for each call: a stored one would be a second owner of the parameters, which DataParallel,
         # for example, does not know of. It takes microseconds; the packed filters are kept by this module.
         vectors: Tensor = _CharCNN(self)(ids)

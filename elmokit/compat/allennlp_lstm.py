@@ -4,6 +4,9 @@ AllenNLP keeps an LSTM layer as three linear layers, with the gates in the order
 forget bias. elmokit's kernels read one matrix in the order i, g, f, o. A strided view cannot express that permutation,
 so the matrix is derived from AllenNLP's parameters: once per batch while the biLM is trained, with gradients flowing
 back to them; otherwise only when the weights are packed for a kernel, which is repeated only after they change.
+
+Kernels compute in place of the modules only where calling them would do nothing else. Otherwise, for example with a
+hook or an adapter, they are called in AllenNLP's order and with its shapes.
 """
 
 from __future__ import annotations
@@ -19,10 +22,9 @@ from elmokit.compat.allennlp_layers import lengths_of, set_parameters
 from elmokit.engine.config import DIRECTIONS
 from elmokit.engine.lstm import LSTM
 from elmokit.formats.allennlp import gate_bias_from_allennlp, lstm_to_allennlp, swap_gates
-from elmokit.network.backends import ParameterCache
+from elmokit.network.backends import ParameterCache, are_plain, never_compiled
 from elmokit.network.bilm import BiLMState, stack_states
 from elmokit.network.lstm import LSTMStack, LSTMState, ProjectedLSTM
-from elmokit.network.lstm_inference import TorchLayer
 
 State = tuple[Tensor, Tensor]
 
@@ -38,9 +40,6 @@ class _CellLayer(ProjectedLSTM):
         # AllenNLP treats 0 as "no bound", too.
         self.cell_clip = cell.memory_cell_clip_value or None
         self.projection_clip = cell.state_projection_clip_value or None
-        # Kept in the cell, because a `_CellLayer` lives for one batch only.
-        self._prepared = cell._prepared
-        self.recurrent_dropout = cell.recurrent_dropout_probability if cell.training else 0.0
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
@@ -57,25 +56,6 @@ class _CellLayer(ProjectedLSTM):
         """The projection; AllenNLP has one even where the sizes are equal."""
         return self.state_projection.weight
 
-    def forward(
-        self, inputs: Tensor, state: LSTMState, mask: Tensor | None = None, reverse: bool = False
-    ) -> tuple[Tensor, LSTMState]:
-        """Run the layer like ``ProjectedLSTM.forward``. Recurrent dropout drops the same units at every step."""
-        if not self.recurrent_dropout:
-            return super().forward(inputs, state, mask, reverse)
-        # Step by step, because the output of a step is dropped before the next one reads it. That is slow, and only for
-        # training with recurrent dropout.
-        mask = inputs.new_ones(inputs.shape[:2], dtype=torch.bool) if mask is None else mask
-        dropout = F.dropout(torch.ones_like(state.hidden), self.recurrent_dropout)
-        outputs = list(inputs.new_zeros(*inputs.shape[:2], self.projection_dim).unbind(1))
-        steps = range(inputs.shape[1])
-        for step in reversed(steps) if reverse else steps:
-            here = slice(step, step + 1)
-            output, after = super().forward(inputs[:, here], state, mask[:, here], reverse)
-            outputs[step] = output[:, 0] * dropout
-            state = LSTMState(torch.where(mask[:, here], after.hidden * dropout, state.hidden), after.cell)
-        return torch.stack(outputs, dim=1), state
-
 
 class _CellStack(LSTMStack):
     """The layers of one direction as an ``LSTMStack``, which chooses the kernels; they are shared, not copied."""
@@ -87,10 +67,9 @@ class _CellStack(LSTMStack):
         self.layers.extend(_CellLayer(cell) for cell in cells)
         self._packed = first._packed_stack
 
-    @property
-    def drops_units(self) -> bool:
-        """Whether a layer has recurrent dropout, which no kernel knows."""
-        return any(isinstance(layer, _CellLayer) and layer.recurrent_dropout > 0 for layer in self.layers)
+    def is_plain(self) -> bool:
+        """Return True: it is built of plain cells only."""
+        return True
 
 
 # Not a subclass of `ProjectedLSTM`, whose parameters are other ones; `_CellLayer` is one.
@@ -128,7 +107,6 @@ class LstmCellWithProjection(nn.Module):
         self.input_linearity = nn.Linear(input_size, 4 * cell_size, bias=False)
         self.state_linearity = nn.Linear(hidden_size, 4 * cell_size)
         self.state_projection = nn.Linear(cell_size, hidden_size, bias=False)
-        self._prepared: ParameterCache[TorchLayer] = ParameterCache()
         self._packed_stack: ParameterCache[LSTM] = ParameterCache()  # of all layers of a direction, in its first one
         if not self.state_projection.weight.is_meta:  # a layer on the meta device is about to be filled from a file
             self.reset_parameters()
@@ -143,6 +121,14 @@ class LstmCellWithProjection(nn.Module):
         # not two.
         self.state_linearity.bias.zero_()[self.cell_size : 2 * self.cell_size] = 1.0
 
+    def is_plain(self) -> bool:
+        """Check whether kernels may compute in place of the linear layers. None of them knows recurrent dropout."""
+        linears = self.input_linearity, self.state_linearity, self.state_projection
+        has_dropout = self.training and self.recurrent_dropout_probability
+        has_biases = [linear.bias is not None for linear in linears] if are_plain(linears, nn.Linear) else None
+        return has_biases == [False, True, False] and not has_dropout
+
+    @never_compiled
     def forward(
         self, inputs: Tensor, batch_lengths: Sequence[int], initial_state: State | None = None
     ) -> tuple[Tensor, State]:
@@ -165,11 +151,40 @@ class LstmCellWithProjection(nn.Module):
         n_rows, n_steps = inputs.shape[:2]
         if initial_state is None:
             initial_state = inputs.new_zeros(1, n_rows, self.hidden_size), inputs.new_zeros(1, n_rows, self.cell_size)
+        if not self.is_plain():
+            return self._call_modules(inputs, batch_lengths, initial_state)
         lengths = torch.tensor(list(batch_lengths), device=inputs.device)
         mask = torch.arange(n_steps, device=inputs.device) < lengths[:, None]
         state = LSTMState(initial_state[0][0], initial_state[1][0])
         (outputs,), (after,) = _CellStack([self])(inputs, [state], mask, not self.go_forward)
         return outputs, (after.hidden[None], after.cell[None])
+
+    def _call_modules(self, inputs: Tensor, batch_lengths: Sequence[int], initial_state: State) -> tuple[Tensor, State]:
+        """Compute ``forward`` step by step, by calling the linear layers with the rows that a step reads."""
+        n_rows, n_steps = inputs.shape[:2]
+        hidden, cell = initial_state[0][0], initial_state[1][0]
+        # The same units at every step.
+        kept = F.dropout(torch.ones_like(hidden), self.recurrent_dropout_probability, self.training)
+        outputs = [inputs.new_zeros(n_rows, self.hidden_size)] * n_steps
+        for step in range(n_steps) if self.go_forward else reversed(range(n_steps)):
+            n = sum(length > step for length in batch_lengths)
+            if not n:
+                continue
+            gates = self.input_linearity(inputs[:n, step]) + self.state_linearity(hidden[:n])
+            i, f, g, o = gates.chunk(4, dim=-1)
+            new_cell = torch.sigmoid(f) * cell[:n] + torch.sigmoid(i) * torch.tanh(g)
+            new_cell = _clipped(new_cell, self.memory_cell_clip_value)
+            output = self.state_projection(torch.sigmoid(o) * torch.tanh(new_cell))
+            output = _clipped(output, self.state_projection_clip_value) * kept[:n]
+            hidden, cell = torch.cat([output, hidden[n:]]), torch.cat([new_cell, cell[n:]])
+            outputs[step] = F.pad(output, (0, 0, 0, n_rows - n))
+        stacked = torch.stack(outputs, dim=1) if outputs else inputs.new_zeros(n_rows, 0, self.hidden_size)
+        return stacked, (hidden[None], cell[None])
+
+
+def _clipped(values: Tensor, bound: float | None) -> Tensor:
+    """Bound the magnitude of values; 0 means no bound, as in AllenNLP."""
+    return values.clamp(-bound, bound) if bound else values
 
 
 # Not a subclass of `BiLM`, which has a token layer and no state: each direction is an `LSTMStack` of ours.
@@ -222,6 +237,7 @@ class ElmoLstm(nn.Module):
         """
         set_parameters(self, lstm_to_allennlp(open_files(options_file, weight_file).bilm), self.requires_grad)
 
+    @never_compiled
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
         """Compute all LSTM layers of a batch.
 
@@ -235,18 +251,23 @@ class ElmoLstm(nn.Module):
         Raises:
             ValueError: There is padding before or between tokens.
         """
-        lengths_of(mask)
+        lengths = lengths_of(mask)
         mask = mask != 0
         carried = self._carried_state(inputs)
         # A larger batch than before adds rows that start from zero, as in AllenNLP.
         start = carried.first_rows(len(inputs))
         outputs: list[list[Tensor]] = []
         states: list[list[LSTMState]] = []
-        for d, direction in enumerate(DIRECTIONS):
-            cells = self._layers_of(direction)
-            of_layers, after = _CellStack(cells)(inputs, start.of_direction(d), mask, direction == "backward")
-            outputs.append(of_layers)
-            states.append(after)
+        cells = [self._layers_of(direction) for direction in DIRECTIONS]
+        if are_plain([*cells[0], *cells[1]], LstmCellWithProjection) and all(
+            cell.is_plain() for of_direction in cells for cell in of_direction
+        ):
+            for d, direction in enumerate(DIRECTIONS):
+                of_layers, after = _CellStack(cells[d])(inputs, start.of_direction(d), mask, direction == "backward")
+                outputs.append(of_layers)
+                states.append(after)
+        else:
+            outputs, states = self._call_modules(cells, inputs, lengths, start)
         if self.stateful:
             self._store(carried, start, stack_states(states).detach().to(inputs.device, inputs.dtype))
         return torch.stack([torch.cat(halves, dim=-1) for halves in zip(*outputs, strict=True)])
@@ -263,6 +284,32 @@ class ElmoLstm(nn.Module):
     def backward_layers(self) -> list[LstmCellWithProjection]:
         """The layers that read from the last token to the first."""
         return self._layers_of("backward")
+
+    def _call_modules(
+        self, cells: list[list[LstmCellWithProjection]], inputs: Tensor, lengths: Tensor, start: BiLMState
+    ) -> tuple[list[list[Tensor]], list[list[LSTMState]]]:
+        """Call the modules of both directions layer by layer, with the rows that have tokens, longest first."""
+        rows = lengths.argsort(descending=True, stable=True)[: int((lengths > 0).sum())]
+        batch_lengths = lengths[rows].tolist()
+        width = max(batch_lengths, default=0)
+        outputs: list[list[Tensor]] = [[], []]
+        states = [start.of_direction(d) for d in range(len(DIRECTIONS))]
+        read = [inputs[rows, :width]] * len(DIRECTIONS)
+        for k in range(self.num_layers):
+            for d in range(len(DIRECTIONS)):
+                hidden, cell = states[d][k]
+                padded = inputs.new_zeros(*inputs.shape[:2], self.hidden_size)
+                if batch_lengths:
+                    layer_outputs, after = cells[d][k](read[d], batch_lengths, (hidden[rows][None], cell[rows][None]))
+                    states[d][k] = LSTMState(
+                        hidden.index_copy(0, rows, after[0][0].to(hidden.dtype)),
+                        cell.index_copy(0, rows, after[1][0].to(cell.dtype)),
+                    )
+                    read[d] = layer_outputs + read[d] if k else layer_outputs
+                    in_place = F.pad(read[d], (0, 0, 0, inputs.shape[1] - width))
+                    padded = padded.to(in_place.dtype).index_put((rows,), in_place)
+                outputs[d].append(padded)
+        return outputs, states
 
     def reset_states(self, mask: Tensor | None = None) -> None:
         """Reset the states of all rows, or of the rows where ``mask`` ``(rows,)`` is nonzero.

@@ -35,6 +35,7 @@ from elmokit.formats.bilm_tf_hdf5 import read_hdf5
 from elmokit.formats.sidecars import find_vocabulary, given_or_found
 from elmokit.formats.tensor_rows import TensorRow, read_through
 from elmokit.formats.words import read_embeddings
+from elmokit.network.backends import never_compiled
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.from_arrays import load_arrays
 from elmokit.network.lstm import has_gaps
@@ -149,6 +150,7 @@ class BidirectionalLanguageModel(nn.Module):
         """Reset the state of every stream."""
         self.states.clear()
 
+    @never_compiled
     @torch.no_grad()
     def forward(self, ids: NDArray[np.integer[Any]] | Tensor, stream: str = "") -> BilmOps:
         """Compute all layers of one batch.

@@ -102,10 +102,6 @@ class ElmoModule(nn.Module):
         self.trainable = trainable
         self.keep_boundaries = keep_boundaries
         self.mixes = nn.ModuleList(make_scalar_mix(layers, self.n_layers, layer_norm) for _ in range(n_mixes))
-        if n_mixes:
-            mix = self.mixes[0]
-            assert isinstance(mix, ScalarMix)
-            self._elmo.mix = _NumpyMix(mix)
         self.dropout = nn.Dropout(dropout)
         state = BiLMState.from_numpy(self._elmo.start_state)
         # Buffers move with the module to another device, and no optimizer sees them.
@@ -186,6 +182,8 @@ class ElmoModule(nn.Module):
         """What computes NumPy arrays with the present weights, start state, alignment and first mix."""
         if self.alignment is not None:
             self.model.alignment = self.alignment.numpy()
+        if len(self.mixes):
+            self._elmo.mix = _NumpyMix(self.mixes[0])  # type: ignore[arg-type]
         self._elmo.start_state = BiLMState(self.start_hidden, self.start_cell).numpy()
         return self._elmo
 
@@ -291,7 +289,7 @@ class ElmoModule(nn.Module):
             ValueError: ``ids`` has numbers that are too large.
         """
         # Gradients of a frozen biLM would cost memory for nothing. The mixes are trained all the same.
-        with torch.set_grad_enabled(self.trainable and torch.is_grad_enabled()):
+        with torch.set_grad_enabled(self._is_trained() and torch.is_grad_enabled()):
             try:
                 layers, state = self.bilm(ids, mask, state)
             except IndexError:
@@ -349,7 +347,7 @@ class ElmoModule(nn.Module):
             return [self.dropout(torch.from_numpy(array).to(self.start_hidden.device)) for array in arrays]
 
         def compute(batch: list[Sequence[str]]) -> list[Tensor]:
-            with torch.set_grad_enabled(self.trainable):
+            with torch.set_grad_enabled(self._is_trained()):
                 layers, mask = self.padded_layers(batch)
             mixed = self.dropout(self.mixes[0](layers, mask))
             return [row[is_token] for row, is_token in zip(mixed, mask, strict=True)]
@@ -369,6 +367,10 @@ class ElmoModule(nn.Module):
     def start_state(self, n_rows: int) -> BiLMState:
         """Return the LSTM state that every sentence starts from, for a batch of ``n_rows`` sentences."""
         return BiLMState(self.start_hidden, self.start_cell).repeat_row(n_rows)
+
+    def _is_trained(self) -> bool:
+        """Whether a weight of the biLM is trained: one of an adapter may be where ``trainable`` is False."""
+        return any(parameter.requires_grad for parameter in self.bilm.parameters())
 
     def _word_vectors(self, words: Sequence[str]) -> Tensor:
         """Compute the vectors of distinct tokens, with gradient if the token layer is trained."""

@@ -305,8 +305,9 @@ class ElmoModel(ElmoPreTrainedModel):
         if has_gaps(mask):
             raise ValueError("There is padding before or between tokens. Pad on the right: padding_side='right'.")
         state = BiLMState(self.start_hidden, self.start_cell).repeat_row(len(char_ids))
-        # Not only by the parameters' own flag, which loading a model resets.
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.config.trainable):
+        # Not only by the parameters' own flag, which loading a model resets. If they differ, an adapter is trained.
+        is_trained = self.config.trainable or len({weight.requires_grad for weight in self.bilm.parameters()}) > 1
+        with torch.set_grad_enabled(torch.is_grad_enabled() and is_trained):
             layers, _ = self.bilm(char_ids * mask[..., None], mask, state)
         return layers, mask
 

@@ -11,25 +11,33 @@ A model asks for the lowest *precision* that it accepts (``Elmo.from_pretrained(
 backend in that precision's row of ``ON_CPU`` or ``ON_GPU`` computes; each row falls back to backends that are at
 least as exact. Only weights and inputs of the matrix products of the LSTMs and of the token layer are ever rounded:
 states and sums stay in float32. The token layer is rounded by the C functions only.
+
+What people do around a PyTorch module works all the same. A kernel computes in place of modules only if calling them
+would do nothing else (:func:`are_plain`), and only on tensors whose numbers are in memory (:func:`has_memory`). Packed
+weights are made again after any write to the weights (:class:`ParameterCache`).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Generic, ParamSpec, TypeVar
+import operator
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from elmokit.engine.computation import NATIVE, Backend
-from elmokit.engine.library import Library
+from elmokit.engine.library import Library, address
 from elmokit.engine.precision import PRECISIONS, BackendRequest, requested_backend
+from elmokit.engine.threads import n_threads
+from elmokit.errors import ConfigError
 
 T = TypeVar("T")
 P = ParamSpec("P")
-N_SAMPLED = 16  # numbers of each parameter that are compared on every call
-_State = tuple[list[int], list[list[float]]]
 
 # Each tuple is an order of preference. A request names the lowest precision that is acceptable, so its fallbacks are
 # always at least as exact.
@@ -68,6 +76,8 @@ def native_library_for(tensor: Tensor) -> Library | None:
     # Its callers, the token layer and training, do not use the precision of inference: only "reference" matters.
     if tensor.device.type != "cpu" or tensor.dtype != torch.float32 or requested_backend() == "reference":
         return None
+    if not has_memory(tensor):
+        return None
     return native_library()
 
 
@@ -86,11 +96,64 @@ def tile_library_for(tensor: Tensor) -> Library | None:
     return native_library_for(tensor) if multiplies_bfloat16() else None
 
 
+def _hook_dictionaries() -> list[str]:
+    """Return the attributes in which a module keeps the hooks of its calls."""
+    probe = nn.Module()
+    for register in (probe.register_forward_pre_hook, probe.register_forward_hook):
+        register(print)
+    for register_backward in (probe.register_full_backward_pre_hook, probe.register_full_backward_hook):
+        register_backward(print)
+    return [name for name, value in vars(probe).items() if isinstance(value, dict) and value]
+
+
+_HOOKS = _hook_dictionaries()
+_GLOBAL_HOOKS = [value for value in vars(nn.modules.module).values() if isinstance(value, OrderedDict)]
+
+
+def are_plain(modules: Iterable[nn.Module | None], kind: type[nn.Module]) -> bool:
+    """Check whether calling modules would do what their class does and nothing else, so a kernel may compute instead.
+
+    A hook, a ``forward`` of the object's own, another class or a parameter of another kind may do more: an adapter, a
+    parametrization, a quantized layer. PyTorch's own fused layers ask the same.
+
+    Args:
+        modules: The modules; None for one that a model lacks.
+        kind: Their class. A subclass is not plain.
+    """
+    return not any(_GLOBAL_HOOKS) and all(
+        type(module) is kind
+        and "forward" not in vars(module)
+        and not any(map(vars(module).get, _HOOKS))
+        and all(map(has_memory, module.parameters(recurse=False)))
+        for module in modules
+        if module is not None
+    )
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """Check whether the numbers of a tensor are in memory: not those of a subclass, and not inside ``torch.func``."""
+    if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout != torch.strided or tensor.is_neg():
+        return False
+    if forward_ad.unpack_dual(tensor).tangent is not None:  # type: ignore[no-untyped-call]  # a kernel would lose it
+        return False
+    try:
+        tensor.data_ptr()
+    except RuntimeError:  # wrapped by vmap, grad, jvp
+        return False
+    return True
+
+
 def never_compiled(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function that ``torch.compile`` must call as it is: it cannot trace C functions."""
+    """Decorate a function that ``torch.compile`` calls as it is and that cannot be traced: C, or a loop over time."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        # A trace would have constants in place of what C computes, and the steps of one sentence in place of the loop.
+        if torch.jit.is_tracing() or getattr(torch.compiler, "is_exporting", bool)():  # type: ignore[attr-defined, no-untyped-call]
+            raise ConfigError(
+                "PyTorch cannot trace or export a biLM, whose loop over time depends on the sentence: write it with "
+                "`elmokit convert MODEL MODEL.onnx` instead."
+            )
         # Not `torch.compiler.disable` as the decorator: it imports `torch._dynamo`, which takes seconds.
         if torch.compiler.is_compiling():
             return torch.compiler.disable(function)(*args, **kwargs)  # type: ignore[no-any-return, no-untyped-call]
@@ -102,58 +165,57 @@ def never_compiled(function: Callable[P, T]) -> Callable[P, T]:
 class ParameterCache(Generic[T]):
     """A value derived from parameters, such as packed weights, that is derived again when a parameter changes.
 
-    PyTorch counts most in-place writes to a tensor (``_version``), but neither those of fused optimizers nor those
-    through ``.data``. So we also compare the memory address and a few of the numbers of every parameter. Only a write
-    of other single numbers through ``.data`` goes unnoticed.
+    Every call looks at every bit of the parameters. PyTorch's version counters would be cheaper, but they miss the
+    writes of fused optimizers and those through ``.data`` or a NumPy view.
 
     Copying or pickling a module does not copy the value: the copy derives its own.
     """
 
     def __init__(self) -> None:
-        self._kept: tuple[str, list[Tensor], _State, T] | None = None
+        self._kept: tuple[Hashable, Sequence[Any], T] | None = None
 
-    def get(self, key: str, parameters: Sequence[Tensor], make: Callable[[], T]) -> T:
+    def get(self, key: Hashable, parameters: Sequence[Tensor], make: Callable[[], T]) -> T:
         """Return the kept value; if ``key`` or a parameter has changed, call ``make`` and keep its result."""
-        kept = self._kept
-        state = _state(parameters)
-        # The address detects a tensor that was replaced (`.data = ...`, `.to(...)`), the version most in-place writes,
-        # and the sample the others: `Adam(fused=True)` does not count its writes, so that every evaluation of a
-        # training after the first once used outdated weights.
-        if kept is not None and kept[0] == key and kept[2] == state and _same_memory(kept[1], parameters):
-            return kept[3]
+        tensors = [parameter.detach() for parameter in parameters]
+        digests = _digests(tensors)
+        found: Sequence[Any] = tensors if digests is None else digests
+        are_same = _have_same_bits if digests is None else operator.eq
+        key = (key, len(tensors), digests is None)
+        if self._kept is not None and self._kept[0] == key and all(map(are_same, self._kept[1], found)):
+            return self._kept[2]
         self._kept = None  # free the old value before the new one takes memory
+        contents = [tensor.clone() for tensor in tensors] if digests is None else digests
         value = make()
-        # Holding on to the parameters keeps their memory from being reused for others at the same address.
-        self._kept = (key, [parameter.detach() for parameter in parameters], state, value)
+        self._kept = key, contents, value
         return value
 
     @property
     def value(self) -> T | None:
         """The kept value, or None."""
-        return None if self._kept is None else self._kept[3]
+        return None if self._kept is None else self._kept[2]
 
     def __reduce__(self) -> tuple[type[ParameterCache[T]], tuple[()]]:
         return ParameterCache, ()
 
 
-def _same_memory(these: Sequence[Tensor], those: Sequence[Tensor]) -> bool:
-    return all(this.data_ptr() == that.data_ptr() for this, that in zip(these, those, strict=True))
+def _digests(tensors: Sequence[Tensor]) -> list[tuple[Any, ...]] | None:
+    """Return what identifies the contents of tensors; None where no C function can read them: they must be copied."""
+    is_reference = requested_backend() == "reference"
+    library = None if is_reference or not all(tensor.is_cpu for tensor in tensors) else native_library()
+    if library is None:
+        return None
+    tensors = [tensor.contiguous() for tensor in tensors]
+    sizes = np.array([tensor.nbytes for tensor in tensors], np.int64)
+    places = np.array([tensor.data_ptr() for tensor in tensors], np.uintp)
+    digests = np.empty(len(tensors), np.int64)
+    library.digests(
+        *(n_threads(), len(tensors), address("sizes", sizes, np.int64)),
+        *(address("places", places, np.uintp), address("digests", digests, np.int64)),
+    )
+    return [(tensor.shape, tensor.dtype, digest) for tensor, digest in zip(tensors, digests.tolist(), strict=True)]
 
 
-def _state(parameters: Sequence[Tensor]) -> _State:
-    # Tensors made in inference mode have no version counter.
-    versions = [0 if parameter.is_inference() else parameter._version for parameter in parameters]
-    samples = [_sample(parameter.detach().flatten()) for parameter in parameters]
-    if all(sample.device.type == "cpu" for sample in samples):
-        return versions, [sample.tolist() for sample in samples]
-    return versions, _read_at_once(samples)
-
-
-def _sample(numbers: Tensor) -> Tensor:
-    # Spread evenly over the tensor, because an optimizer changes nearly all numbers at once: any few of them will do.
-    return numbers[:: max(1, len(numbers) // N_SAMPLED)]
-
-
-def _read_at_once(samples: Sequence[Tensor]) -> list[list[float]]:
-    """Copy all samples from a GPU at once: each copy waits until the GPU has computed everything before it."""
-    return [torch.cat([sample.double() for sample in samples]).tolist()]
+def _have_same_bits(this: Tensor, that: Tensor) -> bool:
+    if (this.shape, this.dtype, this.device) != (that.shape, that.dtype, that.device):
+        return False
+    return torch.equal(*(tensor.contiguous().flatten().view(torch.uint8) for tensor in (this, that)))

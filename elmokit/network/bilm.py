@@ -13,15 +13,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from elmokit.engine.computation import NATIVE, Computation, LayerKernel, computation_of
+from elmokit.engine.computation import NATIVE, Backend, Computation, LayerKernel, computation_of
 from elmokit.engine.config import BiLMConfig
 from elmokit.engine.lstm import LSTM
 from elmokit.engine.precision import Precision, check_precision, requested_backend
 from elmokit.engine.state import State
-from elmokit.network.backends import ParameterCache, never_compiled
+from elmokit.network.backends import ParameterCache, are_plain, has_memory, never_compiled
+from elmokit.network.cached_char_cnn import CachedCharCNN
 from elmokit.network.char_cnn import CharCNN, NativeTokenLayer, WordCharLayer, WordEmbedding
-from elmokit.network.lstm import LSTMStack, LSTMState, StackPacking, run_in_engine
+from elmokit.network.lstm import LSTMStack, LSTMState, StackPacking, are_packable, run_in_engine, select_lstm_backend
 from elmokit.network.tensors import tensor_of
+
+TOKEN_LAYERS = (CharCNN, CachedCharCNN, WordCharLayer, WordEmbedding)
 
 
 class BiLMState(NamedTuple):
@@ -146,18 +149,14 @@ class BiLM(nn.Module):
     @property
     def precision(self) -> Precision | None:
         """The lowest precision accepted when no gradient is needed; None means float32."""
-        first = self.directions[0]
-        assert isinstance(first, LSTMStack)
-        return first.precision
+        return self._precision
 
     @precision.setter
     def precision(self, precision: Precision | None) -> None:
         check_precision(precision)
-        for direction in self.directions:
-            assert isinstance(direction, LSTMStack)
-            direction.precision = precision
-        for module in self.token_layer.modules():
-            if isinstance(module, NativeTokenLayer):
+        self._precision = precision
+        for module in self.modules():
+            if isinstance(module, LSTMStack | NativeTokenLayer):
                 module.precision = precision
 
     def kernels(self) -> list[LayerKernel]:
@@ -169,8 +168,11 @@ class BiLM(nn.Module):
             >>> BiLM(PRESETS["original"], precision="int8").kernels()[0]
             LayerKernel(backend='native-int8', precision='int8', instructions='amx')
         """
-        directions = (direction for direction in self.directions if isinstance(direction, LSTMStack))
-        return [kernel for direction in directions for kernel in direction.kernels()]
+        directions = (
+            direction.kernels() if isinstance(direction, LSTMStack) else [LayerKernel("reference", "float32", None)]
+            for direction in self.directions
+        )
+        return [kernel for kernels in directions for kernel in kernels]
 
     def computation(self) -> Computation:
         """Describe what computes all layers when no gradient is needed.
@@ -180,14 +182,19 @@ class BiLM(nn.Module):
             int8 (native-int8, avx512-vnni, cpu)
         """
         pytorch = f"PyTorch's {torch.backends.cpu.get_cpu_capability()}"
-        return computation_of(self.token_layer.kernel(), self.kernels(), self.device.type, pytorch)
+        layer = self.token_layer
+        kernel = layer.kernel() if isinstance(layer, TOKEN_LAYERS) else LayerKernel("reference", "float32", None)
+        return computation_of(kernel, self.kernels(), self.device.type, pytorch)
 
     def token_layer_version(self) -> object:
         """Return an object that stays the same for as long as the token layer computes the same vectors."""
         layer = self.token_layer
-        return self._token_layer_version.get(
-            requested_backend(self.precision), [*layer.parameters(), *layer.buffers()], object
-        )
+        tensors = [*layer.parameters(), *layer.buffers()]
+        is_plain = type(layer) in TOKEN_LAYERS and are_plain([layer], type(layer)) and layer.is_plain()
+        if not is_plain or not all(map(has_memory, tensors)):
+            return object()  # what hooks and other modules compute may change at any time
+        key = requested_backend(self.precision), getattr(layer, "activation", None)
+        return self._token_layer_version.get(key, tensors, object)
 
     @property
     def device(self) -> torch.device:
@@ -250,31 +257,42 @@ class BiLM(nn.Module):
         Returns:
             ``(..., projection_dim)``
         """
-        if isinstance(self.token_layer, WordEmbedding):
-            return self.token_layer.forward(ids)
+        if self.config.n_words is not None:
+            of_words: Tensor = self.token_layer(ids)
+            return of_words
         # The engine takes ids of 64 bits only, and PyTorch would compute others in another precision.
         distinct, index = torch.unique(ids.long().flatten(0, -2), dim=0, return_inverse=True)
         vectors: Tensor = self.token_layer(distinct)
         return vectors[index].view(*ids.shape[:-1], vectors.shape[-1])
 
-    def forward(self, ids: Tensor, mask: Tensor, state: BiLMState) -> BiLMOutput:
+    def forward(self, ids: Tensor | None, mask: Tensor, state: BiLMState, vectors: Tensor | None = None) -> BiLMOutput:
         """Compute all layers for a batch.
 
         Args:
-            ids: ``(batch, time, chars)`` or ``(batch, time)``, as in ``token_vectors``.
+            ids: ``(batch, time, chars)`` or ``(batch, time)``, as in ``token_vectors``; None if there are ``vectors``.
             mask: ``(batch, time)`` bool, True on a real token.
             state: The state that each direction starts from.
+            vectors: Token vectors ``(batch, time, projection_dim)`` in place of ``ids``.
         """
-        return self.contextualize(self.token_vectors(ids), mask, state)
+        if vectors is None:
+            assert ids is not None
+            vectors = self.token_vectors(ids)
+        return self._contextualize(vectors, mask, state)
 
-    @never_compiled
     def contextualize(self, vectors: Tensor, mask: Tensor, state: BiLMState) -> BiLMOutput:
         """Compute all layers for token vectors ``(batch, time, projection_dim)``; see ``forward`` for the rest."""
+        output: BiLMOutput = self(None, mask, state, vectors)  # a call, for the hooks of this module
+        return output
+
+    @never_compiled
+    def _contextualize(self, vectors: Tensor, mask: Tensor, state: BiLMState) -> BiLMOutput:
         read_backward = self.config.read_backward
         stacks, directions = self._stacks(), range(self.config.n_directions)
         states = [state.of_direction(direction) for direction in directions]
-        backends = {stacks[number].select_backend(vectors, states[number], mask) for number in directions}
-        if len(backends) == 1 and (backend := backends.pop()) in NATIVE:
+        backend: Backend = "reference"
+        if are_plain(stacks, LSTMStack):
+            backend = select_lstm_backend(stacks, vectors, states, mask)
+        if backend in NATIVE:
             # All directions in one call, which divides them between threads.
             layers, *after = run_in_engine(
                 stacks, self._packed, backend, vectors, states, mask, directions, read_backward
@@ -316,13 +334,17 @@ class BiLM(nn.Module):
             Each layer's outputs ``(batch, time, projection_dim)``, and each layer's new state.
         """
         stacks = self._stacks()
-        # Packed with the other direction: one alone would take as much memory again.
-        packing = StackPacking(stacks, self._packed, direction)
+        packing = None
+        are_readable = all(weight.is_cpu and weight.dtype == torch.float32 for weight in self.directions.parameters())
+        are_all_plain = are_plain(stacks, LSTMStack) and all(stack.is_plain() for stack in stacks)
+        if are_readable and are_all_plain and are_packable(stacks):
+            # Packed with the other direction: one alone would take as much memory again.
+            packing = StackPacking(stacks, self._packed, direction)
         results: tuple[list[Tensor], list[LSTMState]] = stacks[direction](vectors, states, mask, reverse, packing)
         return results
 
     def _stacks(self) -> list[LSTMStack]:
-        return [stack for stack in self.directions if isinstance(stack, LSTMStack)]
+        return list(self.directions)  # type: ignore[arg-type]
 
 
 def _token_layer(config: BiLMConfig) -> CharCNN | WordEmbedding | WordCharLayer:

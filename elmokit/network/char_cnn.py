@@ -16,8 +16,16 @@ from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.threads import n_threads
 from elmokit.engine.token_layer import WORD_FEATURES, TokenLayer
 from elmokit.errors import ConfigError
-from elmokit.network.backends import ParameterCache, native_library, select_backend, tile_library_for
-from elmokit.network.char_convolution import pooled_convolutions
+from elmokit.network.backends import (
+    ParameterCache,
+    are_plain,
+    has_memory,
+    native_library,
+    never_compiled,
+    select_backend,
+    tile_library_for,
+)
+from elmokit.network.char_convolution import are_plain_convolutions, pooled_by_modules, pooled_convolutions
 from elmokit.network.tile_layers import TileLinear, fits_tiles, tile_highway
 
 BLOCK = 64
@@ -81,13 +89,17 @@ class Highway(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map ``(..., dim)`` to ``(..., dim)``."""
-        library = tile_library_for(inputs) if torch.is_grad_enabled() else None
+        library = tile_library_for(inputs) if torch.is_grad_enabled() and self.is_plain() else None
         if library is not None and fits_tiles(inputs, self.transform, self.gate):
             return tile_highway(
                 library, inputs, (self.transform.weight, self.transform.bias), (self.gate.weight, self.gate.bias)
             )
         gate = apply_by_row(torch.sigmoid, self.gate(inputs))
         return gate * F.relu(self.transform(inputs)) + (1 - gate) * inputs
+
+    def is_plain(self) -> bool:
+        """Check whether kernels may compute in place of the two linear layers."""
+        return are_plain([self.transform, self.gate], TileLinear)
 
     def matrices(self) -> list[tuple[Tensor, Tensor]]:
         """Return the weights as ``TokenLayerWeights`` holds them."""
@@ -100,13 +112,19 @@ class NativeTokenLayer(nn.Module):
 
     Attributes:
         precision: As in :class:`~elmokit.network.bilm.BiLM`, which sets it.
+        activation: That of the char CNN; None if there is none.
     """
 
     precision: Precision | None = None
+    activation: Activation | None
     _packed: ParameterCache[TokenLayer | None]
 
     def weights(self) -> TokenLayerWeights:
         """Return the weights as the C functions take them."""
+        raise NotImplementedError
+
+    def is_plain(self) -> bool:
+        """Check whether kernels may compute in place of the modules inside."""
         raise NotImplementedError
 
     def run_native(self, ids: Tensor) -> Tensor | None:
@@ -116,6 +134,8 @@ class NativeTokenLayer(nn.Module):
         raise their usual errors for these.
         """
         parameters = list(self.parameters())
+        if not self.is_plain() or not has_memory(ids):
+            return None
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
             return None
         if any(parameter.dtype != torch.float32 or parameter.device.type != "cpu" for parameter in parameters):
@@ -126,7 +146,9 @@ class NativeTokenLayer(nn.Module):
         if kernel.backend not in NATIVE or library is None or torch.is_autocast_enabled("cpu"):
             return None
         precision = kernel.precision
-        layer = self._packed.get(precision, parameters, lambda: pack_token_layer(library, precision, self.weights()))
+        layer = self._packed.get(
+            (precision, self.activation), parameters, lambda: pack_token_layer(library, precision, self.weights())
+        )
         if layer is None:
             return None
         try:
@@ -137,7 +159,7 @@ class NativeTokenLayer(nn.Module):
     def kernel(self) -> LayerKernel:
         """Describe what computes token vectors when no gradient is needed."""
         weight = next(self.parameters())
-        if weight.dtype != torch.float32:
+        if weight.dtype != torch.float32 or not self.is_plain():
             return LayerKernel("reference", "float32", None)
         request = requested_backend(self.precision)
         backend = select_backend(weight.device, request)
@@ -178,7 +200,7 @@ class CharCNN(NativeTokenLayer):
         super().__init__()
         self.char_embedding = zero_padded_embedding(n_chars + 1, char_dim)
         self.convolutions = nn.ModuleList(nn.Conv1d(char_dim, count, width) for width, count in filters)
-        self.activation: Activation = activation
+        self.activation = activation
         n_features = sum(count for _, count in filters)
         self.highways = nn.ModuleList(Highway(n_features) for _ in range(n_highway))
         self.projection = TileLinear(n_features, output_dim) if n_features != output_dim else None
@@ -206,12 +228,27 @@ class CharCNN(NativeTokenLayer):
             nn.init.normal_(self.projection.weight, std=self.projection.in_features**-0.5, generator=generator)
             nn.init.zeros_(self.projection.bias)
 
+    def is_plain(self) -> bool:
+        """Check whether kernels may compute in place of the modules inside."""
+        return (
+            are_plain([self.char_embedding], nn.Embedding)
+            and self.char_embedding.max_norm is None
+            and are_plain_convolutions(self.convolutions)
+            and are_plain(self.highways, Highway)
+            and all(highway.is_plain() for highway in self.highways)  # type: ignore[operator]
+            and are_plain([self.projection], TileLinear)
+        )
+
+    @never_compiled
     def forward(self, char_ids: Tensor) -> Tensor:
         """Encode tokens: char ids ``(tokens, chars)``, all 0 in a row without a token, to ``(tokens, output_dim)``."""
         vectors = self.run_native(char_ids)
         if vectors is not None:
             return vectors
-        features = pooled_convolutions(char_ids, self.char_embedding, self.convolutions)
+        if self.is_plain():
+            features = pooled_convolutions(char_ids, self.char_embedding, self.convolutions)
+        else:
+            features = pooled_by_modules(self.char_embedding(char_ids), self.convolutions)
         # The bias was added inside the maximum; the activation comes after it.
         features = F.relu(features) if self.activation == "relu" else apply_by_row(torch.tanh, features)
         for highway in self.highways:
@@ -304,6 +341,10 @@ class WordEmbedding(nn.Module):
         with torch.no_grad():
             self.embedding.weight[0] = 0.0
 
+    def is_plain(self) -> bool:
+        """Check whether calling the table would look up rows and do nothing else."""
+        return are_plain([self.embedding], nn.Embedding) and self.embedding.max_norm is None
+
     def kernel(self) -> LayerKernel:
         """Describe what computes token vectors: a lookup."""
         return LayerKernel("reference", "float32", None)
@@ -346,6 +387,21 @@ class WordCharLayer(NativeTokenLayer):
         if self.chars is not None:
             self.chars.reset_parameters(generator)
 
+    @property
+    def activation(self) -> Activation | None:  # type: ignore[override]
+        """That of the char CNN, if there is one."""
+        return None if self.chars is None else self.chars.activation
+
+    def is_plain(self) -> bool:
+        """Check whether kernels may compute in place of the modules inside."""
+        return (
+            are_plain([self.word_embedding], nn.Embedding)
+            and self.word_embedding.max_norm is None
+            and are_plain([self.chars], CharCNN)
+            and (self.chars is None or self.chars.is_plain())
+            and are_plain([self.projection], TileLinear)
+        )
+
     def kernel(self) -> LayerKernel:
         """Describe what computes token vectors when no gradient is needed."""
         return LayerKernel("reference", "float32", None) if self.chars is None else super().kernel()
@@ -356,6 +412,7 @@ class WordCharLayer(NativeTokenLayer):
         projection = self.projection.weight, self.projection.bias
         return self.chars.weights()._replace(projection=projection, words=self.word_embedding.weight)
 
+    @never_compiled
     def forward(self, ids: Tensor) -> Tensor:
         """Encode tokens.
 

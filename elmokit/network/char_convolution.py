@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from elmokit.engine.library import Library
 from elmokit.network import native_training
-from elmokit.network.backends import native_library_for, tile_library_for
+from elmokit.network.backends import are_plain, native_library_for, tile_library_for
 
 MAX_GROUPS, MIN_GROUP_SIZE = 4, 64  # groups of tokens of similar length that are convolved together
 
@@ -57,6 +57,24 @@ def pooled_convolutions(
     )
     # The argsort of a permutation is its inverse.
     return pooled[order.argsort()]
+
+
+def are_plain_convolutions(layers: Iterable[nn.Module]) -> bool:
+    """Check whether kernels may compute in place of convolutions: plain ones that visit every window once."""
+    layers = list(layers)
+    return are_plain(layers, nn.Conv1d) and all(
+        (layer.stride, layer.padding, layer.dilation, layer.groups) == ((1,), (0,), (1,), 1)
+        for layer in layers
+        if isinstance(layer, nn.Conv1d)
+    )
+
+
+def pooled_by_modules(
+    embedded: Tensor,  # (tokens, chars, char_dim)
+    convolutions: Iterable[nn.Module],
+) -> Tensor:
+    """Compute the same as ``pooled_convolutions`` by calling the modules, whatever they are."""
+    return torch.cat([convolution(embedded.mT).amax(dim=-1) for convolution in convolutions], dim=1)
 
 
 def _distinct_columns(char_ids: Tensor) -> Tensor:

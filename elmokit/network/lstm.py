@@ -32,7 +32,14 @@ from elmokit.engine.lstm import LSTM
 from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.state import State
 from elmokit.engine.threads import n_threads
-from elmokit.network.backends import ParameterCache, native_library, select_backend
+from elmokit.network.backends import (
+    ParameterCache,
+    are_plain,
+    has_memory,
+    native_library,
+    never_compiled,
+    select_backend,
+)
 from elmokit.network.lstm_inference import LayerWeights, TorchLayer, prepare_layer, run_stack
 from elmokit.network.tile_layers import Dropout
 
@@ -69,7 +76,6 @@ class ProjectedLSTM(nn.Module):
         self.bias = nn.Parameter(torch.empty(4 * hidden_dim))
         projected = hidden_dim != projection_dim
         self.projection = nn.Parameter(torch.empty(projection_dim, hidden_dim)) if projected else None
-        self._prepared: ParameterCache[TorchLayer] = ParameterCache()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights as bilm-tf does: Glorot uniform; biases 0."""
@@ -78,6 +84,7 @@ class ProjectedLSTM(nn.Module):
         if self.projection is not None:
             nn.init.xavier_uniform_(self.projection, generator=generator)
 
+    @never_compiled
     def forward(
         self,
         inputs: Tensor,  # (batch, time, input_dim)
@@ -90,7 +97,8 @@ class ProjectedLSTM(nn.Module):
         # (`text/windows.py`), so the hand-written gradient supports neither a mask nor `reverse`. `LSTMStack` reorders
         # padded batches for it.
         is_window = torch.is_grad_enabled() and mask is None and not reverse and inputs.shape[1] > 0
-        if is_window and not (state.hidden.requires_grad or state.cell.requires_grad):
+        has_gradient = state.hidden.requires_grad or state.cell.requires_grad
+        if is_window and not has_gradient and all(map(has_memory, (inputs, *state, *self.parameters()))):
             return self.run_window(inputs, state)
         return self._run_reference(inputs, self._bias_with_offset(), state, mask, reverse)
 
@@ -120,14 +128,10 @@ class ProjectedLSTM(nn.Module):
         return outputs, LSTMState(hidden, cell)
 
     def prepared(self, backend: Backend) -> TorchLayer:
-        """Prepare the weights for PyTorch's loop, again only after they change."""
-
-        def prepare() -> TorchLayer:
-            clips = (float("inf") if clip is None else clip for clip in (self.cell_clip, self.projection_clip))
-            weights = LayerWeights(self.weight, self._bias_with_offset(), self.projection, *clips)
-            return prepare_layer(backend, weights, self.input_dim)
-
-        return self._prepared.get(backend, list(self.parameters()), prepare)
+        """Return the layer for PyTorch's loop."""
+        clips = (float("inf") if clip is None else clip for clip in (self.cell_clip, self.projection_clip))
+        weights = LayerWeights(self.weight, self._bias_with_offset(), self.projection, *clips)
+        return prepare_layer(backend, weights, self.input_dim)
 
     def _bias_with_offset(self) -> Tensor:
         # A new tensor, not an in-place addition: the parameter keeps the value of the file, and its gradient is
@@ -219,6 +223,7 @@ class LSTMStack(nn.Module):
             assert isinstance(layer, ProjectedLSTM)
             layer.reset_parameters(generator)
 
+    @never_compiled
     def forward(
         self,
         inputs: Tensor,  # (batch, time, projection_dim)
@@ -228,7 +233,7 @@ class LSTMStack(nn.Module):
         packing: StackPacking | None = None,  # with other directions; None for alone
     ) -> tuple[list[Tensor], list[LSTMState]]:
         """Run all layers over a batch. Return the outputs ``(batch, time, projection_dim)`` and new state of each."""
-        backend = self.select_backend(inputs, states, mask)
+        backend = select_lstm_backend([self], inputs, [states], mask)
         if backend in NATIVE:
             stacks, packed, number = packing or StackPacking([self], self._packed, 0)
             computed = run_in_engine(stacks, packed, backend, inputs, [states], mask, [number], [reverse])
@@ -259,10 +264,16 @@ class LSTMStack(nn.Module):
             new_states.append(new_state)
         return outputs, new_states
 
+    def is_plain(self) -> bool:
+        """Check whether kernels may compute in place of the layers, and of the dropout before them."""
+        return are_plain([self.dropout], Dropout) and are_plain(self.layers, ProjectedLSTM)
+
     def kernels(self) -> list[LayerKernel]:
         """Describe what computes each layer when no gradient is needed and dropout is off."""
-        weights = [layer.weight for layer in self.layers if isinstance(layer, ProjectedLSTM)]
         backend: Backend = "reference"
+        if not self.is_plain():
+            return [_layer_kernel(backend, 0) for _ in self.layers]
+        weights = [layer.weight for layer in self.layers if isinstance(layer, ProjectedLSTM)]
         if all(weight.dtype == torch.float32 for weight in weights):
             backend = select_backend(weights[0].device, requested_backend(self.precision))
         return [_layer_kernel(backend, weight.numel()) for weight in weights]
@@ -279,6 +290,8 @@ class LSTMStack(nn.Module):
         )
         return (
             needs_gradient
+            and self.is_plain()
+            and all(map(has_memory, (inputs, *(part for state in states for part in state))))
             and requested_backend(self.precision) != "reference"
             and not self.drops_units
             and not any(part.requires_grad for state in states for part in state)
@@ -313,25 +326,6 @@ class LSTMStack(nn.Module):
             new_states.append(new_state)
         return outputs, new_states
 
-    def select_backend(self, inputs: Tensor, states: list[LSTMState], mask: Tensor | None) -> Backend:
-        """Return the backend for this call.
-
-        Packed backends compute in float32, without gradients and without dropout; everything else is left to the
-        reference. So are tensors of wrong sizes or on different devices: it raises PyTorch's usual error for them,
-        while C code would read foreign memory.
-        """
-        tensors = [inputs, *self.parameters(), *(part for state in states for part in state)]
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-            return "reference"
-        if self.drops_units or any(tensor.dtype != torch.float32 for tensor in tensors):
-            return "reference"
-        if any(tensor.device != inputs.device for tensor in tensors) or not self._sizes_match(inputs, states, mask):
-            return "reference"
-        backend = select_backend(inputs.device, requested_backend(self.precision))
-        # The engine's layers all have one size; only AllenNLP's first layer may read another one.
-        has_one_size = all(layer.input_dim == layer.projection_dim for layer in self.layers)
-        return "torch" if backend in NATIVE and not (has_one_size and len(self.layers)) else backend
-
     def _sizes_match(self, inputs: Tensor, states: list[LSTMState], mask: Tensor | None) -> bool:
         batch_size = len(inputs)
         sizes = [(layer.input_dim, layer.hidden_dim, layer.projection_dim) for layer in self.layers]
@@ -342,6 +336,39 @@ class LSTMStack(nn.Module):
             and [(state.hidden.shape, state.cell.shape) for state in states]
             == [((batch_size, projection_dim), (batch_size, hidden_dim)) for _, hidden_dim, projection_dim in sizes]
         )
+
+
+def select_lstm_backend(
+    stacks: Sequence[LSTMStack], inputs: Tensor, states: Sequence[list[LSTMState]], mask: Tensor | None
+) -> Backend:
+    """Return the backend for a call of some stacks together.
+
+    Packed backends compute plain layers in float32, without gradients and without dropout; everything else is left to
+    the reference. So are tensors of wrong sizes or on different devices: it raises PyTorch's usual error for them,
+    while C code would read foreign memory.
+    """
+    given = [inputs, *(part for of_stack in states for state in of_stack for part in state)]
+    if not all(stack.is_plain() for stack in stacks) or not all(map(has_memory, given)):
+        return "reference"
+    tensors = [*given, *(weight for stack in stacks for weight in stack.parameters())]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return "reference"
+    if any(stack.drops_units for stack in stacks) or any(tensor.dtype != torch.float32 for tensor in tensors):
+        return "reference"
+    fits = all(stack._sizes_match(inputs, of_stack, mask) for stack, of_stack in zip(stacks, states, strict=True))
+    if not fits or any(tensor.device != inputs.device for tensor in tensors):
+        return "reference"
+    backend = select_backend(inputs.device, requested_backend(stacks[0].precision))
+    return "torch" if backend in NATIVE and not are_packable(stacks) else backend
+
+
+def are_packable(stacks: Sequence[LSTMStack]) -> bool:
+    """Check whether the engine can compute these plain stacks together: its layers are all alike."""
+    layers = [layer for stack in stacks for layer in stack.layers]
+    bounds = {(layer.cell_clip, layer.projection_clip) for layer in layers}
+    # Only AllenNLP's first layer may read another size than the others.
+    has_one_size = all(layer.input_dim == layer.projection_dim for layer in layers)
+    return has_one_size and len(bounds) == len({stack.skip_connections for stack in stacks}) == 1
 
 
 class StackPacking(NamedTuple):
@@ -370,9 +397,11 @@ def run_in_engine(
     directions: Sequence[int],  # to compute: one, or all
     reverse: Sequence[bool],  # for each of them, whether to read from the last step to the first
 ) -> EngineResults:
-    """Run some of the directions that are packed together, with what ``LSTMStack.select_backend`` selected."""
+    """Run some of the directions that are packed together, with what ``select_lstm_backend`` selected."""
     parameters = [parameter for stack in stacks for parameter in stack.parameters()]
-    lstm = packed.get(backend, parameters, lambda: _pack(stacks, NATIVE[backend]))
+    first = stacks[0].layers[0]
+    key = backend, first.cell_clip, first.projection_clip, stacks[0].skip_connections
+    lstm = packed.get(key, parameters, lambda: _pack(stacks, NATIVE[backend]))
     config, (n_rows, n_steps) = lstm.config, inputs.shape[:2]
     # From NumPy: PyTorch would fill them in threads of its own, which then keep the engine's from their cores.
     layers = np.zeros((config.n_layers + 1, n_rows, n_steps, len(directions) * config.projection_dim), np.float32)
@@ -415,6 +444,7 @@ def _pack(stacks: Sequence[LSTMStack], precision: Precision) -> LSTM:
     return LSTM(config, {name: tensor.detach().numpy() for name, tensor in tensors.items()}, precision, library)
 
 
+@never_compiled
 def has_gaps(mask: Tensor) -> bool:
     """Say whether a row of a mask ``(batch, time)`` has padding before or between its tokens."""
     return bool((mask[:, 1:] & ~mask[:, :-1]).any())

@@ -69,15 +69,11 @@ class TorchLayer(NamedTuple):
 
 
 def prepare_layer(backend: Backend, layer: LayerWeights, input_dim: int) -> TorchLayer:
-    """Prepare the weights of a layer for a ``torch...`` backend."""
-
-    def prepare(weight: Tensor, bias: Tensor | None = None) -> Product:
-        return fixed_product(backend, weight.contiguous(), bias)
-
+    """Prepare the weights of a layer for a ``torch...`` backend: views of them, or bfloat16 copies for one batch."""
     return TorchLayer(
-        from_input=prepare(layer.weight[:, :input_dim], layer.bias),
-        from_state=prepare(layer.weight[:, input_dim:]),
-        project=None if layer.projection is None else prepare(layer.projection),
+        from_input=fixed_product(backend, layer.weight[:, :input_dim], layer.bias),
+        from_state=fixed_product(backend, layer.weight[:, input_dim:]),
+        project=None if layer.projection is None else fixed_product(backend, layer.projection),
         cell_clip=layer.cell_clip,
         projection_clip=layer.projection_clip,
     )

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.softmax import ROWS_AT_ONCE, InnerTensors, NativeInnerLayer, SoftmaxConfig, softmax_nats
-from elmokit.network.backends import native_library_for, tile_library_for
+from elmokit.network.backends import are_plain, has_memory, native_library_for, tile_library_for
 from elmokit.network.char_cnn import WordCharLayer, WordEmbedding
 from elmokit.network.tile_layers import TileLinear, tile_cross_entropy
 
@@ -44,6 +44,10 @@ class InnerLayer(nn.Module):
         """Map ``(positions, input_dim)`` to the same size."""
         result: Tensor = hidden + self.reduce(self.expand(hidden).relu())
         return result
+
+    def is_plain(self) -> bool:
+        """Check whether kernels may compute in place of the two linear layers."""
+        return are_plain([self.expand, self.reduce], TileLinear)
 
 
 class WordSoftmaxModule(nn.Module, ABC):
@@ -207,6 +211,8 @@ def softmax_config(softmax: SoftmaxModule) -> SoftmaxConfig:
 def _mean_nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -> Tensor:
     device = hidden.device.type
     hidden = hidden.to(weight.dtype)
+    if not all(map(has_memory, (hidden, weight, bias, word_ids))):  # `torch.func` needs PyTorch's own operations
+        return F.cross_entropy(F.linear(hidden, weight, bias), word_ids)
     library = tile_library_for(hidden)
     if library is not None and torch.is_grad_enabled() and len(hidden) == len(word_ids) > 0:
         # The right word has a score of its own, and does not compete with itself.
@@ -222,8 +228,11 @@ def _mean_nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -
 
 
 def _nats(softmax: WordSoftmaxModule, hidden: Tensor, word_ids: Tensor, precision: Precision | None) -> Tensor:
-    library = native_library_for(hidden)
+    library, inner = native_library_for(hidden), softmax.inner
     tensors = (softmax.weight, *softmax.parameters())
+    is_plain = inner is None or (are_plain([inner], InnerLayer) and inner.is_plain())
+    if not is_plain or not all(map(has_memory, tensors)):
+        library = None
     if library is None or any(tensor.dtype != hidden.dtype or tensor.is_cpu != hidden.is_cpu for tensor in tensors):
         nats = torch.empty_like(hidden[:, 0])
         for start in range(0, len(hidden), ROWS_AT_ONCE):
@@ -233,8 +242,8 @@ def _nats(softmax: WordSoftmaxModule, hidden: Tensor, word_ids: Tensor, precisio
     backend = requested_backend(precision)
     assert backend != "reference"  # no library is returned for it
     rows, weight, bias, words = (_array(tensor) for tensor in (hidden, softmax.weight, softmax.bias, word_ids))
-    if softmax.inner is not None:
-        rows = NativeInnerLayer(library, InnerTensors(*map(_array, softmax.inner.parameters())))(rows)
+    if inner is not None:
+        rows = NativeInnerLayer(library, InnerTensors(*map(_array, inner.parameters())))(rows)
     return torch.from_numpy(softmax_nats(library, rows, weight, bias, words, backend))
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from elmokit.engine.library import Library
 from elmokit.network import native_training
-from elmokit.network.backends import tile_library_for
+from elmokit.network.backends import has_memory, tile_library_for
 
 
 class TileLinear(nn.Linear):
@@ -41,6 +41,8 @@ def fits_tiles(inputs: Tensor, *layers: nn.Linear) -> bool:
             and layer.weight.shape[1] == inputs.shape[1]
             and layer.weight.dtype == layer.bias.dtype == torch.float32
             and layer.weight.device == inputs.device
+            and has_memory(layer.weight)
+            and has_memory(layer.bias)
             for layer in layers
         )
     )

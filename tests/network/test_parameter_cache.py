@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from elmokit import Elmo, ElmoModule
 from elmokit.lm.perplexity import perplexity
-from elmokit.network.backends import _read_at_once
+from elmokit.network.backends import ParameterCache
 from tests.conftest import random_model
 
 SENTENCES = [["the", "cat", "sat", "."], ["the", "dog", "ran", "on", "the", "mat"]] * 3
@@ -45,7 +46,58 @@ def test_a_step_of_any_optimizer_is_noticed(name: str, monkeypatch: pytest.Monke
     assert score_after != score_before
 
 
-def test_the_numbers_of_a_gpu_are_read_at_once_and_exactly() -> None:
-    samples = [torch.tensor([0.1, -1e-30]), torch.tensor([0.1], dtype=torch.float16), torch.empty(0)]
-    (read,) = _read_at_once(samples)
-    assert read == [number for sample in samples for number in sample.tolist()]
+def _swap_rows(weight: Tensor) -> None:
+    weight.data[[0, 1]] = weight.data[[1, 0]]
+
+
+# All but the first escape a sample of a few numbers; the last ones escape a sum of all.
+EDITS: dict[str, Callable[[Tensor], object]] = {
+    "an operation": lambda weight: weight.detach().mul_(1.5),
+    "a number of .data": lambda weight: weight.data.view(-1)[-2:-1].add_(0.75),
+    "a number of the NumPy view": lambda weight: np.negative(
+        view := weight.detach().numpy().reshape(-1)[-3:], out=view
+    ),
+    "the bits": lambda weight: weight.data.view(torch.int32).bitwise_xor_(1 << 22),
+    "two rows that change places": _swap_rows,
+    "the signs": lambda weight: weight.data.neg_(),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("backend", ["", "reference"])
+def test_a_value_is_derived_again_after_any_write(edit: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ELMOKIT_BACKEND", backend)
+    cache: ParameterCache[object] = ParameterCache()
+    generator = torch.Generator().manual_seed(0)
+    for shape in ((2, 1), (5,), (7, 9), (33, 64), (64, 1030)):
+        weights = [torch.randn(3, generator=generator), torch.randn(shape, generator=generator)]
+        before = cache.get("key", weights, object)
+        assert cache.get("key", weights, object) is before
+        EDITS[edit](weights[1])
+        after = cache.get("key", weights, object)
+        assert after is not before, shape
+        assert cache.get("key", weights, object) is after
+
+
+def test_a_value_is_derived_again_for_other_tensors() -> None:
+    cache: ParameterCache[object] = ParameterCache()
+    weight = torch.arange(6.0).view(2, 3)
+    values = [
+        cache.get(key, weights, object)
+        for key, weights in (
+            *(("a", [weight]), ("b", [weight]), ("b", [weight.view(3, 2)]), ("b", [weight, weight])),
+            *(("b", [weight.view(torch.int32)]), ("b", [weight.T]), ("b", [])),
+        )
+    ]
+    assert len({id(value) for value in values}) == len(values)
+
+
+def test_every_bit_of_a_weight_counts() -> None:
+    cache: ParameterCache[object] = ParameterCache()
+    weight = torch.zeros(70, dtype=torch.int64)
+    values = [cache.get("key", [weight], object)]
+    for place in range(0, 70, 3):
+        for bit in (0, 31, 32, 62):
+            weight.data[place] ^= 1 << bit
+            values.append(cache.get("key", [weight], object))
+    assert len({id(value) for value in values}) == len(values)

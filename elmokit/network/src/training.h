@@ -14,6 +14,11 @@
 /* Ask the system for large pages for memory that has not been written yet. */
 ELMOKIT_API void elmokit_large_pages(void *memory, int64_t n_bytes);
 
+/* Digests of arrays in memory, which depend on every bit and its place: after any change, an array has another digest but
+   for a chance of 2^-64. */
+ELMOKIT_API void elmokit_digests(int64_t n_threads, int64_t n_arrays, const int64_t *n_bytes, const char *const *arrays,
+                                 int64_t *digests);
+
 /* The elementwise part of one LSTM training step, in float32.
 
    gates: (n_rows, 4 * hidden_dim), the sums of i, g, f, o; replaced by their activations. cell_before: (n_rows, hidden_dim).
