@@ -247,14 +247,11 @@ class _ElmoCharacterEncoder(nn.Module):
         return (
             type(self._char_embedding_weights) is nn.Parameter  # parametrizations and `torch.func` put in others
             and has_memory(self._char_embedding_weights)
-            and are_plain_convolutions(self._convolutions())
+            and are_plain_convolutions(self._convolutions)
             and are_plain([self._highways], _Highway)
             and are_plain(self._highways._layers, TileLinear)
             and are_plain([self._projection], TileLinear)
         )
-
-    def _convolutions(self) -> list[nn.Module]:
-        return [getattr(self, name) for name in self.convolution_names]
 
     @never_compiled
     def forward(self, inputs: Tensor) -> dict[str, Tensor]:
@@ -285,7 +282,7 @@ class _ElmoCharacterEncoder(nn.Module):
     def token_vectors(self, ids: Tensor) -> Tensor:
         """Encode tokens ``(tokens, chars)`` to ``(tokens, output_dim)``, without boundaries."""
         if not self.is_plain():
-            pooled = pooled_by_modules(F.embedding(ids, self._char_embedding_weights), self._convolutions())
+            pooled = pooled_by_modules(F.embedding(ids, self._char_embedding_weights), self._convolutions)
             projected: Tensor = self._projection(self._highways(_ACTIVATIONS[self.activation](pooled)))
             return projected
         # The layer is built for each call: a stored one would be a second owner of the parameters, which DataParallel,

@@ -316,7 +316,7 @@ class ElmoTokenEmbedder(FromParams, nn.Module):
         return self.output_dim
 
     def forward(
-        self, elmo_tokens: Tensor | None = None, word_inputs: Tensor | None = None, *, inputs: Tensor | None = None
+        self, elmo_tokens: Tensor | None = None, word_inputs: Tensor | None = None, inputs: Tensor | None = None
     ) -> Tensor:
         """Embed character ids ``(batch, ..., time, chars)`` as ``(batch, ..., time, output_dim)``.
 
