@@ -171,7 +171,7 @@ class _ElmoBiLm(nn.Module):
         Raises:
             TensorMismatchError: Training has changed a projection that the file formats cannot represent.
         """
-        return PretrainedBiLM(from_allennlp(self.state_dict(), self.config), "allennlp")
+        return PretrainedBiLM(from_allennlp(self.state_dict(), self.config), "allennlp", exact_marks=True)
 
 
 class Elmo(FromParams, nn.Module):

@@ -180,7 +180,8 @@ def new_or_restored_state(
         bilm.reset_parameters()
         softmax = build_softmax(config.softmax, len(corpus.vocabulary), bilm.config.projection_dim, bilm.token_layer)
         softmax.reset_parameters()
-        model = PretrainedBiLM(bilm, "elmokit", softmax=softmax, vocabulary=corpus.vocabulary)
+        exact = config.bilm_tf_lines  # then all text is read as bilm-tf reads it
+        model = PretrainedBiLM(bilm, "elmokit", softmax=softmax, vocabulary=corpus.vocabulary, exact_marks=exact)
     state = _build_state(setup, model, world, device)
     if checkpoint is None and setup.initial_optimizer is not None:
         restore_optimizer(state.optimizer, state.trained_parameters(), setup.initial_optimizer)

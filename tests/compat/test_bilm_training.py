@@ -111,6 +111,7 @@ def test_blank_lines_and_no_break_spaces_are_trained_on_as_in_bilm_tf(folder: Pa
     batch = next(BidirectionalLMDataset("odd.txt", load_vocab("vocab.txt", 20), test=True).iter_batches(4, 10))
     assert batch["next_token_id"] is not None
     assert window.targets[0].tolist() == batch["next_token_id"].tolist()
+    assert load_folder("new/model").read("don\u2019t") == "don\u2019t"
 
 
 @pytest.mark.slow
