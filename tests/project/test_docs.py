@@ -145,8 +145,8 @@ def test_code_of_the_readme_prints_what_it_says(code: str, folder: Path, capsys:
     assert capsys.readouterr().out.splitlines() == PRINTS.findall(code)
 
 
-def test_the_readme_has_less_than_120_lines() -> None:
-    assert len(README.read_text(encoding="utf-8").splitlines()) < 120
+def test_the_readme_has_less_than_100_lines() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) < 100
 
 
 def test_the_picture_of_the_speed_shows_the_numbers_of_its_table() -> None:
