@@ -187,13 +187,6 @@ def test_a_table_that_is_a_single_number_is_named(folder: Path, name: str) -> No
         open_model(folder)
 
 
-def test_an_options_file_of_many_megabytes_is_not_parsed(folder: Path) -> None:
-    with (folder / "options.json").open("a") as file:
-        file.write(" " * (1 << 24))
-    with pytest.raises(FormatError, match="is larger than 16,777,216 bytes"):
-        open_model(folder)
-
-
 @pytest.mark.parametrize("content", ["[" * 200_000, '{"lstm": ' * 50_000, "{}", "[]", "\0", '{"lstm": 1}'])
 def test_files_that_are_not_options_are_refused(folder: Path, content: str) -> None:
     (folder / "options.json").write_text(content)

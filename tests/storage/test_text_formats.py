@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from elmokit import LanguageModel
-from elmokit.cli.allennlp_elmo import _split_line
 from elmokit.embedding.reading import Corpus
 from elmokit.errors import ConfigError, TextError
 from elmokit.evaluation.probe_corpus import read_corpus_files
@@ -139,7 +138,7 @@ def _counted(path: Path) -> list[list[str]]:
         read_sentences,
         lambda path: read_sentences(path, split=lambda line: [list(line)]),
         lambda path: (sentence.tokens for sentence in Corpus(path)),
-        lambda path: (sentence.tokens for sentence in Corpus(path, tokenize=_split_line)),
+        lambda path: (sentence.tokens for sentence in Corpus(path, tokenize=str.split)),
         lambda path: read_corpus_files([path]),
         lambda path: read_like_bilm_tf([path]),
         _trained_on,
