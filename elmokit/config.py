@@ -239,20 +239,21 @@ def check_at_least(
     """Raise a SettingError unless ``value`` is a whole number from ``minimum`` to ``maximum``, or None if optional."""
     if value is None and optional:
         return
-    is_right = _is_whole(value) and value is not None and value >= minimum
-    _check(is_right, name, value, f"a whole number of at least {minimum}")
-    check_at_most(name, int(value or 0), maximum)
+    number: Any = value  # which may be anything, and one of NumPy's integers too
+    _check(_is_whole(number) and number >= minimum, name, value, f"a whole number of at least {minimum}")
+    check_at_most(name, int(number), maximum)
 
 
 def _is_whole(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)  # one of NumPy's integers too
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def token_index(name: str, value: object, n_tokens: int) -> int:
     """Return the index of a token from the left; a SettingError unless there is such a token. -1 is the last one."""
-    is_right = isinstance(value, Integral) and _is_whole(value) and -n_tokens <= value < n_tokens
+    index: Any = value  # which may be anything
+    is_right = _is_whole(index) and -n_tokens <= index < n_tokens
     _check(is_right, name, value, f"the index of one of the sentence's {n_tokens:,} tokens")
-    return int(typing.cast(int, value)) % n_tokens
+    return int(index) % n_tokens
 
 
 def check_at_most(name: str, value: float, maximum: float) -> None:

@@ -63,30 +63,12 @@ def test_embed_reads_standard_input_and_raw_text(shell: Shell, monkeypatch: pyte
         np.testing.assert_allclose(vectors[...], expected, atol=1e-5)
 
 
-def test_carried_state_depends_on_the_batch_size_and_warm_does_not(shell: Shell) -> None:
-    Path("text.txt").write_text("the cat\n" * 4)
-    for state in ("stateful", "warm"):
-        for size in ("1", "2"):
-            batch = ("--batch-size", size) if state == "stateful" else ("--batch-tokens", str(8 * int(size)))
-            flags = ("--model", "model", "--start", state, *batch)
-            assert shell("embed", "text.txt", f"{state}{size}.hdf5", *flags).code == 0
-        with h5py.File(f"{state}1.hdf5") as one, h5py.File(f"{state}2.hdf5") as two:
-            apart = np.abs(one["3"][...] - two["3"][...]).max()
-        assert (apart > 1e-3) == (state == "stateful")
-
-
 def test_convert_goes_to_hdf5_and_back(shell: Shell) -> None:
     Path("there").mkdir()
     assert shell("convert", "model", "there/weights.hdf5").code == 0
     ran = shell("convert", "there", "again", "--storage", "float16")
     assert (ran.code, ran.err) == (0, "wrote again\n")
     assert open_model("again").config == open_model("model").config
-
-
-def test_convert_stores_a_calibrated_start_state(shell: Shell) -> None:
-    assert shell("convert", "model", "warm", "--calibrate", "text.txt").code == 0
-    assert open_model("warm").start_state is not None
-    assert "stored with the model" in shell("info", "--model", "warm").out
 
 
 def test_info_says_what_a_model_is(shell: Shell) -> None:
@@ -139,11 +121,6 @@ def test_the_options_file_opens_the_weights_next_to_it(shell: Shell) -> None:
     save_model(random_model(), Path("old/elmo_2x_weights.hdf5"))
     save_model(random_model(), Path("old/other_weights.hdf5"))
     assert "old/elmo_2x_weights.hdf5" in shell("info", "--model", "old/elmo_2x_options.json").out
-    Path("old/elmo_2x_weights.hdf5").unlink()
-    Path("old/other_weights.hdf5").unlink()
-    ran = shell("info", "--model", "old/elmo_2x_options.json")
-    assert (ran.code, ran.err.count("\n")) == (2, 1)
-    assert "It looks like the options of a model, but there are no HDF5 weights next to it." in ran.err
 
 
 def test_quiet_leaves_results_warnings_and_errors(shell: Shell) -> None:
@@ -339,15 +316,6 @@ def test_perplexity_as_bilm_tf_says_what_is_lost(shell: Shell) -> None:
     )
 
 
-def test_perplexity_reads_standard_input_and_any_state(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
-    for state in ("warm", "zero", "stateful"):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path("text.txt").read_bytes())))
-        ran = shell("evaluate", "perplexity", "-", "--model", "model", "--json", "--start", state)
-        found.append(json.loads(ran.out)["perplexity"]["forward"])
-    assert len(set(found)) == 3
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -421,14 +389,3 @@ def test_the_speed_of_a_long_text_is_reported_and_that_of_a_short_one_is_not(she
         Path("lines.txt").write_text("the cat sat\n" * n_lines)
         ran = shell("embed", "lines.txt", f"{n_lines}.npz", "--model", "model", "--layers", "0")
         assert ran.err.rstrip().endswith("tokens/s") == has_rate, ran.err
-
-
-def test_cached_token_embeddings_are_used(shell: Shell) -> None:
-    with h5py.File("table.hdf5", "w") as file:
-        file["embedding"] = np.full((3, 32), 0.5, dtype=np.float32)
-    Path("words.txt").write_text("<S>\n</S>\ncat\n")
-    flags = ("--token-embeddings", "table.hdf5", "--vocabulary", "words.txt", "--layers", "0")
-    assert shell("embed", "text.txt", "out.hdf5", "--model", "model", *flags).code == 0
-    with h5py.File("out.hdf5") as file:
-        assert (file["0"][0, 1] == 0.5).all()
-        assert not (file["0"][0, 2] == 0.5).any()

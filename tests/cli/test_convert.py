@@ -155,6 +155,8 @@ def test_whiten_stores_a_whitening_of_sentence_vectors(shell: Shell, folder: Pat
     ran = shell("convert", "model", "whitened", "--whiten", "text.txt", "--calibrate", "text.txt")
     assert ran.code == 0, ran.err
     assert SentenceEmbedder.from_pretrained("whitened").linear_map is not None
+    assert open_model("whitened").start_state is not None
+    assert "stored with the model" in shell("info", "--model", "whitened").out
     ran = shell("convert", "whitened", "plain.hdf5")
     assert "Not saved (.hdf5 files cannot hold it): softmax, vocabulary, start state, whitening" in ran.err
 

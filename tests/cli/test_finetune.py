@@ -34,6 +34,8 @@ OLD_TEXT = "the cat sat on the mat .\nthe dog ran .\n"
 SMALL = ("--batch-size", "4", "--window-length", "5", "--eval-every", "10", "--save-every", "10", "--threads", "1")
 QUICK = (*SMALL, "--tokens", "400", "--learning-rate", "0.02")  # 20 steps
 LONGER = (*SMALL, "--tokens", "2000", "--learning-rate", "0.02")
+FINETUNE = ("finetune", "new.txt", "--held-out", "held.txt", *QUICK)
+FINETUNE_LONGER = ("finetune", "new.txt", "--held-out", "held.txt", *LONGER)
 
 
 @pytest.fixture
@@ -115,38 +117,14 @@ def test_from_a_folder_of_ours_with_the_old_domain_beside(shell: Shell) -> None:
 @pytest.mark.slow
 def test_a_runs_model_over_the_words_of_the_new_text(shell: Shell) -> None:
     save_model(random_model(), Path("earlier/model"))
-    ran = shell(
-        "finetune",
-        "new.txt",
-        "--model",
-        "earlier",
-        "--held-out",
-        "held.txt",
-        "--run",
-        "run",
-        "--max-words",
-        "9",
-        *QUICK,
-    )
+    ran = shell(*FINETUNE, "--model", "earlier", "--run", "run", "--max-words", "9")
     assert ran.code == 0, ran.err
     assert fell("run")
     vocabulary = open_model("run").vocabulary
     assert vocabulary is not None
     assert vocabulary.words == ["<S>", "</S>", "<UNK>", ".", "the", "zebra", "a", "on", "ran"]
     Path("again.txt").write_text("\n".join(vocabulary.words) + "\n")
-    ran = shell(
-        "finetune",
-        "new.txt",
-        "--model",
-        "run",
-        "--held-out",
-        "held.txt",
-        "--run",
-        "b",
-        "--vocabulary",
-        "again.txt",
-        *QUICK,
-    )
+    ran = shell(*FINETUNE, "--model", "run", "--run", "b", "--vocabulary", "again.txt")
     assert ran.code == 0, ran.err
     np.testing.assert_allclose(perplexities("b")["held-out"]["before"], perplexities("run")["held-out"]["after"])
 
@@ -158,9 +136,7 @@ def test_a_runs_model_over_the_words_of_the_new_text(shell: Shell) -> None:
 )
 def test_from_a_checkpoint_of_bilm_tf(shell: Shell, config: BiLMConfig, tied: bool) -> None:
     trace_b.write_checkpoint(Path("ckpt"), config, tied)
-    ran = shell(
-        "finetune", "new.txt", "--model", "ckpt", "--held-out", "held.txt", "--run", "run", "--max-words", "12", *QUICK
-    )
+    ran = shell(*FINETUNE, "--model", "ckpt", "--run", "run", "--max-words", "12")
     assert ran.code == 0, ran.err
     assert fell("run")
     tuned = open_model("run")
@@ -174,7 +150,7 @@ def test_beside_its_own_dump_the_checkpoint_with_its_softmax_is_taken(shell: She
     trace_b.write_checkpoint(Path("ckpt"), trace_b.CHARS)
     checkpoint = open_model("ckpt")
     save_model(checkpoint, Path("ckpt/dump_weights.hdf5"))
-    ran = shell("finetune", "new.txt", "--model", "ckpt", "--held-out", "held.txt", "--run", "run", *QUICK)
+    ran = shell(*FINETUNE, "--model", "ckpt", "--run", "run")
     assert ran.code == 0, ran.err
     assert "The softmax over 11 words is the model's own" in ran.err
     assert shell("convert", "ckpt", "ours").code == 0
@@ -193,9 +169,7 @@ def test_from_a_published_file_that_has_no_softmax(shell: Shell, kind: str) -> N
     save_model(random_model(config), Path("their_weights.hdf5"))
     if kind == "beside a vocabulary":  # a list for another purpose: one need not predict all of its words
         Path("vocab.txt").write_text("<S>\n</S>\n<UNK>\nunseen\n")
-    ran = shell(
-        "finetune", "new.txt", "--model", "their_weights.hdf5", "--held-out", "held.txt", "--run", "run", *LONGER
-    )
+    ran = shell(*FINETUNE_LONGER, "--model", "their_weights.hdf5", "--run", "run")
     assert ran.code == 0, ran.err
     assert fell("run")
     tuned = open_model("run")
@@ -221,7 +195,7 @@ def test_from_the_published_files_of_bilm_tfs_own_tests(shell: Shell, bilm_tf_fi
 @pytest.mark.slow
 def test_from_elmo_for_many_langs(shell: Shell) -> None:
     toy_model().write(Path("zh"))
-    ran = shell("finetune", "new.txt", "--model", "zh", "--held-out", "held.txt", "--run", "run", *LONGER)
+    ran = shell(*FINETUNE_LONGER, "--model", "zh", "--run", "run")
     assert ran.code == 0, ran.err
     assert fell("run", times=0.97), perplexities("run")  # 4 numbers a word, clipped at 0.5
     assert open_model("run").lexicon == open_model("zh").lexicon
@@ -301,28 +275,9 @@ KILLED = "import sys; sys.argv[0] = 'elmokit'; from elmokit.cli.main import main
 @pytest.mark.slow
 def test_a_run_that_was_killed_before_its_first_checkpoint_ends_like_a_straight_one(shell: Shell, folder: Path) -> None:
     save_folder(random_model(), "model")
-    settings = (
-        *SMALL,
-        "--tokens",
-        "2000",
-        "--save-every",
-        "1000",
-        "--eval-every",
-        "20",
-        "--log-every",
-        "1",
-    )
-    arguments = [
-        "finetune",
-        "new.txt",
-        "--model",
-        "model",
-        "--held-out",
-        "held.txt",
-        "--old-text",
-        "old.txt",
-        *settings,
-    ]
+    settings = (*SMALL, "--tokens", "2000", "--save-every", "1000", "--eval-every", "20", "--log-every", "1")
+    texts = ("new.txt", "--held-out", "held.txt", "--old-text", "old.txt")
+    arguments = ["finetune", *texts, "--model", "model", *settings]
     assert shell(*arguments, "--run", "straight").code == 0
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen([sys.executable, "-c", KILLED, *arguments, "--run", "killed"], env=environment) as process:

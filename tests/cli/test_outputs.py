@@ -132,18 +132,8 @@ def test_the_training_text_of_reading_times_is_known_by_its_content(shell: Shell
     shown = []
     for text in ("The old woman lived in the old house .\n", "xxx yyy zzzzz qqqqq in aaa bbb ccccc .\n"):
         Path("frequent.txt").write_text(text)
-        command = (
-            "evaluate",
-            "reading-times",
-            stories,
-            "--text",
-            "frequent.txt",
-            "--keep",
-            "kept",
-            "--model",
-            "en-mini",
-        )
-        shown.append(shell(*command))
+        flags = ("--text", "frequent.txt", "--keep", "kept", "--model", "en-mini")
+        shown.append(shell("evaluate", "reading-times", stories, *flags))
     assert shown[0].code == 0, shown[0].err
     assert shown[1].code == 2
     assert "texts" in shown[1].err
