@@ -97,17 +97,17 @@ def find_datasets(file: h5py.File) -> list[h5py.Dataset]:
 def check_dataset(dataset: h5py.Dataset, path: str | Path) -> None:
     """Reject a dataset unless its numbers are stored in this file: HDF5 reads what is missing as zeros."""
     name = str(dataset.name).lstrip("/")
-    if dataset.dtype.kind not in "fiu":
-        raise FormatError(f"{path}: dataset {name} holds {dataset.dtype}, not numbers.")
-    if dataset.is_virtual or dataset.external:
-        raise FormatError(f"{path}: dataset {name} refers to another file, which is not read.")
     declared, n_stored = int(dataset.nbytes), int(dataset.id.get_storage_size())
     is_compressed = dataset.id.get_create_plist().get_nfilters() > 0
-    if n_stored < (min(declared, 1) if is_compressed else declared):
-        raise FormatError(
-            f"{path}: dataset {name} declares the shape {dataset.shape}, {declared:,} bytes, of which {n_stored:,} are "
-            "stored."
-        )
+    problem = ""
+    if dataset.dtype.kind not in "fiu":
+        problem = f"holds {dataset.dtype}, not numbers"
+    elif dataset.is_virtual or dataset.external:
+        problem = "refers to another file, which is not read"
+    elif n_stored < (min(declared, 1) if is_compressed else declared):
+        problem = f"declares the shape {dataset.shape}, {declared:,} bytes, of which {n_stored:,} are stored"
+    if problem:
+        raise FormatError(f"{path}: dataset {name} {problem}.")
 
 
 def read_dataset(dataset: h5py.Dataset, path: str | Path) -> NDArray[np.float32]:

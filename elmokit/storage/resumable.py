@@ -275,7 +275,7 @@ class ResumableStore:
         for name in recorded.sizes:
             self._file(name)
         names = [name for name in self.committed.sizes if name not in self._unverified]
-        self.committed.verify(names, f"To start from scratch, {self._how_to_restart}.")
+        self.committed.verify(names, self._how_to_restart)
 
     def _refuse_other_files(self) -> None:
         """Protect a directory that is not a store: nothing in it is touched, not even to create the lock."""
@@ -296,9 +296,8 @@ class ResumableStore:
             file = self._files[name] = path.open("r+b", buffering=0)
             n_bytes = os.fstat(file.fileno()).st_size
             if n_bytes < size:
-                raise OutputError(
-                    f"{path} is cut short: it has {n_bytes:,} bytes, but {size:,} were recorded. "
-                    f"To start from scratch, {self._how_to_restart}."
+                raise self.committed.damaged(
+                    name, f"it has {n_bytes:,} bytes, but {size:,} were recorded", self._how_to_restart
                 )
             # What was written after the last commit is not described by the journal, and may be incomplete.
             file.truncate(size)

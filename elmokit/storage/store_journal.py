@@ -44,9 +44,10 @@ class StoreContents(_Journal):
 
     folder: Path = Path()
 
-    @property
-    def _remedy(self) -> str:
-        return f"Delete the directory {self.folder} and create it again."
+    def damaged(self, name: str, how: object, remedy: str | None = None) -> OutputError:
+        """Return an error about a file; ``remedy`` is how to start from scratch."""
+        remedy = remedy or f"delete the directory {self.folder}"
+        return OutputError(f"{self.folder / name} is damaged ({how}). To start from scratch, {remedy}.")
 
     def memory_map(self, name: str, dtype: DTypeLike, width: int | None = None) -> NDArray[Any]:
         """Map a file of numbers into memory: ``(rows, width)`` or ``(rows,)``; empty if it was never written."""
@@ -61,7 +62,7 @@ class StoreContents(_Journal):
             # mapped, so a reader never sees what a writer is appending.
             return np.memmap(self.folder / name, dtype=dtype, mode="r", shape=shape)
         except (OSError, ValueError, OverflowError):
-            raise OutputError(f"{self.folder / name} is missing or cut short. {self._remedy}") from None
+            raise self.damaged(name, "it is missing or cut short") from None
 
     def read_bytes(self, name: str) -> bytes:
         """Read the committed contents of a file; empty if it was never written."""
@@ -72,8 +73,7 @@ class StoreContents(_Journal):
         return None if self.state_file is None else self._read_checked(self.state_file, None, self.state_crc32)
 
     def verify(self, files: Collection[str] | None = None, remedy: str | None = None) -> None:
-        """Compare files, or all, with the checksums of what was written; ``remedy`` ends the error message."""
-        remedy = remedy or self._remedy
+        """Compare files, or all, with the checksums of what was written; ``remedy`` is as in :meth:`damaged`."""
         checksums = self._read_checked(CHECKSUMS, self.checksums_size, self.checksums_crc32, remedy)
         for number, name in enumerate(self.sizes):
             if files is not None and name not in files:
@@ -83,7 +83,7 @@ class StoreContents(_Journal):
             except OSError as error:
                 damage = error.strerror
             if damage is not None:
-                raise OutputError(f"{self.folder / name} is damaged ({damage}). {remedy}")
+                raise self.damaged(name, damage, remedy)
 
     def _read_checked(self, name: str, size: int | None, crc32: int, remedy: str | None = None) -> bytes:
         """Read the first bytes of a file, or all, and compare them with their checksum."""
@@ -92,10 +92,7 @@ class StoreContents(_Journal):
         except OSError:
             content = b""  # as if cut short; what was never written has the checksum of nothing
         if zlib.crc32(content) != crc32:
-            remedy = remedy or self._remedy
-            raise OutputError(
-                f"{self.folder / name} is damaged or cannot be read: it is not what was written. {remedy}"
-            )
+            raise self.damaged(name, "it is not what was written", remedy)
         return content
 
     def progress_as(self, kind: type[_Progress]) -> _Progress:
@@ -103,7 +100,7 @@ class StoreContents(_Journal):
         try:
             return msgspec.convert(self.progress, kind)
         except msgspec.ValidationError as error:
-            raise _damaged(self.folder / JOURNAL, error) from None
+            raise self.damaged(JOURNAL, error) from None
 
 
 def read_store(folder: str | Path) -> StoreContents:
@@ -128,7 +125,7 @@ def read_journal(folder: Path) -> StoreContents | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise _damaged(folder / JOURNAL, error) from None
+        raise StoreContents({}, folder=folder).damaged(JOURNAL, error) from None
     return StoreContents(**vars(journal), folder=folder)
 
 
@@ -145,9 +142,3 @@ def write_journal(contents: StoreContents) -> None:
     sync(temporary)
     temporary.replace(contents.folder / JOURNAL)
     sync(contents.folder)
-
-
-def _damaged(path: Path, reason: object) -> OutputError:
-    return OutputError(
-        f"{path} is damaged, or of another version of elmokit ({reason}). Delete the directory {path.parent}."
-    )
