@@ -19,20 +19,16 @@ from typing import Any, TypeVar
 import msgspec
 
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, SettingError
-from elmokit.storage.bounded import read_bounded
 
 Config = TypeVar("Config")
 Table = dict[str, Any]
 """Named plain values, as a TOML or JSON file holds them. Tables can be nested."""
 
 MAX_COUNT = 10**15  # larger numbers do not fit into the 64 bits of a tensor's size, or soon exceed them
-MAX_COUNT_CHARACTERS = 40  # as it is written; with spaces or zeros in front, too
 COUNT_UNITS = {"B": 10**9, "M": 10**6, "K": 10**3}
 """Units of large numbers, the largest first."""
 MAX_UNITS, MAX_LAYERS = 1_000_000, 1_000
-MAX_BITS = 1000  # much larger whole numbers do not fit into a float, and Python refuses to print them
 MAX_SEED = 2**32 - 1  # larger ones are derived from it, which must fit into 64 bits
-MAX_JSON_BYTES = 1 << 24  # published options, configurations and meta.json are a few KB each
 
 
 def setting(default: Any, help: str, group: str = "", off_flag: str = "", is_path: bool = False) -> Any:
@@ -102,9 +98,8 @@ def _dataclasses_in(hint: Any) -> list[Any]:
 def _checked_table(cls: Any, table: Any, where: str, path: str = "") -> Table:
     """Return a table (at ``path``, such as "train.") with ``false`` replaced by None, and refuse unknown keys."""
     if not isinstance(table, dict):
-        if path:
-            raise SettingError(path.removesuffix("."), f"is {table!r}. Expected a table of named values.", where)
-        raise ConfigError(f"{where}: expected a table of named values, found {table!r}.")
+        place = f"{path.removesuffix('.')} is" if path else "found"
+        raise ConfigError(f"{where}: expected a table of named values, {place} {table!r}.")
     hints = typing.get_type_hints(cls)
     checked = {}
     for name, value in table.items():
@@ -120,24 +115,9 @@ def _checked_table(cls: Any, table: Any, where: str, path: str = "") -> Table:
         if value is False and types.NoneType in accepted and bool not in accepted:
             value = None
         inner = _dataclasses_in(hints[name])
-        if not (inner and isinstance(value, dict)):
-            _refuse_huge_numbers(path + name, value, where)
         is_table = inner and value is not None
         checked[name] = _checked_table(inner[0], value, where, f"{path}{name}.") if is_table else value
     return checked
-
-
-def _refuse_huge_numbers(name: str, value: Any, where: str = "") -> None:
-    """Raise a SettingError for a whole number so large that Python might refuse to print it in an error."""
-    pending = [value]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, int) and value.bit_length() > MAX_BITS:
-            raise SettingError(name, f"holds a whole number of more than {MAX_BITS:,} bits. Give a smaller one.", where)
-        if isinstance(value, list | tuple):
-            pending += value
-        elif isinstance(value, dict):
-            pending += value.values()
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
@@ -169,7 +149,7 @@ def read_toml(path: str | Path) -> Table:
     import tomllib  # here, because models have no TOML: a first vector does not wait for its parser
 
     try:
-        return tomllib.loads(read_bounded(path, MAX_JSON_BYTES).decode("utf-8-sig"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"Cannot read the config {path}: {error.strerror}.") from None
     except (ValueError, RecursionError) as error:
@@ -191,10 +171,10 @@ def _without_none(value: Any) -> Any:
     return False if value is None else value
 
 
-def read_json(path: str | Path, missing: str | None = None, max_bytes: int = MAX_JSON_BYTES) -> Table:
+def read_json(path: str | Path, missing: str | None = None) -> Table:
     """Read the one object in a JSON file of a model; ``missing`` is the error message if the file does not exist."""
     try:
-        content = decode_json(read_bounded(path, max_bytes).decode("utf-8-sig"))
+        content = decode_json(Path(path).read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ModelNotFoundError(missing or f"{path} is missing.") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -229,8 +209,6 @@ def write_json(path: Path, content: Any) -> None:
 
 def parse_count(text: str) -> int:
     """Parse a whole number, such as ``2000``, ``2K`` or ``1M``. A ``ValueError`` means that it is not one."""
-    if len(text) > MAX_COUNT_CHARACTERS:
-        raise ValueError("the number is too long")
     unit = COUNT_UNITS.get(text[-1:].upper(), 1)
     return int(text if unit == 1 else text[:-1]) * unit
 
@@ -243,12 +221,15 @@ def format_count(number: int) -> str:
     return str(number)
 
 
+def _check(is_right: bool, name: str, value: object, expected: str) -> None:
+    if not is_right:
+        raise SettingError(name, f"is {value!r}; it must be {expected}.")
+
+
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """Return ``value``, or raise a SettingError unless it is one of the choices."""
     choices = list(choices)  # a list, because a file may give a value that cannot be hashed
-    if value not in choices:
-        _refuse_huge_numbers(name, value)
-        raise SettingError(name, f"is {value!r}; it must be one of {', '.join(choices)}.")
+    _check(value in choices, name, value, f"one of {', '.join(choices)}")
     return str(value)
 
 
@@ -258,23 +239,21 @@ def check_at_least(
     """Raise a SettingError unless ``value`` is a whole number from ``minimum`` to ``maximum``, or None if optional."""
     if value is None and optional:
         return
-    given: Any = value  # which may be anything, and one of NumPy's integers too
-    if isinstance(given, bool) or not isinstance(given, Integral) or given < minimum:
-        raise SettingError(name, f"is {value!r}; it must be a whole number of at least {minimum}.")
-    check_at_most(name, int(given), maximum)
+    number: Any = value  # which may be anything, and one of NumPy's integers too
+    _check(_is_whole(number) and number >= minimum, name, value, f"a whole number of at least {minimum}")
+    check_at_most(name, int(number), maximum)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def token_index(name: str, value: object, n_tokens: int) -> int:
     """Return the index of a token from the left; a SettingError unless there is such a token. -1 is the last one."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise SettingError(name, f"is {value!r}; it must be the index of a token.")
-    index = int(value)
-    if not n_tokens:
-        raise SettingError(name, f"is {value}, but the sentence is empty.")
-    if not -n_tokens <= index < n_tokens:
-        has = f"the sentence has {n_tokens:,} token{'s' * (n_tokens > 1)}"
-        raise SettingError(name, f"is {value}; {has}, so it is from {-n_tokens} to {n_tokens - 1}.")
-    return index % n_tokens
+    index: Any = value  # which may be anything
+    is_right = _is_whole(index) and -n_tokens <= index < n_tokens
+    _check(is_right, name, value, f"the index of one of the sentence's {n_tokens:,} tokens")
+    return int(index) % n_tokens
 
 
 def check_at_most(name: str, value: float, maximum: float) -> None:
@@ -285,23 +264,19 @@ def check_at_most(name: str, value: float, maximum: float) -> None:
 
 def check_positive(name: str, value: float | None) -> None:
     """Raise a SettingError unless ``value`` is None or a finite number above 0."""
-    if value is not None and not 0 < value < float("inf"):
-        raise SettingError(name, f"is {value}; it must be above 0.")
+    _check(value is None or 0 < value < float("inf"), name, value, "above 0")
 
 
 def check_not_negative(name: str, value: float) -> None:
     """Raise a SettingError unless ``value`` is a finite number of 0 or more."""
-    if not 0 <= value < float("inf"):
-        raise SettingError(name, f"is {value}; it must be 0 or more.")
+    _check(0 <= value < float("inf"), name, value, "0 or more")
 
 
 def check_fraction(name: str, value: float) -> None:
     """Raise a SettingError unless ``value`` is a fraction: at least 0 and below 1, such as a dropout."""
-    if not 0 <= value < 1:
-        raise SettingError(name, f"is {value}; it must be at least 0 and below 1.")
+    _check(0 <= value < 1, name, value, "at least 0 and below 1")
 
 
 def check_ratio(name: str, value: float) -> None:
     """Raise a SettingError unless ``value`` is above 0 and at most 1."""
-    if not 0 < value <= 1:
-        raise SettingError(name, f"is {value}; it must be above 0 and at most 1.")
+    _check(0 < value <= 1, name, value, "above 0 and at most 1")

@@ -10,7 +10,6 @@ import click
 from elmokit.cli.command import with_underscores
 from elmokit.cli.parameters import OutputPath
 from elmokit.cli.running import print_note
-from elmokit.errors import ConfigError
 
 Output = Annotated[Path, OutputPath(parent_must_exist=False)]  # AllenNLP created the directory of an output
 
@@ -62,18 +61,14 @@ def allennlp_elmo(
     from elmokit.engine.layer_selection import Layers
     from elmokit.storage.atomic import check_output_path
     from elmokit.storage.progress import ProgressBar, count_of
-    from elmokit.storage.text_files import can_reread, check_input_file
+    from elmokit.storage.text_files import check_input_file
 
     modes: dict[Layers, bool] = {"all": all_, "top": top, "average": average}
     chosen = [mode for mode, given in modes.items() if given]
     if len(chosen) != 1:
         raise click.UsageError(f"Pass exactly one of --all, --top and --average; got {len(chosen)}.")
-    if batch_size < 1:
-        raise ConfigError(f"--batch-size is {batch_size}. It must be at least 1.")
     check_output_path(output, overwrite=True)
     check_input_file(input, output)
-    if can_reread(input):
-        _refuse_blank_lines(input)
     device = None if cuda_device < 0 else f"cuda:{cuda_device}"
     elmo = Elmo.from_pretrained(weight_file, options=options_file, start="stateful", device=device)
     with ProgressBar("tokens", lines=file_friendly_logging) as progress:
@@ -85,7 +80,7 @@ def allennlp_elmo(
             use_sentence_keys=use_sentence_keys,
             forget_sentences=forget_sentences,
             include_sentence_indices=include_sentence_indices,
-            tokenize=_split_line,
+            tokenize=str.split,  # at Unicode white space
             strict=True,
             batch_size=batch_size,
             overwrite=True,
@@ -127,29 +122,3 @@ def allennlp_vocab(
         vocab_path, elmo_config, elmo_weights, output_dir, batch_size, device, use_custom_oov_token
     )
     print_note(f"Wrote {output_dir}")
-
-
-def _refuse_blank_lines(source: Path) -> None:
-    """Check that no line of a file is blank.
-
-    Raises:
-        ConfigError: Some are. All of them are named, before any work is done.
-    """
-    from elmokit.storage.text_files import text_lines
-
-    blank = [str(number - 1) for number, line in text_lines(source) if not line.strip()]
-    if blank:
-        numbers = ", ".join(blank[:20]) + (", ..." if len(blank) > 20 else "")
-        raise ConfigError(f"{source} has {len(blank)} blank lines, counted from 0: {numbers}. Remove them.")
-
-
-def _split_line(line: str) -> list[str]:
-    """Split a line at Unicode white space, as AllenNLP does.
-
-    Raises:
-        ConfigError: The line is blank.
-    """
-    tokens = line.split()
-    if not tokens:
-        raise ConfigError("The input has a blank line. Remove it.")
-    return tokens

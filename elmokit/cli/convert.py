@@ -9,7 +9,7 @@ from typing import Literal
 import click
 
 from elmokit.cli.parameters import ModelOptions, ModelPrecision, Output, Overwrite, StartName
-from elmokit.cli.running import print_note
+from elmokit.cli.running import check_apart, print_note
 from elmokit.errors import ConfigError
 from elmokit.storage.progress import count_of
 
@@ -61,25 +61,18 @@ def convert(
     from elmokit.storage.text_files import read_sentences
 
     if target.suffix == ".onnx":
-        if storage != "float32" or any((precision, calibrate, whiten, alignment)):
-            raise ConfigError(
-                "--storage, --precision, --calibrate, --whiten and --alignment are for an elmokit directory, not for "
-                "ONNX."
-            )
+        stored = {"--storage": storage != "float32", "--precision": precision, "--calibrate": calibrate}
+        check_apart("A target named .onnx", True, {**stored, "--whiten": whiten, "--alignment": alignment})
         _export_onnx(source, target, options, start or "warm", overwrite)
         return
+    check_apart("--start", start, {"--calibrate": calibrate})  # each stores a start state
     target_format = format_to_write(target, [".onnx"])
     if storage != "float32" and not target_format.is_complete:
-        raise ConfigError(
-            f"--storage {storage} is for an elmokit directory: {target.suffix} files hold float32. Leave it out, or "
-            "give TARGET without that ending."
-        )
+        raise ConfigError(f"--storage {storage} is for an elmokit directory; {target.suffix} files hold float32.")
     target_format.check_target(target, overwrite)
     model = open_model(source, options=options)
     if precision is not None:
         model.precision = precision
-    if start is not None and calibrate is not None:
-        raise ConfigError("--start and --calibrate each store a start state: give one of them.")
     if start is not None:
         store_start_state(model, start)
     if calibrate is not None:

@@ -20,7 +20,7 @@ from elmokit.cli.parameters import (
     Start,
     Threads,
 )
-from elmokit.cli.running import print_note, raw_language, resumable_command
+from elmokit.cli.running import check_apart, print_note, raw_language, resumable_command
 from elmokit.errors import ConfigError
 
 
@@ -125,19 +125,13 @@ def embed(
     chosen = [name for name, is_given in flags.items() if is_given]
     if len(chosen) > 1:
         raise ConfigError(f"--{chosen[0]} and --{chosen[1]} both choose layers. Pass one of them.")
-    if forget_sentences and include_sentence_indices:
-        raise ConfigError("--forget-sentences omits the map that --include-sentence-indices stores. Pass one of them.")
-    if forget_sentences and use_sentence_keys:
-        raise ConfigError("--forget-sentences omits the sentences that --use-sentence-keys stores. Pass one of them.")
-    if fasta and (raw or tokenize or use_sentence_keys or include_sentence_indices):
-        raise ConfigError(
-            "--fasta cannot be combined with --raw, --tokenize, --use-sentence-keys or --include-sentence-indices."
-        )
-    if raw and (tokenize or strict):
-        raise ConfigError("--raw cannot be combined with --tokenize or --strict: its rows are sentences, not lines.")
+    stored = {"--include-sentence-indices": include_sentence_indices, "--use-sentence-keys": use_sentence_keys}
+    check_apart("--forget-sentences", forget_sentences, stored)
+    check_apart("--fasta", fasta, {"--raw": raw, "--tokenize": tokenize, **stored})
+    check_apart("--raw", raw, {"--tokenize": tokenize, "--strict": strict})
     idle, instead = ("batch_tokens", "batch-size") if start == "stateful" else ("batch_size", "batch-tokens")
     if click.get_current_context().get_parameter_source(idle) is ParameterSource.COMMANDLINE:
-        raise ConfigError(f"--{idle.replace('_', '-')} has no effect with --start {start}. Pass --{instead}.")
+        raise ConfigError(f"--{idle.replace('_', '-')} has no effect with --start {start}; --{instead} has.")
     language = raw_language(raw, language)
     if threads is not None:
         set_threads(threads)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from elmokit.cli.evaluation_options import EvaluationOptions, Keep, Tokenizer
-from elmokit.cli.running import resumable_command
+from elmokit.cli.running import check_needed, resumable_command
 from elmokit.config import check_at_least
 from elmokit.errors import ConfigError
 from elmokit.evaluation.table import EVALUATIONS
@@ -203,8 +203,7 @@ def similarity(
     from elmokit.text.tokenize import get_tokenizer
 
     common.check_figure()
-    if sentences is not None and not whiten:
-        raise ConfigError("--sentences says how much of --whiten to use. Pass --whiten too.")
+    check_needed("--sentences", sentences is not None, "--whiten", whiten)
     sentences = 2000 if sentences is None else sentences
     check_at_least("--sentences", sentences, 2)
     tokenize, chosen = get_tokenizer(tokenizer), _three_columns(columns)
@@ -235,5 +234,5 @@ def _three_columns(text: str | None) -> tuple[int, int, int] | None:
     except ValueError:
         first = second = score = 0
     if min(first, second, score) < 1:
-        raise ConfigError(f"--columns is {text!r}; give three column numbers from 1, such as 1,2,4.")
+        raise ConfigError(f"--columns is {text!r}; expected three column numbers from 1, such as 1,2,4.")
     return first, second, score

@@ -121,13 +121,9 @@ def find(
     opened = OccurrenceIndex(index)
     words = get_tokenizer("treebank" if tokenize else "spaces")(sentence)
     tokens = [index for index, token in enumerate(words) if token == word]
-    if not words:
-        raise ConfigError("The sentence has no token. Give one that contains the word.")
     if not tokens:
-        raise ConfigError(
-            f"{word!r} is not a token of the sentence, whose tokens are {' | '.join(words)}. "
-            f"{did_you_mean(word, words)}"
-        )
+        nearest = f" {did_you_mean(word, words)}" if words else ""
+        raise ConfigError(f"{word!r} is not a token of the sentence, whose tokens are {' | '.join(words)}.{nearest}")
     if not 1 <= occurrence <= len(tokens):
         raise ConfigError(
             f"--occurrence is {occurrence}, but {word!r} occurs {count_of(len(tokens), 'time')} in {sentence!r}."

@@ -43,7 +43,7 @@ class OutputPath(click.Path):
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if str(path) == STDIN:
             if not self.allow_dash:
-                self.fail("standard output (-) is not supported. Give the name of a file or directory.", param, ctx)
+                self.fail("standard output (-) is not supported.", param, ctx)
             return path
         path = expand_user(path, OutputError)  # a shell expands no ~ after a flag and =
         if self.parent_must_exist:
@@ -62,7 +62,7 @@ class ThreadCount(click.ParamType[int]):
         n_cores = os.cpu_count() or 1
         largest = max(MAX_THREADS, n_cores)
         if not 1 <= number <= largest:
-            self.fail(f"{number} is not between 1 and {largest}. This machine has {n_cores} cores.", param, ctx)
+            self.fail(f"{number} is not between 1 and {largest}.", param, ctx)
         return number
 
 

@@ -24,7 +24,7 @@ from elmokit.cli.parameters import (
     Raw,
     Start,
 )
-from elmokit.cli.running import echo_json, print_note, raw_language
+from elmokit.cli.running import check_apart, echo_json, print_note, raw_language
 from elmokit.config import check_at_least
 from elmokit.engine.precision import Precision
 from elmokit.errors import ConfigError
@@ -142,12 +142,10 @@ def perplexity(
 
     check_at_least("batch_tokens", batch_tokens, 1)
     check_at_least("as_bilm_tf", as_bilm_tf, 1, optional=True)
-    if as_bilm_tf is not None and (per_token is not None or start is not None):
-        raise ConfigError("--as-bilm-tf fixes the state and prints one number: leave out --per-token and --start.")
+    # bilm-tf splits lines at spaces, carries its state, and prints one number.
+    check_apart("--as-bilm-tf", as_bilm_tf, {"--per-token": per_token, "--start": start, "--raw": raw})
     if str(per_token) == STDIN and json:
-        raise ConfigError("--per-token - and --json both write to standard output. Write the table to a file.")
-    if as_bilm_tf is not None and raw:
-        raise ConfigError("--as-bilm-tf reads text as bilm-tf does, which splits lines at spaces: leave out --raw.")
+        raise ConfigError("--per-token - and --json both write to standard output.")
     language = raw_language(raw, language)
     paths = find_text_files(texts)
     _check_table_path(per_token, overwrite, paths)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import click
@@ -31,10 +31,22 @@ def print_note(message: str) -> None:
         click.echo(message, err=True)
 
 
+def check_apart(flag: str, is_given: object, others: Mapping[str, object]) -> None:
+    """Refuse a flag together with others, which are given if their values are true."""
+    for other, is_other in others.items():
+        if is_given and is_other:
+            raise ConfigError(f"{flag} cannot be combined with {other}.")
+
+
+def check_needed(flag: str, is_given: object, needed: str, is_needed_given: object) -> None:
+    """Refuse a flag without the one that it needs."""
+    if is_given and not is_needed_given:
+        raise ConfigError(f"{flag} needs {needed}.")
+
+
 def raw_language(raw: bool, language: str | None) -> str | None:
     """Choose the language of raw text by --raw and --language; None for tokenized text."""
-    if language is not None and not raw:
-        raise ConfigError(f"--language {language} is for raw text. Pass --raw too.")
+    check_needed("--language", language, "--raw", raw)
     return (language or "en") if raw else None
 
 

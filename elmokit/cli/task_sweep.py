@@ -9,9 +9,9 @@ import click
 
 from elmokit.cli.command import CommaSeparated
 from elmokit.cli.parameters import Figure, Json, Output, Overwrite
-from elmokit.cli.running import echo_json, resumable_command
+from elmokit.cli.running import check_needed, echo_json, resumable_command
 from elmokit.cli.task import Overrides, Seeds, TaskDevice, format_evaluation, load_config_with
-from elmokit.errors import ConfigError, MissingExtraError, TrainingError
+from elmokit.errors import MissingExtraError, TrainingError
 from elmokit.storage.progress import ProgressBar, count_of, format_duration
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ def sweep(
         steps_to_baseline,
     )
 
-    if ratios is not None and over != "ratios":
-        raise ConfigError(f"--ratios needs --over ratios; you gave --over {over}.")
+    check_needed("--ratios", ratios, "--over ratios", over == "ratios")
     task, content = load_config_with(config, set_, seeds)
     if over == "ratios":
         variants = ratio_variants(task, content, RATIOS if ratios is None else list(ratios))

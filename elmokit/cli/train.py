@@ -11,7 +11,7 @@ import click
 
 from elmokit.cli.command import Flag, setting_options, with_settings
 from elmokit.cli.parameters import Model, ModelOptions, OutputPath, Threads
-from elmokit.cli.running import given_settings, resumable_command
+from elmokit.cli.running import check_apart, given_settings, resumable_command
 from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -98,10 +98,7 @@ def train(
 
     if config is not None:
         settings["config"] = config
-    if resume is not None and (out is not None or overwrite):
-        raise ConfigError(
-            f"--resume continues the run in {resume}. Leave out {'--out' if out is not None else '--overwrite'}."
-        )
+    check_apart("--resume", resume, {"--out": out, "--overwrite": overwrite})
     if resume is not None:
         with _training(resume, threads, settings, only_once="--hours") as given:  # which count from now
             result = api.resume(resume, texts, device=device, **given)
@@ -219,4 +216,4 @@ def _refuse_models(texts: tuple[Path, ...]) -> None:
     for text in texts:
         is_name = str(text) == DEFAULT_MODEL or find_published(str(text)) is not None
         if (is_name and not text.exists()) or FORMAT.recognizes(text):
-            raise ConfigError(f"{text} is a model, but the arguments are texts. Pass the model with --model {text}.")
+            raise ConfigError(f"{text} is a model, but the arguments are texts; pass it with --model.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from elmokit.cli.parameters import Output, Overwrite
-from elmokit.cli.running import print_note
+from elmokit.cli.running import check_needed, print_note
 from elmokit.errors import ConfigError
 from elmokit.storage.progress import ProgressBar, count_of
 
@@ -41,7 +41,7 @@ def vocab(
 
     if repair:
         if len(texts) != 1 or max_words is not None or min_count != 1:
-            raise ConfigError("--repair takes one vocabulary file, an output and no limits: --repair OLD OUT")
+            raise ConfigError("--repair takes one vocabulary file and an output, without --max-words and --min-count.")
         with ProgressBar("B") as progress:
             changes = repair_vocabulary(texts[0], out, overwrite, text, progress)
         for line in changes or ("nothing to repair",):
@@ -53,8 +53,7 @@ def vocab(
         if not text:
             print_note("The order of the words was not checked. To sort them by their frequency in a text: --text TEXT")
         return
-    if text:
-        raise ConfigError("--text is for --repair. Give the text to build a vocabulary from before OUT.")
+    check_needed("--text", text, "--repair", repair)
     with ProgressBar("B") as progress:
         report = build_vocabulary(texts, out, max_words, min_count, overwrite, progress)
     if report.n_boundaries_in_text:

@@ -253,7 +253,7 @@ def _shapes(file: h5py.File, path: str | Path) -> dict[str, Shape]:
     """Return the shape of each dataset but training leftovers, and check that each is stored completely."""
     shapes: dict[str, Shape] = {}
     with damage_as_format_error(path):
-        for dataset in find_datasets(file, path):
+        for dataset in find_datasets(file):
             name = str(dataset.name).removeprefix("/")
             if not name.startswith(_LEFTOVERS) and not name.endswith(_LEFTOVER_SUFFIXES):
                 check_dataset(dataset, path)

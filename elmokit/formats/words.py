@@ -100,7 +100,7 @@ def with_words(model: PretrainedBiLM, path: Path | None) -> PretrainedBiLM:
 def with_meta(model: PretrainedBiLM, folder: Path) -> PretrainedBiLM:
     """Return a model with the NLPL repository's ``meta.json`` as ``meta`` in its card, if there is a readable one."""
     try:
-        content = read_json(folder / "meta.json", max_bytes=1 << 20)
+        content = read_json(folder / "meta.json")
     except ModelError:
         return model
     return model.replace(card={**model.card, "meta": content})

@@ -21,7 +21,7 @@ from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encod
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.marks import MARKS, MarkReader
 from elmokit.text.tokenize import Spans, Tokenization, get_span_tokenizer
-from elmokit.text.vocabulary import MAX_BYTES, SPECIALS, Vocabulary, read_words
+from elmokit.text.vocabulary import SPECIALS, Vocabulary, read_words
 
 with needs_extra("elmokit.integrations.transformers", "transformers"):
     from tokenizers import Tokenizer
@@ -131,7 +131,7 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
         self.vocabulary = Vocabulary(read_words(vocab_file), strict=False)
         self.lexicon: Lexicon | None = None
         if lexicon_file is not None:
-            self.lexicon = from_dict(Lexicon, read_json(Path(lexicon_file), max_bytes=MAX_BYTES), str(lexicon_file))
+            self.lexicon = from_dict(Lexicon, read_json(Path(lexicon_file)), str(lexicon_file))
         self.max_chars, self.tokenization, self.direction = max_chars, tokenization, direction
         self.word_table = word_table
         ids = token_ids(self.vocabulary)

@@ -38,9 +38,7 @@ def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False
         start = path.name[:START_LENGTH]  # says whose it is; whole names may be as long as the system takes
         workspace = Path(tempfile.mkdtemp(prefix=f".{start}.", dir=path.parent))
     except OSError as error:
-        raise OutputError(
-            f"Cannot write to {path}: {error.strerror}. Choose a location that you can write to."
-        ) from None
+        raise OutputError(f"Cannot write to {path}: {error.strerror}.") from None
     try:
         # Each in a directory of its own, under its whole name, by which an old one is restored.
         temporary, old = workspace / "new" / path.name, workspace / "old" / path.name
@@ -111,15 +109,9 @@ def recover_interrupted(folder: Path) -> None:
     """Remove what killed processes left in a directory that nobody writes to, and restore what they moved away."""
     for workspace in workspaces(folder):
         # If the process died between the two renames of `_move_into_place`, put the old directory back.
-        old = workspace / "old"
-        if inside := [path.name for path in old.glob("*")]:
-            name = start = _start_of(workspace)
-            if len(inside) == 1 and inside[0][:START_LENGTH] == start:
-                name = inside[0]
-                old /= name
-            # Otherwise `old` is the old directory itself, as earlier versions left it.
-            if not (folder / name).exists():
-                old.rename(folder / name)
+        for old in (workspace / "old").glob("*"):
+            if not (folder / old.name).exists():
+                old.rename(folder / old.name)
         shutil.rmtree(workspace)
 
 
@@ -137,13 +129,7 @@ def workspaces(folder: Path) -> list[Path]:
 
 def _is_workspace(path: Path) -> bool:
     """Tell a temporary directory from another hidden one, which may have such a name too, by its content."""
-    inside = {inside.name for inside in path.iterdir()}
-    return inside <= {"new", "old"} or inside == {_start_of(path), "old"}  # of an earlier version
-
-
-def _start_of(workspace: Path) -> str:
-    """Return the start of the output's name that the name of a temporary directory holds."""
-    return workspace.name[1 : -SUFFIX_LENGTH - 1]
+    return {inside.name for inside in path.iterdir()} <= {"new", "old"}
 
 
 def check_parent(path: str | Path) -> None:
@@ -151,7 +137,7 @@ def check_parent(path: str | Path) -> None:
     parent = Path(path).parent
     if not parent.is_dir():
         problem = f"{parent} is not a directory" if parent.exists() else f"the directory {parent} does not exist"
-        raise OutputError(f"Cannot write to {path}: {problem}. Create it first, or choose another location.")
+        raise OutputError(f"Cannot write to {path}: {problem}.")
 
 
 def check_extension(path: str | Path, extensions: Sequence[str], otherwise: str = "") -> None:
@@ -161,16 +147,14 @@ def check_extension(path: str | Path, extensions: Sequence[str], otherwise: str 
     suffix = Path(path).suffix
     if suffix not in extensions and re.match(r"\.[A-Za-z]{2}", suffix):
         known = " or ".join(filter(None, [", ".join(extensions[:-1]), extensions[-1]]))
-        raise OutputError(
-            f"{path} ends in {suffix}, but files of that format are not written here. Use {known}"
-            f"{', ' + otherwise if otherwise else ''}."
-        )
+        known += f", {otherwise}" if otherwise else ""
+        raise OutputError(f"{path} ends in {suffix}, but files of that format are not written here. Use {known}.")
 
 
 def check_has_name(path: str | Path) -> None:
     """Refuse an output path that names nothing, such as an empty one, or the current directory."""
     if not Path(path).name:
-        raise OutputError(f"The output path {str(path)!r} has no name. Give it one.")
+        raise OutputError(f"The output path {str(path)!r} has no name.")
 
 
 def check_output_path(
@@ -182,21 +166,13 @@ def check_output_path(
     path = Path(path)
     if not path.exists():
         return
-    if not (path.is_file() or path.is_dir()):
-        raise OutputError(
-            f"{path} is a device, a pipe or a socket, which an output would replace by a file. Choose another name."
-        )
     if not overwrite:
-        raise OutputError(
-            f"{path} already exists. Choose another name, or pass --overwrite (overwrite=True) to replace it."
-        )
-    if path.is_dir() != folder:
-        kinds = ("directory", "file") if path.is_dir() else ("file", "directory")
-        raise OutputError(f"{path} is a {kinds[0]}, but the output is a {kinds[1]}. Choose another name.")
+        raise OutputError(f"{path} already exists; pass --overwrite (overwrite=True) to replace it.")
+    kind = "directory" if path.is_dir() else "file" if path.is_file() else "device, a pipe or a socket"
+    expected = "directory" if folder else "file"
+    if kind != expected:
+        raise OutputError(f"{path} is a {kind}, but the output is a {expected}.")
     if folder and parts is not None:
         for name in sorted(inside.name for inside in path.iterdir()):
             if not any(fnmatch.fnmatchcase(name, pattern) for pattern in parts):
-                raise OutputError(
-                    f"{path} contains {name}, which overwriting would delete. Move it elsewhere, or choose another "
-                    "name."
-                )
+                raise OutputError(f"{path} contains {name}, which overwriting would delete.")

@@ -92,8 +92,8 @@ def extents_of(content: bytes, file: int) -> NDArray[np.void]:
     return counted
 
 
-def find_damage(path: Path, extents: NDArray[np.void]) -> tuple[int, int] | None:
-    """Find the first extent whose content has changed, as ``(start, stop)``; None if there is none."""
+def find_damage(path: Path, extents: NDArray[np.void]) -> str | None:
+    """Name the first extent whose content has changed; None if there is none."""
     with path.open("rb") as file:
         for _, start, stop, expected in extents.tolist():
             file.seek(start)
@@ -101,7 +101,7 @@ def find_damage(path: Path, extents: NDArray[np.void]) -> tuple[int, int] | None
             while rest > 0 and (block := file.read(min(_BLOCK, rest))):
                 checksum, rest = zlib.crc32(block, checksum), rest - len(block)
             if rest or checksum != expected:
-                return start, stop
+                return f"bytes {start:,} to {stop:,} are not those that were written"
     return None
 
 

@@ -21,7 +21,7 @@ def file_lock(path: Path, message: str | None = None, wait: bool = False) -> Ite
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     except OSError as error:
-        raise OutputError(f"Cannot write to {path.parent}: {error.strerror}. Choose another directory.") from None
+        raise OutputError(f"Cannot write to {path.parent}: {error.strerror}.") from None
     import filelock  # here, because it loads much, and few commands lock anything
 
     lock = filelock.FileLock(path, timeout=-1 if wait else 0)
@@ -29,9 +29,7 @@ def file_lock(path: Path, message: str | None = None, wait: bool = False) -> Ite
     try:
         lock.acquire()
     except (filelock.Timeout, PermissionError):  # some network file systems report a held lock as EPERM
-        raise LockedError(
-            message or f"Another process is writing to {path.parent}. Wait for it, or choose another directory."
-        ) from None
+        raise LockedError(message or f"Another process is writing to {path.parent}.") from None
     except (NotImplementedError, OSError):
         granted_without_lock = True
     try:

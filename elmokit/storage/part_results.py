@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from elmokit.errors import OutputError
-from elmokit.storage.bounded import read_bounded
 from elmokit.storage.resumable import ResumableStore
 
 FILE = "results.jsonl"
@@ -88,7 +87,7 @@ class PartResults:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        lines = read_bounded(path).decode("utf-8", "surrogatepass").split("\n")
+        lines = path.read_bytes().decode("utf-8", "surrogatepass").split("\n")
         return {row["name"]: row["result"] for row in map(json.loads, filter(None, lines))}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise OutputError(f"{path} cannot be read ({error}). To start from scratch, delete {path.parent}.") from None

@@ -30,11 +30,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.errors import LockedError, OutputError
+from elmokit.errors import OutputError
 from elmokit.storage.atomic import real_path, replace_file, sync
 from elmokit.storage.checksums import WrittenExtents, as_read_back, is_digest
 from elmokit.storage.lock import LOCK, file_lock
-from elmokit.storage.owner import OWNER, Owner
 from elmokit.storage.store_journal import CHECKSUMS, JOURNAL, NEW_JOURNAL, StoreContents, read_journal, write_journal
 
 COMMIT_SECONDS = 2.0
@@ -103,7 +102,6 @@ class ResumableStore:
         self._n_commits = 0
         self._committed_at = time.monotonic()
         self._open = contextlib.ExitStack()
-        self._owner = Owner(self.folder, locked_message)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -143,8 +141,6 @@ class ResumableStore:
             self._close()
             if not self.progress:
                 self._remove()
-            else:
-                self._owner.release()
         if isinstance(error, OSError):
             raise self._failure(error) from error
 
@@ -187,13 +183,11 @@ class ResumableStore:
             truncate: Files to cut, with their new sizes.
 
         Raises:
-            LockedError: Another process has opened the store in spite of the lock.
             OSError: It cannot be written.
         """
         # The order matters: data and state first, then the journal that refers to them. If power fails in between, the
         # old journal still describes valid prefixes, because committed data is never overwritten.
         truncate = truncate or {}
-        self._owner.check()
         for name, size in truncate.items():
             if self.size(name) < size:  # a file that grows must do so before the journal says that it did
                 self._file(name).truncate(size)
@@ -229,11 +223,8 @@ class ResumableStore:
                 state_crc32=zlib.crc32(state or b""),
             )
         )
-        self._owner.check()
         for name, size in truncate.items():
             self._file(name).truncate(size)
-        if finished:
-            self._verify_if_shared()
         # Only now that no journal refers to them any more.
         for old in self.folder.glob("state-*"):
             if old.name != state_file:
@@ -243,21 +234,13 @@ class ResumableStore:
     def publish(self, name: str, target: Path) -> None:
         """Move a file to its final place, and delete the rest of the store."""
         os.fsync(self._file(name).fileno())
-        self._owner.check()
         # If the process dies between the move and the removal, the journal shows that the leftovers are not a partial
         # output.
         self._write_journal(replace(self.committed, published=name))
         self._close()
-        self._verify_if_shared()
         target = real_path(target)
         replace_file(self.folder / name, target)
         sync(target.parent)
-        try:
-            self._owner.check()
-        except LockedError:  # the other process may have cut the file before it was moved
-            target.replace(self.folder / name)
-            raise
-        self._owner.is_shared = False  # nobody needs what is left
         self.committed = replace(self.committed, progress={})
 
     def _load(self) -> None:
@@ -273,7 +256,6 @@ class ResumableStore:
         if recorded is not None and recorded.published is not None and not (self.folder / recorded.published).exists():
             recorded = None
         if recorded is None or not recorded.progress:
-            self._owner.take()
             # Replaced and not deleted first: a directory with data but without a journal would not be recognized.
             self._write_journal(self.committed)
             for name in (*self._names, CHECKSUMS):
@@ -288,21 +270,20 @@ class ResumableStore:
                 if is_digest(old) and is_digest(new):
                     differ = f"{self.folder}: the {what.removeprefix('the ')} is not the one that it was created with"
                 raise OutputError(f"{differ}. {how}, or start from scratch: {self._how_to_restart}.")
-        if not recorded.finished:
-            self._owner.take()
         self.committed = recorded
         # Opened at once, not when first needed, so that a missing or short file is reported before hours of computing.
         for name in recorded.sizes:
             self._file(name)
-        self._verify("")
+        names = [name for name in self.committed.sizes if name not in self._unverified]
+        self.committed.verify(names, self._how_to_restart)
 
     def _refuse_other_files(self) -> None:
         """Protect a directory that is not a store: nothing in it is touched, not even to create the lock."""
         if not self.folder.exists() or (self.folder / JOURNAL).exists():
             return
-        if self.folder.is_dir() and {path.name for path in self.folder.iterdir()} <= {LOCK, OWNER, NEW_JOURNAL}:
+        if self.folder.is_dir() and {path.name for path in self.folder.iterdir()} <= {LOCK, NEW_JOURNAL}:
             return  # the process died before it wrote the first journal
-        raise OutputError(f"{self.folder} already exists and is not an elmokit output. Choose another name.")
+        raise OutputError(f"{self.folder} already exists and is not an elmokit output.")
 
     def _file(self, name: str) -> IO[bytes]:
         """Open a file when it is first needed, truncated to what is committed of it."""
@@ -315,9 +296,8 @@ class ResumableStore:
             file = self._files[name] = path.open("r+b", buffering=0)
             n_bytes = os.fstat(file.fileno()).st_size
             if n_bytes < size:
-                raise OutputError(
-                    f"{path} is cut short: it has {n_bytes:,} bytes, but {size:,} were recorded. "
-                    f"To start from scratch, {self._how_to_restart}."
+                raise self.committed.damaged(
+                    name, f"it has {n_bytes:,} bytes, but {size:,} were recorded", self._how_to_restart
                 )
             # What was written after the last commit is not described by the journal, and may be incomplete.
             file.truncate(size)
@@ -327,26 +307,16 @@ class ResumableStore:
         write_journal(contents)
         self.committed = contents
 
-    def _verify_if_shared(self) -> None:
-        if self._owner.is_shared:
-            self._verify("Another process may have written to it at the same time. ")
-
-    def _verify(self, reason: str) -> None:
-        names = [name for name in self.committed.sizes if name not in self._unverified]
-        self.committed.verify(names, f"{reason}To start from scratch, {self._how_to_restart}.")
-
     def _close(self) -> None:
         for file in self._files.values():
             file.close()
         self._files.clear()
 
     def _remove(self) -> None:
-        """Remove the files of the store, and its directory if nothing else is in it and nobody else uses it."""
+        """Remove the files of the store, and its directory if nothing else is in it."""
         with contextlib.suppress(OSError):
-            if self._owner.others_may_use():
-                return  # their files without a journal would not be recognized as a store
             # Only files of the store are removed: `rmdir` fails, as it should, if the user has put others next to them.
-            names = [*self._names, CHECKSUMS, OWNER, JOURNAL, NEW_JOURNAL, LOCK]
+            names = [*self._names, CHECKSUMS, JOURNAL, NEW_JOURNAL, LOCK]
             for path in [*self.folder.glob("state-*"), *(self.folder / name for name in names)]:
                 path.unlink(missing_ok=True)
             self.folder.rmdir()

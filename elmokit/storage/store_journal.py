@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
@@ -16,7 +15,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from elmokit.errors import OutputError
 from elmokit.storage.atomic import sync
-from elmokit.storage.bounded import read_bounded
 from elmokit.storage.checksums import as_read_back, extents_of, find_damage, json_crc32
 
 JOURNAL = "journal.json"
@@ -46,6 +44,11 @@ class StoreContents(_Journal):
 
     folder: Path = Path()
 
+    def damaged(self, name: str, how: object, remedy: str | None = None) -> OutputError:
+        """Return an error about a file; ``remedy`` is how to start from scratch."""
+        remedy = remedy or f"delete the directory {self.folder}"
+        return OutputError(f"{self.folder / name} is damaged ({how}). To start from scratch, {remedy}.")
+
     def memory_map(self, name: str, dtype: DTypeLike, width: int | None = None) -> NDArray[Any]:
         """Map a file of numbers into memory: ``(rows, width)`` or ``(rows,)``; empty if it was never written."""
         n_bytes = self.sizes.get(name, 0)
@@ -59,9 +62,7 @@ class StoreContents(_Journal):
             # mapped, so a reader never sees what a writer is appending.
             return np.memmap(self.folder / name, dtype=dtype, mode="r", shape=shape)
         except (OSError, ValueError, OverflowError):
-            raise OutputError(
-                f"{self.folder / name} is missing or cut short. Delete the directory {self.folder} and create it again."
-            ) from None
+            raise self.damaged(name, "it is missing or cut short") from None
 
     def read_bytes(self, name: str) -> bytes:
         """Read the committed contents of a file; empty if it was never written."""
@@ -72,8 +73,7 @@ class StoreContents(_Journal):
         return None if self.state_file is None else self._read_checked(self.state_file, None, self.state_crc32)
 
     def verify(self, files: Collection[str] | None = None, remedy: str | None = None) -> None:
-        """Compare files, or all, with the checksums of what was written; ``remedy`` ends the error message."""
-        remedy = remedy or f"Delete the directory {self.folder} and create it again."
+        """Compare files, or all, with the checksums of what was written; ``remedy`` is as in :meth:`damaged`."""
         checksums = self._read_checked(CHECKSUMS, self.checksums_size, self.checksums_crc32, remedy)
         for number, name in enumerate(self.sizes):
             if files is not None and name not in files:
@@ -81,28 +81,18 @@ class StoreContents(_Journal):
             try:
                 damage = find_damage(self.folder / name, extents_of(checksums, number))
             except OSError as error:
-                raise OutputError(f"{self.folder / name} cannot be read ({error.strerror}). {remedy}") from None
+                damage = error.strerror
             if damage is not None:
-                raise OutputError(
-                    f"{self.folder / name} is damaged: bytes {damage[0]:,} to {damage[1]:,} are not those that were "
-                    f"written. {remedy}"
-                )
+                raise self.damaged(name, damage, remedy)
 
     def _read_checked(self, name: str, size: int | None, crc32: int, remedy: str | None = None) -> bytes:
-        """Read the first bytes of a file, or all of it, if they have a checksum."""
+        """Read the first bytes of a file, or all, and compare them with their checksum."""
         try:
-            if size is None:
-                content = read_bounded(self.folder / name)
-            else:
-                with (self.folder / name).open("rb") as file:
-                    content = file.read(min(size, os.fstat(file.fileno()).st_size))
-        except FileNotFoundError:
+            content = (self.folder / name).read_bytes()[:size]
+        except OSError:
             content = b""  # as if cut short; what was never written has the checksum of nothing
-        except (OSError, ValueError) as error:
-            raise _damaged(self.folder / name, error) from None
         if zlib.crc32(content) != crc32:
-            remedy = remedy or f"Delete the directory {self.folder} and create it again."
-            raise OutputError(f"{self.folder / name} is damaged: it is not what was written. {remedy}")
+            raise self.damaged(name, "it is not what was written", remedy)
         return content
 
     def progress_as(self, kind: type[_Progress]) -> _Progress:
@@ -110,36 +100,32 @@ class StoreContents(_Journal):
         try:
             return msgspec.convert(self.progress, kind)
         except msgspec.ValidationError as error:
-            raise _damaged(self.folder / JOURNAL, error) from None
+            raise self.damaged(JOURNAL, error) from None
 
 
 def read_store(folder: str | Path) -> StoreContents:
     """Read what is committed in a store, without locking it."""
     contents = read_journal(Path(folder))
     if contents is None:
-        raise OutputError(f"{folder} has no {JOURNAL}: it was not created by elmokit, or its creation never started.")
+        raise OutputError(f"{folder} has no {JOURNAL}, so it was not created by elmokit.")
     return contents
 
 
 def read_journal(folder: Path) -> StoreContents | None:
     """Read what a journal records; None if there is none."""
     try:
-        content = read_bounded(folder / JOURNAL)
+        table = msgspec.json.decode((folder / JOURNAL).read_bytes(), type=dict[str, Any])
+        if table.pop("crc32", None) != json_crc32(table):
+            raise ValueError("its checksum is wrong")
+        journal = msgspec.convert(table, _Journal)
+        for name, size in journal.sizes.items():
+            # The journal may have been edited; a name with a slash would lead out of the directory.
+            if size < 0 or Path(name).name != name:
+                raise ValueError(f"{name!r} has size {size!r}")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise _damaged(folder / JOURNAL, error) from None
-    try:
-        table = msgspec.json.decode(content, type=dict[str, Any])
-        if table.pop("crc32", None) != json_crc32(table):
-            raise _damaged(folder / JOURNAL, "its checksum is wrong")
-        journal = msgspec.convert(table, _Journal)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _damaged(folder / JOURNAL, error) from None
-    for name, size in journal.sizes.items():
-        # The journal may have been edited; a name with a slash would lead out of the directory.
-        if size < 0 or Path(name).name != name:
-            raise _damaged(folder / JOURNAL, f"{name!r} has size {size!r}")
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise StoreContents({}, folder=folder).damaged(JOURNAL, error) from None
     return StoreContents(**vars(journal), folder=folder)
 
 
@@ -156,10 +142,3 @@ def write_journal(contents: StoreContents) -> None:
     sync(temporary)
     temporary.replace(contents.folder / JOURNAL)
     sync(contents.folder)
-
-
-def _damaged(path: Path, reason: object) -> OutputError:
-    return OutputError(
-        f"{path} is damaged, or was written by another version of elmokit ({reason}). "
-        f"Delete the directory {path.parent} and start from scratch."
-    )

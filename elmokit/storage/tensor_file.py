@@ -20,12 +20,12 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Mapping
-from contextlib import suppress
 from io import BufferedReader
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -49,16 +49,14 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 SCALE = ".scale"
 LARGEST = 127
 _HALF_BITS = 16  # of a float32 number; bfloat16 keeps the upper ones
-_MAX_HEADER = 1 << 24  # bytes, which may become twenty times as many in memory; that of an ELMo has a few thousand
 
 
-class _Entry(NamedTuple):
+class _Entry(msgspec.Struct):
     """What the header says about a tensor."""
 
-    dtype: str
-    shape: Shape
-    start: int
-    stop: int
+    dtype: Literal["I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL"]
+    shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
+    data_offsets: tuple[int, int]
 
 
 class TensorFile:
@@ -74,69 +72,48 @@ class TensorFile:
             self._first, self._entries = _read_header(self._file)
         except FileNotFoundError:
             raise ModelNotFoundError(f"{path} is missing.") from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise FormatError(
-                f"{path} is not a readable safetensors file ({error}). It may be truncated: copy it again."
-            ) from None
+        except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+            raise FormatError(f"{path} is not a readable safetensors file ({error}).") from None
         self.shapes = {name: entry.shape for name, entry in self._entries.items()}
         self.dtypes = {name: entry.dtype for name, entry in self._entries.items()}
 
     def read(self, name: str) -> Array:
         """Read a tensor as it is stored, bfloat16 as float32."""
         entry = self._entries[name]
-        array = np.array(self._octets(entry)).view(DTYPES[entry.dtype]).reshape(entry.shape)
+        try:
+            array = np.array(self._octets(entry)).view(DTYPES[entry.dtype]).reshape(entry.shape)
+        except (OSError, ValueError) as error:  # it was cut short while it was open, for example
+            raise FormatError(f"{self._file.name}: {name} cannot be read ({error}).") from None
         if entry.dtype == "BF16":
             return (array.astype(np.uint32) << 16).view(np.float32)
         return array
 
     def _octets(self, entry: _Entry) -> NDArray[np.uint8]:
-        n_bytes = entry.stop - entry.start
-        if not n_bytes:
+        start, stop = entry.data_offsets
+        if start == stop:
             return np.empty(0, np.uint8)  # an empty range cannot be mapped
-        try:
-            # Not read from a position in the file: threads share it, and so do the processes of a fork.
-            return np.memmap(self._file, np.uint8, "r", self._first + entry.start, (n_bytes,))
-        except (OSError, ValueError):
-            raise FormatError(f"{self._file.name} was cut short while it was open. Copy it again.") from None
+        # Not read from a position in the file: threads share it, and so do the processes of a fork.
+        return np.memmap(self._file, np.uint8, "r", self._first + start, (stop - start,))
 
 
 def _read_header(file: BufferedReader) -> tuple[int, dict[str, _Entry]]:
     """Read the header of a file: the position of the first number, and an entry for each tensor."""
     n_header = int.from_bytes(file.read(8), "little")
-    if n_header > _MAX_HEADER:
-        raise ValueError(f"a header of {n_header:,} bytes")
-    header = file.read(n_header)
     n_bytes = file.seek(0, 2) - 8 - n_header
-    if n_bytes < 0:
-        raise ValueError("it ends within its header")
-    table = json.loads(header.decode("utf-8"))
-    if not isinstance(table, dict):
-        raise ValueError("its header is not a table")
+    file.seek(8)
+    header = file.read(n_header) if n_bytes >= 0 else b""  # an error, as where a header is empty
+    table = msgspec.json.decode(header, type=dict[str, Any])
     table.pop("__metadata__", None)
-    entries = {name: _entry(name, values) for name, values in table.items()}
+    entries = msgspec.convert(table, dict[str, _Entry])
     end = 0
-    for name, entry in sorted(entries.items(), key=lambda item: item[1][2:]):
-        if entry.start != end:
-            raise ValueError(f"{name} does not begin where the tensor before it ends")
-        end = entry.stop
+    for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
+        start, stop = entry.data_offsets
+        if start != end or stop - start != prod(entry.shape) * DTYPES[entry.dtype].itemsize:
+            raise ValueError(f"{name} of the shape {entry.shape} is said to be at {start:,} to {stop:,}")
+        end = stop
     if end != n_bytes:
         raise ValueError(f"its tensors have {end:,} bytes, and the file has {n_bytes:,}")
     return 8 + n_header, entries
-
-
-def _entry(name: str, values: Any) -> _Entry:
-    with suppress(TypeError, KeyError, AttributeError):
-        dtype, shape, (start, stop) = values["dtype"], tuple(values["shape"]), values["data_offsets"]
-        if len(shape) > MAX_DIMENSIONS:
-            raise ValueError(f"{name} has {len(shape):,} dimensions")
-        if not all(type(number) is int and 0 <= number < 1 << 63 for number in (*shape, start, stop)):
-            raise ValueError(f"{name} has the shape {shape} at {start}")
-        if dtype not in DTYPES:
-            raise ValueError(f"{name} holds numbers of the type {dtype}, which elmokit does not read")
-        if stop - start != prod(shape) * DTYPES[dtype].itemsize:
-            raise ValueError(f"{name} has {stop - start:,} bytes, which do not fit the shape {shape}")
-        return _Entry(dtype, shape, start, stop)
-    raise ValueError(f"its header does not describe {name}")
 
 
 def write_tensor_file(arrays: Mapping[str, Array], path: Path) -> None:
@@ -186,8 +163,7 @@ class StoredTensors:
             if shape != expected or not expected:
                 raise TensorMismatchError(
                     f"{what} holds {name} as integers of the shape {self.shapes[name]}, and its scales, "
-                    f"{name + SCALE}, {'are missing' if shape is None else f'have the shape {shape}'}; expected one "
-                    "scale for each row. Copy the file again."
+                    f"{name + SCALE}, have the shape {shape}; expected one for each row."
                 )
 
     def read(self, name: str) -> Array:
@@ -205,8 +181,5 @@ class StoredTensors:
         scales = self._file.read(name + SCALE).astype(np.float32)
         # A sign or a NaN in a scale would change a whole row, without any weight that looks wrong.
         if not bool((np.isfinite(scales) & (scales >= 0)).all()):
-            raise FormatError(
-                f"{self._what} holds scales in {name + SCALE} that are negative, NaN or infinite. Training diverged, "
-                "or the file is damaged: download or copy it again."
-            )
+            raise FormatError(f"{self._what} holds scales in {name + SCALE} that are negative, NaN or infinite.")
         return self._file.read(name), scales

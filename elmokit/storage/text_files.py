@@ -8,8 +8,7 @@ import glob
 import gzip
 import lzma
 import os
-import re
-import shlex
+import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,28 +42,21 @@ TEXT_SUFFIXES = or_packed(".txt")
 """The files that are taken from a directory. A file given by name, or matched by a pattern, can have any name."""
 
 MAX_LINE_BYTES = 1 << 24
-"""The default limit on the length of a line. A small compressed file can hold a line that fills all memory."""
+"""The default limit on the length of a line, which is a sentence."""
 MAX_LINE_VARIABLE = "ELMOKIT_MAX_LINE_BYTES"
 """The environment variable that changes the limit."""
-MAX_TEXT_BYTES = 1 << 30
-"""The limit on a file that is read as a whole."""
 LINES_BETWEEN_PROGRESS = 1000
-HEAD_BYTES = 4096
-"""How much of a file shows its encoding."""
-_COMPRESSED = (
-    (re.compile(rb"\x1f\x8b"), "gzip", ".gz"),
-    (re.compile(rb"\xfd7zXZ\0"), "xz", ".xz"),
-    (re.compile(rb"\x28\xb5\x2f\xfd"), "zstd", ".zst"),
-    (re.compile(rb"BZh[1-9]1AY&SY"), "bzip2", None),
-)
-"""How compressed files begin, what decompresses them, and the suffix by which they are read here, if they are."""
-_DOCUMENTS = (
+_NO_TEXT = (
+    (b"\x1f\x8b", "compressed with gzip, but its name does not end in .gz"),
+    (b"\xfd7zXZ\0", "compressed with xz, but its name does not end in .xz"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd, but its name does not end in .zst"),
+    (b"BZh91AY&SY", "compressed with bzip2, which is not read here"),
     (b"PK\x03\x04", "a ZIP archive, as .docx, .odt, .epub and .xlsx are"),
     (b"\xd0\xcf\x11\xe0", "a document of an old Office program"),
     (b"%PDF-", "PDF"),
     (b"{\\rtf", "RTF"),
 )
-"""How documents begin that hold no plain text."""
+"""How compressed files and documents begin, and what they are."""
 
 
 def expand_user(path: str | Path, error: type[ElmoError] = TextError) -> Path:
@@ -72,39 +64,31 @@ def expand_user(path: str | Path, error: type[ElmoError] = TextError) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise error(f"{path}: this user has no home directory. Give the full path.") from None
+        raise error(f"{path}: this user has no home directory.") from None
 
 
 def check_input_file(source: str | Path, output: str | Path) -> None:
     """Check before any work is done that a text exists, and that the output does not replace it."""
-    given: object = source
-    if not isinstance(given, str | os.PathLike):
-        raise TextError(
-            f"Expected the path of a text file, but got one of type {type(given).__name__}. Write the text to a file."
-        )
     if str(source) == STDIN:
         return
-    if not Path(source).exists():
-        _refuse_address(source)
-        raise TextError(f"Cannot read {source}: the file does not exist.")
-    if Path(source).is_dir():
-        raise TextError(f"Cannot read {source}: it is a directory. Give a file in it.")
+    try:
+        is_folder = stat.S_ISDIR(Path(source).stat().st_mode)
+    except OSError as error:
+        raise _unreadable(source, error) from None
+    if is_folder:
+        raise TextError(f"Cannot read {source}: it is a directory; expected a file.")
     check_not_input(output, [source])
 
 
-def _refuse_address(source: str | Path) -> None:
-    """Say that the text of a URL, whose slashes a path has merged, is not downloaded."""
-    scheme, _, rest = str(source).partition(":/")
-    if scheme in ("http", "https"):
-        address = f"{scheme}://{rest.lstrip('/')}"
-        raise TextError(f"Cannot read {address}: texts are not read from addresses. Download it first.")
+def _unreadable(path: str | Path, error: OSError) -> TextError:
+    return TextError(f"Cannot read {path}: {error.strerror}.")
 
 
 def check_not_input(output: str | Path, sources: Iterable[str | Path]) -> None:
     """Check before any work is done that an output replaces nothing that is read, by another name either."""
     for source in sources:
         if Path(output).exists() and Path(source).exists() and Path(source).samefile(output):
-            raise OutputError(f"{output} is both the input and the output, which would be lost. Choose another name.")
+            raise OutputError(f"{output} is both the input and the output.")
 
 
 def path_list(paths: TextPaths) -> list[str | Path]:
@@ -144,8 +128,7 @@ def _files_of(name: str | Path, suffixes: tuple[str, ...]) -> list[Path]:
         if not (inside := _files_inside(path, suffixes)):
             wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
             raise TextError(
-                f"The directory {path} contains no file named {wanted}. "
-                f"Select files with other names by a pattern: '{path}/**/*'"
+                f"The directory {path} contains no file named {wanted}; a pattern selects others: '{path}/**/*'"
             )
         return inside
     if path.exists():
@@ -154,7 +137,6 @@ def _files_of(name: str | Path, suffixes: tuple[str, ...]) -> list[Path]:
     # A directory that matches is searched, as if the shell had expanded the pattern.
     files = [file for match in matches for file in (_files_inside(match, suffixes) if match.is_dir() else [match])]
     if not files:
-        _refuse_address(path)
         raise TextError(f"No file matches {str(path)!r}.")
     return files
 
@@ -189,7 +171,7 @@ def check_can_reread(path: str | Path) -> None:
     is_stdin = str(path) == STDIN
     if is_stdin or not (can_reread(path) or Path(path).is_dir() or not Path(path).exists()):
         what = "Standard input" if is_stdin else f"{path} is a pipe, which"
-        raise TextError(f"{what} can be read only once, but this text is read again. Write it to a file first.")
+        raise TextError(f"{what} can be read only once, but this text is read again: write it to a file.")
 
 
 def check_names(names: Iterable[str | Path]) -> None:
@@ -198,7 +180,7 @@ def check_names(names: Iterable[str | Path]) -> None:
         try:
             name.encode("utf-8")
         except UnicodeEncodeError:
-            raise TextError(f"The name {name!r} is not UTF-8, so a run cannot record it. Rename it.") from None
+            raise TextError(f"The name {name!r} is not UTF-8, so a run cannot record it.") from None
 
 
 def unpacked_name(path: str | Path) -> str:
@@ -218,14 +200,14 @@ def _open(path: str | Path) -> tuple[IO[bytes], IO[bytes] | None, tuple[type[Exc
     if str(path) == STDIN:
         # What reads a text closes it.
         if sys.stdin is None or sys.stdin.closed or sys.stdin.buffer.closed:
-            raise TextError("Standard input is closed, or was read already. It can be used for only one text.")
+            raise TextError("Standard input is closed, or was read already: it can be used for only one text.")
         return sys.stdin.buffer, None, (OSError,)
     suffix = Path(path).suffix.lower()
     zstd = _zstandard(path) if suffix == ".zst" else None
     try:
         raw = Path(path).open("rb")  # noqa: SIM115 (the caller closes it)
     except OSError as error:
-        raise TextError(f"Cannot read {path}: {error.strerror}.") from None
+        raise _unreadable(path, error) from None
     if suffix == ".gz":
         return cast(IO[bytes], gzip.GzipFile(fileobj=raw)), raw, (OSError, EOFError, zlib.error)
     if suffix == ".xz":
@@ -238,10 +220,17 @@ def _open(path: str | Path) -> tuple[IO[bytes], IO[bytes] | None, tuple[type[Exc
 @contextlib.contextmanager
 def open_binary(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a file for reading bytes, decompressed as in ``read_lines``."""
+    with _opened(path) as (content, _):
+        yield content
+
+
+@contextlib.contextmanager
+def _opened(path: str | Path) -> Iterator[tuple[IO[bytes], IO[bytes] | None]]:
+    """Open a file, and yield its decompressed content and the file on disk, as in ``_open``."""
     content, raw, damage = _open(path)
     with content, raw or contextlib.nullcontext():
         try:
-            yield content
+            yield content, raw
         except damage as error:
             raise TextError(f"{path} cannot be read to its end: {error}") from None
 
@@ -275,137 +264,55 @@ def read_lines(
         MissingExtraError: The name ends in ``.zst`` and no package that can read it is installed.
     """
     number, n_reported, n_bytes = 1, 0, 0
-    lines, raw, damage = _open(path)
-    with lines, raw or contextlib.nullcontext():
-        try:
-            for line in bounded_lines(lines, path):
-                if number == 1:
-                    _refuse_compressed(line, path)
-                if number == 1 and not like_bilm_tf:
+    with _opened(path) as (lines, raw):
+        for line in bounded_lines(lines, path):
+            if number == 1:
+                _refuse_no_text(line, path)
+                if not like_bilm_tf:
                     line = line.removeprefix(codecs.BOM_UTF8)
-                    if b"\r" in line and not line.endswith(b"\n") and b"\r" in line.rstrip(b"\r"):
-                        raise TextError(
-                            f"{path} ends its lines with carriage returns alone, as old Macs did. Convert it: "
-                            f"tr '\\r' '\\n' < {path} > NEW"
-                        )
-                # Bytes 0 are rare in UTF-8 and half of all bytes of English in UTF-16, which would decode without an
-                # error. Searching for one is fast.
-                if b"\0" in line and (encoding := _wide_encoding(line, number == 1)):
-                    raise _wrong_encoding(path, encoding)
-                text = line.decode("utf-8")
-                if like_bilm_tf:
-                    yield from text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
-                else:
-                    yield text.rstrip("\r\n")
-                number += 1
-                if on_bytes is not None:
-                    n_bytes += len(line)
-                    if number % LINES_BETWEEN_PROGRESS == 0:
-                        n_read = _position(raw, n_bytes)
-                        on_bytes(n_read - n_reported)
-                        n_reported = n_read
-        except UnicodeDecodeError as error:
-            if encoding := _wide_encoding(line, number == 1):
-                raise _wrong_encoding(path, encoding) from None
-            with contextlib.suppress(*damage):
-                # Only of a file: a stream may have no more yet.
-                _refuse_binary(line if raw is None else line + lines.read(HEAD_BYTES), path)
-            raise TextError(
-                f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start}). Convert the file to UTF-8. "
-                f"If it is Western European text, use: iconv -f {_western_encoding(line)} -t UTF-8 {_named(path)}"
-            ) from None
-        except damage as error:
-            raise TextError(
-                f"{path}: reading stopped at line {number}: {error}. The file is damaged, or is not compressed as its "
-                "name says. Copy it again, or rename it."
-            ) from None
+                    if not line.endswith(b"\n") and b"\r" in line.rstrip(b"\r"):
+                        raise TextError(f"{path} ends its lines with carriage returns alone; expected line feeds.")
+            text = _decoded(line, path, number)
+            if like_bilm_tf:
+                yield from text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
+            else:
+                yield text.rstrip("\r\n")
+            number += 1
+            if on_bytes is not None:
+                n_bytes += len(line)
+                if number % LINES_BETWEEN_PROGRESS == 0:
+                    n_read = _position(raw, n_bytes)
+                    on_bytes(n_read - n_reported)
+                    n_reported = n_read
         if on_bytes is not None:
             on_bytes(_position(raw, n_bytes) - n_reported)
 
 
-def read_text(
-    path: str | Path, max_bytes: int = MAX_TEXT_BYTES, if_too_large: str = "Split it into several files"
-) -> str:
-    """Read a text file as a whole, as in ``read_lines``; ``if_too_large`` ends the error about a larger file."""
+def read_text(path: str | Path) -> str:
+    """Read a text file as a whole, as in ``read_lines``."""
     with open_binary(path) as file:
-        data = file.read(max_bytes + 1)
-    if len(data) > max_bytes:
-        raise TextError(f"{path} is larger than {max_bytes:,} bytes. {if_too_large}.")
-    _refuse_compressed(data, path)
-    if encoding := _wide_encoding(data[:HEAD_BYTES]):
-        raise _wrong_encoding(path, encoding)
-    try:
-        return data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
-    except UnicodeDecodeError as error:
-        _refuse_binary(data, path)
-        raise TextError(
-            f"{path}: not UTF-8 ({error.reason} at byte {error.start}). Convert the file to UTF-8."
-        ) from None
+        data = file.read()
+    _refuse_no_text(data, path)
+    return _decoded(data.removeprefix(codecs.BOM_UTF8), path)
 
 
-def _refuse_compressed(start: bytes, path: str | Path) -> None:
+def _refuse_no_text(start: bytes, path: str | Path) -> None:
     """Refuse a file that is compressed and whose name does not say so, or no plain text, by its first bytes."""
-    for magic, tool, suffix in _COMPRESSED:
-        if magic.match(start):
-            can_rename = suffix is not None and Path(path).suffix.lower() != suffix and str(path) != STDIN
-            rename = f", or give it a name that ends in {suffix}" if can_rename else ""
-            raise TextError(f"{path} is compressed with {tool}. Decompress it first ({tool} -d){rename}.")
-    for magic_bytes, what in _DOCUMENTS:
-        if start.startswith(magic_bytes):
-            raise TextError(f"{path} is {what}, not plain text. Save it as plain text first.")
+    for magic, what in _NO_TEXT:
+        if start.startswith(magic):
+            raise TextError(f"{path} is {what}; expected plain text.")
 
 
-def _refuse_binary(data: bytes, path: str | Path) -> None:
-    """Say that data that is not UTF-8 is no text in another encoding either, if it has bytes 0."""
-    if b"\0" in data:
-        raise TextError(
-            f"{path} is not text in UTF-8: it has bytes 0, as pictures, archives and text in UTF-16 have. Give a text "
-            "file in UTF-8."
-        ) from None
-
-
-def _wide_encoding(data: bytes, is_start: bool = True) -> str | None:
-    """Recognize UTF-16 and UTF-32 by their byte order mark, or else by their bytes 0."""
-    # In UTF-16LE, lines after the start begin with the second byte of the line break before, so that their bytes 0 are
-    # where those of UTF-16BE are.
-    # UTF-32 first: its little-endian mark begins with that of UTF-16.
-    for mark, name in (
-        (codecs.BOM_UTF32_LE, "UTF-32"),
-        (codecs.BOM_UTF32_BE, "UTF-32"),
-        (codecs.BOM_UTF16_LE, "UTF-16"),
-        (codecs.BOM_UTF16_BE, "UTF-16"),
-    ):
-        if data.startswith(mark):
-            return name
-    even, odd = data[::2].count(0), data[1::2].count(0)
-    if min(even, odd) * 3 > len(data):
-        return "UTF-32"
-    if max(even, odd) * 4 <= len(data) or not data.strip(b"\0\r\n"):  # a stray byte 0 is not an encoding
-        return None
-    if odd >= even:
-        return "UTF-16LE"
-    return "UTF-16BE" if is_start else "UTF-16"
-
-
-def _wrong_encoding(path: str | Path, encoding: str) -> TextError:
-    return TextError(
-        f"{path} is in {encoding}, but text is read in UTF-8. Convert it: iconv -f {encoding} -t UTF-8 {_named(path)}"
-    )
-
-
-def _western_encoding(line: bytes) -> str:
-    """Return the more likely of two encodings: Latin-1 has no printable characters at bytes 0x80 to 0x9f."""
-    return "WINDOWS-1252" if any(0x80 <= byte <= 0x9F for byte in line) else "ISO-8859-1"
-
-
-def _named(path: str | Path) -> str:
-    """Return the end of a command that converts a file."""
-    if str(path) == STDIN:
-        return ""
-    path = Path(path)
-    if path.suffix.lower() in PACKED_SUFFIXES:
-        path = path.with_suffix("")
-    return f"{shlex.quote(str(path))} > {shlex.quote(f'{path.stem}-utf8{path.suffix}')}"
+def _decoded(data: bytes, path: str | Path, line: int | None = None) -> str:
+    """Decode text, of a line or of a whole file, or say where it is not UTF-8."""
+    try:
+        # Of English in UTF-16 and UTF-32, half of the bytes or more are 0, and it would decode without an error.
+        if b"\0" in data and 4 * data.count(b"\0") > len(data) and data.strip(b"\0\r\n"):
+            raise UnicodeDecodeError("utf-8", data, data.index(b"\0"), len(data), "many bytes are 0, as in UTF-16")
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        where = path if line is None else f"{path}, line {line}"
+        raise TextError(f"{where}: not UTF-8 ({error.reason} at byte {error.start}).") from None
 
 
 def bounded_lines(file: IO[bytes], path: str | Path, first: int = 1) -> Iterator[bytes]:
@@ -414,8 +321,8 @@ def bounded_lines(file: IO[bytes], path: str | Path, first: int = 1) -> Iterator
     while line := file.readline(limit + 1):
         if len(line) > limit and not line.endswith(b"\n"):
             raise TextError(
-                f"{path}, line {number} is longer than {limit:,} bytes. Break it into lines; or, if it is meant to be "
-                f"that long, raise the limit with {MAX_LINE_VARIABLE} or elmokit --max-line-bytes."
+                f"{path}, line {number} is longer than {limit:,} bytes; {MAX_LINE_VARIABLE} and elmokit "
+                "--max-line-bytes set the limit."
             )
         yield line
         number += 1
@@ -426,10 +333,7 @@ def max_line_bytes() -> int:
     chosen = os.environ.get(MAX_LINE_VARIABLE) or str(MAX_LINE_BYTES)
     n_bytes = whole_number(chosen)
     if n_bytes is None or not 0 < n_bytes <= LARGEST_LINE_LIMIT:
-        raise ConfigError(
-            f"{MAX_LINE_VARIABLE} is {chosen[:60]!r}; it must be a whole number of bytes above 0 and at most "
-            f"{LARGEST_LINE_LIMIT:,}."
-        )
+        raise ConfigError(f"{MAX_LINE_VARIABLE} is {chosen!r}; it must be a whole number of bytes above 0.")
     return n_bytes
 
 
@@ -541,7 +445,7 @@ def numbered_sentences(
                 is_empty = False
                 yield line.number, tokens
     if is_empty:
-        raise TextError(f"{_name(path)} contains no sentence: it is empty or blank. Leave it out, or add text to it.")
+        raise TextError(f"{_name(path)} contains no sentence.")
 
 
 def _name(path: str | Path) -> str:

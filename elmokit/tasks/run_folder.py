@@ -35,7 +35,7 @@ from elmokit.embedding.elmo import Elmo, Start
 from elmokit.embedding.fingerprint import fingerprint
 from elmokit.errors import TrainingError
 from elmokit.storage.atomic import atomic_write
-from elmokit.storage.bounded import MAX_RECORD_BYTES, whole_number
+from elmokit.storage.bounded import whole_number
 from elmokit.storage.checksums import as_read_back, json_crc32, size_and_crc32
 from elmokit.storage.text_files import check_names, open_binary, path_list
 from elmokit.tasks.config import ElmoConfig, Paths, expand_paths
@@ -83,7 +83,7 @@ def mean_and_deviation(scores: Sequence[Mapping[str, float]]) -> dict[str, dict[
 
 def read_vocabulary(run: Path) -> dict[str, Any]:
     """Read ``vocabulary.json``."""
-    content = read_json(run / VOCABULARY, max_bytes=MAX_RECORD_BYTES)
+    content = read_json(run / VOCABULARY)
     # A changed word or label would give wrong results without any error.
     with damage_errors(run / VOCABULARY):
         if content.pop("crc32", None) != json_crc32(content):

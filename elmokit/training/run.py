@@ -46,7 +46,7 @@ from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.tensors import save_tensors
 from elmokit.storage.atomic import atomic_write, is_unused, recover_interrupted, sync, workspaces
-from elmokit.storage.bounded import MAX_RECORD_BYTES, read_bounded
+from elmokit.storage.bounded import read_bounded
 from elmokit.storage.checksums import CRC32, is_digest, size_and_crc32
 from elmokit.storage.lock import LOCK, file_lock
 from elmokit.version import __version__
@@ -201,7 +201,7 @@ class RunCheckpoint:
 
     def progress(self) -> dict[str, Any]:
         """Read the counters. A ``ValueError`` says which other file is not the one that was written, if any."""
-        content = read_json(self.path / PROGRESS, max_bytes=MAX_RECORD_BYTES)
+        content = read_json(self.path / PROGRESS)
         written, present = content.pop(CHECKSUMS, None), _checksums(self.path)
         if not isinstance(written, dict):
             raise ValueError(f"{PROGRESS} has no checksums")

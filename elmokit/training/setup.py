@@ -41,7 +41,6 @@ from elmokit.network.bilm import BiLM
 from elmokit.network.softmax import build_softmax
 from elmokit.network.tensors import save_tensors
 from elmokit.storage.atomic import atomic_write
-from elmokit.storage.bounded import MAX_RECORD_BYTES
 from elmokit.storage.checksums import as_read_back, size_and_crc32
 from elmokit.storage.text_files import TextPaths, read_sentences
 from elmokit.text.vocabulary import Vocabulary
@@ -107,7 +106,7 @@ class RunSettings:
         """Read a run's settings."""
         path = run / SETTINGS
         try:
-            table = read_json(path, max_bytes=MAX_RECORD_BYTES)
+            table = read_json(path)
             if table.get("version") != RUN_VERSION:
                 raise TrainingError(
                     f"{run} was trained with another version of elmokit and cannot be resumed with this one. Start a "

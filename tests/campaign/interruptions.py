@@ -202,15 +202,14 @@ CHANGING = {"seconds", "tokens_per_second", "seconds_left", "peak_memory_mib", "
 def content_of(folder: Path) -> dict[str, Any]:
     """Return the content of every file in a directory, without times and without the directory's own path.
 
-    Left out are locks and the random names of owners, which may stay, and the temporary directories next to an output
-    of a process that was killed: no later process can know whose they are. Inside an output, none may be left. Of
-    checkpoints, the newest counts.
+    Left out are locks, which may stay, and the temporary directories next to an output of a process that was killed: no
+    later process can know whose they are. Inside an output, none may be left. Of checkpoints, the newest counts.
     """
     # A training that is stopped by Ctrl-C saves a checkpoint where an uninterrupted one does not, so other old ones
     # are deleted. The newest checkpoint must be the same.
     old = {path for run in folder.rglob("checkpoints") for path in sorted(run.iterdir())[:-1]}
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    paths = [path for path in paths if path.name not in ("lock", resumable.OWNER)]
+    paths = [path for path in paths if path.name != "lock"]
     names = [path.relative_to(folder) for path in paths if not old.intersection(path.parents)]
     return {str(name): _content(folder / name, folder) for name in names if not name.parts[0].startswith(".")}
 

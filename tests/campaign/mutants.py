@@ -149,11 +149,6 @@ def _make_directory(path: Path) -> None:
     path.mkdir()
 
 
-def _link_to_zeros(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/dev/zero")
-
-
 def _link_to_itself(path: Path) -> None:
     path.unlink()
     path.symlink_to(path)
@@ -168,7 +163,7 @@ def _forbid(path: Path) -> None:
     path.chmod(0)  # root reads it all the same
 
 
-WHOLE_FILE = (_remove, _make_directory, _link_to_zeros, _link_to_itself, _link_to_nothing, _forbid)
+WHOLE_FILE = (_remove, _make_directory, _link_to_itself, _link_to_nothing, _forbid)
 
 
 def damage(path: Path, random: Random) -> str:

@@ -15,10 +15,7 @@ STEPS = {
         name: tensors.STEPS[name]
         for name in ("numbers: own format, start state, whitening, alignment", "numbers: TF-Hub module")
     },
-    **{
-        name: resumption.STEPS[name]
-        for name in ("resumed elsewhere: embed", "two machines on one output, without locks")
-    },
+    "resumed elsewhere: embed": resumption.STEPS["resumed elsewhere: embed"],
     **{name: surroundings.STEPS[name] for name in ("killed at any moment: train", "a tenth of a core")},
     **{name: arguments.STEPS[name] for name in ("arguments: embed", "arguments: task train")},
 }

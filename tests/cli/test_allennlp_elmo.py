@@ -78,28 +78,6 @@ def test_sentences_as_keys(shell: Shell, files: Files) -> None:
         assert set(file) == {"one two", "three :"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["in.txt", "o.hdf5"], "Pass exactly one of --all, --top and --average; got 0"),
-        (["in.txt", "o.hdf5", "--all", "--top"], "got 2"),
-        (["in.txt", "o.hdf5", "--all", "--batch-size", "0"], "--batch-size is 0"),
-        (["none.txt", "o.hdf5", "--all"], "none.txt"),
-        (["blank.txt", "o.hdf5", "--all"], "blank.txt has 2 blank lines, counted from 0: 1, 3."),
-        (["in.txt", "o.hdf5", "--all", "--cuda-device", "99"], "cuda:99"),
-    ],
-)
-def test_what_cannot_be_is_one_line_and_leaves_nothing(
-    shell: Shell, files: Files, arguments: list[str], message: str
-) -> None:
-    Path("blank.txt").write_text("a\n\nb\n \n", encoding="utf-8")
-    code, err = shell("allennlp-elmo", *arguments, *model_of(files))
-    assert code == 2
-    assert message in err
-    assert err.count("\n") == 1
-    assert not list(Path().glob("*o.hdf5*"))
-
-
 def test_a_blank_line_in_standard_input_is_refused_too(
     shell: Shell, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +86,7 @@ def test_a_blank_line_in_standard_input_is_refused_too(
         lines.seek(0)
         monkeypatch.setattr(sys, "stdin", lines)
         code, err = shell("allennlp-elmo", "-", "o.hdf5", "--all", *model_of(files))
-    assert (code, "blank line" in err) == (2, True)
+    assert (code, "line 2 is blank" in err) == (2, True)
     assert not list(Path().glob("*o.hdf5*"))
 
 

@@ -6,7 +6,6 @@ import io
 import json
 import math
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -64,30 +63,12 @@ def test_embed_reads_standard_input_and_raw_text(shell: Shell, monkeypatch: pyte
         np.testing.assert_allclose(vectors[...], expected, atol=1e-5)
 
 
-def test_carried_state_depends_on_the_batch_size_and_warm_does_not(shell: Shell) -> None:
-    Path("text.txt").write_text("the cat\n" * 4)
-    for state in ("stateful", "warm"):
-        for size in ("1", "2"):
-            batch = ("--batch-size", size) if state == "stateful" else ("--batch-tokens", str(8 * int(size)))
-            flags = ("--model", "model", "--start", state, *batch)
-            assert shell("embed", "text.txt", f"{state}{size}.hdf5", *flags).code == 0
-        with h5py.File(f"{state}1.hdf5") as one, h5py.File(f"{state}2.hdf5") as two:
-            apart = np.abs(one["3"][...] - two["3"][...]).max()
-        assert (apart > 1e-3) == (state == "stateful")
-
-
 def test_convert_goes_to_hdf5_and_back(shell: Shell) -> None:
     Path("there").mkdir()
     assert shell("convert", "model", "there/weights.hdf5").code == 0
     ran = shell("convert", "there", "again", "--storage", "float16")
     assert (ran.code, ran.err) == (0, "wrote again\n")
     assert open_model("again").config == open_model("model").config
-
-
-def test_convert_stores_a_calibrated_start_state(shell: Shell) -> None:
-    assert shell("convert", "model", "warm", "--calibrate", "text.txt").code == 0
-    assert open_model("warm").start_state is not None
-    assert "stored with the model" in shell("info", "--model", "warm").out
 
 
 def test_info_says_what_a_model_is(shell: Shell) -> None:
@@ -140,11 +121,6 @@ def test_the_options_file_opens_the_weights_next_to_it(shell: Shell) -> None:
     save_model(random_model(), Path("old/elmo_2x_weights.hdf5"))
     save_model(random_model(), Path("old/other_weights.hdf5"))
     assert "old/elmo_2x_weights.hdf5" in shell("info", "--model", "old/elmo_2x_options.json").out
-    Path("old/elmo_2x_weights.hdf5").unlink()
-    Path("old/other_weights.hdf5").unlink()
-    ran = shell("info", "--model", "old/elmo_2x_options.json")
-    assert (ran.code, ran.err.count("\n")) == (2, 1)
-    assert "It looks like the options of a model, but there are no HDF5 weights next to it." in ran.err
 
 
 def test_quiet_leaves_results_warnings_and_errors(shell: Shell) -> None:
@@ -188,14 +164,6 @@ def test_an_output_in_the_home_directory_is_written_there(shell: Shell, monkeypa
     assert shell("surprisal", "text.txt", "--model", "model", "--out=~/table.tsv").code == 0
     assert Path("home/table.tsv").is_file()
     assert not Path("~").exists()
-
-
-def test_the_counts_of_vocab_replace_no_text(shell: Shell) -> None:
-    Path("new.counts.tsv").write_text("the cat sat\n")
-    ran = shell("vocab", "new.counts.tsv", "new.txt", "--overwrite")
-    assert (ran.code, ran.err.count("\n")) == (2, 1)
-    assert "new.counts.tsv is both the input and the output" in ran.err
-    assert Path("new.counts.tsv").read_text() == "the cat sat\n"
 
 
 def test_vocab_repairs_and_says_so(shell: Shell) -> None:
@@ -348,186 +316,6 @@ def test_perplexity_as_bilm_tf_says_what_is_lost(shell: Shell) -> None:
     )
 
 
-def test_perplexity_reads_standard_input_and_any_state(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
-    for state in ("warm", "zero", "stateful"):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path("text.txt").read_bytes())))
-        ran = shell("evaluate", "perplexity", "-", "--model", "model", "--json", "--start", state)
-        found.append(json.loads(ran.out)["perplexity"]["forward"])
-    assert len(set(found)) == 3
-
-
-BAD_CALLS = {
-    "The name of the model is empty": ["embed", "text.txt", "out.hdf5", "--model", ""],
-    "text.txt is both the input and the output": [
-        *("surprisal", "text.txt", "--model", "model", "--out", "text.txt", "--overwrite")
-    ],
-    "both the input and the output": [
-        *("evaluate", "perplexity", "text.txt", "--model", "model", "--per-token", "text.txt", "--overwrite")
-    ],
-    "neither a file or directory nor the name of a model": ["embed", "text.txt", "out.hdf5", "--model", "nowhere"],
-    "Cannot read nowhere.txt": ["embed", "nowhere.txt", "out.hdf5", "--model", "model"],
-    "already exists": ["embed", "text.txt", "text.txt", "--model", "model"],
-    "line 2 is blank": ["embed", "text.txt", "out.hdf5", "--model", "model", "--strict"],
-    "--all and --top both choose layers": ["embed", "text.txt", "out.hdf5", "--model", "model", "--top", "--all"],
-    "--layers and --average both": ["embed", "text.txt", "out.hdf5", "--average", "--layers", "1"],
-    "both choose layers": ["embed", "text.txt", "out.hdf5", "--model", "model", "--layers", "0", "--top"],
-    "--forget-sentences omits the sentences that --use-sentence-keys stores": [
-        *("embed", "text.txt", "out.hdf5", "--model", "model"),
-        *("--forget-sentences", "--use-sentence-keys"),
-    ],
-    "out.safetensors ends in .safetensors, but files of that format are not written here. Use .hdf5, .h5 or .onnx": [
-        *("convert", "model", "out.safetensors")
-    ],
-    "omits the map": [
-        *("embed", "text.txt", "out.hdf5", "--model", "model"),
-        *("--forget-sentences", "--include-sentence-indices"),
-    ],
-    "Invalid value for '--max-line-bytes': 99999999999999999999 is not in the range": [
-        *("--max-line-bytes", "99999999999999999999", "vocab", "text.txt", "vocab.txt")
-    ],
-    "Invalid value for '--layers': 'x' is not a list": [
-        "embed",
-        "text.txt",
-        "out.hdf5",
-        "--model",
-        "model",
-        "--layers",
-        "x",
-    ],
-    "Layer 5 does not exist": ["embed", "text.txt", "out.hdf5", "--model", "model", "--layers", "5"],
-    "line 1: not UTF-8": ["embed", "latin.txt", "out.hdf5", "--model", "model"],
-    "Cannot write to text.txt/out.hdf5": ["embed", "text.txt", "text.txt/out.hdf5", "--model", "model"],
-    "is not a model that elmokit can open": ["info", "--model", "text.txt"],
-    "not a readable HDF5 file": ["info", "--model", "broken.hdf5"],
-    "There is no options file": ["info", "--model", "lonely.hdf5"],
-    "No such option '--layer'. Did you mean '--layers'?": ["embed", "text.txt", "out.hdf5", "--layer", "0"],
-    "No such option '--modle'": ["embed", "text.txt", "out.hdf5", "--modle", "model"],
-    "Missing argument 'TEXT'": ["embed"],
-    "No such command 'embde'. Did you mean 'embed'?": ["embde"],
-    "No such command 'emb'. Did you mean 'embed'?": ["emb"],
-    "No file matches 'no*.txt'.": ["vocab", "no*.txt", "vocab.txt"],
-    "latin.txt, line 1: not UTF-8": ["vocab", "latin.txt", "vocab.txt"],
-    "empty.txt contains no sentence": ["vocab", "text.txt", "empty.txt", "vocab.txt"],
-    "--max-words is 2": ["vocab", "text.txt", "vocab.txt", "--max-words", "2"],
-    "--text is for --repair": ["vocab", "text.txt", "vocab.txt", "--text", "text.txt"],
-    "--repair takes one vocabulary file": ["vocab", "text.txt", "vocab.txt", "--repair", "--max-words", "10"],
-    "text.txt is both the input": ["vocab", ".", "text.txt", "--overwrite"],
-    "text.txt already exists": ["vocab", "latin.txt", "text.txt"],
-    "weights.hdf5 has no softmax and vocabulary": [
-        "evaluate",
-        "perplexity",
-        "text.txt",
-        "--model",
-        "lone/weights.hdf5",
-    ],
-    "prints one number": [
-        "evaluate",
-        "perplexity",
-        "text.txt",
-        "--model",
-        "model",
-        "--as-bilm-tf",
-        "2",
-        "--per-token",
-        "table.tsv",
-    ],
-    "latin.txt, line 1: not": ["evaluate", "perplexity", "text.txt", "--model", "model", "latin.txt"],
-    "both write to standard output": [
-        "evaluate",
-        "perplexity",
-        "text.txt",
-        "--model",
-        "model",
-        "--per-token",
-        "-",
-        "--json",
-    ],
-    "device 'abacus'": ["evaluate", "perplexity", "text.txt", "--model", "model", "--device", "abacus"],
-    "--batch-tokens is 0": ["evaluate", "perplexity", "text.txt", "--model", "model", "--batch-tokens", "0"],
-    "device": ["embed", "text.txt", "out.hdf5", "--model", "model", "--device", "abacus"],
-}
-
-
-WRITING_CALLS = [
-    ["embed", "text.txt", "OUT.hdf5", "--model", "model"],
-    ["convert", "model", "OUT"],
-    ["convert", "model", "OUT.hdf5"],
-    ["vocab", "text.txt", "OUT.txt"],
-    ["train", "text.txt", "--held-out", "text.txt", "--preset", "tiny", "--out", "OUT"],
-    ["finetune", "text.txt", "--model", "model", "--held-out", "text.txt", "--out", "OUT"],
-    ["evaluate", "perplexity", "text.txt", "--model", "model", "--per-token", "OUT.tsv"],
-    ["neighbors", "index", "text.txt", "OUT", "--model", "model"],
-    ["evaluate", "pos", "text.txt", "text.txt", "--figure", "OUT.png"],
-    ["task", "train", "config.toml", "--run", "OUT"],
-    ["task", "sweep", "config.toml", "--over", "layers", "--run", "OUT"],
-    ["task", "open", "model.tar.gz", "--run", "OUT"],
-    ["bilm-tf", "train_elmo", "--save_dir", "OUT", "--vocab_file", "vocab.txt", "--train_prefix", "text.txt"],
-    ["bilm-tf", "dump_weights", "--save_dir", "run", "--outfile", "OUT.hdf5"],
-]
-
-
-@pytest.mark.parametrize("call", WRITING_CALLS, ids=lambda call: " ".join(call[:2]))
-def test_no_command_creates_the_directory_of_its_output(shell: Shell, call: list[str]) -> None:
-    ran = shell(*(part.replace("OUT", "nowhere/out") for part in call))
-    assert (ran.code, ran.err.count("\n")) == (2, 1)
-    assert "the directory nowhere does not exist. Create it first" in ran.err
-    assert not Path("nowhere").exists()
-
-
-@pytest.mark.parametrize("name", ["x.npy", "x.txt", "x.HDF5", "x.hdf5.gz"])
-def test_vectors_are_not_written_under_the_extension_of_another_format(shell: Shell, name: str) -> None:
-    ran = shell("embed", "text.txt", name, "--model", "model")
-    assert (ran.code, ran.err.count("\n")) == (2, 1)
-    assert "Use .hdf5, .h5, .parquet, .arrow or .npz." in ran.err
-    assert {path.name for path in Path().iterdir()} == {"model", "text.txt"}
-
-
-@pytest.mark.parametrize("name", ["", ".", "./", "/"])
-@pytest.mark.parametrize("command", [("embed",), ("neighbors", "index")], ids=" ".join)
-def test_an_output_without_a_name_is_refused_before_anything_is_opened(
-    shell: Shell, command: tuple[str, ...], name: str
-) -> None:
-    ran = shell(*command, "text.txt", name, "--model", "nowhere")
-    assert (ran.code, ran.err.count("\n")) == (2, 1)
-    assert "has no name" in ran.err
-    assert {path.name for path in Path().iterdir()} == {"model", "text.txt"}
-
-
-def test_a_text_without_a_sentence_has_no_table(shell: Shell) -> None:
-    Path("blank.txt").write_text("\n\n")
-    ran = shell("surprisal", "blank.txt", "--model", "model")
-    assert (ran.code, ran.out) == (2, "")
-
-
-@pytest.mark.parametrize("call", [("sentence-head", "--out", "out"), ("evaluate", "similarity")], ids=" ".join)
-def test_a_directory_in_the_place_of_pairs_is_called_one(shell: Shell, call: tuple[str, ...]) -> None:
-    ran = shell(*call, "model", "--model", "model")
-    assert (ran.code, ran.err) == (2, "elmokit: Cannot read model: Is a directory.\n")
-
-
-@pytest.mark.parametrize("message", BAD_CALLS)
-def test_bad_input_is_one_line_and_exit_code_2(shell: Shell, message: str) -> None:
-    Path("latin.txt").write_bytes(b"caf\xe9\n")
-    Path("empty.txt").write_text("")
-    Path("broken.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n" + b"\0" * 20)
-    Path("options.json").write_text("{}")
-    save_model(random_model(), Path("lonely/weights.hdf5"))
-    Path("lonely/weights.hdf5").rename("lonely.hdf5")
-    Path("options.json").unlink()
-    if "broken" in str(BAD_CALLS[message]):
-        Path("options.json").write_text(Path("lonely/options.json").read_text())
-    if "lone/" in str(BAD_CALLS[message]):
-        save_model(random_model(), Path("lone/weights.hdf5"))
-    ran = shell(*BAD_CALLS[message])
-    assert ran.code == 2
-    assert message in ran.err
-    assert ran.err.startswith("elmokit: ")
-    assert ran.err.count("\n") == 1
-    assert not Path("out.hdf5").exists()
-    assert not Path("vocab.txt").exists()
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -545,24 +333,15 @@ def test_an_error_about_a_long_argument_shows_its_ends(shell: Shell, call: tuple
     assert len(ran.err) < 5000
 
 
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (MemoryError(), "Out of memory."),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate"), "Out of memory."),
-    ],
-)
-def test_too_little_memory_is_one_line(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
-) -> None:
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you ...")])
+def test_too_little_memory_is_one_line(shell: Shell, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def fail(*_: object) -> None:
         raise error
 
     monkeypatch.setattr("elmokit.storage.text_files.bounded_lines", fail)
     ran = shell("vocab", "text.txt", "vocab.txt")
-    assert ran.code == 2
-    assert message in ran.err
-    assert ran.err.count("\n") == 1
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "Out of memory." in ran.err
 
 
 def test_the_longest_line_of_a_text_can_be_set(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -570,21 +349,6 @@ def test_the_longest_line_of_a_text_can_be_set(shell: Shell, monkeypatch: pytest
     Path("wide.txt").write_text("word " * 30)
     assert "line 1 is longer than 100 bytes" in shell("vocab", "wide.txt", "vocab.txt").err
     assert shell("--max-line-bytes", "150", "vocab", "wide.txt", "vocab.txt").code == 0
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_one_line_and_leaves_nothing(folder: Path) -> None:
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))  # a write beyond it fails as on a full disk
-
-    Path("long.txt").write_text("the cat sat on the mat\n" * 500)
-    command = [sys.executable, "-m", "elmokit", "embed", "long.txt", "out.hdf5", "--model", "model"]
-    ran = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, check=False)
-    assert ran.returncode == 2, ran.stderr
-    plan, error = ran.stderr.splitlines()
-    assert plan.startswith("500 sentences, 3,000 tokens; out.hdf5 will take 2.4 MB; computed in float32 (")
-    assert error.startswith("elmokit: Writing to out.hdf5.partial failed: File too large.")
-    assert {path.name for path in folder.iterdir()} == {"model", "text.txt", "long.txt"}
 
 
 def test_help_and_import_do_not_wait_for_torch(folder: Path) -> None:
@@ -625,28 +389,3 @@ def test_the_speed_of_a_long_text_is_reported_and_that_of_a_short_one_is_not(she
         Path("lines.txt").write_text("the cat sat\n" * n_lines)
         ran = shell("embed", "lines.txt", f"{n_lines}.npz", "--model", "model", "--layers", "0")
         assert ran.err.rstrip().endswith("tokens/s") == has_rate, ran.err
-
-
-def test_cached_token_embeddings_are_used(shell: Shell) -> None:
-    with h5py.File("table.hdf5", "w") as file:
-        file["embedding"] = np.full((3, 32), 0.5, dtype=np.float32)
-    Path("words.txt").write_text("<S>\n</S>\ncat\n")
-    flags = ("--token-embeddings", "table.hdf5", "--vocabulary", "words.txt", "--layers", "0")
-    assert shell("embed", "text.txt", "out.hdf5", "--model", "model", *flags).code == 0
-    with h5py.File("out.hdf5") as file:
-        assert (file["0"][0, 1] == 0.5).all()
-        assert not (file["0"][0, 2] == 0.5).any()
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--batch-size", "64"], "--batch-size has no effect with --start warm. Pass --batch-tokens."),
-        (["--start", "stateful", "--batch-tokens", "9"], "--batch-tokens has no effect with --start stateful."),
-    ],
-)
-def test_a_size_of_batches_that_has_no_effect_is_refused(shell: Shell, flags: list[str], message: str) -> None:
-    Path("text.txt").write_text("the cat\n")
-    ran = shell("embed", "text.txt", "out.hdf5", *flags)
-    assert ran.code == 2
-    assert message in ran.err

@@ -113,48 +113,8 @@ def test_only_tables_of_surprisals_are_written_to_standard_output() -> None:
     assert n_refused > 20
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("embed", "text.txt", "-", *MODEL),
-        ("allennlp-elmo", "text.txt", "-", "--top", "--weight-file", "model"),
-        ("vocab", "text.txt", "-"),
-    ],
-    ids=" ".join,
-)
-def test_no_file_of_the_name_is_written(arguments: tuple[str, ...], shell: Shell, folder: Path) -> None:
-    ran = shell(*arguments)
-    assert ran.code == 2
-    assert "standard output (-) is not supported. Give the name of a file or directory." in ran.err
-    assert ran.err.count("\n") == 1
-    assert not (folder / "-").exists()
-
-
 def test_a_second_reading_of_standard_input_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n")))
     assert list(read_lines("-")) == ["a"]
     with pytest.raises(TextError, match="was read already"):
         list(read_lines("-"))
-
-
-@pytest.mark.parametrize("number", ["0", "-1", "20000", "2147483648", str(10**20), "two"])
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("embed", "text.txt", "vectors.hdf5", *MODEL),
-        ("bench", *MODEL),
-        ("serve", *MODEL),
-        ("train", "text.txt", "--held-out", "text.txt", "--out", "run"),
-        ("finetune", "text.txt", "--held-out", "text.txt", "--out", "run", *MODEL),
-        ("distill", "model", "text.txt", "--held-out", "text.txt", "--out", "run"),
-    ],
-    ids=lambda arguments: arguments[0],
-)
-def test_a_number_of_threads_that_cannot_be_started_is_refused(
-    arguments: tuple[str, ...], number: str, shell: Shell
-) -> None:
-    ran = shell(*arguments, "--threads", number)
-    assert ran.code == 2
-    assert ran.err.count("\n") == 1
-    assert "Invalid value for '--threads'" in ran.err
-    assert number == "two" or "is not between 1 and" in ran.err

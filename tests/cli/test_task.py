@@ -106,35 +106,6 @@ def test_the_fraction_of_words_without_a_vector_is_printed(task_shell: Shell) ->
     assert "epoch 1/1" in ran.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("train", "none.toml", "--run", "run"), "Cannot read the config none.toml"),
-        (("train", "config.toml", "--run", "run", "--seeds", "1,x"), "'1,x' is not a list of whole numbers"),
-        (
-            ("train", "config.toml", "--run", "run", "--seeds", str(2**64)),
-            "18,446,744,073,709,551,616. It can be",
-        ),
-        (
-            ("sweep", "config.toml", "--run", "run", "--over", "layers", "--seeds", str(2**64)),
-            "seeds is 18,446,744,073",
-        ),
-        (("train", "config.toml", "--run", "run", "--set", "train.epoch=1"), "Did you mean 'train.epochs'"),
-        (("train", "config.toml", "--run", "run", "--device", "abc"), "There is no device 'abc'"),
-        (("train", "config.toml", "--run", "data"), "data already exists"),
-        (("evaluate", "none", "data"), "none is not a task's run"),
-        (("predict", "none", "data"), "none is not a task's run"),
-    ],
-)
-def test_what_cannot_be_is_one_line(task_shell: Shell, arguments: tuple[str, ...], message: str) -> None:
-    write_config()
-    ran = task_shell(*arguments)
-    assert ran.code == 2
-    assert message in ran.err
-    assert ran.err.count("\n") == 1
-    assert not Path("run").exists()
-
-
 def test_a_line_about_an_evaluation_shows_loss_and_scores_and_marks_the_best() -> None:
     scores = {"f1": 50.0, "precision": 40.0}
     best = TaskEvaluation(1, 2, 3, 40, 0.5, 0.01, scores, True)

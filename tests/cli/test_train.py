@@ -121,12 +121,8 @@ def test_the_recipe_of_bilm_tf_trains(shell: Shell, corpus: Path) -> None:
     assert ran.code == 0, ran.err
     assert "n_samples is 8,192, but the vocabulary has only 8 words: all are used." in ran.err
     config = RunSettings.open(Path("run")).config
-    assert (config.optimizer, config.learning_rate, config.same_order, config.scale_loss_by_steps) == (
-        "adagrad",
-        0.2,
-        False,
-        True,
-    )
+    assert (config.optimizer, config.learning_rate) == ("adagrad", 0.2)
+    assert (config.same_order, config.scale_loss_by_steps) == (False, True)
 
 
 def test_hours_become_predictions_at_the_speed_measured(shell: Shell, corpus: Path) -> None:
@@ -138,7 +134,7 @@ def test_hours_become_predictions_at_the_speed_measured(shell: Shell, corpus: Pa
 
 
 @pytest.mark.slow
-def test_training_stops_early_when_the_held_out_text_gets_no_better(shell: Shell, corpus: Path) -> None:
+def test_training_stops_early_and_its_last_lines_tell_the_end_from_the_best(shell: Shell, corpus: Path) -> None:
     Path("other.txt").write_text("mat the . dog on cat\n" * 10)
     flags = ("--tokens", "100000", "--eval-every", "20", "--patience", "2", "--max-words", "9")
     ran = shell("train", "corpus.txt", "--held-out", "other.txt", "--out", "run", *SMALL, *flags)
@@ -148,7 +144,13 @@ def test_training_stops_early_when_the_held_out_text_gets_no_better(shell: Shell
     assert lines[-1]["fraction"] < 0.5
     best = min(range(len(looks)), key=lambda place: looks[place]["held_out"][0] * looks[place]["held_out"][1])
     assert best == len(looks) - 3
-    assert open_model("run/model").card["n_steps"] == looks[best]["n_steps"]
+    card = open_model("run/model").card
+    assert card["n_steps"] == looks[best]["n_steps"]
+    perplexity = " / ".join(f"{value:.2f}" for value in card["held_out_perplexity"])
+    assert f"The best model, {perplexity} at step {card['n_steps']}, is in run/model." in ran.out
+    (last,) = (line for line in ran.out.splitlines() if line.startswith("Held-out perplexity"))
+    assert perplexity not in last
+    assert "at the end" in last
 
 
 @pytest.mark.slow
@@ -168,75 +170,6 @@ def test_resuming_needs_the_folder_alone(shell: Shell, corpus: Path) -> None:
     assert "--config cannot be changed when resuming" in shell("train", "--resume", "run", "--config", "other.toml").err
     Path("run/settings.json").write_text("{")
     assert "settings.json is damaged" in shell("train", "--resume", "run").err
-
-
-BAD_CALLS = {
-    "--preset is 'huge'; it must be one of tiny, mini": (*START, "--preset", "huge"),
-    "--recipe is 'old'; it must be one of modern, bilm-tf.": (*START, "--recipe", "old"),
-    "No file matches 'no*.txt'": ("train", "no*.txt", "--held-out", "text.txt", "--out", "run"),
-    "No file matches 'held.txt'": ("train", "text.txt", "--held-out", "held.txt", "--out", "run"),
-    "Standard input can be read only once": ("train", "-", "--held-out", "text.txt", "--out", "run"),
-    "blank.txt contains no sentence": ("train", "blank.txt", "--held-out", "text.txt", "--out", "run"),
-    "empty.txt contains no sentence": ("train", "text.txt", "empty.txt", "--held-out", "text.txt", "--out", "run"),
-    "latin.txt, line 1: not UTF-8": ("train", "latin.txt", "--held-out", "text.txt", "--out", "run"),
-    "Lower batch_size (--batch-size) to at most 13, lower window_length": (
-        *("train", "corpus.txt", "--held-out", "text.txt", "--out", "run", "--preset", "tiny"),
-        *("--batch-size", "30", "--window-length", "20"),
-    ),
-    "has 1 sentence, but a batch reads 48": ("train", "one.txt", "--held-out", "text.txt", "--out", "run"),
-    "fewer than one window of 1 rows x 20 positions. Lower window_length (--window-length) to at most": (
-        *("train", "one.txt", "--held-out", "text.txt", "--out", "run", "--preset", "tiny"),
-        *("--batch-size", "1"),
-    ),
-    "A vocabulary needs the words <S>, </S>, <UNK>": (*START, "--vocabulary", "one.txt"),
-    "give one of them": (*START, "--vocabulary", "text.txt", "--max-words", "9"),
-    "Give only one of epochs, tokens or hours": (*START, "--epochs", "1", "--hours", "1"),
-    "Give a directory with --out, or a run": START[:4],
-    "There is no held-out text. Pass text that is not trained on": ("train", "corpus.txt", "--out", "run"),
-    "There is no text to train on": ("train", "--held-out", "text.txt", "--out", "run"),
-    "model already exists": (*START[:4], "--out", "model"),
-    "nothing does not exist": ("train", "--resume", "nothing"),
-    "unknown key 'batchsize'. Did you mean 'batch_size'?": (*START, "--config", "typo.toml"),
-    "data: unknown key 'text'. Did you mean 'texts'?": (*START, "--config", "data.toml"),
-    "broken.toml is not a valid TOML file": (*START, "--config", "broken.toml"),
-    "Cannot read the config none.toml": (*START, "--config", "none.toml"),
-    "frozen_layers contains 9": (*START, "--frozen-layers", "9"),
-    "An adaptive softmax cannot be sampled": (*START, "--softmax", "adaptive", "--cutoffs", "3", "--n-samples", "2"),
-    "The last cutoff is 99": (*START, "--softmax", "adaptive", "--cutoffs", "99"),
-    "A tied softmax shares the word table": (*START, "--softmax", "tied"),
-    "There is no device 'abacus'": (*START, "--device", "abacus"),
-    "Training runs on cpu and cuda, not on 'meta'": (*START, "--device", "meta"),
-    "seed is 99,999,999,999. It can be at most 4,294,967,295": (*START, "--seed", "99999999999"),
-    "--held-out-sentences is -1; it must be a whole number of at least 1": (*START, "--held-out-sentences", "-1"),
-    "--max-words is 0, but the special words alone need 3": (*START, "--max-words", "0"),
-    "texts is 'corpus.txt'. Expected type: list of text.": (*START, "--config", "one-text.toml"),
-    "max_words is '8'. Expected type: integer.": (*START, "--config", "wrong-type.toml"),
-    "data: expected a table": (*START, "--config", "no-data.toml"),
-    "no-model.toml: model is 3. Expected a table of named values.": (*START[:-6], "--config", "no-model.toml"),
-    "preset is ['tiny']; it must be one of": (*START[:-6], "--config", "no-preset.toml"),
-}
-
-
-@pytest.mark.parametrize("message", BAD_CALLS)
-def test_bad_input_is_one_line_and_leaves_no_run_behind(shell: Shell, corpus: Path, message: str) -> None:
-    Path("blank.txt").write_text("\n \n")
-    Path("empty.txt").write_text("")
-    Path("one.txt").write_text("word\n")
-    Path("latin.txt").write_bytes(b"caf\xe9\n")
-    Path("typo.toml").write_text("batchsize = 3\n")
-    Path("data.toml").write_text("[data]\ntext = ['a']\n")
-    Path("broken.toml").write_text("a = \n")
-    Path("one-text.toml").write_text("[data]\ntexts = 'corpus.txt'\n")
-    Path("wrong-type.toml").write_text("[data]\nmax_words = '8'\n")
-    Path("no-data.toml").write_text("data = 3\n")
-    Path("no-model.toml").write_text("model = 3\n")
-    Path("no-preset.toml").write_text("preset = ['tiny']\n")
-    ran = shell(*BAD_CALLS[message])
-    assert ran.code == 2
-    assert message in ran.err
-    complaint = [line for line in ran.err.splitlines() if line.startswith("elmokit: ")]
-    assert len(complaint) == 1
-    assert not Path("run").exists()
 
 
 @pytest.mark.parametrize("flags", [("--frozen-layers", "9"), ("--epochs", "1", "--hours", "1"), ("--config", "typo")])
@@ -266,19 +199,6 @@ def test_words_that_do_not_descend_in_frequency_are_reported_where_that_matters(
         )
         assert ran.code == 0, ran.err
         assert (told in ran.err) == expected
-
-
-@pytest.mark.slow
-def test_the_last_lines_tell_the_end_from_the_best(shell: Shell, corpus: Path) -> None:
-    Path("other.txt").write_text("mat the . dog on cat\n" * 10)
-    flags = ("--tokens", "100000", "--eval-every", "20", "--patience", "2", "--max-words", "9")
-    ran = shell("train", "corpus.txt", "--held-out", "other.txt", "--out", "run", *SMALL, *flags)
-    card = open_model("run/model").card
-    best = " / ".join(f"{value:.2f}" for value in card["held_out_perplexity"])
-    assert f"The best model, {best} at step {card['n_steps']}, is in run/model." in ran.out
-    (last,) = (line for line in ran.out.splitlines() if line.startswith("Held-out perplexity"))
-    assert best not in last
-    assert "at the end" in last
 
 
 def test_a_loss_that_is_no_number_is_one_line_with_the_step_and_what_to_change(shell: Shell, corpus: Path) -> None:

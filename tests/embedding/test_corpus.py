@@ -270,7 +270,7 @@ def test_vectors_never_replace_the_weights_that_compute_them(text: Path, tmp_pat
     weights = tmp_path / "weights.hdf5"
     save_model(random_model(), weights)
     before = weights.read_bytes()
-    with pytest.raises(OutputError, match=r"weights\.hdf5 is both the input and the output, which would be lost"):
+    with pytest.raises(OutputError, match=r"weights\.hdf5 is both the input and the output"):
         embed_file(Elmo.from_pretrained(tmp_path), text, weights, overwrite=True)
     assert weights.read_bytes() == before
 
@@ -410,9 +410,7 @@ def test_resuming_requires_the_same_words_and_tables_but_the_start_state_may_rou
     assert len({name(model), *map(name, cached)}) == 4
 
 
-def test_sentences_or_a_name_instead_of_a_file_and_an_elmo_are_refused(elmo: Elmo, text: Path, tmp_path: Path) -> None:
-    with pytest.raises(TextError, match="Expected the path of a text file, but got one of type list"):
-        embed_file(elmo, [["a"]], tmp_path / "out.npz")  # type: ignore[arg-type]
+def test_a_name_instead_of_an_elmo_is_refused(text: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Expected an Elmo, but got the name 'en-mini'"):
         embed_file("en-mini", text, tmp_path / "out.npz")  # type: ignore[arg-type]
 

@@ -117,10 +117,10 @@ def test_a_negative_token_counts_from_the_right_and_others_must_exist(index: Occ
     last = index.neighbors(ELMO, ["the", "dog"], -1)
     assert last == index.neighbors(ELMO, ["the", "dog"], 1)
     assert "the [dog]" in last.to_text()
-    for token, message in ((7, "token is 7; the sentence has 2 tokens, so it is from -2 to 1"), (1.0, "token is 1.0")):
+    for token, message in ((7, "token is 7"), (1.0, "token is 1.0")):
         with pytest.raises(ConfigError, match=message):
             index.neighbors(ELMO, ["the", "dog"], token)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="the sentence is empty"):
+    with pytest.raises(ConfigError, match="token is 0"):
         index.neighbors(ELMO, [], 0)
 
 

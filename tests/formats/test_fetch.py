@@ -389,5 +389,5 @@ def test_a_cache_that_cannot_be_written_says_what_to_do(
     with pytest.raises(OutputError, match="Set ELMOKIT_CACHE"):
         fetch(server.address("/w"))
     monkeypatch.setenv("ELMOKIT_CACHE", "~nosuchuser/cache")
-    with pytest.raises(OutputError, match="does not exist"):
+    with pytest.raises(OutputError, match="Set ELMOKIT_CACHE"):
         fetch(server.address("/w"))

@@ -21,7 +21,6 @@ from elmokit.errors import ConfigError, FormatError, ModelError
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
-from tests.helpers.timing import less_time_than
 
 TERABYTE = 10**12
 
@@ -99,23 +98,6 @@ def declare_rows(folder: Path, n_rows: int, chunks: tuple[int, int] | None) -> N
 def test_a_dataset_that_declares_a_terabyte_is_not_allocated(folder: Path, chunks: tuple[int, int] | None) -> None:
     declare_rows(folder, TERABYTE // 64, chunks)
     with pytest.raises(FormatError, match=r"char_embed declares the shape .* stored"):
-        open_model(folder)
-
-
-def test_a_dataset_that_unpacks_to_far_more_than_is_stored_is_refused(folder: Path) -> None:
-    with h5py.File(folder / "weights.hdf5", "r+") as file:
-        del file["char_embed"]
-        file.create_dataset("char_embed", data=np.zeros((1 << 20, 8), "f4"), compression="gzip", chunks=(1 << 16, 8))
-    with pytest.raises(FormatError, match="declares the shape"):
-        open_model(folder)
-
-
-def test_groups_in_groups_without_end_are_refused_quickly(folder: Path) -> None:
-    with h5py.File(folder / "weights.hdf5", "r+", libver="latest") as file:
-        group = file.create_group("lm").id
-        for _ in range(3000):
-            group = h5py.h5g.create(group, b"a")
-    with less_time_than(2), pytest.raises(FormatError, match="groups more than 32 levels deep"):
         open_model(folder)
 
 
@@ -202,13 +184,6 @@ def test_a_table_that_is_a_single_number_is_named(folder: Path, name: str) -> No
         del options["char_cnn"]
         (folder / "options.json").write_text(json.dumps(options))
     with pytest.raises(ConfigError, match=f"the tensor {name} is a single number"):
-        open_model(folder)
-
-
-def test_an_options_file_of_many_megabytes_is_not_parsed(folder: Path) -> None:
-    with (folder / "options.json").open("a") as file:
-        file.write(" " * (1 << 24))
-    with pytest.raises(FormatError, match="is larger than 16,777,216 bytes"):
         open_model(folder)
 
 

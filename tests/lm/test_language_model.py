@@ -182,10 +182,10 @@ def test_substitutes_do_not_depend_on_the_word_itself(model: PretrainedBiLM) -> 
 @pytest.mark.parametrize(
     ("position", "settings", "message"),
     [
-        (3, {}, "position is 3; the sentence has 3 tokens, so it is from -3 to 2"),
-        (-4, {}, "position is -4; the sentence has 3 tokens, so it is from -3 to 2"),
-        (1.0, {}, "position is 1.0; it must be the index of a token"),
-        (True, {}, "position is True; it must be the index of a token"),
+        (3, {}, "position is 3; .* 3 tokens"),
+        (-4, {}, "position is -4"),
+        (1.0, {}, "position is 1.0"),
+        (True, {}, "position is True"),
         (0, {"direction": "left"}, "expected 'forward', 'backward' or 'both'"),
         (0, {"n": 0}, "a whole number of at least 1"),
     ],
@@ -198,7 +198,7 @@ def test_invalid_positions_and_directions_are_refused(
 
 
 def test_an_empty_sentence_has_no_position(model: PretrainedBiLM) -> None:
-    with pytest.raises(ConfigError, match="position is 0, but the sentence is empty"):
+    with pytest.raises(ConfigError, match="position is 0"):
         LanguageModel(model).substitutes([], 0)
 
 

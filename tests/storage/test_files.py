@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import bz2
-import codecs
 import contextlib
 import gzip
 import io
@@ -11,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,70 +131,66 @@ def test_a_hidden_directory_of_the_user_is_kept_and_counts_as_used(tmp_path: Pat
     assert (backup / "notes.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize("is_beside_the_new_one", [False, True])
-def test_what_an_older_version_moved_away_is_restored_whole(tmp_path: Path, is_beside_the_new_one: bool) -> None:
-    old = tmp_path / ".model.abcdefgh" / "old"  # the old directory itself
-    (old / "inner").mkdir(parents=True)
-    (old / "content").write_text("old")
-    if is_beside_the_new_one:
-        (tmp_path / ".model.abcdefgh" / "model").mkdir()
-    recover_interrupted(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["content", "inner"]
+def _a_model_with_notes(path: Path) -> None:
+    path.mkdir()
+    (path / "config.json").touch()
+    (path / "notes.md").touch()
 
 
-def test_an_existing_output_is_rejected_and_unchanged(tmp_path: Path) -> None:
-    target = tmp_path / "out.txt"
-    target.write_text("old")
-    with pytest.raises(OutputError, match="already exists"), atomic_write(target):
-        pytest.fail("the block must not run")
-    with (
-        pytest.raises(OutputError, match="is a file, but the output is a directory"),
-        atomic_write(target, True, folder=True),
-    ):
-        pytest.fail("the block must not run")
-    assert target.read_text() == "old"
+@pytest.mark.parametrize(
+    ("make", "settings", "mentions"),
+    [
+        (Path.touch, {}, "already exists"),
+        (Path.touch, {"overwrite": True, "folder": True}, "is a file"),
+        (Path.mkdir, {"overwrite": True}, "is a directory"),
+        (os.mkfifo, {"overwrite": True}, "a pipe"),
+        (_a_model_with_notes, {"overwrite": True, "folder": True, "parts": ["*.json"]}, r"notes\.md"),
+    ],
+)
+def test_an_output_replaces_nothing_else(
+    tmp_path: Path, make: Callable[[Path], object], settings: dict[str, Any], mentions: str
+) -> None:
+    make(tmp_path / "out")
+    with pytest.raises(OutputError, match=rf"out .*{mentions}"):
+        check_output_path(tmp_path / "out", **{"overwrite": False, **settings})
+    if "parts" not in settings:
+        with pytest.raises(OutputError, match=mentions), atomic_write(tmp_path / "out", **settings):
+            pytest.fail("the block must not run")
+
+
+def test_a_directory_of_known_parts_can_be_overwritten(tmp_path: Path) -> None:
+    _a_model_with_notes(tmp_path / "out")
+    check_output_path(tmp_path / "out", overwrite=True, folder=True, parts=["*.json", "notes.md"])
 
 
 def test_a_location_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="Cannot write to"), atomic_write(tmp_path / "file" / "out.txt"):
+    with pytest.raises(OutputError, match=r"out\.txt"), atomic_write(tmp_path / "file" / "out.txt"):
         pytest.fail("the block must not run")
 
 
-@pytest.mark.parametrize("suffix", OPENERS)
-def test_a_line_that_would_fill_the_memory_is_refused(
-    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / f"text.txt{suffix}"
-    with OPENERS[suffix](path, "wb") as file:  # type: ignore[operator]
-        file.write(b"short\n" + b"x" * (MAX_LINE_BYTES + 1))
+@pytest.mark.parametrize("path", [".", "/", ""])
+def test_an_output_without_a_name_is_rejected(path: str) -> None:
+    with pytest.raises(OutputError, match="name"):
+        check_output_path(path, overwrite=True)
+
+
+def test_the_longest_line_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"short\n" + b"x" * (MAX_LINE_BYTES + 1))
     lines = read_lines(path)
     assert next(lines) == "short"
-    with pytest.raises(TextError, match=r"line 2 is longer than 16,777,216 bytes.*ELMOKIT_MAX_LINE_BYTES"):
+    with pytest.raises(TextError, match=r"line 2 .*ELMOKIT_MAX_LINE_BYTES"):
         next(lines)
     monkeypatch.setenv("ELMOKIT_MAX_LINE_BYTES", str(MAX_LINE_BYTES + 1))
     assert [len(line) for line in read_lines(path)] == [5, MAX_LINE_BYTES + 1]
     monkeypatch.setenv("ELMOKIT_MAX_LINE_BYTES", "3")
-    path = tmp_path / "three.txt"
     path.write_text("abc\nabc")
     assert list(read_lines(path)) == ["abc", "abc"]
-    for value in ("0", "-1", "many", "1" * 20, "1" * 5000):
+    for value in ("0", "-1", "many", "1" * 5000):
         monkeypatch.setenv("ELMOKIT_MAX_LINE_BYTES", value)
-        with pytest.raises(ConfigError, match="whole number of bytes"):
+        with pytest.raises(ConfigError, match="ELMOKIT_MAX_LINE_BYTES"):
             list(read_lines(path))
-
-
-def test_a_whole_text_is_read_up_to_a_limit(tmp_path: Path) -> None:
-    path = tmp_path / "text.json"
-    path.write_bytes(codecs.BOM_UTF8 + "größer\n".encode())
-    assert read_text(path) == "größer\n"
-    path.write_bytes(b"\xff")
-    with pytest.raises(TextError, match="not UTF-8"):
-        read_text(path)
-    path.write_bytes(b"four")
-    with pytest.raises(TextError, match="larger than 3 bytes"):
-        read_text(path, max_bytes=3)
 
 
 @pytest.mark.parametrize("suffix", OPENERS)
@@ -228,59 +224,58 @@ def test_a_damaged_compressed_file_is_named(tmp_path: Path, suffix: str) -> None
     path = tmp_path / f"text{suffix}"
     with OPENERS[suffix](path, "wb") as file:  # type: ignore[operator]
         file.write(b"some text\n" * 1000)
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(TextError, match=r"text\.\w+: reading stopped"):
-        list(read_lines(path))
-    path.write_bytes(b"plain text in disguise\n")
-    with pytest.raises(TextError, match="reading stopped"):
-        list(read_lines(path))
+    for content in (path.read_bytes()[:-20], b"plain text in disguise\n"):
+        path.write_bytes(content)
+        with pytest.raises(TextError, match=rf"text\{suffix} "):
+            list(read_lines(path))
 
 
-@pytest.mark.parametrize("suffix", [".GZ", ".Xz", ".ZST"])
-def test_a_compressed_file_is_recognized_by_its_suffix_in_any_case(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"TEXT.TXT{suffix}"
-    with OPENERS[suffix.lower()](path, "wb") as file:  # type: ignore[operator]
-        file.write(b"one\n")
-    assert list(read_lines(path)) == ["one"]
-    assert read_text(path) == "one\n"
+TEXT = "The cat sat .\nIt ran .\n"
+REFUSED_TEXTS = [  # the content, and what the error says about it
+    (b"fine\ncaf\xe9\n", "not UTF-8 .* at byte "),
+    (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0", "not UTF-8"),
+    *((TEXT.encode(codec), "not UTF-8") for codec in ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le")),
+    ("\n猫 が 座る 。\n".encode("utf-16-le"), "not UTF-8"),
+    (gzip.compress(b"some text\n"), r"gzip.*\.gz"),
+    (lzma.compress(b"some text\n"), r"xz.*\.xz"),
+    (zstd.compress(b"some text\n"), r"zstd.*\.zst"),
+    (bz2.compress(b"some text\n"), "bzip2"),
+    (b"PK\x03\x04\x14\0", r"ZIP.*\.docx"),
+    (b"%PDF-1.4\n", "PDF"),
+    (b"{\\rtf1\\ansi The cat}\n", "RTF"),
+    (b"\xd0\xcf\x11\xe0\xa1", "Office"),
+]
 
 
-@pytest.mark.parametrize(
-    ("compress", "message"),
-    [
-        (gzip.compress, r"text\.txt is compressed with gzip\. .*gzip -d.* ends in \.gz\."),
-        (lzma.compress, r"text\.txt is compressed with xz\. .*xz -d.* ends in \.xz\."),
-        (zstd.compress, r"text\.txt is compressed with zstd\. .*zstd -d.* ends in \.zst\."),
-        (bz2.compress, r"text\.txt is compressed with bzip2\. Decompress it first \(bzip2 -d\)\.$"),
-    ],
-)
-def test_a_compressed_file_without_its_suffix_is_called_that(
-    tmp_path: Path, compress: Callable[[bytes], bytes], message: str
-) -> None:
+@pytest.mark.parametrize(("content", "mentions"), REFUSED_TEXTS, ids=range(len(REFUSED_TEXTS)))
+def test_what_is_no_text_in_utf_8_is_refused_by_name(tmp_path: Path, content: bytes, mentions: str) -> None:
     path = tmp_path / "text.txt"
-    path.write_bytes(compress(b"some text\n"))
-    for read in (lambda: list(read_lines(path)), lambda: read_text(path)):
-        with pytest.raises(TextError, match=message):
+    path.write_bytes(content)
+    for read in (lambda: list(read_sentences(path)), lambda: read_text(path)):
+        with pytest.raises(TextError, match=rf"text\.txt.* {mentions}") as error:
             read()
+        assert "\n" not in str(error.value)
 
 
-def test_a_picture_is_not_taken_for_text_in_another_encoding(tmp_path: Path) -> None:
-    path = tmp_path / "picture.png"
-    path.write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01")
-    for read in (lambda: list(read_lines(path)), lambda: read_text(path)):
-        with pytest.raises(TextError, match="is not text in UTF-8: it has bytes 0"):
-            read()
+def test_the_place_of_a_wrong_byte_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"fine\ncaf\xe9\n")
+    with pytest.raises(TextError, match=r"line 2: .*byte 3"):
+        list(read_lines(path))
+    with pytest.raises(TextError, match="byte 8"):
+        read_text(path)
 
 
-def test_the_address_of_a_text_is_called_that(tmp_path: Path) -> None:
-    for check in (lambda path: check_input_file(path, tmp_path / "out"), find_text_files):
-        with pytest.raises(TextError, match=r"Cannot read http://example\.com/x\.txt: .* Download it first"):
-            check(Path("http://example.com/x.txt"))
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TextError, match=r"Cannot read .*nowhere"):
-        list(read_lines(tmp_path / "nowhere"))
+def test_lines_that_end_in_carriage_returns_alone_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"The cat .\rA dog .\r")
+    with pytest.raises(TextError, match=r"text\.txt .*carriage returns"):
+        list(read_lines(path))
+    assert list(read_lines(path, like_bilm_tf=True)) == ["The cat .", "A dog ."]
+    path.write_bytes(b"The ca\rt .\n")
+    assert list(read_lines(path)) == ["The ca\rt ."]
+    path.write_bytes(b"The cat .\r")
+    assert list(read_lines(path)) == ["The cat ."]
 
 
 def test_tokens_are_split_at_spaces_and_tabs_only() -> None:
@@ -295,7 +290,7 @@ def test_a_directory_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: 
         raise OSError("no")
 
     monkeypatch.setattr(Path, "replace", fails)
-    with pytest.raises(OutputError, match="unchanged"), atomic_write(tmp_path / "folder", True, folder=True) as path:
+    with pytest.raises(OutputError, match="folder"), atomic_write(tmp_path / "folder", True, folder=True) as path:
         (path / "file").write_text("new")
     assert (tmp_path / "folder" / "file").read_text() == "old"
 
@@ -339,10 +334,13 @@ def test_texts_are_found_once_by_name_directory_and_pattern(
 
 def test_the_suffix_of_a_text_may_be_in_capitals(corpus: Path) -> None:
     Path("empty/BOOK.TXT").write_text("the cat\n")
-    Path("empty/more.Txt.GZ").write_bytes(gzip.compress(b"the dog\n"))
+    for suffix in (".GZ", ".Xz", ".ZST"):
+        with OPENERS[suffix.lower()](f"empty/more.Txt{suffix}", "wb") as file:  # type: ignore[operator]
+            file.write(b"the dog\n")
     found = find_text_files("empty")
-    assert [path.name for path in found] == ["BOOK.TXT", "more.Txt.GZ"]
-    assert [line for path in found for line in read_lines(path)] == ["the cat", "the dog"]
+    assert [path.name for path in found] == ["BOOK.TXT", "more.Txt.GZ", "more.Txt.Xz", "more.Txt.ZST"]
+    assert [line for path in found for line in read_lines(path)] == ["the cat", *["the dog"] * 3]
+    assert read_text(found[1]) == "the dog\n"
 
 
 def test_one_path_need_not_be_in_a_list(corpus: Path) -> None:
@@ -356,75 +354,41 @@ def test_a_file_with_pattern_characters_in_its_name_is_found_by_its_name(corpus:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "mentions"),
     [
-        ("nowhere", "No file matches 'nowhere'"),
-        ("x*", r"No file matches 'x\*'"),
-        ("empty", r"The directory empty contains no file named \*\.txt, .*'empty/\*\*/\*'"),
-        ("empt*", r"No file matches 'empt\*'"),
+        ("nowhere", "'nowhere'"),
+        ("x*", r"'x\*'"),
+        ("empty", r"directory empty .*\*\.txt"),
+        ("empt*", r"'empt\*'"),
+        ("~nosuchuser/x.txt", "~nosuchuser"),
     ],
 )
-def test_an_input_without_text_is_an_error(corpus: Path, name: str, message: str) -> None:
-    with pytest.raises(TextError, match=message):
+def test_names_without_a_text_are_rejected(corpus: Path, name: str, mentions: str) -> None:
+    with pytest.raises(TextError, match=mentions):
         find_text_files(["a.txt", name])
+    with pytest.raises(OutputError, match="~nosuchuser"):
+        expand_user("~nosuchuser/x", OutputError)
 
 
 def test_a_pipe_is_rejected_where_the_text_is_read_twice(corpus: Path) -> None:
     os.mkfifo("pipe")
     assert find_text_files(["pipe", "-"]) == [Path("pipe"), Path("-")]
-    for name, what in (("-", "Standard input can"), ("pipe", "pipe is a pipe")):
-        with pytest.raises(TextError, match=f"{what}.*read only once"):
+    for name, what in (("-", "Standard input"), ("pipe", "pipe")):
+        with pytest.raises(TextError, match=what):
             find_text_files(["a.txt", name], reread=True)
 
 
-@pytest.mark.parametrize("content", ["", "\n \n\t\n"])
-def test_a_text_without_a_sentence_is_named(tmp_path: Path, content: str) -> None:
+def test_a_text_without_a_sentence_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "text.txt"
     path.write_text("the cat\n\n sat\n")
     assert list(read_sentences(path)) == [["the", "cat"], ["sat"]]
-    path.write_text(content)
-    with pytest.raises(TextError, match=r"text\.txt contains no sentence"):
-        list(read_sentences(path))
-
-
-def test_an_empty_standard_input_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for content in ("", "\n \n\t\n"):
+        path.write_text(content)
+        with pytest.raises(TextError, match=r"text\.txt contains no sentence"):
+            list(read_sentences(path))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     with pytest.raises(TextError, match="Standard input contains no sentence"):
         list(read_sentences("-"))
-
-
-def test_a_line_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "text.txt"
-    path.write_bytes(b"fine\ncaf\xe9\n")
-    with pytest.raises(TextError, match=r"text\.txt, line 2: not UTF-8 .*iconv"):
-        list(read_sentences(path))
-
-
-@pytest.mark.parametrize("text", ["The cat .\nIt sat .\n", "\nThe cat .\n", "猫 が 座る 。\n"])
-@pytest.mark.parametrize(
-    ("codec", "mark", "named"),
-    [
-        ("utf-16-le", codecs.BOM_UTF16_LE, "UTF-16"),
-        ("utf-16-be", codecs.BOM_UTF16_BE, "UTF-16"),
-        ("utf-32-le", codecs.BOM_UTF32_LE, "UTF-32"),
-        ("utf-16-le", b"", "UTF-16LE"),
-        ("utf-16-be", b"", "UTF-16BE"),
-    ],
-)
-def test_text_in_utf_16_is_recognized(tmp_path: Path, text: str, codec: str, mark: bytes, named: str) -> None:
-    if not mark and not text.startswith("The"):
-        named = "(UTF-16|not UTF-8)"  # nothing at the start of the file tells which
-    path = tmp_path / "my text.txt"
-    path.write_bytes(mark + text.encode(codec))
-    with pytest.raises(TextError, match=named) as error:
-        list(read_sentences(path))
-    if mark:
-        assert str(error.value).endswith(
-            f"is in {named}, but text is read in UTF-8. Convert it: iconv -f {named} -t UTF-8 '{path}' > "
-            "'my text-utf8.txt'"
-        )
-        with pytest.raises(TextError, match=f"is in {named}"):
-            read_text(path)
 
 
 def test_a_byte_0_in_a_text_is_not_an_encoding(tmp_path: Path) -> None:
@@ -433,54 +397,26 @@ def test_a_byte_0_in_a_text_is_not_an_encoding(tmp_path: Path) -> None:
     assert list(read_sentences(path)) == [["\0"], ["a", "damaged", "\0", "line"]]
 
 
-def test_a_western_encoding_is_named_by_its_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "text.txt"
-    for line, named in ((b"caf\xe9\n", "ISO-8859-1"), (b"\x93caf\xe9\x94\n", "WINDOWS-1252")):
-        path.write_bytes(line)
-        with pytest.raises(TextError, match=f"iconv -f {named} -t UTF-8"):
-            list(read_sentences(path))
-
-
-def test_a_directory_that_contains_other_files_is_not_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").touch()
-    (tmp_path / "model" / "notes.md").write_text("precious")
-    with pytest.raises(OutputError, match=r"contains notes\.md, which overwriting would delete"):
-        check_output_path(tmp_path / "model", overwrite=True, folder=True, parts=["*.json"])
-    (tmp_path / "model" / "notes.md").unlink()
-    check_output_path(tmp_path / "model", overwrite=True, folder=True, parts=["*.json"])
-
-
-@pytest.mark.parametrize("path", [".", "/", ""])
-def test_an_output_without_a_name_is_rejected(path: str) -> None:
-    with pytest.raises(OutputError, match="has no name"):
-        check_output_path(path, overwrite=True)
-
-
-def test_a_text_that_does_not_exist_or_is_the_output_is_rejected(tmp_path: Path) -> None:
+def test_an_input_must_exist_and_not_be_the_output(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
-    with pytest.raises(TextError, match="the file does not exist"):
+    with pytest.raises(TextError, match=r"text\.txt"):
+        list(read_lines(text))
+    with pytest.raises(TextError, match=r"text\.txt"):
         check_input_file(text, tmp_path / "out")
     text.touch()
     check_input_file(text, tmp_path / "out")
     check_input_file("-", tmp_path / "out")
-    with pytest.raises(TextError, match="it is a directory"):
+    with pytest.raises(TextError, match="directory"):
         check_input_file(tmp_path, tmp_path / "out")
     (tmp_path / "link").symlink_to(text)
-    with pytest.raises(OutputError, match="is both the input and the output"):
+    with pytest.raises(OutputError, match="link is both"):
         check_input_file(text, tmp_path / "link")
-
-
-def test_the_home_directory_of_an_unknown_user_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(TextError, match="this user has no home directory"):
-        find_text_files(["~nosuchuser/x.txt"])
-    with pytest.raises(OutputError, match="this user has no home directory"):
-        expand_user("~nosuchuser/x", OutputError)
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"text.txt{suffix}"
-    data = "\ufeffthe cat\n\ufeffsat\n".encode()
+    data = "\ufeffthe größe\n\ufeffsat\n".encode()
     path.write_bytes(gzip.compress(data) if suffix else data)
-    assert list(read_lines(path)) == ["the cat", "\ufeffsat"]
+    assert list(read_lines(path)) == ["the größe", "\ufeffsat"]
+    assert read_text(path) == "the größe\n\ufeffsat\n"

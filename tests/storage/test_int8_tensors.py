@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -102,29 +103,25 @@ def test_the_storage_is_described(model: PretrainedBiLM, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "error"),
     [
-        (lambda scales: None, TensorMismatchError, "scales, .* are missing"),
-        (lambda scales: scales[:-1], TensorMismatchError, "have the shape"),
-        (lambda scales: scales[:, None], TensorMismatchError, "expected one scale for each row"),
-        (lambda scales: -scales, FormatError, "negative, NaN or infinite"),
-        (lambda scales: torch.full_like(scales, 3e38), FormatError, "NaN or infinity in"),
-        (lambda scales: scales * float("nan"), FormatError, "negative, NaN or infinite"),
-        (lambda scales: scales * float("inf"), FormatError, "negative, NaN or infinite"),
+        (lambda scales: None, TensorMismatchError),
+        (lambda scales: scales[:-1], TensorMismatchError),
+        (lambda scales: scales[:, None], TensorMismatchError),
+        (lambda scales: -scales, FormatError),
+        (lambda scales: torch.full_like(scales, 3e38), FormatError),
+        (lambda scales: scales * float("nan"), FormatError),
+        (lambda scales: scales * float("inf"), FormatError),
     ],
 )
 def test_damaged_scales_are_refused(
-    change,
-    error: type[ElmoError],
-    message: str,
-    model: PretrainedBiLM,
-    tmp_path: Path,  # type: ignore[no-untyped-def]
+    change: Callable[[Tensor], Tensor | None], error: type[ElmoError], model: PretrainedBiLM, tmp_path: Path
 ) -> None:
     path = stored(model, tmp_path) / "model.safetensors"
     tensors = load_file(path)
     scales = change(tensors.pop(f"{LSTM}.scale"))
     save_file(tensors if scales is None else {**tensors, f"{LSTM}.scale": scales.contiguous()}, path)
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=r"model\.safetensors.*layers.0.weight"):
         dict(load_folder(path.parent).arrays)
 
 
@@ -139,7 +136,7 @@ def test_scales_without_integers_are_unexpected_tensors(model: PretrainedBiLM, t
 def test_a_storage_of_another_version_is_refused(model: PretrainedBiLM, tmp_path: Path) -> None:
     config = stored(model, tmp_path) / "config.json"
     config.write_text(config.read_text().replace('"storage": "int8"', '"storage": "int4"'))
-    with pytest.raises(FormatError, match="storage 'int4'"):
+    with pytest.raises(FormatError, match="int4"):
         load_folder(config.parent)
 
 

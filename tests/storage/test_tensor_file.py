@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 
 from elmokit.errors import FormatError, ModelNotFoundError
 from elmokit.storage.tensor_file import TensorFile, write_tensor_file
-from tests.helpers.memory import less_memory_than
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16)
 DTYPES += (torch.int8, torch.uint8, torch.bool)
@@ -75,7 +74,7 @@ def test_a_file_that_is_cut_short_while_it_is_open_is_reported(tmp_path: Path) -
     with (tmp_path / "x").open("r+b") as opened:
         opened.truncate((tmp_path / "x").stat().st_size - 4)
     assert file.read("a").tolist() == [1, 1, 1]
-    with pytest.raises(FormatError, match="x was cut short while it was open"):
+    with pytest.raises(FormatError, match="x: b "):
         file.read("b")
 
 
@@ -123,24 +122,13 @@ def test_damaged_headers_are_refused(header: Any, tmp_path: Path) -> None:
         TensorFile(tmp_path / "x")
 
 
-def test_a_header_of_many_lists_is_refused_in_little_memory(tmp_path: Path) -> None:
-    header = b'{"a":[' + b"[]," * 6_000_000 + b"[]]}"
-    (tmp_path / "x").write_bytes(len(header).to_bytes(8, "little") + header)
-    del header
-    with less_memory_than(1 << 20), pytest.raises(FormatError, match="a header of 18,000,010 bytes"):
-        TensorFile(tmp_path / "x")
-
-
 def test_truncated_and_missing_files_are_refused(tmp_path: Path) -> None:
     write_tensor_file({"a": np.ones(3, np.float32)}, tmp_path / "x")
     data = (tmp_path / "x").read_bytes()
-    for end in range(len(data)):
-        (tmp_path / "x").write_bytes(data[:end])
-        with pytest.raises(FormatError, match="not a readable safetensors file"):
+    for content in (*(data[:end] for end in range(len(data))), data + b"\0", (10**18).to_bytes(8, "little") + data):
+        (tmp_path / "x").write_bytes(content)
+        with pytest.raises(FormatError, match="x is not a readable safetensors file"):
             TensorFile(tmp_path / "x")
-    (tmp_path / "x").write_bytes((10**18).to_bytes(8, "little") + data)
-    with pytest.raises(FormatError, match="a header of"):
-        TensorFile(tmp_path / "x")
     with pytest.raises(ModelNotFoundError, match="y is missing"):
         TensorFile(tmp_path / "y")
     with pytest.raises(FormatError, match="not a readable safetensors file"):

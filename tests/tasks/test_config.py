@@ -157,13 +157,6 @@ def test_a_value_that_python_cannot_parse_is_a_word(value: str) -> None:
     assert apply_override({}, f"train.epochs={value}") == {"train": {"epochs": value}}
 
 
-@pytest.mark.parametrize("key", ["task", "preset", "train", "train.epochs"])
-def test_a_number_that_cannot_be_printed_is_refused(key: str) -> None:
-    content = apply_override({"task": "ner"}, f"{key}=0x{'f' * 5000}")
-    with pytest.raises(ConfigError, match=f"{key.rpartition('.')[2]} holds a whole number of more than 1,000 bits"):
-        config_of(content, "here")
-
-
 def test_a_second_line_of_a_setting_is_refused() -> None:
     assert apply_override({}, "train.seeds=[1,\n2]") == {"train": {"seeds": [1, 2]}}
     with pytest.raises(ConfigError, match="several lines"):

@@ -187,7 +187,7 @@ def test_a_damaged_cache_is_named(elmo: Elmo, tmp_path: Path) -> None:
     cache.fill([["dog"]])
     whole = (cache.folder / "layers").read_bytes()
     (cache.folder / "layers").write_bytes(whole[:-2])
-    with pytest.raises(OutputError, match="is missing or cut short"):
+    with pytest.raises(OutputError, match="is damaged"):
         LayerCache(tmp_path, elmo)
     (cache.folder / "layers").write_bytes(whole)
     journal = cache.folder / "journal.json"

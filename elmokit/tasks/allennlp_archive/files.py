@@ -36,7 +36,6 @@ UNPACKED = (CONFIG, WEIGHTS, "meta.json", "*.txt", "*options_file")
 NON_PADDED = "non_padded_namespaces.txt"
 PADDING_ROW, UNKNOWN = "@@PADDING@@", "@@UNKNOWN@@"
 NEWLINE = "@@NEWLINE@@"  # AllenNLP writes it for a line break inside an entry
-MAX_CONFIG_BYTES = 1 << 24
 VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
@@ -88,7 +87,6 @@ def _read_folder(folder: Path, source: Path) -> TaskArchive:
     config = read_json(
         folder / CONFIG,
         f"{source} has no {CONFIG}: it is not an archive of AllenNLP (model.tar.gz), nor the directory of one.",
-        MAX_CONFIG_BYTES,
     )
     tensors = {name: torch.as_tensor(tensor) for name, tensor in read_state_dict(folder / WEIGHTS).items()}
     options = visible_files(folder / "fta", "*options_file")

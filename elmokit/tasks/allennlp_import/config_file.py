@@ -28,14 +28,14 @@ def read_config_file(path: str | Path, variables: Mapping[str, str] | None = Non
     """Return the content of a config of AllenNLP as plain values.
 
     Args:
-        path: A JSON or Jsonnet file, at most ``MAX_BYTES`` large. Its outer braces may be missing.
+        path: A JSON or Jsonnet file. Its outer braces may be missing.
         variables: Values of the external variables that the file uses. A missing one becomes ``UNSET`` with its name.
     """
     variables = variables or {}
     for name, value in variables.items():
         if any("\ud800" <= letter <= "\udfff" for letter in name + value):  # how Python shows bytes that are not UTF-8
             raise ConfigError(f"The external variable {name!r} has the value {value!r}; expected UTF-8 text.")
-    text = read_text(path, MAX_BYTES, "Give a config of AllenNLP, which has a few KB")
+    text = read_text(path)
     if starts_with_key(text):  # as tutorials print a part of a config
         text = f"{{{text}\n}}"
     try:

@@ -153,7 +153,7 @@ def test_a_run_that_overwrites_is_resumed_without_overwrite(output: Path) -> Non
 def test_a_file_cut_short_is_an_error(output: Path, name: str) -> None:
     run_killed_after_one(output)
     (partial_folder(output) / name).write_bytes(b"")
-    with pytest.raises(OutputError, match=f"{name} is cut short"), open_resumable(output, SETTINGS):
+    with pytest.raises(OutputError, match=f"{name} is damaged"), open_resumable(output, SETTINGS):
         pass
     assert (partial_folder(output) / "journal.json").exists()
 

@@ -1,0 +1,270 @@
+"""What the command line refuses: one line that names what is wrong, exit code 2, and no file has changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from elmokit.engine.config import PRESETS
+from elmokit.formats.save import save_model
+from tests.conftest import random_model
+from tests.helpers.shell import Shell
+from tests.helpers.task_examples import write_config
+
+TEXT = "the cat sat on the mat .\nthe dog ran .\n"
+CONLLU = "1\tcat\tcat\tNOUN\tNN" + "\t_" * 5 + "\n"
+EMBED = "embed text.txt out.hdf5 --model model"
+PERPLEXITY = "evaluate perplexity text.txt --model model"
+TRAIN = "train corpus.txt --held-out corpus.txt --out run --preset tiny --batch-size 2 --window-length 5"
+FINETUNE = "finetune --held-out text.txt --out run --batch-size 4 --window-length 5"
+POS = "evaluate pos tags.conllu tags.conllu --model model"
+ALLENNLP = "allennlp-elmo text.txt out.hdf5 --weight-file model"
+
+REFUSED = [  # a command line, and the name that the error must mention
+    # Texts
+    ("embed nowhere.txt out.hdf5 --model model", "nowhere.txt"),
+    ("embed latin.txt out.hdf5 --model model", "latin.txt, line 1: not UTF-8"),
+    ("embed table.txt out.hdf5 --model model", "table.txt looks like a table"),
+    (f"{EMBED} --strict", "line 2 is blank"),
+    ("vocab no*.txt out.txt", "'no*.txt'"),
+    ("vocab text.txt empty.txt out.txt", "empty.txt contains no sentence"),
+    ("vocab empty.txt out.txt --repair", "empty.txt"),
+    ("surprisal empty.txt --model model", "empty.txt contains no sentence"),
+    ("convert model out --calibrate empty.txt", "empty.txt contains no sentence"),
+    ("evaluate similarity model --model model", "model: Is a directory"),
+    ("sentence-head model --model model --out out", "model: Is a directory"),
+    ("evaluate pos bad.conllu tags.conllu", "bad.conllu, line 1"),
+    ("evaluate pos tags.conllu nowhere.conllu", "nowhere.conllu"),
+    ("evaluate wsd text.txt one.data.xml", "text.txt"),
+    ("neighbors index nowhere out", "'nowhere'"),
+    ("allennlp-elmo gaps.txt out.hdf5 --all --weight-file model", "gaps.txt, line 2 is blank"),
+    # Outputs
+    ("embed text.txt text.txt --model model", "text.txt already exists"),
+    ("embed text.txt text.txt/out.hdf5 --model model", "text.txt is not a directory"),
+    ("embed text.txt - --model model", "standard output (-)"),
+    *((f"embed text.txt {name} --model nowhere", "has no name") for name in ("''", ".", "./", "/")),
+    ("neighbors index text.txt '' --model nowhere", "has no name"),
+    *((f"embed text.txt x.{end} --model model", f".{end.split('.')[-1]}") for end in ("npy", "txt", "HDF5", "hdf5.gz")),
+    ("vocab . text.txt --overwrite", "text.txt is both the input"),
+    ("vocab words.counts.tsv words.txt --overwrite", "words.counts.tsv is both the input"),
+    ("surprisal text.txt --model model --out text.txt --overwrite", "text.txt is both the input"),
+    (f"{PERPLEXITY} --per-token text.txt --overwrite", "text.txt is both the input"),
+    ("surprisal text.txt --model model --out pipe --overwrite", "pipe is a device, a pipe"),
+    ("embed text.txt pipe --model model --overwrite", "pipe is a device, a pipe"),
+    ("convert model out.safetensors", "out.safetensors ends in .safetensors"),
+    ("convert model out.hdf5 --storage float16", "--storage float16"),
+    ("convert model words --overwrite", "words contains notes.md"),
+    ("convert model . --overwrite", "has no name"),
+    ("evaluate minimal-pairs pairs.tsv --figure f.jpg", "f.jpg ends in .jpg"),
+    (f"{POS} --vectors tags.txt", "tags.txt"),
+    ("neighbors index text.txt model --model model", "model already exists"),
+    *(
+        (call, "nowhere does not exist")
+        for call in (
+            "embed text.txt nowhere/out.hdf5 --model model",
+            "convert model nowhere/out",
+            "convert model nowhere/out.hdf5",
+            "vocab text.txt nowhere/out.txt",
+            "train text.txt --held-out text.txt --preset tiny --out nowhere/out",
+            "finetune text.txt --model model --held-out text.txt --out nowhere/out",
+            "evaluate perplexity text.txt --model model --per-token nowhere/out.tsv",
+            "evaluate pos text.txt text.txt --figure nowhere/out.png",
+            "neighbors index text.txt nowhere/out --model model",
+            "task train config.toml --run nowhere/out",
+            "task sweep config.toml --over layers --run nowhere/out",
+            "task open model.tar.gz --run nowhere/out",
+            "bilm-tf train_elmo --save_dir nowhere/out --vocab_file vocab.txt --train_prefix text.txt",
+            "bilm-tf dump_weights --save_dir run --outfile nowhere/out.hdf5",
+        )
+    ),
+    # Models
+    ("embed text.txt out.hdf5 --model ''", "The name of the model is empty"),
+    ("embed text.txt out.hdf5 --model nowhere", "nowhere"),
+    ("info --model text.txt", "text.txt"),
+    ("info --model broken/weights.hdf5", "weights.hdf5"),
+    ("info --model lonely.hdf5", "options file"),
+    ("evaluate perplexity text.txt --model lone/weights.hdf5", "weights.hdf5 has no softmax"),
+    ("neighbors find model dog 'a dog'", "index in model"),
+    ("neighbors find nowhere dgo 'a dog'", "index in nowhere"),
+    # Options
+    (EMBED.replace("--model", "--modle"), "No such option '--modle'"),
+    (f"{EMBED} --layer 0", "Did you mean '--layers'?"),
+    ("embed", "Missing argument 'TEXT'"),
+    ("evaluate wsd train.data.xml", "Missing argument 'TESTS...'"),
+    ("finetune text.txt --held-out text.txt", "Missing option '--out'"),
+    ("distill model text.txt --held-out text.txt", "Missing option '--out'"),
+    ("emb", "Did you mean 'embed'?"),
+    ("evaluate wsdd", "No such command 'wsdd'"),
+    ("--max-line-bytes 99999999999999999999 vocab text.txt out.txt", "--max-line-bytes"),
+    (f"{EMBED} --layers x", "--layers"),
+    (f"{EMBED} --layers 5", "Layer 5"),
+    (f"{EMBED} --top --all", "--all and --top"),
+    (f"{EMBED} --average --layers 1", "--layers and --average"),
+    (f"{EMBED} --forget-sentences --use-sentence-keys", "--use-sentence-keys"),
+    (f"{EMBED} --forget-sentences --include-sentence-indices", "--include-sentence-indices"),
+    (f"{EMBED} --fasta --raw", "--fasta cannot be combined with --raw"),
+    (f"{EMBED} --fasta --tokenize", "--tokenize"),
+    (f"{EMBED} --raw --strict", "--raw cannot be combined with --strict"),
+    (f"{EMBED} --language de", "--language needs --raw"),
+    (f"{EMBED} --batch-size 64", "--batch-size has no effect with --start warm"),
+    (f"{EMBED} --start stateful --batch-tokens 9", "--batch-tokens has no effect with --start stateful"),
+    (f"{EMBED} --batch-tokens 0", "--batch-tokens is 0"),
+    (f"{EMBED} --device abacus", "device 'abacus'"),
+    (f"{EMBED} --threads two", "--threads"),
+    *(
+        (f"{command} --threads {number}", "--threads")
+        for number in (0, 20000, 10**20)
+        for command in (EMBED, TRAIN, "bench", "serve", f"{FINETUNE} text.txt", "distill model text.txt --out run")
+    ),
+    (f"{PERPLEXITY} --batch-tokens 0", "--batch-tokens is 0"),
+    (f"{PERPLEXITY} --as-bilm-tf 2 --per-token table.tsv", "--per-token"),
+    (f"{PERPLEXITY} --as-bilm-tf 2 --raw", "--raw"),
+    (f"{PERPLEXITY} --per-token - --json", "--per-token - and --json"),
+    ("vocab text.txt out.txt --text text.txt", "--text needs --repair"),
+    ("vocab text.txt out.txt --repair --max-words 10", "--repair"),
+    ("convert model out --start zero --calibrate text.txt", "--start cannot be combined with --calibrate"),
+    ("convert model out.onnx --storage float16", "--storage"),
+    ("evaluate similarity pairs.tsv --sentences 5 --model model", "--sentences needs --whiten"),
+    ("evaluate similarity pairs.tsv --columns 0,1,2 --model model", "--columns is '0,1,2'"),
+    (f"{POS} --tags xpso", "'xpso'"),
+    (f"{POS} --seeds 0", "--seeds is 0"),
+    (f"{POS} --sentences 0", "--sentences is 0"),
+    # Tasks
+    ("task train none.toml --run run", "none.toml"),
+    ("task train config.toml --run run --seeds 1,x", "'1,x'"),
+    (f"task train config.toml --run run --seeds {2**64}", "seeds is 18,446,744,073"),
+    (f"task sweep config.toml --run run --over layers --seeds {2**64}", "seeds is 18,446,744,073"),
+    ("task sweep config.toml --run run --over layers --ratios 0.5", "--ratios needs --over ratios"),
+    ("task train config.toml --run run --set train.epoch=1", "Did you mean 'train.epochs'"),
+    ("task train config.toml --run run --device abc", "device 'abc'"),
+    ("task train config.toml --run data", "data already exists"),
+    ("task evaluate none data", "none is not a task's run"),
+    ("task predict none data", "none is not a task's run"),
+    ("task import config.toml --var x", "--var is 'x'"),
+    # AllenNLP
+    (f"{ALLENNLP}", "--all, --top and --average"),
+    (f"{ALLENNLP} --all --top", "--all, --top and --average"),
+    (f"{ALLENNLP} --all --batch-size 0", "--batch-size is 0"),
+    (f"{ALLENNLP} --all --cuda-device 99", "cuda:99"),
+    # Training
+    ("train corpus.txt --held-out corpus.txt", "--out"),
+    ("train corpus.txt --resume run --out out", "--resume cannot be combined with --out"),
+    ("train --resume run --overwrite", "--resume cannot be combined with --overwrite"),
+    ("train --resume nothing", "nothing does not exist"),
+    ("train corpus.txt --out run", "held-out text"),
+    ("train --held-out text.txt --out run", "text to train on"),
+    ("train - --held-out text.txt --out run", "Standard input"),
+    ("train text.txt --held-out held.txt --out run", "'held.txt'"),
+    ("train text.txt --held-out text.txt --out model", "model already exists"),
+    ("train one.txt --held-out text.txt --out run", "1 sentence"),
+    ("train one.txt --held-out text.txt --out run --preset tiny --batch-size 1", "--window-length"),
+    (f"{TRAIN} --batch-size 30 --window-length 20", "--batch-size"),
+    (f"{TRAIN} --preset huge", "--preset is 'huge'"),
+    (f"{TRAIN} --recipe old", "--recipe is 'old'"),
+    (f"{TRAIN} --vocabulary one.txt", "<S>, </S>, <UNK>"),
+    (f"{TRAIN} --vocabulary text.txt --max-words 9", "max_words"),
+    (f"{TRAIN} --max-words 0", "--max-words is 0"),
+    (f"{TRAIN} --epochs 1 --hours 1", "epochs, tokens or hours"),
+    (f"{TRAIN} --frozen-layers 9", "frozen_layers contains 9"),
+    (f"{TRAIN} --device abacus", "'abacus'"),
+    (f"{TRAIN} --seed 99999999999", "seed is 99,999,999,999"),
+    (f"{TRAIN} --held-out-sentences -1", "--held-out-sentences is -1"),
+    (f"{TRAIN} --learning-rate -1 --config negative.toml", "--learning-rate is -1.0"),
+    (f"{TRAIN} --word-dropout 0.5", "--word-dropout"),
+    (f"{TRAIN} --config none.toml", "none.toml"),
+    (f"{TRAIN} --config broken.toml", "broken.toml"),
+    (f"{TRAIN} --config typo.toml", "Did you mean 'batch_size'?"),
+    (f"{TRAIN} --config data.toml", "Did you mean 'texts'?"),
+    (f"{TRAIN} --config one-text.toml", "texts is 'corpus.txt'"),
+    (f"{TRAIN} --config negative.toml", "negative.toml: learning_rate is -2.0"),
+    (f"{TRAIN} --config no-data.toml", "data"),
+    ("train corpus.txt --held-out corpus.txt --out run --config no-model.toml", "no-model.toml"),
+    ("train corpus.txt --held-out corpus.txt --out run --config no-preset.toml", "preset is ['tiny']"),
+    (f"{FINETUNE} --model model", "text to train on"),
+    (f"{FINETUNE} model --model model", "model is a model"),
+    (f"{FINETUNE} en-mini --model model", "en-mini is a model"),
+    (f"{FINETUNE} one.txt --model model", "batch_size"),
+    (f"{FINETUNE} text.txt --model words.hdf5", "words.hdf5"),
+    (f"{FINETUNE} text.txt --model corpus.txt", "corpus.txt"),
+    (f"{FINETUNE} text.txt --model model --old-text empty.txt", "empty.txt"),
+    (f"{FINETUNE} text.txt --model model --frozen-layers 0,7", "frozen_layers contains 7"),
+    (f"{FINETUNE} text.txt --model model --frozen-layers top", "'top'"),
+    (f"{FINETUNE} text.txt --model model --freeze-softmax --frozen-layers 0,1,2", "nothing to train"),
+    (f"{FINETUNE} text.txt --model lone/weights.hdf5 --freeze-softmax", "freeze_softmax"),
+    (f"{FINETUNE} text.txt --model model --dropout 1.5", "dropout is 1.5"),
+    (f"{FINETUNE} text.txt --model model --config sizes.toml", "sizes"),
+    (f"{FINETUNE} text.txt --model model --out text.txt", "text.txt already exists"),
+]
+
+
+FILES = {
+    "latin.txt": b"caf\xe9\n",
+    "empty.txt": b"\n",
+    "gaps.txt": b"a\n\nb\n",
+    "one.txt": b"word\n",
+    "table.txt": b"1\tThe\tDT\n2\tcat\tNN\n",
+    "corpus.txt": TEXT.encode() * 20,
+    "words.counts.tsv": b"cat sat\n",
+    "words/notes.md": b"mine",
+    "tags.conllu": CONLLU.encode(),
+    "tags.txt": b"the DET\n",
+    "bad.conllu": b"1\tthe\n",
+    "pairs.tsv": b"the\tcat\t1\n",
+    "broken.toml": b"a = \n",
+    "typo.toml": b"batchsize = 3\n",
+    "data.toml": b"[data]\ntext = ['a']\n",
+    "one-text.toml": b"[data]\ntexts = 'corpus.txt'\n",
+    "no-data.toml": b"data = 3\n",
+    "no-model.toml": b"model = 3\n",
+    "no-preset.toml": b"preset = ['tiny']\n",
+    "negative.toml": b"learning_rate = -2.0\n",
+    "sizes.toml": b"[model]\nhidden_dim = 128\n",
+}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with everything that a command can be called with."""
+    folder = tmp_path_factory.mktemp("prepared")
+    for name, content in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+    for name in ("model", "lone/weights.hdf5", "lonely.hdf5", "broken/weights.hdf5"):
+        save_model(random_model(), folder / name)
+    (folder / "broken/weights.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(20))
+    save_model(random_model(dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=11)), folder / "words.hdf5")
+    for name in ("lonely_options.json", "words_vocab.txt"):
+        (folder / name).unlink()
+    return folder
+
+
+@pytest.fixture
+def folder(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it as the working directory."""
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("the cat sat .\n\nthe dog 's mat\n", encoding="utf-8")
+    os.mkfifo("pipe")
+    write_config()
+    return tmp_path
+
+
+def _contents(folder: Path) -> dict[Path, bytes | None]:
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize(("command", "mentions"), REFUSED, ids=[command for command, _ in REFUSED])
+def test_it_is_refused_in_one_line_and_no_file_changes(shell: Shell, folder: Path, command: str, mentions: str) -> None:
+    before = _contents(folder)
+    ran = shell(*shlex.split(command))
+    assert ran.code == 2
+    *others, last = ran.err.splitlines()
+    assert last.startswith("elmokit: ")
+    assert mentions in last
+    assert not [line for line in others if line.startswith(("elmokit: ", "Traceback"))]
+    assert _contents(folder) == before
