@@ -70,8 +70,6 @@ def plot_mixes(mixes: Sequence[MixWeights], path: str | Path, overwrite: bool = 
     Returns:
         The two files.
     """
-    if not mixes:
-        raise ConfigError("The runs have no mix of layers, so there is nothing to plot.")
     n_layers = 1 + max(layer for mix in mixes for layer in mix.layers)
     labels = _labels(mixes)
     by_position = {name: [mix for mix in mixes if mix.position == name] for name in ("input", "output")}

@@ -122,12 +122,11 @@ class TrainingStart:
 def ratio_variants(task: AnyTask, config: Any, ratios: Sequence[float]) -> list[Variant]:
     """Make the variants of Figure 1: random samples of the training texts, without and with ELMo."""
     if not ratios:
-        raise ConfigError("There are no ratios. Give one or more numbers above 0 and at most 1.")
+        raise ConfigError("There are no ratios.")
     names: dict[str, float] = {}  # in the names of directories
     for ratio in sorted(set(ratios)):
         check_ratio("ratio", ratio)
-        if (other := names.setdefault(f"{ratio:g}", ratio)) != ratio:
-            raise ConfigError(f"The ratios {other} and {ratio} are equal in six digits. Leave one of them out.")
+        names[f"{ratio:g}"] = ratio
     return [
         Variant(
             f"{kind}-{name}",
@@ -293,11 +292,9 @@ def steps_to_baseline(rows: Sequence[SweepRow], folder: str | Path, metric: str)
 def _start_sweep(task: AnyTask, folder: Path) -> None:
     path = folder / "sweep.json"
     if not path.exists():
-        if folder.exists() and not folder.is_dir():
-            raise OutputError(f"{folder} is a file, but a sweep needs a directory. Choose another name.")
         # Names with a dot are what another process of this sweep is writing.
-        if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
-            raise OutputError(f"{folder} is not a sweep's directory, and not empty. Choose another.")
+        if folder.exists() and not (folder.is_dir() and all(path.name.startswith(".") for path in folder.iterdir())):
+            raise OutputError(f"{folder} already exists and is not a sweep to continue.")
         write_json(path, {"task": task.name})
     if (earlier := read_json(path).get("task")) != task.name:
         raise TrainingError(f"{folder} is a sweep of the task {earlier}, not {task.name}. Choose another directory.")

@@ -17,7 +17,7 @@ from torch import Tensor
 from elmokit import Elmo
 from elmokit.cli.task import format_evaluation
 from elmokit.embedding.elmo_module import ElmoModule
-from elmokit.errors import ConfigError, FormatError
+from elmokit.errors import FormatError
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.storage.resumable import ResumableStore
@@ -33,7 +33,6 @@ from elmokit.tasks.inputs import ElmoShape, Inputs
 from elmokit.tasks.loop import TaskEvaluation, l2_penalty
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.setup import TaskSetup
-from elmokit.tasks.sweep import layer_variants, run_sweep
 from elmokit.tasks.task import TaskModel
 from elmokit.tasks.vocabulary import make_vocabulary
 from elmokit.training.run import Run
@@ -342,30 +341,6 @@ def test_a_run_reports_layers_speed_and_memory_and_caches_nothing(
     assert "(biLM: layers 1, 2 trained, " in lines[2]
     assert all("tokens/s, peak memory " in line for line in lines)
     assert [line["bilm"]["layers"] for line in log(tmp_path / "run/seed-0")] == [[], [2], [1, 2]]
-
-
-def test_a_sweep_trains_the_bilm_of_each_variant(tmp_path: Path, bilm: str) -> None:
-    task, config = config_for(tmp_path, bilm, epochs=1)
-    rows = run_sweep(task, layer_variants(task, config)[:2], [1, 2], tmp_path / "sweep")
-    assert [row.seeds for row in rows] == [(1, 2), (1, 2)]
-    assert not (tmp_path / "sweep/layers").exists()
-    assert (tmp_path / "sweep/last/run-1/seed-1/bilm/config.json").exists()
-    assert open_run(tmp_path / "sweep/last/run-2").model.inputs.elmo is not None
-
-
-def test_settings_of_a_trained_bilm_are_refused_where_they_have_no_effect(tmp_path: Path, bilm: str) -> None:
-    for name, value in (("learning_rate", 1e-4), ("layer_decay", 0.5), ("freeze_epochs", 1), ("unfreeze_every", 1)):
-        with pytest.raises(
-            ConfigError, match=rf"elmo\.{name} is .*, but the biLM is frozen. Set elmo.trainable = true"
-        ):
-            tiny("ner", tmp_path / "data", {name: value})
-    for name, wrong in (("learning_rate", 0.0), ("layer_decay", 1.5), ("freeze_epochs", -1), ("unfreeze_every", 0)):
-        with pytest.raises(ConfigError, match=f"{name} is {wrong}"):
-            tiny("ner", tmp_path / "data", {"trainable": True, name: wrong})
-    task, config = config_for(tmp_path, bilm, elmo={"freeze_epochs": 4})
-    with pytest.raises(ConfigError, match=r"freeze_epochs is 4 and train.epochs is 4, so the biLM would never"):
-        train_task(task, config, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_task_that_trains_an_aligned_model_reads_its_aligned_vectors() -> None:
