@@ -265,7 +265,7 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
 
 def _check_seed(run: Path, seed: int | None, finished: Sequence[int]) -> int:
     """Return a seed whose training is finished, or raise an error."""
-    if seed not in finished:
+    if seed is None or seed not in finished:
         raise ModelNotFoundError(
             f"{run} has no finished training{'' if seed is None else f' with seed {seed}'}. "
             + ("Finished: " + ", ".join(map(str, finished)) if finished else "Run elmokit task train again")

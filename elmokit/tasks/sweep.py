@@ -121,8 +121,6 @@ class TrainingStart:
 
 def ratio_variants(task: AnyTask, config: Any, ratios: Sequence[float]) -> list[Variant]:
     """Make the variants of Figure 1: random samples of the training texts, without and with ELMo."""
-    if not ratios:
-        raise ConfigError("There are no ratios.")
     names: dict[str, float] = {}  # in the names of directories
     for ratio in sorted(set(ratios)):
         check_ratio("ratio", ratio)

@@ -40,15 +40,15 @@ def chunks_in(tags: Sequence[str], scheme: Scheme) -> list[Chunk]:
     start, label = -1, ""  # of the open chunk
     for token, tag in enumerate([*tags, OUTSIDE]):
         prefix, _, kind = tag.partition("-")
-        if tag != OUTSIDE and (not kind or len(prefix) != 1 or prefix not in PREFIXES[scheme]):
-            names = ", ".join(f"{letter}-TYPE" for letter in PREFIXES[scheme])
-            raise TagError(token, f"the tag {tag!r} does not belong to {scheme}; expected {OUTSIDE}, {names}")
+        is_known = tag == OUTSIDE or (kind and len(prefix) == 1 and prefix in PREFIXES[scheme])
         continues = start >= 0 and kind == label and prefix in ("I", "L")
         must_continue = (scheme == "BIOUL" and start >= 0) or (scheme != "IOB1" and prefix in ("I", "L"))
-        if must_continue and not continues:
+        if not is_known or (must_continue and not continues):
             after = repr(tags[token - 1]) if token else "the start of the sentence"
             what = "the end of the sentence" if token == len(tags) else repr(tag)
-            raise TagError(min(token, len(tags) - 1), f"{what} after {after} is not valid in {scheme}")
+            names = ", ".join(f"{letter}-TYPE" for letter in PREFIXES[scheme])
+            problem = f"{what} after {after} is not valid in {scheme}, whose tags are {OUTSIDE}, {names}"
+            raise TagError(min(token, len(tags) - 1), problem)
         if start >= 0 and (not continues or prefix == "L"):
             chunks.append(Chunk(start, token + 1 if continues else token, label))
             start = -1

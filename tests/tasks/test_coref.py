@@ -56,26 +56,6 @@ def tiny(sizes: CorefModelConfig = SIZES, head_words: bool = False) -> tuple[Cor
     return config, model, inputs
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sizes", [SIZES, COARSE], ids=["2017", "coarse to fine"])
-def test_the_model_can_memorize_a_few_documents(sizes: CorefModelConfig) -> None:
-    config, model, inputs = tiny(sizes, head_words=sizes is COARSE)
-    batch = TASK.collate(DOCUMENTS, inputs, KNOWN, config)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
-    scores = {"average_f1": 0.0}
-    for step in range(400):
-        loss = model.train().loss(batch)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if step % 20 == 19:  # dropout brings back mentions that were pruned at first
-            with torch.no_grad():
-                scores = TASK.score(DOCUMENTS, model.eval().predict(batch), config)
-            if scores["average_f1"] == 100:
-                break
-    assert scores["average_f1"] == scores["mentions_f1"] == 100
-
-
 @pytest.mark.parametrize(
     ("preset", "n_heads", "span_dim", "pair_dim"), [("published", 500, 1320, 4020), ("coarse-to-fine", 450, 1270, 3870)]
 )

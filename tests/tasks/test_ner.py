@@ -55,8 +55,8 @@ def test_other_columns_may_be_chosen(tmp_path: Path) -> None:
     ("text", "data", "named"),
     [
         (NER, {"tag_column": 4}, r"line 3: 4 columns, but data\.token_column is 0 and data\.tag_column is 4"),
-        (NER, {"tags": "IOB2"}, r"line 3: 'I-PER' .*IOB2 \(data\.tags"),
-        ("a O\nb PER\n", {}, r"line 2: the tag 'PER' does not belong to IOB1"),
+        (NER, {"tags": "IOB2"}, r"line 3: 'I-PER' .*IOB2.*data\.tags"),
+        ("a O\nb PER\n", {}, r"line 2: 'PER' after 'O' .*IOB1, whose tags are O, B-TYPE, I-TYPE"),
         ("a O\n", {}, "contain no entity"),
     ],
 )

@@ -109,7 +109,11 @@ def test_the_loss_is_the_mean_of_both_ends_and_passes_over_unknown_spans(tmp_pat
     assert model.loss(TASK.collate([unknown], inputs, {}, TINY)).item() == 0
 
 
-def fitted(config: qa.QaConfig, given: list[QaExample]) -> tuple[qa.BiDafPlusPlus, Inputs]:
+@pytest.mark.slow
+@pytest.mark.parametrize("no_answer", [False, True])
+def test_it_learns_to_answer_and_its_answers_are_slices(no_answer: bool, tmp_path: Path) -> None:
+    config = dataclasses.replace(TINY, model=dataclasses.replace(TINY.model, no_answer=no_answer))
+    given = examples(tmp_path, config, without_answer=no_answer)
     inputs = inputs_of(given, config)
     model = model_of(config, inputs)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
@@ -118,37 +122,19 @@ def fitted(config: qa.QaConfig, given: list[QaExample]) -> tuple[qa.BiDafPlusPlu
         model.loss(batch).backward()
         optimizer.step()
         optimizer.zero_grad()
-    return model.eval(), inputs
-
-
-def answers_of(config: qa.QaConfig, given: list[QaExample]) -> list[qa.Answer]:
-    model, inputs = fitted(config, given)
     with torch.no_grad():
-        return model.predict(TASK.collate(given, inputs, {}, config))
-
-
-@pytest.mark.slow
-def test_it_learns_to_answer_and_its_answers_are_slices(tmp_path: Path) -> None:
-    given = examples(tmp_path)
-    answers = answers_of(TINY, given)
-    assert [qa.answer_text(*pair) for pair in zip(given, answers, strict=True)] == list(QA_ANSWERS.values())
-    assert TASK.score(given, answers, TINY) == {"em": 100.0, "f1": 100.0}
+        answers = model.eval().predict(batch)
+    expected = [*QA_ANSWERS.values(), *[""] * no_answer]
+    assert [qa.answer_text(*pair) for pair in zip(given, answers, strict=True)] == expected
+    parts = ("", "_answerable", "_unanswerable") if no_answer else ("",)
+    scores = {f"{score}{part}": 100.0 for part in parts for score in ("em", "f1")}
+    assert TASK.score(given, answers, config) == scores
     record = TASK.to_record(given[1], answers[1])
     assert QA_PASSAGE[record["start"] : record["end"]] == record["answer"] == "The old chain"
     assert TASK.to_text(given[1], answers[1]) == "What had snapped?\n  The old chain"
-
-
-@pytest.mark.slow
-def test_it_learns_that_a_question_has_no_answer(tmp_path: Path) -> None:
-    config = dataclasses.replace(TINY, model=dataclasses.replace(TINY.model, no_answer=True))
-    given = examples(tmp_path, config, without_answer=True)
-    answers = answers_of(config, given)
-    assert [qa.answer_text(*pair) for pair in zip(given, answers, strict=True)] == [*QA_ANSWERS.values(), ""]
-    scores = TASK.score(given, answers, config)
-    assert scores == dict.fromkeys(scores, 100.0)
-    assert set(scores) == {"em", "f1", "em_answerable", "f1_answerable", "em_unanswerable", "f1_unanswerable"}
-    assert TASK.to_record(given[-1], answers[-1])["start"] is None
-    assert TASK.to_text(given[-1], answers[-1]).endswith("(no answer)")
+    if no_answer:
+        assert TASK.to_record(given[-1], answers[-1])["start"] is None
+        assert TASK.to_text(given[-1], answers[-1]).endswith("(no answer)")
 
 
 def test_unanswerable_questions_are_skipped_where_that_is_asked_for(tmp_path: Path) -> None:

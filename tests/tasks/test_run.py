@@ -20,7 +20,6 @@ from elmokit.errors import (
     FormatError,
     LockedError,
     ModelNotFoundError,
-    OutputError,
     TextError,
     TrainingError,
     UnknownLabelError,
@@ -136,19 +135,6 @@ def test_names_that_a_run_cannot_record_are_refused_before_anything_is_written(
     with pytest.raises(TextError, match=r"caf.*is not UTF-8"):
         train_task(task, config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_run_that_was_killed_before_it_wrote_anything_can_be_started_again(tmp_path: Path) -> None:
-    task, config = tiny("ner", tmp_path / "data", train={"epochs": 1})
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "lock").touch()
-    (tmp_path / "run" / ".vocabulary.json.abcdefgh").mkdir()
-    train_task(task, config, tmp_path / "run")
-    assert not list((tmp_path / "run").rglob(".*"))
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other/notes.txt").touch()
-    with pytest.raises(OutputError, match="other already exists and is not a run to continue"):
-        train_task(task, config, tmp_path / "other")
 
 
 @pytest.fixture(scope="module")

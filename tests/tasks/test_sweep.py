@@ -83,7 +83,7 @@ def test_ratios_come_without_and_with_elmo_from_the_smallest() -> None:
     assert [variant.config.data.train_ratio for variant in variants] == [0.01, 0.01, 1.0, 1.0]
     assert [variant.config.elmo is None for variant in variants] == [True, False, True, False]
     assert variants[1].config.elmo == TASKS["ner"].elmo
-    for ratios in ([], [0.0], [1.5], [float("nan")]):
+    for ratios in ([0.0], [1.5], [float("nan")]):
         with pytest.raises(ConfigError, match="ratio"):
             ratio_variants(*published("ner"), ratios)
 

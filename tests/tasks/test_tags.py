@@ -75,8 +75,8 @@ def test_a_type_has_every_tag_of_its_scheme() -> None:
         (["B-X", "O"], "BIOUL", 1, "'O' after 'B-X'"),
         (["O", "B-X"], "BIOUL", 1, "the end of the sentence after 'B-X'"),
         (["L-X"], "BIOUL", 0, "'L-X' after the start of the sentence"),
-        (["O", "X"], "IOB1", 1, "'X' does not belong to IOB1; expected O, B-TYPE, I-TYPE"),
-        (["U-X"], "IOB2", 0, "'U-X' does not belong to IOB2"),
+        (["O", "X"], "IOB1", 1, "'X' after 'O' is not valid in IOB1, whose tags are O, B-TYPE, I-TYPE"),
+        (["U-X"], "IOB2", 0, "'U-X' after the start of the sentence is not valid in IOB2"),
     ],
 )
 def test_invalid_tags_are_named_with_their_token(tags: list[str], scheme: Scheme, token: int, named: str) -> None:
