@@ -40,14 +40,11 @@ SIZES = CorefModelConfig(
 COARSE = replace(SIZES, layers=2, coarse_to_fine=True, rounds=2, antecedents=4)
 
 
-def tiny(sizes: CorefModelConfig = SIZES, head_words: bool = False) -> tuple[CorefConfig, CorefModel, Inputs]:
+def tiny(sizes: CorefModelConfig = SIZES) -> tuple[CorefConfig, CorefModel, Inputs]:
     torch.manual_seed(3)
     config = replace(TASK.presets["small"], model=sizes)
     words = sorted({token for document in DOCUMENTS for sentence in document.sentences for token in sentence})
-    tables = {
-        "words": WordTable(words, 12, False),
-        **({"head_words": WordTable(words, 7, False)} if head_words else {}),
-    }
+    tables = {"words": WordTable(words, 12, False), "head_words": WordTable(words, 7, False)}
     inputs = Inputs(tables, sorted(set("".join(words))), None)
     assert config.words is not None
     layer = InputLayer(inputs, dict.fromkeys(tables, config.words), config.chars, None)

@@ -14,6 +14,7 @@ from elmokit.cli.main import elmokit
 from elmokit.cli.task_sweep import format_steps_saved
 from elmokit.errors import (
     ConfigError,
+    FormatError,
     OutputError,
     TrainingError,
 )
@@ -234,6 +235,9 @@ def test_steps_to_the_baseline_count_to_the_first_score_as_good(tmp_path: Path) 
     )
     assert format_steps_saved(StepsSaved(3, 1, 10, 14)).endswith("after 14 (40% more), in 1 of 3 seeds")
     assert format_steps_saved(found[0.1]) == "ELMo reaches the baseline's best score in 0 of 1 seeds"
+    (tmp_path / "elmo-1/run-1/seed-1/metrics.jsonl").unlink()
+    with pytest.raises(FormatError, match=r"metrics\.jsonl is damaged"):
+        steps_to_baseline(rows, tmp_path, "f1")
 
 
 def test_a_variant_without_input_is_refused_before_any_training(folder: Path) -> None:

@@ -84,6 +84,7 @@ def test_many_short_words_cost_no_copies_of_the_rest(tmp_path: Path) -> None:
         (glove(VECTORS) + b"dog 1 1e39\n", "line 4"),
         (b"the 1 nan\n", "line 1"),
         (word2vec_binary(VECTORS)[:-4], "word 3 of 3 is cut short"),
+        (b"3 2\n", "word 1 of 3 is cut short"),
         (word2vec_binary({"the": [1.0, float("nan")]}), "word 1 of 1"),
         (gzip.compress(glove(VECTORS), mtime=0)[:-12], "cannot be read"),
         (None, "Cannot read"),
