@@ -295,7 +295,7 @@ def _start_sweep(task: AnyTask, folder: Path) -> None:
             raise OutputError(f"{folder} already exists and is not a sweep to continue.")
         write_json(path, {"task": task.name})
     if (earlier := read_json(path).get("task")) != task.name:
-        raise TrainingError(f"{folder} is a sweep of the task {earlier}, not {task.name}. Choose another directory.")
+        raise TrainingError(f"{folder} is a sweep of the task {earlier}, not {task.name}.")
 
 
 def _check_started(task: AnyTask, variants: Sequence[Variant], folder: Path, may_lack_inputs: bool) -> None:
@@ -313,8 +313,7 @@ def _check_started(task: AnyTask, variants: Sequence[Variant], folder: Path, may
             continue
         if differing := changed_settings(to_dict(load_config(run / CONFIG)[1]), to_dict(config), MAY_CHANGE):
             raise TrainingError(
-                f"{folder} is a sweep with other settings: in {training.variant.name}, {', '.join(differing)}. "
-                "Continue it with the same settings, or choose another directory."
+                f"{folder} is a sweep with other settings: in {training.variant.name}, {', '.join(differing)}."
             )
         with contextlib.suppress(*missing):
             check_data(run, task, config, checksum_of)
