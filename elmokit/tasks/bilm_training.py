@@ -21,7 +21,6 @@ from torch.nn import Parameter
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.embedding.fingerprint import fingerprint
-from elmokit.errors import ConfigError
 from elmokit.formats.folder import load_folder, save_folder
 from elmokit.network.bilm import BiLM
 from elmokit.tasks.config import ElmoConfig
@@ -44,15 +43,6 @@ class BiLMCost:
     """Tokens of the training batches per second of training."""
     peak_memory_mib: int | None
     """The most memory that the process, or on a GPU PyTorch, has used so far; None if the system does not tell."""
-
-
-def check_freezing(config: ElmoConfig | None, n_epochs: int) -> None:
-    """Check that a trainable biLM is not frozen in every epoch."""
-    if config is not None and config.trainable and config.freeze_epochs >= n_epochs:
-        raise ConfigError(
-            f"elmo.freeze_epochs is {config.freeze_epochs} and train.epochs is {n_epochs}, so the biLM would never be "
-            "trained. Lower elmo.freeze_epochs, or set elmo.trainable = false."
-        )
 
 
 def copy_for_training(elmo: Elmo) -> ElmoModule:

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from elmokit.errors import TextError
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.scores.accuracy import accuracy
-from elmokit.tasks.task import Labels, Sentence, Task, TaskModel, unknown_label
+from elmokit.tasks.task import Labels, Sentence, Task, TaskModel, check_known, require_gold
 
 Probabilities = dict[str, float]
 """The probability of each class, by name."""
@@ -83,10 +82,8 @@ class ClassificationTask(Task[Config, Example, ClassBatch, Probabilities]):
 
     def check(self, example: Example, known: Labels) -> None:
         """Raise an error for an example without a class, or with one that the run does not know."""
-        if example.label is None:
-            raise TextError(f"{example.where}: no gold label.")
-        if example.label not in known["classes"]:
-            raise unknown_label(example.where, f"the label {example.label!r}", known["classes"])
+        label = require_gold(example.label, example.where, "gold label")
+        check_known(label, known["classes"], example.where, "the label")
 
     def collate(self, examples: Sequence[Example], inputs: Inputs, known: Labels, config: Config) -> ClassBatch:
         """Build a batch, without classes if an example has none or an unknown one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from elmokit.config import (
     deep_merge,
     setting,
 )
-from elmokit.errors import ConfigError
+from elmokit.errors import ConfigError, SettingError
 from elmokit.storage.text_files import find_text_files
 
 Paths = str | tuple[str, ...]
@@ -99,10 +100,7 @@ class CharsConfig:
         check_at_least("max_chars", self.max_chars, 1, optional=True)
         check_at_least("min_chars", self.min_chars, 1, MAX_UNITS, optional=True)
         check_fraction("dropout", self.dropout)
-        if not self.filters or any(len(pair) != 2 or min(pair) < 1 for pair in self.filters):
-            raise ConfigError(f"filters is {list(self.filters)}; it must be pairs [width, number], both at least 1.")
-        for pair in self.filters:
-            check_at_least("filters", max(pair), 1, MAX_UNITS)
+        check_sizes("filters", [size for pair in self.filters for size in pair])
 
 
 @dataclass(frozen=True)
@@ -179,17 +177,14 @@ class ElmoConfig:
 
     def __post_init__(self) -> None:
         if self.input is None and self.output is None:
-            raise ConfigError("elmo has neither an input nor an output mix. Give one, or leave the elmo table out.")
+            raise ConfigError("elmo has neither an input nor an output mix; it must have one of them.")
         check_positive("learning_rate", self.learning_rate)
         check_at_least("freeze_epochs", self.freeze_epochs, 0)
         check_at_least("unfreeze_every", self.unfreeze_every, 1, optional=True)
         check_ratio("layer_decay", self.layer_decay)
         for name in ("learning_rate", "layer_decay", "freeze_epochs", "unfreeze_every"):
             if not self.trainable and getattr(self, name) != getattr(type(self), name):
-                raise ConfigError(
-                    f"elmo.{name} is {getattr(self, name)}, but the biLM is frozen. Set elmo.trainable = true, or "
-                    f"remove elmo.{name}."
-                )
+                raise ConfigError(f"elmo.{name} is {getattr(self, name)}, which needs elmo.trainable = true.")
 
 
 @dataclass(frozen=True)
@@ -209,8 +204,7 @@ class OptimizerConfig:
         check_not_negative("momentum", self.momentum)
         for beta in self.betas:
             check_fraction("betas", beta)
-        if not 0 <= self.rho <= 1:
-            raise ConfigError(f"rho is {self.rho}; it must be from 0 to 1.")
+        check_fraction("rho", self.rho)
 
 
 @dataclass(frozen=True)
@@ -222,8 +216,7 @@ class PlateauConfig:
 
     def __post_init__(self) -> None:
         check_at_least("patience", self.patience, 0)
-        if not 0 < self.factor < 1:
-            raise ConfigError(f"factor is {self.factor}; it must be above 0 and below 1.")
+        check_ratio("factor", self.factor)
 
 
 @dataclass(frozen=True)
@@ -266,12 +259,20 @@ class TaskTrainingConfig:
         for name in ("max_grad_norm", "clip_value"):
             check_positive(name, getattr(self, name))
         check_not_negative("l2", self.l2)
-        if self.average is not None and not 0 < self.average < 1:
-            raise ConfigError(f"average is {self.average}; it must be above 0 and below 1.")
+        if self.average is not None:
+            check_fraction("average", self.average)
         for seed in self.seeds:
             check_at_least("seeds", seed, 0, MAX_SEED)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"seeds is {list(self.seeds)}; it must be one or more different numbers.")
+
+
+def check_sizes(name: str, sizes: Sequence[int]) -> None:
+    """Raise a SettingError unless there are one or more sizes, all in the range of a layer's units."""
+    if not sizes:
+        raise SettingError(name, "is empty; it must have at least one size.")
+    for size in sizes:
+        check_at_least(name, size, 1, MAX_UNITS)
 
 
 def expand_paths(paths: Paths) -> list[str]:
@@ -285,14 +286,12 @@ def apply_override(content: dict[str, Any], override: str) -> dict[str, Any]:
     """Return a config's tables with one ``table.key=value`` set. The value is TOML, or a bare word for a string."""
     name, sign, value = override.partition("=")
     keys = name.strip().split(".")
-    if not sign or not all(keys):
-        raise ConfigError(f"Expected table.key=value, such as train.batch_size=16, but got {override!r}.")
     try:
         table = tomllib.loads(f"value = {value}")
     except (ValueError, RecursionError):
         table = {"value": value.strip()}
-    if len(table) > 1:
-        raise ConfigError(f"Expected one value, such as train.batch_size=16, but got several lines: {override!r}.")
+    if not sign or not all(keys) or len(table) > 1:
+        raise ConfigError(f"Expected table.key=value, such as train.batch_size=16, but got {override!r}.")
     changed: dict[str, Any] = table["value"]
     for key in reversed(keys):
         changed = {key: changed}

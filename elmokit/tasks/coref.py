@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import torch
 
 from elmokit.config import setting
-from elmokit.errors import TextError
 from elmokit.storage.text_formats import JSON
 from elmokit.tasks.config import (
     CharsConfig,
@@ -31,7 +30,7 @@ from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.readers.coref import Document, parse_document, read_coref
 from elmokit.tasks.scores.coref import Clusters, Mention, coref_scores
 from elmokit.tasks.scores.gap import Answers, gap_scores
-from elmokit.tasks.task import Labels, Sentence, Task, Tokenize
+from elmokit.tasks.task import Labels, Sentence, Task, Tokenize, check_learnable, require_gold
 from elmokit.text.batching import plan_batches
 
 BLOCK_POSITIONS = 4096  # padded size of a block of sentences that the LSTM reads together; bounds the memory
@@ -180,14 +179,13 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
         coref_scores([], [])  # fails now, and not after the first epoch, if SciPy is missing
         for example in examples:
             self.check(example, {})
-        if not any(len(cluster) > 1 for example in examples for cluster in example.clusters or ()):
-            raise TextError("No document has a cluster of two mentions, so there is nothing to learn.")
+        clusters = chain.from_iterable(example.clusters or () for example in examples)
+        check_learnable((len(cluster) > 1 for cluster in clusters), "cluster of two mentions")
         return {"genres": [NO_GENRE, *sorted({example.genre for example in examples} - {NO_GENRE})]}
 
     def check(self, example: Document, known: Labels) -> None:
         """Raise an error for a document without gold clusters."""
-        if example.clusters is None:
-            raise TextError(f"{example.where}: no clusters. Training and evaluation need them.")
+        require_gold(example.clusters, example.where, "clusters")
 
     def build(self, config: CorefConfig, inputs: InputLayer, known: Labels) -> CorefModel:
         return CorefModel(config.model, inputs, len(known["genres"]))

@@ -54,7 +54,7 @@ class LayerCache:
 
     def __init__(self, folder: str | Path, elmo: Elmo, dtype: Literal["float16", "float32"] = "float16") -> None:
         if elmo.start == "stateful":
-            raise ValueError('Layers that depend on earlier sentences cannot be cached. Use start="warm" or "zero".')
+            raise ValueError('The start of a cached Elmo must be "warm" or "zero", so that sentences are independent.')
         self.elmo, self.dtype = elmo, np.dtype(stored_dtype(dtype))
         self.shape = ElmoShape(elmo.n_layers, elmo.output_dim)
         self._settings = vector_settings(elmo.model, elmo.start)
@@ -160,8 +160,6 @@ class LayerCache:
         keys = contents.memory_map("keys", np.uint8, KEY_BYTES)
         ends = contents.memory_map("ends", np.int64).tolist()
         checksums = contents.memory_map("crc32", np.uint32).tolist()
-        if not len(keys) == len(ends) == len(checksums) or (ends and ends[-1] > len(self._layers)):
-            raise FormatError(f"{self.folder} is damaged. {self._remedy}")
         rows = zip([0, *ends[:-1]], ends, checksums, strict=True)
         self._rows = {key.tobytes(): row for key, row in zip(keys, rows, strict=True)}
 
@@ -173,7 +171,7 @@ class LayerCache:
         start, end, checksum = self._rows[key]
         rows: NDArray[Any] = self._layers[start:end]
         if zlib.crc32(rows.data) != checksum:
-            raise FormatError(f"{self.folder / 'layers'} is damaged: it is not what was written. {self._remedy}")
+            raise FormatError(f"{self.folder / 'layers'} is damaged. {self._remedy}")
         return rows.reshape(end - start, self.shape.n_layers, self.shape.dim).swapaxes(0, 1)
 
 

@@ -184,7 +184,7 @@ class _SeedLoop:
         loss = model.loss(batch)
         if not loss.isfinite():
             raise TrainingError(
-                f"The loss is {loss.item()} at step {counters.n_steps + 1} of seed {self.seed}. Train with a lower "
+                f"The loss is {loss.item()} at step {counters.n_steps + 1} of seed {self.seed}. Lower "
                 "train.optimizer.learning_rate or train.max_grad_norm."
             )
         for group in state.optimizer.param_groups:

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from elmokit.config import MAX_LAYERS, read_json
-from elmokit.errors import ConfigError, ModelNotFoundError
+from elmokit.config import read_json
+from elmokit.errors import ConfigError
 from elmokit.tasks.run_folder import RESULTS
 from elmokit.training.run import damage_errors
 
@@ -38,15 +38,13 @@ def weights_of_runs(runs: Sequence[str | Path]) -> list[MixWeights]:
     mixes = [mix for run in runs for mix in _weights_of(Path(run))]
     if not mixes:
         names = ", ".join(map(str, runs))
-        raise ConfigError(f"{names}: no mix of layers was learned. Name runs whose config has an elmo table.")
+        raise ConfigError(f"{names}: no mix of layers was learned.")
     return sorted(mixes, key=lambda mix: mix.position)
 
 
 def _weights_of(run: Path) -> list[MixWeights]:
     path = run / RESULTS
-    if not path.is_file():
-        raise ModelNotFoundError(f"{run} is not a finished run of a task: it has no {RESULTS}.")
-    content = read_json(path)
+    content = read_json(path, f"{run} is not a finished run of a task: it has no {RESULTS}.")
     with damage_errors(path):
         per_seed = [seed["mixes"] for seed in content["seeds"]]
         return [
@@ -57,16 +55,14 @@ def _weights_of(run: Path) -> list[MixWeights]:
 
 def _mean_weights(run: str, task: str, position: str, mixes: Sequence[dict[str, Any]]) -> MixWeights:
     layers = msgspec.convert(mixes[0]["layers"], tuple[int, ...])
-    columns = list(zip(*(mix["weights"] for mix in mixes), strict=True))
-    if len(columns) != len(layers) or not all(0 <= layer <= MAX_LAYERS for layer in layers):
-        raise ValueError(f"it has {len(columns)} weights for the layers {layers}")
+    columns = dict(zip(layers, zip(*(mix["weights"] for mix in mixes), strict=True), strict=True))
     return MixWeights(
         run,
         str(task),
         position,
         layers,
-        tuple(statistics.fmean(column) for column in columns),
-        tuple(statistics.stdev(column) if len(column) > 1 else 0.0 for column in columns),
+        tuple(statistics.fmean(column) for column in columns.values()),
+        tuple(statistics.stdev(column) if len(column) > 1 else 0.0 for column in columns.values()),
         statistics.fmean(mix["gamma"] for mix in mixes),
         len(mixes),
     )

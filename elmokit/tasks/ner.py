@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from elmokit.config import MAX_UNITS, check_at_least, check_fraction, setting
-from elmokit.errors import ConfigError, TextError
+from elmokit.config import check_fraction, setting
+from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines
 from elmokit.tasks.config import (
@@ -24,6 +24,7 @@ from elmokit.tasks.config import (
     TaskDataConfig,
     TaskTrainingConfig,
     WordsConfig,
+    check_sizes,
 )
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.crf import CRF
@@ -44,7 +45,7 @@ from elmokit.tasks.tags import (
     tags_of,
     types_in,
 )
-from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, unknown_label
+from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, check_known, check_learnable
 from elmokit.text.columns import read_column_sentences
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "none": nn.Identity}
@@ -87,11 +88,9 @@ class NerModelConfig:
     learn_ends: bool = setting(False, "Learn scores for each tag at the start and at the end of a sentence.")
 
     def __post_init__(self) -> None:
-        if not self.hidden:
-            raise ConfigError("hidden is empty. Give the units of at least one LSTM layer.")
-        for name in ("hidden", "feedforward"):
-            for size in getattr(self, name):
-                check_at_least(name, size, 1, MAX_UNITS)
+        check_sizes("hidden", self.hidden)
+        if self.feedforward:
+            check_sizes("feedforward", self.feedforward)
         check_fraction("dropout", self.dropout)
         check_fraction("recurrent_dropout", self.recurrent_dropout)
 
@@ -242,9 +241,7 @@ class NerTask(Task[NerConfig, NerExample, NerBatch, list[Chunk]]):
             try:
                 chunks = chunks_in(tags, data.tags)
             except TagError as error:
-                raise TextError(
-                    f"{sentence.where(error.token)}: {error}. Is data.tags = {data.tags!r} right?"
-                ) from None
+                raise TextError(f"{sentence.where(error.token)}: {error} (data.tags).") from None
             yield NerExample(tokens, chunks, sentence.where())
 
     def read_text(self, lines: Iterable[str], name: str, tokenize: Tokenize, config: NerConfig) -> Iterator[NerExample]:
@@ -255,17 +252,14 @@ class NerTask(Task[NerConfig, NerExample, NerBatch, list[Chunk]]):
     def labels(self, examples: Sequence[NerExample], config: NerConfig) -> Labels:
         """Return the tags of all entity types that occur."""
         types = {chunk.label for example in examples for chunk in example.chunks or ()}
-        if not types:
-            raise TextError("The training and dev data contain no entity, so there is nothing to learn.")
+        check_learnable(types, "entity")
         return {"tags": all_tags(sorted(types), config.model.tags)}
 
     def check(self, example: NerExample, known: Labels) -> None:
         """Raise an error for an entity type that the run does not know."""
         types = types_in(known["tags"])
         for chunk in example.chunks or ():
-            if chunk.label not in types:
-                what = f"token {chunk.start + 1} of the sentence has the type {chunk.label!r}"
-                raise unknown_label(example.where, what, types)
+            check_known(chunk.label, types, example.where, f"token {chunk.start + 1} of the sentence has the type")
 
     def build(self, config: NerConfig, inputs: InputLayer, known: Labels) -> NerModel:
         return NerModel(config.model, inputs, known["tags"])

@@ -220,9 +220,7 @@ class NliTask(ClassificationTask[NliConfig, SentencePair]):
                 continue
             parts = line.split("\t")
             if len(parts) != 2:
-                raise TextError(
-                    f"{where}: found {len(parts) - 1} tabs. Expected a premise and a hypothesis separated by one tab."
-                )
+                raise TextError(f"{where}: expected a premise and a hypothesis separated by one tab.")
             yield tokenized(RawPair(parts[0], parts[1], None, None, where))
 
     def named_texts(self, example: SentencePair) -> dict[str, list[str]]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elmokit.errors import ConfigError
 from elmokit.evaluation.figures import COLORS, COLUMN, INK, LINES, save_figure, styled_figure
 from elmokit.tasks.mix_weights import MixWeights
 from elmokit.tasks.sweep import SweepRow
@@ -34,8 +33,6 @@ def plot_ratios(rows: Sequence[SweepRow], metric: str, path: str | Path, overwri
         The two files.
     """
     done = [row for row in rows if row.scores]
-    if not done:
-        raise ConfigError("No training of the sweep is finished, so there is nothing to plot.")
     with styled_figure(COLUMN, 2.4) as figure:
         axes = figure.subplots()
         for label, with_elmo, style in (("ELMo", True, LINES[0]), ("baseline", False, LINES[1])):
@@ -70,8 +67,6 @@ def plot_mixes(mixes: Sequence[MixWeights], path: str | Path, overwrite: bool = 
     Returns:
         The two files.
     """
-    if not mixes:
-        raise ConfigError("The runs have no mix of layers, so there is nothing to plot.")
     n_layers = 1 + max(layer for mix in mixes for layer in mix.layers)
     labels = _labels(mixes)
     by_position = {name: [mix for mix in mixes if mix.position == name] for name in ("input", "output")}

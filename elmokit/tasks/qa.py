@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction, setting
-from elmokit.errors import ConfigError, TextError
+from elmokit.errors import ConfigError
 from elmokit.storage.text_formats import JSON, TABLE
 from elmokit.tasks.config import (
     CharsConfig,
@@ -30,7 +30,7 @@ from elmokit.tasks.nn.dropout import VariationalDropout
 from elmokit.tasks.nn.recurrent import run_packed
 from elmokit.tasks.readers.squad import QaExample, Unanswerable, read_questions, read_squad
 from elmokit.tasks.scores.squad import squad_v1, squad_v2
-from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize
+from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, check_learnable, require_gold
 
 GRU_DEVIATION = 0.05  # of the truncated normal distribution of the initial weights
 CHAR_BOUND = 0.05  # of the uniform distribution of the initial character vectors
@@ -99,10 +99,6 @@ class QaConfig:
             average=0.999,
         )
     )
-
-    def __post_init__(self) -> None:
-        if self.data.skip_unanswerable and self.model.no_answer:
-            raise ConfigError("data.skip_unanswerable leaves out what model.no_answer learns. Set one of them.")
 
 
 SMALL = QaConfig(
@@ -297,9 +293,9 @@ class QaTask(Task[QaConfig, QaExample, QaBatch, Answer]):
 
     def read(self, path: str, config: QaConfig) -> Iterable[QaExample]:
         """Read the questions of a SQuAD file."""
-        unanswerable: Unanswerable = "skip" if config.data.skip_unanswerable else "error"
-        if config.model.no_answer:
-            unanswerable = "keep"
+        unanswerable: Unanswerable = "keep" if config.model.no_answer else "error"
+        if config.data.skip_unanswerable:
+            unanswerable = "skip"
         return read_squad(path, unanswerable, config.data.skip_mismatched)
 
     def read_text(self, lines: Iterable[str], name: str, tokenize: Tokenize, config: QaConfig) -> Iterable[QaExample]:
@@ -314,14 +310,13 @@ class QaTask(Task[QaConfig, QaExample, QaBatch, Answer]):
         """Return no labels, but raise an error if there is nothing to learn."""
         for example in examples:
             self.check(example, {})
-        if not any(example.span or example.answers == () for example in examples):
-            raise TextError("No question has an answer that is in its passage, so there is nothing to learn.")
+        found = (example.span or example.answers == () for example in examples)
+        check_learnable(found, "question whose answer is in its passage")
         return {}
 
     def check(self, example: QaExample, labels: Labels) -> None:
         """Raise an error for a question without gold answers."""
-        if example.answers is None:
-            raise TextError(f"{example.where}: no gold answers (the key answers). Training and evaluation need them.")
+        require_gold(example.answers, example.where, "gold answers (the key answers)")
 
     def build(self, config: QaConfig, inputs: InputLayer, labels: Labels) -> QaModel:
         model = config.model

@@ -29,7 +29,6 @@ from elmokit.storage.progress import ProgressCallback
 from elmokit.tasks.allennlp_archive.files import is_task_archive
 from elmokit.tasks.allennlp_archive.opened import OpenedArchive, open_task_archive
 from elmokit.tasks.batches import sample_texts
-from elmokit.tasks.bilm_training import check_freezing
 from elmokit.tasks.config import ElmoConfig, expand_paths
 from elmokit.tasks.finetune import finetune_for_task
 from elmokit.tasks.inputs import ElmoShape, Inputs
@@ -114,9 +113,8 @@ def train_task(
     task.check_inputs(config)
     if config.elmo is not None and config.elmo.start == "continued":
         raise ConfigError(
-            "elmo.start is 'continued', which is for models that AllenNLP trained. Set it to 'warm' or 'zero' to train."
+            "elmo.start is 'continued', which is for models that AllenNLP trained; it must be 'warm' or 'zero'."
         )
-    check_freezing(config.elmo, config.train.epochs)
     check_recordable(task, config)
     train, dev = _read_examples(task, config, "train"), _read_examples(task, config, "dev")
     texts = [tuple(map(tuple, task.texts(example))) for example in train]
@@ -188,9 +186,7 @@ class TaskRun(TaskSetup):
             TextError: A file cannot be read, or has no gold labels.
         """
         files = expand_paths(paths if isinstance(paths, str) else tuple(paths))
-        examples = [example for path in files for example in self.task.read(path, self.config)]
-        if not examples:
-            raise TextError(f"There is no example in {', '.join(files)}.")
+        examples = _examples_in(files, partial(self.task.read, config=self.config), "the data")
         for example in examples:
             try:
                 self.task.check(example, self.labels)
@@ -233,28 +229,19 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
     """
     run, torch_device = Path(run), parse_device(device)
     if is_task_archive(run) and not (run / CONFIG).is_file():
-        if seed not in (None, ARCHIVE_SEED):
-            raise ModelNotFoundError(f"{run} is an archive of AllenNLP with a single model. Leave out the seed {seed}.")
+        _check_seed(run, ARCHIVE_SEED if seed is None else seed, [ARCHIVE_SEED])
         opened = open_task_archive(run)
         if opened.assumed is not None:
             warnings.warn(f"{run}: {opened.assumed}", stacklevel=2)
         return run_of_archive(opened, torch_device)
     if not (run / CONFIG).is_file():
-        raise ModelNotFoundError(f"{run} is not a task's run: it has no config.toml.")
+        raise ModelNotFoundError(f"{run} is not a task's run: it has no {CONFIG}.")
     task, config = load_config(run / CONFIG)
     finished = finished_seeds(run)
     if seed is None and finished:
         results = {number: read_result(run / f"seed-{number}") for number in finished}
         seed = max(finished, key=lambda number: results[number]["dev"].get(task.metric, 0.0))
-    if seed not in finished:
-        raise ModelNotFoundError(
-            f"{run} has no finished training{'' if seed is None else f' with seed {seed}'}. "
-            + (
-                f"Finished seeds: {', '.join(map(str, finished))}."
-                if finished
-                else "Run elmokit task train again to finish it."
-            )
-        )
+    seed = _check_seed(run, seed, finished)
     with damage_errors(run / VOCABULARY):
         inputs, labels = inputs_from(read_vocabulary(run))
     cache = elmo = None
@@ -274,6 +261,17 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
         model.inputs.elmo = ElmoModule(elmo.model, start=elmo.start, n_mixes=0)
     model = model.to(torch_device).eval()
     return TaskRun(task, config, inputs, labels, torch_device, model=model, seed=seed, cache=cache)
+
+
+def _check_seed(run: Path, seed: int | None, finished: Sequence[int]) -> int:
+    """Return a seed whose training is finished, or raise an error."""
+    if seed is None or seed not in finished:
+        raise ModelNotFoundError(
+            f"{run} has no finished training{'' if seed is None else f' with seed {seed}'}. "
+            + ("Finished: " + ", ".join(map(str, finished)) if finished else "Run elmokit task train again")
+            + "."
+        )
+    return seed
 
 
 def run_of_archive(opened: OpenedArchive, device: torch.device) -> TaskRun:
@@ -342,12 +340,14 @@ def _with_elmo(inputs: Inputs, elmo: Elmo) -> Inputs:
 
 
 def _read_examples(task: AnyTask, config: Any, split: str) -> list[Any]:
-    if not (paths := expand_paths(getattr(config.data, split))):
-        raise ConfigError(f"data.{split} names no file.")
     read = task.read_training if split == "train" else task.read
-    examples = [example for path in paths for example in read(path, config)]
+    return _examples_in(expand_paths(getattr(config.data, split)), partial(read, config=config), f"data.{split}")
+
+
+def _examples_in(paths: Sequence[str], read: Callable[[str], Iterable[Any]], what: str) -> list[Any]:
+    examples = [example for path in paths for example in read(path)]
     if not examples:
-        raise TextError(f"There is no example in {', '.join(paths)}.")
+        raise TextError(f"There is no example in {what}: {', '.join(paths) or 'no file is given'}.")
     return examples
 
 
@@ -360,11 +360,10 @@ def _open_elmo_of(config: ElmoConfig, run: Path, seed: int, device: torch.device
     source = str(run / f"seed-{seed}" / OWN_BILM) if config.trainable else _model_of(config, run)
     facts = read_facts(run, f"seed-{seed}/result.json" if config.trainable else FACTS)
     elmo = _open_elmo(config, source, device)
-    trained_with, opened = facts.fingerprint, fingerprint(elmo.model, elmo.start)
-    if trained_with != opened:
+    if facts.fingerprint != fingerprint(elmo.model, elmo.start):
         raise FormatError(
-            f"{run} was trained with another biLM than the one that is now at {source or DEFAULT_MODEL} (fingerprint "
-            f"{trained_with}, found {opened}). Restore the old one, or train again."
+            f"{run} was trained with another biLM than the one that is now at {source or DEFAULT_MODEL}. Restore the "
+            "old one, or train again."
         )
     return elmo
 

@@ -159,8 +159,8 @@ def start_run(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, An
         earlier_task, earlier_config = load_config(run / CONFIG)
         check_settings(run, {"task": earlier_task.name, **to_dict(earlier_config)}, content, MAY_CHANGE)
         content["train"]["seeds"] = sorted({*earlier_config.train.seeds, *config.train.seeds})
-    if (run / VOCABULARY).exists() and read_vocabulary(run) != as_read_back(vocabulary):
-        raise TrainingError(f"The data have other words or labels than {run} was started with. Start a new run.")
+    if (run / VOCABULARY).exists():
+        _check_same(run, "other words or labels", read_vocabulary(run), as_read_back(vocabulary))
     check_data(run, task, config)
     run.mkdir(parents=True, exist_ok=True)
     checked = {**vocabulary, "crc32": json_crc32(vocabulary)}
@@ -216,14 +216,18 @@ def check_recordable(task: AnyTask, config: Any) -> None:
 
 def check_data(run: Path, task: AnyTask, config: Any, checksum_of: Callable[[str], list[int]] = file_checksum) -> None:
     """Check that a run, if it was started, had the same data."""
-    if (run / FACTS).exists() and read_facts(run).data != _data_checksums(task, config, checksum_of):
-        raise TrainingError(f"The data of {run} have changed since it was started. Restore them, or start a new run.")
+    if (run / FACTS).exists():
+        _check_same(run, "other data", read_facts(run).data, _data_checksums(task, config, checksum_of))
 
 
 def check_bilm(run: Path, now: str | None) -> None:
     """Check that a run was started with the biLM that has this fingerprint; None is no biLM."""
-    if read_facts(run).fingerprint != now:
-        raise TrainingError(f"The biLM of {run} has changed since it was started. Restore it, or start a new run.")
+    _check_same(run, "another biLM", read_facts(run).fingerprint, now)
+
+
+def _check_same(run: Path, what: str, earlier: object, now: object) -> None:
+    if earlier != now:
+        raise TrainingError(f"{run} was started with {what}. Restore what has changed, or start a new run.")
 
 
 def _data_checksums(

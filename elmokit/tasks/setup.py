@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elmokit.errors import ConfigError, FormatError
+from elmokit.errors import FormatError
 from elmokit.storage.progress import ProgressCallback
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch, map_batch, move_to
 from elmokit.tasks.task import AnyTask, Labels, TaskModel
@@ -33,10 +33,9 @@ class TaskSetup:
 
     def build(self, initial_vectors: Mapping[str, Tensor] | None = None) -> TaskModel[Any, Any]:
         """Build a new model on the CPU, with initial values for word tables that have pretrained vectors."""
+        self.task.check_inputs(self.config)
         tables = self.task.word_configs(self.config)
         layer = InputLayer(self.inputs, tables, self.config.chars, self.config.elmo, initial_vectors)
-        if not layer.output_dim:
-            raise ConfigError("Nothing is read at the input: there are no words, no chars and no elmo.input.")
         model: TaskModel[Any, Any] = self.task.build(self.config, layer, self.labels)
         return model
 

@@ -35,7 +35,7 @@ from elmokit.tasks.readers.srl import DIVIDER, PREDICATE, Proposition, parse_pro
 from elmokit.tasks.scores.chunks import Chunk, chunks_of
 from elmokit.tasks.scores.srl import srl_eval
 from elmokit.tasks.tags import all_tags, chunk_records, f1_scores, mark_chunks, rules_of, tag_ids, tags_of, types_in
-from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, unknown_label
+from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, check_known, check_learnable, require_gold
 
 Frames = list[tuple[int, list[Chunk]]]
 """The predicates of a sentence by the index of their token, each with its roles."""
@@ -189,10 +189,9 @@ class SrlTask(Task[SrlConfig, Proposition, SrlBatch, Frames]):
     def labels(self, examples: Sequence[Proposition], config: SrlConfig) -> Labels:
         """Return the tags of all roles, and the words that are a predicate in most of their occurrences."""
         for example in examples:
-            _require_tags(example)
+            require_gold(example.tags, example.where, "tags")
         roles = types_in(tag for example in examples for tag in example.tags or ())
-        if not roles:
-            raise TextError("The training and dev data contain no predicate, so there is nothing to learn.")
+        check_learnable(roles, "predicate")
         seen: Counter[str] = Counter()
         as_predicate: Counter[str] = Counter()
         # A sentence counts once, wherever its propositions are.
@@ -209,10 +208,8 @@ class SrlTask(Task[SrlConfig, Proposition, SrlBatch, Frames]):
 
     def check(self, example: Proposition, known: Labels) -> None:
         """Raise an error for an example without tags, or with a role that the run does not know."""
-        for token, tag in enumerate(_require_tags(example)):
-            if tag not in known["tags"]:
-                what = f"token {token + 1} of the sentence has the role {tag.partition('-')[2]!r}"
-                raise unknown_label(example.where, what, types_in(known["tags"]))
+        for token, tag in enumerate(require_gold(example.tags, example.where, "tags"), start=1):
+            check_known(tag, known["tags"], example.where, f"token {token} of the sentence has the tag")
 
     def build(self, config: SrlConfig, inputs: InputLayer, known: Labels) -> SrlModel:
         return SrlModel(config.model, inputs, known["tags"])
@@ -227,8 +224,8 @@ class SrlTask(Task[SrlConfig, Proposition, SrlBatch, Frames]):
             if example.predicate is None and example.tags is None:
                 if not known["predicates"]:
                     raise TextError(
-                        f"{example.where}: no predicate is given, and this run does not know which words are "
-                        f"predicates, because AllenNLP trained it. Write the line as: 1 Mira fixed it {DIVIDER}"
+                        f"{example.where}: no predicate is given, which this run needs because AllenNLP trained it. "
+                        f"Write the line as: 1 Mira fixed it {DIVIDER}"
                     )
                 chosen = [i for i, token in enumerate(example.tokens) if token.lower() in likely_predicates]
             owners += [owner] * len(chosen)
@@ -273,9 +270,3 @@ class SrlTask(Task[SrlConfig, Proposition, SrlBatch, Frames]):
         """Return one line per predicate: ``fixed: [ARG0 Mira] [V fixed] [ARG1 her bike] .``; or the tokens alone."""
         lines = [f"{example.tokens[predicate]}: {mark_chunks(example.tokens, chunks)}" for predicate, chunks in frames]
         return "\n".join(lines) if lines else " ".join(example.tokens)
-
-
-def _require_tags(example: Proposition) -> tuple[str, ...]:
-    if example.tags is None:
-        raise TextError(f"{example.where}: no tags. Training and evaluation need one tag per token.")
-    return example.tags

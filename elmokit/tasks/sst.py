@@ -72,12 +72,14 @@ class SstModelConfig:
             check_at_least(name, getattr(self, name), 1, MAX_UNITS)
         for size in self.output_hidden:
             check_at_least("output_hidden", size, 1, MAX_UNITS)
-        for ratio in (self.projection_dropout, self.pooled_dropout, *self.output_dropout, self.input_dropout or 0.0):
-            check_fraction("A dropout", ratio)
+        for name in ("input_dropout", "projection_dropout", "pooled_dropout"):
+            check_fraction(name, getattr(self, name) or 0.0)
+        for ratio in self.output_dropout:
+            check_fraction("output_dropout", ratio)
         if len(self.output_hidden) != len(self.output_dropout):
             raise ConfigError(
-                f"output_hidden has {len(self.output_hidden)} sizes, but output_dropout has {len(self.output_dropout)} "
-                "values. Give one dropout value per size."
+                f"output_dropout has {len(self.output_dropout)} values; it must have one for each of the "
+                f"{len(self.output_hidden)} sizes of output_hidden."
             )
 
 
@@ -174,9 +176,7 @@ class SstModel(ClassificationModel):
 def _phrases(tree: LabeledTree, n_classes: int, n_nodes: int, min_tokens: int) -> Iterator[Phrase]:
     for node in tree.nodes:
         if node.label not in ("0", "1", "2", "3", "4"):
-            raise TextError(
-                f"{tree.where}: the label {node.label!r} is invalid. Expected 0 (very negative) to 4 (very positive)."
-            )
+            raise TextError(f"{tree.where}: the label is {node.label!r}; it must be 0 to 4.")
     for index, node in enumerate(tree.nodes[:n_nodes]):
         is_root = index == 0
         label = CLASSES[n_classes][int(node.label)]

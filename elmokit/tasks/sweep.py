@@ -121,13 +121,10 @@ class TrainingStart:
 
 def ratio_variants(task: AnyTask, config: Any, ratios: Sequence[float]) -> list[Variant]:
     """Make the variants of Figure 1: random samples of the training texts, without and with ELMo."""
-    if not ratios:
-        raise ConfigError("There are no ratios. Give one or more numbers above 0 and at most 1.")
     names: dict[str, float] = {}  # in the names of directories
     for ratio in sorted(set(ratios)):
         check_ratio("ratio", ratio)
-        if (other := names.setdefault(f"{ratio:g}", ratio)) != ratio:
-            raise ConfigError(f"The ratios {other} and {ratio} are equal in six digits. Leave one of them out.")
+        names[f"{ratio:g}"] = ratio
     return [
         Variant(
             f"{kind}-{name}",
@@ -293,14 +290,12 @@ def steps_to_baseline(rows: Sequence[SweepRow], folder: str | Path, metric: str)
 def _start_sweep(task: AnyTask, folder: Path) -> None:
     path = folder / "sweep.json"
     if not path.exists():
-        if folder.exists() and not folder.is_dir():
-            raise OutputError(f"{folder} is a file, but a sweep needs a directory. Choose another name.")
         # Names with a dot are what another process of this sweep is writing.
-        if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
-            raise OutputError(f"{folder} is not a sweep's directory, and not empty. Choose another.")
+        if folder.exists() and not (folder.is_dir() and all(path.name.startswith(".") for path in folder.iterdir())):
+            raise OutputError(f"{folder} already exists and is not a sweep to continue.")
         write_json(path, {"task": task.name})
     if (earlier := read_json(path).get("task")) != task.name:
-        raise TrainingError(f"{folder} is a sweep of the task {earlier}, not {task.name}. Choose another directory.")
+        raise TrainingError(f"{folder} is a sweep of the task {earlier}, not {task.name}.")
 
 
 def _check_started(task: AnyTask, variants: Sequence[Variant], folder: Path, may_lack_inputs: bool) -> None:
@@ -318,8 +313,7 @@ def _check_started(task: AnyTask, variants: Sequence[Variant], folder: Path, may
             continue
         if differing := changed_settings(to_dict(load_config(run / CONFIG)[1]), to_dict(config), MAY_CHANGE):
             raise TrainingError(
-                f"{folder} is a sweep with other settings: in {training.variant.name}, {', '.join(differing)}. "
-                "Continue it with the same settings, or choose another directory."
+                f"{folder} is a sweep with other settings: in {training.variant.name}, {', '.join(differing)}."
             )
         with contextlib.suppress(*missing):
             check_data(run, task, config, checksum_of)
@@ -378,6 +372,5 @@ def _evaluations(folder: str | Path, variant: str, seed: int, metric: str) -> li
     """Read the number of steps and the score of each evaluation of a finished training."""
     log = Run(Path(folder) / variant / f"run-{seed}" / f"seed-{seed}").log
     with damage_errors(log.path):
-        if not (records := log.records()):
-            raise ValueError("it has no evaluation")
-        return [(record["n_steps"], check_scores(record["dev"])[metric]) for record in records]
+        first, *others = log.records()  # at least one
+        return [(record["n_steps"], check_scores(record["dev"])[metric]) for record in (first, *others)]

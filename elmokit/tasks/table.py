@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from elmokit.config import check_choice, deep_merge, from_dict, read_toml, to_dict
-from elmokit.errors import ConfigError
 from elmokit.tasks.config import apply_override
 from elmokit.tasks.coref import CorefTask
 from elmokit.tasks.ner import NerTask
@@ -50,9 +49,7 @@ def config_of(content: dict[str, Any], where: str) -> tuple[AnyTask, Any]:
         ConfigError: A key or value is invalid.
     """
     content = dict(content)
-    if "task" not in content:
-        raise ConfigError(f"{where} has no task. Add a first line such as: task = 'ner' ({', '.join(TASKS)}).")
-    task = TASKS[check_choice(f"{where}: task", content.pop("task"), TASKS)]
+    task = TASKS[check_choice(f"{where}: task", content.pop("task", None), TASKS)]
     preset = task.presets[check_choice(f"{where}: preset", content.pop("preset", DEFAULT_PRESET), task.presets)]
     base = to_dict(preset)
     if isinstance(content.get("elmo"), dict):

@@ -13,15 +13,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from elmokit.errors import TextError
 from elmokit.tasks.nn.crf import TagRules
 from elmokit.tasks.scores.chunks import OUTSIDE, Chunk
 from elmokit.tasks.scores.counts import Counts
 
 Scheme = Literal["IOB1", "IOB2", "BIOUL"]
-MAX_TYPES = 1000
-"""The scores of tags that follow each other grow with the square of the number of types. At 1,000, a batch of 64
-sentences needs 4 GB to decode; the largest published sets have some hundreds."""
 PREFIXES: dict[Scheme, str] = {"IOB1": "BI", "IOB2": "BI", "BIOUL": "BILU"}
 
 
@@ -44,17 +40,15 @@ def chunks_in(tags: Sequence[str], scheme: Scheme) -> list[Chunk]:
     start, label = -1, ""  # of the open chunk
     for token, tag in enumerate([*tags, OUTSIDE]):
         prefix, _, kind = tag.partition("-")
-        if tag != OUTSIDE and (not kind or len(prefix) != 1 or prefix not in PREFIXES[scheme]):
-            names = ", ".join(f"{letter}-TYPE" for letter in PREFIXES[scheme])
-            raise TagError(token, f"the tag {tag!r} does not belong to {scheme}; expected {OUTSIDE}, {names}")
+        is_known = tag == OUTSIDE or (kind and len(prefix) == 1 and prefix in PREFIXES[scheme])
         continues = start >= 0 and kind == label and prefix in ("I", "L")
-        if scheme == "BIOUL" and start >= 0 and not continues:
-            what_follows = "the end of the sentence" if token == len(tags) else repr(tag)
-            raise TagError(
-                min(token, len(tags) - 1), f"{what_follows} after {tags[token - 1]!r}; expected I or L of its type"
-            )
-        if prefix in ("I", "L") and not continues and scheme != "IOB1":
-            raise TagError(token, f"{tag!r} does not continue a chunk of its type; in {scheme} chunks start with B")
+        must_continue = (scheme == "BIOUL" and start >= 0) or (scheme != "IOB1" and prefix in ("I", "L"))
+        if not is_known or (must_continue and not continues):
+            after = repr(tags[token - 1]) if token else "the start of the sentence"
+            what = "the end of the sentence" if token == len(tags) else repr(tag)
+            names = ", ".join(f"{letter}-TYPE" for letter in PREFIXES[scheme])
+            problem = f"{what} after {after} is not valid in {scheme}, whose tags are {OUTSIDE}, {names}"
+            raise TagError(min(token, len(tags) - 1), problem)
         if start >= 0 and (not continues or prefix == "L"):
             chunks.append(Chunk(start, token + 1 if continues else token, label))
             start = -1
@@ -85,11 +79,6 @@ def tags_of(chunks: Iterable[Chunk], n_tokens: int, scheme: Scheme) -> list[str]
 
 def all_tags(types: Sequence[str], scheme: Scheme) -> list[str]:
     """Return ``O`` and every tag of the types."""
-    if len(types) > MAX_TYPES:
-        raise TextError(
-            f"The tags have {len(types):,} types, such as {', '.join(types[:3])}, and at most {MAX_TYPES:,} can be "
-            "learned. Is this the column of the tags?"
-        )
     return [OUTSIDE, *(f"{prefix}-{kind}" for kind in types for prefix in PREFIXES[scheme])]
 
 

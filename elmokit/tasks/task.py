@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor, nn
 
-from elmokit.errors import ConfigError, UnknownLabelError
+from elmokit.errors import ConfigError, TextError, UnknownLabelError
 from elmokit.tasks.config import ElmoConfig, WordsConfig
 from elmokit.tasks.inputs import InputLayer, Inputs
 
@@ -17,6 +17,7 @@ Config = TypeVar("Config")
 Example = TypeVar("Example")
 Batch = TypeVar("Batch")
 Prediction = TypeVar("Prediction")
+Gold = TypeVar("Gold")
 
 Sentence = Sequence[str]
 Labels = dict[str, list[str]]
@@ -24,12 +25,26 @@ Labels = dict[str, list[str]]
 Tokenize = Callable[[str], list[str]]
 
 
-def unknown_label(where: str, what: str, known: Iterable[str]) -> UnknownLabelError:
-    """Return the error that ``check`` raises for a label that the run does not know."""
-    return UnknownLabelError(
-        f"{where}: {what}, and this run knows {', '.join(known)}. Add it to the training data, remove it from the "
-        "file, or count it as missed: --count-unknown-labels."
-    )
+def check_known(label: str, known: Collection[str], where: str, what: str) -> None:
+    """Raise the error of ``Task.check`` for a label that the run does not know; ``what`` has it."""
+    if label not in known:
+        raise UnknownLabelError(
+            f"{where}: {what} {label!r}, and this run knows {', '.join(known)}. Correct it, or count it as missed: "
+            "--count-unknown-labels."
+        )
+
+
+def require_gold(value: Gold | None, where: str, what: str) -> Gold:
+    """Return the gold value of an example, or raise the error of ``Task.check`` if it has none."""
+    if value is None:
+        raise TextError(f"{where}: no {what}, which training and evaluation need.")
+    return value
+
+
+def check_learnable(found: Iterable[object], what: str) -> None:
+    """Raise the error of ``Task.labels`` if nothing of what the model learns was found in the training and dev data."""
+    if not any(found):
+        raise TextError(f"The training and dev data contain no {what}, so there is nothing to learn.")
 
 
 class TaskModel(nn.Module, ABC, Generic[Batch, Prediction]):
@@ -117,7 +132,7 @@ class Task(ABC, Generic[Config, Example, Batch, Prediction]):
 
     @abstractmethod
     def check(self, example: Example, known: Labels) -> None:
-        """Raise an error for an example without gold labels, or whose label is not in ``known`` (``unknown_label``)."""
+        """Raise an error for an example without gold labels (``require_gold``), or an unknown one (``check_known``)."""
 
     @abstractmethod
     def build(self, config: Config, inputs: InputLayer, known: Labels) -> TaskModel[Batch, Prediction]:

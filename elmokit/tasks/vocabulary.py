@@ -76,10 +76,7 @@ class _Content:
 
 def inputs_from(content: Mapping[str, Any]) -> tuple[Inputs, dict[str, Any]]:
     """Build a run's inputs, without a biLM, and its labels from the content of its ``vocabulary.json``."""
-    try:
-        read = msgspec.convert(content, _Content)
-    except msgspec.ValidationError as error:
-        raise ValueError(str(error)) from None
+    read = msgspec.convert(content, _Content)
     return Inputs(read.tables, read.chars, read.max_chars, spelling=read.spelling), read.labels
 
 
@@ -115,21 +112,18 @@ def make_table(name: str, config: WordsConfig, training: Counter[str], others: C
     files = expand_paths(config.vectors)
     if not files:
         if config.dim is None:
-            raise ConfigError(f"{name} has neither vectors nor dim. Set one of them, or {name} = false.")
+            raise ConfigError(f"{name} has neither vectors nor dim; it must have one of them.")
         return InitialTable(WordTable(seen, config.dim, config.lowercase), None, None)
     wanted = training.keys() | others.keys()
     read = [read_word_vectors(path, wanted) for path in files]
     dim = sum(vectors.dim for vectors in read)
     if config.dim not in (None, dim):
-        raise ConfigError(
-            f"{name}.dim is {config.dim}, but the vectors in {', '.join(files)} have {dim} numbers. Remove {name}.dim, "
-            "or set it to false: it follows from the files."
-        )
+        raise ConfigError(f"{name}.dim is {config.dim}, but the vectors in {', '.join(files)} have {dim} numbers.")
     known = {word for vectors in read for word in vectors.vectors}
     more = sorted(known - set(seen))
     words = seen + more
     if not known:
-        raise ConfigError(f"None of the training words is in {', '.join(files)}. Are the vectors of the same language?")
+        raise ConfigError(f"None of the training words is in {', '.join(files)}.")
     initial = torch.cat([_initial_vectors(vectors, words, config) for vectors in read], dim=1)
     missing = [word for word in training if word not in known]
     coverage = Coverage(

@@ -70,8 +70,8 @@ def _is_text(line: bytes, dim: int) -> bool:
 def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, wanted: set[str]) -> WordVectors:
     if not dim or not _is_text(first, dim):
         raise TextError(
-            f"{path}, line {number}: expected a word and its numbers separated by spaces, as in GloVe's files, or "
-            f"word2vec's header (number of words, size); found {first[:60]!r}."
+            f"{path}, line {number}: expected a word and its numbers, as in GloVe's files, or word2vec's header; "
+            f"found {first[:60]!r}."
         )
     vectors: dict[str, NDArray[np.float32]] = {}
     n_read = 0
@@ -93,22 +93,15 @@ def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, 
                 vector = np.array([float(part) for part in numbers], dtype=np.float32)
         except ValueError:
             vector = np.empty(0, dtype=np.float32)
-        if len(vector) != dim:
-            raise TextError(
-                f"{path}, line {number + n_read - 1}: expected {dim} numbers after {name!r}, as on the lines before. "
-                "Correct the line, or copy the file again."
-            )
-        _check_finite(vector, f"{path}, line {number + n_read - 1}", name)
-        vectors[name] = vector
+        vectors[name] = _checked(vector, dim, f"{path}, line {number + n_read - 1}", name)
     return WordVectors(vectors, dim, n_read)
 
 
-def _check_finite(vector: NDArray[np.float32], where: str, word: str) -> None:
-    """Refuse a vector that would make the mean of all vectors infinite or NaN."""
-    if not np.isfinite(vector).all():
-        raise TextError(
-            f"{where}: a number of {word!r} is infinite, NaN or too large for float32. Correct it, or remove the word."
-        )
+def _checked(vector: NDArray[np.float32], dim: int, where: str, word: str) -> NDArray[np.float32]:
+    """Return a vector, or refuse one that would make the mean of all vectors infinite or NaN."""
+    if len(vector) != dim or not np.isfinite(vector).all():
+        raise TextError(f"{where}: expected {dim} finite numbers of float32 after {word!r}.")
+    return vector
 
 
 class _Buffered:
@@ -147,12 +140,9 @@ def _read_binary(path: str, file: _Buffered, n_words: int, dim: int, wanted: set
         word = file.read_until_space().lstrip(b"\n")
         data = file.read(FLOAT_BYTES * dim)
         if not word or len(data) < FLOAT_BYTES * dim:
-            raise TextError(
-                f"{path}: word {number:,} of {n_words:,} is cut short. Either it is not a word2vec file of {dim} "
-                "dimensions, or it is incomplete: copy it again."
-            )
+            raise TextError(f"{path}: word {number:,} of {n_words:,} is cut short.")
         name = word.decode("utf-8", "replace")
         if name in wanted and name not in vectors:
-            vectors[name] = np.frombuffer(data, dtype="<f4").astype(np.float32)
-            _check_finite(vectors[name], f"{path}, word {number:,} of {n_words:,}", name)
+            vector = np.frombuffer(data, dtype="<f4").astype(np.float32)
+            vectors[name] = _checked(vector, dim, f"{path}, word {number:,} of {n_words:,}", name)
     return WordVectors(vectors, dim, n_words)

@@ -113,6 +113,23 @@ def changed(config: Any, **train: Any) -> Any:
     return replace(config, train=replace(config.train, **train))
 
 
+def log_of(seed: Path) -> list[dict[str, Any]]:
+    """The evaluations that the training of a seed has logged, without what was measured."""
+    lines = [json.loads(line) for line in (seed / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line.pop("seconds")
+        for measured in ("tokens_per_second", "peak_memory_mib") if "bilm" in line else ():
+            assert line["bilm"].pop(measured) > 0
+    return lines
+
+
+def kept(seed: Path) -> dict[str, Any]:
+    """The log of a seed's training, its result, and the bytes of its weights."""
+    weights = [path for path in seed.rglob("*.safetensors") if "checkpoints" not in path.parts]
+    files = {str(path.relative_to(seed)): path.read_bytes() for path in (*weights, seed / "result.json")}
+    return {"log": log_of(seed), **files}
+
+
 def tables_of(config: Any, name: str) -> dict[str, Any]:
     """The config as its file would say it."""
     return {"task": name, **to_dict(config)}

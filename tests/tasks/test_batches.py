@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from elmokit.tasks.batches import epoch_batches, sample_texts
+from elmokit.tasks.setup import MAX_SQUARES, _bounded
 from elmokit.text.batching import plan_batches
 
 LENGTHS = [(n % 17 + 1,) for n in range(100)]
@@ -44,3 +47,13 @@ def test_a_smaller_sample_is_part_of_a_larger_one_and_texts_stay_together() -> N
     assert [len(sample) for sample in samples] == [9, 27, 90]
     assert set(samples[0]) < set(samples[1]) < set(samples[2])
     assert sample_texts(["a"], 0.001) == [0]
+    for ratio, n_texts, expected in ((0.07, 100, 7), (0.55, 100, 55), (0.14, 50, 7), (0.001, 100, 1), (0.071, 100, 8)):
+        assert len(sample_texts([str(number) for number in range(n_texts)], ratio)) == expected
+
+
+def test_a_batch_with_a_long_example_is_divided() -> None:
+    lengths: list[Any] = [(2000, 3), *[(4, 2)] * 31]
+    plan = list(_bounded(plan_batches(lengths, batch_size=32), lengths))
+    assert sorted(number for batch in plan for number in batch) == list(range(32))
+    assert all(len(batch) * max(lengths[batch[0]]) ** 2 <= MAX_SQUARES for batch in plan)
+    assert list(_bounded([[0, 1]], [10_000, 3])) == [[0], [1]]

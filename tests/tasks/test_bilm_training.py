@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from torch import Tensor
 from elmokit import Elmo
 from elmokit.cli.task import format_evaluation
 from elmokit.embedding.elmo_module import ElmoModule
-from elmokit.errors import ConfigError, FormatError
+from elmokit.errors import FormatError
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.storage.resumable import ResumableStore
@@ -33,13 +32,12 @@ from elmokit.tasks.inputs import ElmoShape, Inputs
 from elmokit.tasks.loop import TaskEvaluation, l2_penalty
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.setup import TaskSetup
-from elmokit.tasks.sweep import layer_variants, run_sweep
 from elmokit.tasks.task import TaskModel
 from elmokit.tasks.vocabulary import make_vocabulary
 from elmokit.training.run import Run
 from tests.conftest import aligned_model, random_model
 from tests.helpers.killing import Killed, kill_at
-from tests.helpers.task_examples import changed, tiny
+from tests.helpers.task_examples import changed, kept, log_of, tiny
 
 GRADUAL = {"freeze_epochs": 1, "unfreeze_every": 1, "layer_decay": 0.5}
 
@@ -77,25 +75,6 @@ def setup_and_model(
 def bilm_of(model: TaskModel[Any, Any]) -> ElmoModule:
     assert model.inputs.elmo is not None
     return model.inputs.elmo
-
-
-def log(folder: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for line in lines:
-        for measured in ("tokens_per_second", "peak_memory_mib"):
-            assert line["bilm"].pop(measured) > 0
-        line.pop("seconds")
-    return lines
-
-
-def weights_of(folder: Path) -> dict[str, Tensor]:
-    return {name: load_file(folder / name) for name in ("best.safetensors", "bilm/model.safetensors")}  # type: ignore[misc]
-
-
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
-    return torch.equal(one, other)
 
 
 def test_layers_are_unfrozen_from_the_top() -> None:
@@ -292,18 +271,14 @@ def test_interrupted_at_any_step_the_result_is_the_same(
     with pytest.raises(Killed):
         train_task(task, config, tmp_path / "broken", progress=kill_at("seed 0", stop_at))
     train_task(task, config, tmp_path / "broken")
-    straight, broken = tmp_path / "straight/seed-0", tmp_path / "broken/seed-0"
-    assert log(straight) == log(broken)
-    assert same(weights_of(straight), weights_of(broken))
-    assert (straight / "result.json").read_text() == (broken / "result.json").read_text()
+    assert kept(tmp_path / "straight/seed-0") == kept(tmp_path / "broken/seed-0")
 
 
 def test_every_seed_starts_from_the_pretrained_weights(tmp_path: Path, bilm: str) -> None:
     task, config = config_for(tmp_path, bilm, epochs=2)
     train_task(task, changed(config, seeds=(1, 2)), tmp_path / "both")
     train_task(task, changed(config, seeds=(2,)), tmp_path / "alone")
-    assert log(tmp_path / "both/seed-2") == log(tmp_path / "alone/seed-2")
-    assert same(weights_of(tmp_path / "both/seed-2"), weights_of(tmp_path / "alone/seed-2"))
+    assert kept(tmp_path / "both/seed-2") == kept(tmp_path / "alone/seed-2")
 
 
 def test_the_norm_that_is_clipped_is_that_of_all_gradients(tmp_path: Path, bilm: str) -> None:
@@ -341,31 +316,7 @@ def test_a_run_reports_layers_speed_and_memory_and_caches_nothing(
     assert "(biLM: frozen, " in lines[0]
     assert "(biLM: layers 1, 2 trained, " in lines[2]
     assert all("tokens/s, peak memory " in line for line in lines)
-    assert [line["bilm"]["layers"] for line in log(tmp_path / "run/seed-0")] == [[], [2], [1, 2]]
-
-
-def test_a_sweep_trains_the_bilm_of_each_variant(tmp_path: Path, bilm: str) -> None:
-    task, config = config_for(tmp_path, bilm, epochs=1)
-    rows = run_sweep(task, layer_variants(task, config)[:2], [1, 2], tmp_path / "sweep")
-    assert [row.seeds for row in rows] == [(1, 2), (1, 2)]
-    assert not (tmp_path / "sweep/layers").exists()
-    assert (tmp_path / "sweep/last/run-1/seed-1/bilm/config.json").exists()
-    assert open_run(tmp_path / "sweep/last/run-2").model.inputs.elmo is not None
-
-
-def test_settings_of_a_trained_bilm_are_refused_where_they_have_no_effect(tmp_path: Path, bilm: str) -> None:
-    for name, value in (("learning_rate", 1e-4), ("layer_decay", 0.5), ("freeze_epochs", 1), ("unfreeze_every", 1)):
-        with pytest.raises(
-            ConfigError, match=rf"elmo\.{name} is .*, but the biLM is frozen. Set elmo.trainable = true"
-        ):
-            tiny("ner", tmp_path / "data", {name: value})
-    for name, wrong in (("learning_rate", 0.0), ("layer_decay", 1.5), ("freeze_epochs", -1), ("unfreeze_every", 0)):
-        with pytest.raises(ConfigError, match=f"{name} is {wrong}"):
-            tiny("ner", tmp_path / "data", {"trainable": True, name: wrong})
-    task, config = config_for(tmp_path, bilm, elmo={"freeze_epochs": 4})
-    with pytest.raises(ConfigError, match=r"freeze_epochs is 4 and train.epochs is 4, so the biLM would never"):
-        train_task(task, config, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    assert [line["bilm"]["layers"] for line in log_of(tmp_path / "run/seed-0")] == [[], [2], [1, 2]]
 
 
 def test_a_task_that_trains_an_aligned_model_reads_its_aligned_vectors() -> None:

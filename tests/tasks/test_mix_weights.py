@@ -12,8 +12,7 @@ import pytest
 from elmokit.cli.main import elmokit
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError
 from elmokit.tasks.mix_weights import weights_of_runs
-from elmokit.tasks.plots import plot_mixes, plot_ratios
-from elmokit.tasks.sweep import SweepRow
+from elmokit.tasks.plots import plot_mixes
 from tests.helpers.shell import Shell
 
 
@@ -39,16 +38,21 @@ def test_weights_are_means_over_seeds_input_first(tmp_path: Path) -> None:
     assert at_input.deviations == pytest.approx((0.1414, 0.1414, 0), abs=1e-4)
 
 
-def test_runs_without_mixes_or_results_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no mix of layers"):
-        weights_of_runs([run(tmp_path, "baseline", {})])
-    with pytest.raises(ModelNotFoundError, match="not a finished run of a task"):
+@pytest.mark.parametrize(
+    ("content", "kind", "named"),
+    [
+        ({"seeds": [{"mixes": {}}]}, ConfigError, "no mix of layers"),
+        (None, ModelNotFoundError, "not a finished run of a task"),
+        ({"seeds": [{}]}, FormatError, "damaged"),
+        ({"seeds": [{"mixes": {"input": mix(0.5, 0.5)}}]}, FormatError, "damaged"),
+        ({"seeds": [{"mixes": {"input": mix(1, 1, 1)}}, {"mixes": {"input": mix(1)}}]}, FormatError, "damaged"),
+    ],
+)
+def test_runs_without_mixes_are_refused(content: Any, kind: type[Exception], named: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "results.json").write_text(json.dumps({"task": "nli", **content}))
+    with pytest.raises(kind, match=named):
         weights_of_runs([tmp_path])
-    (tmp_path / "results.json").write_text('{"task": "nli", "seeds": [{}]}')
-    with pytest.raises(FormatError, match="damaged"):
-        weights_of_runs([tmp_path])
-    with pytest.raises(FormatError, match="damaged"):  # seeds with different numbers of weights
-        weights_of_runs([run(tmp_path, "uneven", {"input": mix(0.5, 0.5)}, {"input": mix(0.2, 0.3, 0.5)})])
 
 
 def test_cells_below_a_third_are_hatched_and_above_two_dotted(tmp_path: Path) -> None:
@@ -69,19 +73,6 @@ def test_mixes_of_few_layers_leave_the_others_empty(tmp_path: Path) -> None:
     mixes = weights_of_runs([run(tmp_path, "top", {"input": mix(1.0, layers=(2,))})])
     png, _ = plot_mixes(mixes, tmp_path / "figure")
     assert png.read_bytes().startswith(b"\x89PNG")
-
-
-def test_there_must_be_something_to_draw(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="nothing to plot"):
-        plot_mixes([], tmp_path / "figure")
-    with pytest.raises(ConfigError, match="nothing to plot"):
-        plot_ratios([SweepRow("a", "a", 1.0, True, (), {})], "f1", tmp_path / "figure")
-
-
-@pytest.mark.parametrize("layers", [(0, 1), (0, 1, 10**9), (-1, 0, 1), ("a", 0, 1)])
-def test_weights_that_do_not_fit_their_layers_are_damage(tmp_path: Path, layers: tuple[Any, ...]) -> None:
-    with pytest.raises(FormatError, match="is damaged"):
-        weights_of_runs([run(tmp_path, "my-run", {"input": mix(0.1, 0.7, 0.2, layers=layers)})])
 
 
 def test_the_shell_tells_the_weights_and_draws_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,8 +89,6 @@ def test_sentences_are_tokenized_as_configured(tmp_path: Path) -> None:
     assert first.premise == ["A", "girl", "fixes", "a", "bike", "."]
     assert len(rest) == 3
     assert next(iter(TASK.read(str(path), config(tokenize="spaces")))).premise[-1] == "bike."
-    with pytest.raises(TextError, match=r"line 1: no sentence1_binary_parse"):
-        list(TASK.read(str(path), config(tokenize="parse")))
 
 
 def test_text_is_premise_and_hypothesis_separated_by_a_tab_or_json() -> None:
@@ -100,9 +98,32 @@ def test_text_is_premise_and_hypothesis_separated_by_a_tab_or_json() -> None:
     assert second.premise == first.premise
     (by_hand,) = TASK.read_text(lines[:1], "text", str.split, config(tokenize="parse"))
     assert by_hand.premise == ["A", "girl."]
-    for wrong, message in (("no tab", "line 1: found 0 tabs"), ("a\tb\tc", "2 tabs"), ("{", "invalid JSON")):
-        with pytest.raises(TextError, match=message):
-            list(TASK.read_text([wrong], "text", str.split, config()))
+
+
+@pytest.mark.parametrize(
+    ("line", "tokenize", "named"),
+    [
+        ("no tab", "treebank", "line 1: expected a premise and a hypothesis"),
+        ("a\tb\tc", "treebank", "line 1: expected a premise and a hypothesis"),
+        ("{", "treebank", "line 1, .*invalid JSON"),
+    ],
+)
+def test_lines_that_are_no_pair_are_named(line: str, tokenize: str, named: str) -> None:
+    with pytest.raises(TextError, match=named):
+        list(TASK.read_text([line], "text", str.split, config(tokenize=tokenize)))
+
+
+@pytest.mark.parametrize(
+    ("content", "tokenize", "named"),
+    [
+        ("gold_label\tsentence1\tsentence2\nneutral\ta\tb\n\ta c\tb\n", "treebank", "line 3: the label is empty"),
+        (NLI, "parse", "line 1: no sentence1_binary_parse"),
+    ],
+)
+def test_files_that_cannot_be_read_are_named(content: str, tokenize: str, named: str, tmp_path: Path) -> None:
+    (tmp_path / "pairs").write_text(content)
+    with pytest.raises(TextError, match=named):
+        list(TASK.read(str(tmp_path / "pairs"), config(tokenize=tokenize)))
 
 
 def test_predictions_and_scores() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.cli.main import elmokit
 from elmokit.errors import TextError
 from elmokit.tasks import qa
 from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
 from elmokit.tasks.readers.squad import QaExample
-from tests.helpers.task_examples import QA_ANSWERS, QA_PASSAGE, TEXTS, squad
+from tests.helpers.task_examples import QA_ANSWERS, QA_PASSAGE, squad
 
 TASK = qa.QaTask()
 
@@ -111,7 +109,11 @@ def test_the_loss_is_the_mean_of_both_ends_and_passes_over_unknown_spans(tmp_pat
     assert model.loss(TASK.collate([unknown], inputs, {}, TINY)).item() == 0
 
 
-def fitted(config: qa.QaConfig, given: list[QaExample]) -> tuple[qa.BiDafPlusPlus, Inputs]:
+@pytest.mark.slow
+@pytest.mark.parametrize("no_answer", [False, True])
+def test_it_learns_to_answer_and_its_answers_are_slices(no_answer: bool, tmp_path: Path) -> None:
+    config = dataclasses.replace(TINY, model=dataclasses.replace(TINY.model, no_answer=no_answer))
+    given = examples(tmp_path, config, without_answer=no_answer)
     inputs = inputs_of(given, config)
     model = model_of(config, inputs)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
@@ -120,77 +122,38 @@ def fitted(config: qa.QaConfig, given: list[QaExample]) -> tuple[qa.BiDafPlusPlu
         model.loss(batch).backward()
         optimizer.step()
         optimizer.zero_grad()
-    return model.eval(), inputs
-
-
-def answers_of(config: qa.QaConfig, given: list[QaExample]) -> list[qa.Answer]:
-    model, inputs = fitted(config, given)
     with torch.no_grad():
-        return model.predict(TASK.collate(given, inputs, {}, config))
-
-
-@pytest.mark.slow
-def test_it_learns_to_answer_and_its_answers_are_slices(tmp_path: Path) -> None:
-    given = examples(tmp_path)
-    answers = answers_of(TINY, given)
-    assert [qa.answer_text(*pair) for pair in zip(given, answers, strict=True)] == list(QA_ANSWERS.values())
-    assert TASK.score(given, answers, TINY) == {"em": 100.0, "f1": 100.0}
+        answers = model.eval().predict(batch)
+    expected = [*QA_ANSWERS.values(), *[""] * no_answer]
+    assert [qa.answer_text(*pair) for pair in zip(given, answers, strict=True)] == expected
+    parts = ("", "_answerable", "_unanswerable") if no_answer else ("",)
+    scores = {f"{score}{part}": 100.0 for part in parts for score in ("em", "f1")}
+    assert TASK.score(given, answers, config) == scores
     record = TASK.to_record(given[1], answers[1])
     assert QA_PASSAGE[record["start"] : record["end"]] == record["answer"] == "The old chain"
     assert TASK.to_text(given[1], answers[1]) == "What had snapped?\n  The old chain"
-
-
-@pytest.mark.slow
-def test_it_learns_that_a_question_has_no_answer(tmp_path: Path) -> None:
-    config = dataclasses.replace(TINY, model=dataclasses.replace(TINY.model, no_answer=True))
-    given = examples(tmp_path, config, without_answer=True)
-    answers = answers_of(config, given)
-    assert [qa.answer_text(*pair) for pair in zip(given, answers, strict=True)] == [*QA_ANSWERS.values(), ""]
-    scores = TASK.score(given, answers, config)
-    assert scores == dict.fromkeys(scores, 100.0)
-    assert set(scores) == {"em", "f1", "em_answerable", "f1_answerable", "em_unanswerable", "f1_unanswerable"}
-    assert TASK.to_record(given[-1], answers[-1])["start"] is None
-    assert TASK.to_text(given[-1], answers[-1]).endswith("(no answer)")
+    if no_answer:
+        assert TASK.to_record(given[-1], answers[-1])["start"] is None
+        assert TASK.to_text(given[-1], answers[-1]).endswith("(no answer)")
 
 
 def test_unanswerable_questions_are_skipped_where_that_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(TextError, match=r"question 'Why is snow white\?': has no answer"):
         examples(tmp_path, TINY, without_answer=True)
-    config = dataclasses.replace(TINY, data=qa.QaData(skip_unanswerable=True))
-    assert len(examples(tmp_path, config, without_answer=True)) == len(QA_ANSWERS)
+    for no_answer in (False, True):
+        model = dataclasses.replace(TINY.model, no_answer=no_answer)
+        config = dataclasses.replace(TINY, data=qa.QaData(skip_unanswerable=True), model=model)
+        assert len(examples(tmp_path, config, without_answer=True)) == len(QA_ANSWERS)
 
 
 def test_without_gold_answers_there_is_nothing_to_learn_or_score(tmp_path: Path) -> None:
     given = examples(tmp_path)
-    with pytest.raises(TextError, match=r"question 'q0': no gold answers"):
-        TASK.labels([dataclasses.replace(given[0], answers=None)], TINY)
-    with pytest.raises(TextError, match="nothing to learn"):
-        TASK.labels([dataclasses.replace(given[0], span=None)], TINY)
+    unanswered = dataclasses.replace(given[0], answers=None)
+    for example, named in (
+        (unanswered, "question 'q0': no gold answers"),
+        (dataclasses.replace(given[0], span=None), "no question whose answer is in its passage"),
+    ):
+        with pytest.raises(TextError, match=named):
+            TASK.labels([example], TINY)
     assert TASK.labels(given, TINY) == {}
-    batch = TASK.collate([dataclasses.replace(given[0], answers=None)], inputs_of(given, TINY), {}, TINY)
-    assert batch.starts is None
-
-
-def shell(*arguments: str) -> None:
-    assert elmokit.main(list(arguments), prog_name="elmokit", standalone_mode=False) is None
-
-
-@pytest.mark.slow
-def test_the_small_preset_learns_in_the_shell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("squad.json").write_text(TEXTS["qa"], encoding="utf-8")
-    Path("qa.toml").write_text(
-        'task = "qa"\npreset = "small"\n[data]\ntrain = "squad.json"\ndev = "squad.json"\n'
-        "[words]\nmin_count = 1\n[chars]\nmin_count = 1\n[model]\nhidden = 16\ndropout = 0.0\n"
-        "[train]\nepochs = 40\npatience = false\naverage = 0.9\neval_every = 10\n"
-        '[train.optimizer]\nlearning_rate = 0.01\n[elmo]\ncache_dtype = "float32"\n'
-    )
-    shell("task", "train", "qa.toml", "--run", "run")
-    capsys.readouterr()
-    shell("task", "evaluate", "run", "squad.json", "--json")
-    assert json.loads(capsys.readouterr().out)["scores"]["f1"]["mean"] == 100
-    Path("ask.txt").write_text(f"When did Ada fix her bike?\t{QA_PASSAGE}\n", encoding="utf-8")
-    shell("task", "predict", "run", "ask.txt", "--json")
-    assert json.loads(capsys.readouterr().out)["answer"] == "May"
+    assert TASK.collate([unanswered], inputs_of(given, TINY), {}, TINY).starts is None

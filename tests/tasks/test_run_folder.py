@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from elmokit.errors import FormatError
-from elmokit.tasks.run_folder import finished_seeds, mean_and_deviation, read_facts, read_result
+from elmokit.tasks.run_folder import finished_seeds, mean_and_deviation, read_facts
 
 
 def test_seeds_are_summarized_by_the_scores_they_share() -> None:
@@ -19,7 +19,7 @@ def test_seeds_are_summarized_by_the_scores_they_share() -> None:
     assert mean_and_deviation([first])["f1-MISC"] == {"mean": 0.0, "deviation": 0.0}
 
 
-@pytest.mark.parametrize("content", ["{", "[" * 100_000, '{"bilm": []}', '{"data": {"train": 1}}', '{"directory": 1}'])
+@pytest.mark.parametrize("content", ["{", '{"bilm": []}', '{"data": {"train": 1}}'])
 def test_damaged_facts_of_a_run_are_one_clear_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(FormatError, match=r"run\.json is"):
@@ -27,13 +27,6 @@ def test_damaged_facts_of_a_run_are_one_clear_error(tmp_path: Path, content: str
     (tmp_path / "run.json").write_text('{"bilm": null, "data": {"train": {"a.txt": [3, 4]}}, "unknown": 1}')
     facts = read_facts(tmp_path)
     assert (facts.fingerprint, facts.data) == (None, {"train": {"a.txt": [3, 4]}})
-
-
-@pytest.mark.parametrize("content", ["{}", '{"dev": [[1]]}', '{"dev": {"f1": "high"}}'])
-def test_a_damaged_result_is_one_clear_error(tmp_path: Path, content: str) -> None:
-    (tmp_path / "result.json").write_text(content)
-    with pytest.raises(FormatError, match=r"result\.json is damaged"):
-        read_result(tmp_path)
 
 
 def test_a_directory_whose_name_is_no_seed_is_skipped(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -58,13 +59,20 @@ def test_files_stand_side_by_side_each_scaled_to_length_one(vectors: str) -> Non
     assert not made.vectors[1].any()
 
 
-def test_a_size_that_the_file_has_not_is_refused(vectors: str) -> None:
-    with pytest.raises(ConfigError, match=r"words\.dim is 3, but the vectors .* have 2 numbers.*Remove words\.dim"):
-        make_table("words", WordsConfig(vectors=vectors, dim=3), TRAIN, DEV)
-    with pytest.raises(ConfigError, match="neither vectors nor dim"):
-        make_table("words", WordsConfig(), TRAIN, DEV)
-    with pytest.raises(ConfigError, match="None of the training words"):
-        make_table("words", WordsConfig(vectors=vectors), Counter({"xyz": 1}), Counter())
+@pytest.mark.parametrize(
+    ("settings", "words", "named"),
+    [
+        ({"vectors": "v.txt", "dim": 3}, TRAIN, r"words\.dim is 3, but the vectors in v\.txt have 2"),
+        ({}, TRAIN, "words has neither vectors nor dim"),
+        ({"vectors": "v.txt"}, Counter({"xyz": 1}), r"None of the training words is in v\.txt"),
+    ],
+)
+def test_words_without_vectors_are_refused(
+    settings: dict[str, Any], words: Counter[str], named: str, vectors: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(vectors).parent)
+    with pytest.raises(ConfigError, match=named):
+        make_table("words", WordsConfig(**settings), words, Counter())
 
 
 def test_characters_are_counted_by_token() -> None:

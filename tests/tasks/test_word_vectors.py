@@ -43,16 +43,22 @@ def check(found: WordVectors, words: set[str]) -> None:
         b"3 2\n" + glove(VECTORS).replace(b"\n", b" \n"),
         word2vec_binary(VECTORS),
         word2vec_binary(VECTORS, newline=b""),
+        glove(VECTORS).replace(b" ", b"\t"),
+        b"3 2\n" + glove(VECTORS).replace(b" ", b"\t"),
+        glove(VECTORS).replace(b" ", b"\t", 1),
+        glove(VECTORS).replace(b" ", b"  ", 1),
+        b"\xef\xbb\xbf" + glove(VECTORS),
+        b"\xef\xbb\xbf3 2\n" + glove(VECTORS),
+        glove(VECTORS) + b"cat 7 7\n. . . 9 9\n",
     ],
-    ids=["glove", "word2vec text", "with trailing blanks", "binary", "binary without line ends"],
 )
 @pytest.mark.parametrize("name", ["v.txt", "v.txt.gz"])
 def test_wanted_words_are_read_in_every_form(content: bytes, name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(gzip.compress(content, mtime=0) if name.endswith("gz") else content)
-    found = read_word_vectors(str(path), {"cat", "é", "dog"})
+    found = read_word_vectors(str(path), {"cat", "é", "dog", "."})
     check(found, {"cat", "é"})
-    assert found.n_read == 3
+    assert found.n_read == 5 if b". . ." in content else 3
 
 
 def test_many_short_words_cost_no_copies_of_the_rest(tmp_path: Path) -> None:
@@ -67,41 +73,29 @@ def test_many_short_words_cost_no_copies_of_the_rest(tmp_path: Path) -> None:
     assert set(found.vectors) == {"w0", "w149999"}
 
 
-def test_a_word_of_several_parts_and_one_that_stands_twice(tmp_path: Path) -> None:
-    path = tmp_path / "v.txt"
-    path.write_bytes(glove(VECTORS) + b". . . 9 9\ncat 7 7\n")
-    check(read_word_vectors(str(path), {"cat", "."}), {"cat"})
-
-
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "named"),
     [
         (b"", "line 1: expected a word and its numbers"),
         (b"the\n", "line 1: expected a word and its numbers"),
         (b"the cat sat\n", "line 1: expected a word and its numbers"),
-        (glove(VECTORS) + b"dog 1 x\n", "line 4: expected 2 numbers after 'dog'"),
+        (glove(VECTORS) + b"dog 1 x\n", "line 4: expected 2 finite numbers of float32 after 'dog'"),
         (glove(VECTORS) + b"dog 1\n", "line 4"),
+        (glove(VECTORS) + b"dog 1 1e39\n", "line 4"),
+        (b"the 1 nan\n", "line 1"),
         (word2vec_binary(VECTORS)[:-4], "word 3 of 3 is cut short"),
-        (b"the 1 1e999\n", "line 1: a number of 'the' is infinite"),
-        (glove(VECTORS) + b"dog 1 1e39\n", "line 4: a number of 'dog' is infinite"),
-        (glove(VECTORS) + b"dog 1 nan\n", "line 4: a number of 'dog' is infinite, NaN or too large for float32"),
-        (word2vec_binary({"the": [1.0, float("nan")]}), "word 1 of 1: a number of 'the' is infinite"),
         (b"3 2\n", "word 1 of 3 is cut short"),
+        (word2vec_binary({"the": [1.0, float("nan")]}), "word 1 of 1"),
         (gzip.compress(glove(VECTORS), mtime=0)[:-12], "cannot be read"),
+        (None, "Cannot read"),
     ],
 )
-def test_what_is_damaged_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
-    path = tmp_path / ("v.gz" if content[:2] == b"\x1f\x8b" else "v.txt")
-    path.write_bytes(content)
-    with pytest.raises(TextError) as error:
+def test_vectors_that_cannot_be_read_are_named(content: bytes | None, named: str, tmp_path: Path) -> None:
+    path = tmp_path / ("v.gz" if content and content[:2] == b"\x1f\x8b" else "v.txt")
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(TextError, match=named):
         read_word_vectors(str(path), {"dog", "the"})
-    assert message in str(error.value)
-
-
-def test_a_number_that_is_too_large_is_no_header(tmp_path: Path) -> None:
-    path = tmp_path / "v.txt"
-    path.write_bytes(b"1" * 5000 + b" 2\nthe 3\n")
-    assert read_word_vectors(str(path), {"the"}).vectors == {"the": [3]}
 
 
 @settings(max_examples=50)
@@ -112,8 +106,3 @@ def test_any_bytes_give_vectors_or_one_clear_error(tmp_path_factory: pytest.Temp
     with contextlib.suppress(TextError):
         found = read_word_vectors(str(path), {"a", "1"})
         assert all(vector.shape == (found.dim,) for vector in found.vectors.values())
-
-
-def test_a_missing_file_is_refused() -> None:
-    with pytest.raises(TextError, match="Cannot read"):
-        read_word_vectors("no/such/file", {"a"})

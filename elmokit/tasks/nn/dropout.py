@@ -11,8 +11,6 @@ class VariationalDropout(nn.Module):
 
     def __init__(self, p: float) -> None:
         super().__init__()
-        if not 0 <= p < 1:
-            raise ValueError(f"p is {p}. Expected a probability from 0 to below 1.")
         self.p = p
 
     def forward(self, inputs: Tensor) -> Tensor:
