@@ -122,13 +122,10 @@ def read_questions(lines: Iterable[str], name: str) -> Iterator[QaExample]:
         else:
             question, tab, context = line.partition("\t")
             if not tab:
-                raise TextError(
-                    f"{where}: expected a question, a tab and a passage, or a JSON object with question and context; "
-                    f"found {line[:80]!r}."
-                )
+                raise TextError(f"{where}: expected a question, a tab and a passage, or a JSON object.")
             record = _Line(question, context)
         passage = passages.setdefault(record.context, _passage(record.context, tokenize, where))
-        tokens = _question_tokens(record.question, tokenize, where)
+        tokens = _question(record.question, tokenize, where)
         yield QaExample(where, record.id or str(number), record.question, tokens, passage)
 
 
@@ -163,7 +160,7 @@ def _questions(
                 elif question.answers is not None:
                     answers = tuple(answer.text for answer in question.answers)
                     span = _most_frequent_span(question.answers, passage, where, skip_mismatched)
-                tokens = _question_tokens(question.question, tokenize, where)
+                tokens = _question(question.question, tokenize, where)
                 yield QaExample(where, question.id, question.question, tokens, passage, answers, span)
 
 
@@ -186,14 +183,16 @@ def _most_frequent_span(
 
 
 def _passage(text: str, tokenize: OffsetTokenizer, where: str) -> Passage:
-    tokens = tokenize(text)
-    if not tokens:
-        raise TextError(f"{where}: the passage {text[:40]!r} contains no word.")
+    tokens = _tokens(text, tokenize, where, "passage")
     return Passage(text, tuple(token for token, _, _ in tokens), tuple((start, stop) for _, start, stop in tokens))
 
 
-def _question_tokens(text: str, tokenize: OffsetTokenizer, where: str) -> tuple[str, ...]:
-    tokens = tuple(token for token, _, _ in tokenize(text))
+def _question(text: str, tokenize: OffsetTokenizer, where: str) -> tuple[str, ...]:
+    return tuple(token for token, _, _ in _tokens(text, tokenize, where, "question"))
+
+
+def _tokens(text: str, tokenize: OffsetTokenizer, where: str, what: str) -> list[OffsetToken]:
+    tokens = tokenize(text)
     if not tokens:
-        raise TextError(f"{where}: the question {text[:40]!r} contains no word.")
+        raise TextError(f"{where}: the {what} {text[:40]!r} contains no word.")
     return tokens
