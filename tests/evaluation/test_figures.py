@@ -62,11 +62,6 @@ def test_an_existing_figure_is_not_replaced_unless_allowed(tmp_path: Path) -> No
     assert (tmp_path / "curve.svg").read_text() != "mine"
 
 
-def test_a_path_without_a_name_is_refused() -> None:
-    with pytest.raises(OutputError, match="has no name"):
-        check_figure_path("", overwrite=False)
-
-
 def test_the_style_is_restored_after_the_block(tmp_path: Path) -> None:
     names = [name for name in matplotlib.rcParams if name != "backend"]  # asking for that one chooses a window
     before = [matplotlib.rcParams[name] for name in names]

@@ -111,12 +111,3 @@ def test_the_command_prints_one_screen_or_json(
     assert {"machine", "operations_per_second", "bytes_per_second", "speeds"} < set(facts)
     assert len(facts["speeds"]) == 3 * (1 + len(PRECISIONS))
     assert facts["machine"]["instruction_sets"]
-
-
-def test_a_missing_model_is_an_error_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ran = command_runner(monkeypatch, capsys, "bench")("--model", "missing-model")
-    assert ran.code == 2
-    assert ran.err.startswith("elmokit: ")
-    assert ran.err.count("\n") == 1
