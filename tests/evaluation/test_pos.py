@@ -76,10 +76,7 @@ def test_kept_vectors_are_reused(elmo: Elmo, tmp_path: Path, monkeypatch: pytest
     assert probe_pos(elmo, TRAIN, TEST, folder=tmp_path / "kept", settings=SHORT) == first
     with pytest.raises(OutputError, match="the text is not the one that it was created with"):
         probe_pos(elmo, TRAIN[:1], TEST, folder=tmp_path / "kept", settings=SHORT)
-
-
-def test_kept_vectors_of_another_text_are_replaced_only_on_request(elmo: Elmo, tmp_path: Path) -> None:
-    probe_pos(elmo, TRAIN, TEST, folder=tmp_path / "kept", settings=SHORT)
+    monkeypatch.undo()
     expected = probe_pos(elmo, TRAIN[:1], TEST, settings=SHORT)
     assert probe_pos(elmo, TRAIN[:1], TEST, folder=tmp_path / "kept", overwrite=True, settings=SHORT) == expected
 

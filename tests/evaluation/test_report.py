@@ -108,12 +108,6 @@ def test_what_is_missing_is_left_out_with_the_reason(
     assert "- perplexity: the model has no softmax and vocabulary." in (tmp_path / "second.md").read_text()
 
 
-def test_a_text_that_is_there_compressed_too_is_read_once(data: Path) -> None:
-    (data / "lm-news" / "test.txt.gz").write_bytes(gzip.compress(b"the mat .\n"))
-    facts = evaluate_one("perplexity", data.parent / "model", data).to_dict()
-    assert facts["lm-news"]["n_sentences"] == 2
-
-
 def test_names_with_spaces_are_quoted_in_the_report(data: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     model, report = (tmp_path / "model").rename(tmp_path / "my model"), tmp_path / "my report.md"
@@ -176,6 +170,12 @@ def test_a_report_that_was_interrupted_after_its_figures_is_finished(
     assert evaluate_all(model, data, report, only=["similarity"]).keys() == {"similarity"}
     assert report.is_file()
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_text_that_is_there_compressed_too_is_read_once(data: Path) -> None:
+    (data / "lm-news" / "test.txt.gz").write_bytes(gzip.compress(b"the mat .\n"))
+    facts = evaluate_one("perplexity", data.parent / "model", data).to_dict()
+    assert facts["lm-news"]["n_sentences"] == 2
 
 
 def test_one_evaluation_resumes_and_gives_what_the_report_has(data: Path, tmp_path: Path) -> None:

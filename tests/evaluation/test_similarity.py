@@ -12,7 +12,6 @@ from elmokit import SentenceEmbedder, SentencePooling
 from elmokit.errors import TextError
 from elmokit.evaluation.similarity import ScoredPair, evaluate_similarity, read_scored_pairs, score_similarity
 from elmokit.formats.sentence_pooling import Whitening
-from elmokit.storage.part_results import PartResults
 from elmokit.text.tokenize import treebank_tokenizer
 from tests.helpers.shell import Shell
 
@@ -126,15 +125,6 @@ def test_a_whitening_is_fitted_for_every_pooling_and_not_stored(embedder: Senten
     own.linear_map = Whitening.fit([SentenceEmbedder(embedder.elmo, own.pooling).embed(text)], own.pooling)
     (found,) = (s for s in result.scores["pairs"] if (s.layers, s.weighting) == ("1", "sif, whitened"))
     assert found.spearman == pytest.approx(score_similarity(own, PAIRS).spearman)
-
-
-def test_finished_files_are_kept(embedder: SentenceEmbedder, tmp_path: Path) -> None:
-    files = {"one": PAIRS, "two": PAIRS[:4]}
-    with PartResults(tmp_path / "kept", {}) as parts:
-        evaluate_similarity(embedder.elmo, {"one": PAIRS}, parts=parts)
-    with PartResults(tmp_path / "kept", {}) as parts:
-        resumed = evaluate_similarity(embedder.elmo, files, parts=parts)
-    assert resumed == evaluate_similarity(embedder.elmo, files)
 
 
 def test_the_command_shows_every_pooling(shell: Shell) -> None:

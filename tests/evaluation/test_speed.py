@@ -73,12 +73,6 @@ def test_speed_is_measured_without_kernels(monkeypatch: pytest.MonkeyPatch) -> N
     assert not any(one.backend in NATIVE for one in report.speeds)
 
 
-def test_half_of_the_words_of_a_large_batch_are_distinct() -> None:
-    words = [word for sentence in speed._sentences(64) for word in sentence]
-    assert len(words) == 64 * speed.SENTENCE_TOKENS
-    assert 0.4 < len(set(words)) / len(words) < 0.6
-
-
 def test_the_ceiling_of_one_row_is_the_time_to_read_the_weights() -> None:
     config, batch = PRESETS["tiny"], speed._sentences(1)
     slow_memory = speed._ceiling_seconds(config, batch, 1e12, 1e3, "float32")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -52,17 +52,15 @@ def read_pairs(path: str) -> Iterator[RawPair]:
         if not is_json and header is None:
             header = _parse_header(line, where)
             continue
-        pair = parse_pair(line, where) if is_json else _pair_of(_parse_row(line, header or [], where), where)
-        if not pair.label or not pair.label.strip():
-            raise TextError(f"{where}: the pair has no {' or '.join(LABEL)}; {NO_MAJORITY} means no majority.")
+        values = _parse_json(line, where) if is_json else _parse_row(line, header or [], where)
+        pair = _pair_of(values, where, (FIRST, SECOND, LABEL))
         if pair.label != NO_MAJORITY:
             yield pair
 
 
 def parse_pair(line: str, where: str) -> RawPair:
     """Parse a pair in JSON, with or without a label."""
-    values = parse_json(line, where, _JsonPair, "one JSON object per line with two sentences")
-    return _pair_of(msgspec.to_builtins(values), where)
+    return _pair_of(_parse_json(line, where), where, (FIRST, SECOND))
 
 
 def tokens_of_parse(parse: str) -> list[str]:
@@ -70,15 +68,22 @@ def tokens_of_parse(parse: str) -> list[str]:
     return [part for part in split_tokens(parse) if part not in ("(", ")")]
 
 
-def _pair_of(values: Mapping[str, str | None], where: str) -> RawPair:
-    first, second, label, one, two = (
-        next((value for name in names if (value := values.get(name)) is not None), None)
-        for names in (FIRST, SECOND, LABEL, PARSES[:1], PARSES[1:])
-    )
-    if first is None or second is None:
-        raise TextError(f"{where}: the pair has no {' or '.join(FIRST if first is None else SECOND)}.")
+def _parse_json(line: str, where: str) -> dict[str, str | None]:
+    values = parse_json(line, where, _JsonPair, "one JSON object per line with two sentences")
+    return {name: getattr(values, name) for name in NAMES}
+
+
+def _pair_of(values: Mapping[str, str | None], where: str, needed: Sequence[tuple[str, ...]]) -> RawPair:
+    def get(*names: str) -> str | None:
+        return next((value for name in names if (value := values.get(name)) is not None), None)
+
+    for names in needed:
+        value = get(*names)
+        if value is None or (names is LABEL and not value.strip()):
+            raise TextError(f"{where}: the pair has no {' or '.join(names)}.")
+    label, one, two = get(*LABEL), get(PARSES[0]), get(PARSES[1])
     parses = None if one is None or two is None else (one, two)
-    return RawPair(first, second, None if label is None else label.lower(), parses, where)
+    return RawPair(get(*FIRST) or "", get(*SECOND) or "", None if label is None else label.lower(), parses, where)
 
 
 def _parse_header(line: str, where: str) -> list[str]:
@@ -93,7 +98,7 @@ def _parse_header(line: str, where: str) -> list[str]:
     return names
 
 
-def _parse_row(line: str, header: list[str], where: str) -> dict[str, str]:
+def _parse_row(line: str, header: list[str], where: str) -> dict[str, str | None]:
     columns = line.split("\t")
     last_needed = max(header.index(name) for name in header if name in FIRST + SECOND + LABEL)
     if not last_needed < len(columns) <= len(header):  # SNLI's own tables omit trailing empty columns

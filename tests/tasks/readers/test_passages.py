@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import functools
-import sys
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmokit.errors import MissingExtraError
 from elmokit.tasks.readers.passages import OffsetToken, covering_tokens, passage_tokenizer
 from tests.helpers.hosts import needs_nltk
 
@@ -65,9 +62,3 @@ def test_an_answer_that_cuts_a_token_is_widened_to_it() -> None:
     assert covering_tokens(places, 4, 8) == (1, 1)
     assert covering_tokens(places, 0, 15) == (0, 2)
     assert covering_tokens([(0, 1), (3, 4)], 1, 3) is None
-
-
-def test_without_nltk_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "nltk.tokenize", None)
-    with pytest.raises(MissingExtraError, match=r"'\.\[tokenize\]'"):
-        passage_tokenizer()
