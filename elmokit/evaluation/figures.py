@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elmokit.errors import MissingExtraError, OutputError
-from elmokit.storage.atomic import atomic_write, check_extension, check_output_path
+from elmokit.errors import MissingExtraError
+from elmokit.storage.atomic import atomic_write, check_extension, check_has_name, check_output_path
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -111,8 +111,7 @@ def figure_paths(path: str | Path) -> tuple[Path, Path]:
 def check_figure_path(path: str | Path, overwrite: bool) -> None:
     """Check before any work is done that a figure can be drawn and written."""
     check_can_draw()
-    if not Path(path).name:
-        raise OutputError(f"The figure path {str(path)!r} has no name. Give one such as figures/curve.png.")
+    check_has_name(path)
     check_extension(path, (".png", ".svg"), "or no ending: both are written")
     for file in figure_paths(path):
         check_output_path(file, overwrite)

@@ -249,8 +249,8 @@ def read_minimal_pairs(paths: Iterable[str | Path]) -> list[Paradigm]:
             paradigm = paradigms.setdefault(name, Paradigm(name, phenomenon, []))
             if paradigm.phenomenon != phenomenon:
                 raise TextError(
-                    f"{path}, line {number}: the paradigm {name!r} belongs to {phenomenon!r} here and to "
-                    f"{paradigm.phenomenon!r} before. Give every paradigm one {PHENOMENON}."
+                    f"{path}, line {number}: the {PHENOMENON} of the paradigm {name!r} is {phenomenon!r} here and "
+                    f"{paradigm.phenomenon!r} before."
                 )
             paradigm.pairs.append((good, bad))
         if sum(len(paradigm.pairs) for paradigm in paradigms.values()) == n_before:
@@ -266,30 +266,29 @@ def read_published_accuracies(path: str | Path) -> PublishedAccuracies:
     """
     rows = [line.split("\t") for line in read_lines(path)]
     head = rows[0] if rows else []
-    if PARADIGM not in head:
-        raise TextError(f"{path}: the first line must name the columns, {PARADIGM} and models, separated by tabs.")
-    repeated = next((name for name, count in Counter(head).items() if count > 1), None)
-    if repeated is not None:
-        raise TextError(f"{path}: the first line names the column {repeated!r} twice. Give each column its own name.")
-    models = [column for column, name in enumerate(head) if name not in (PARADIGM, PHENOMENON)]
-    by_model: dict[str, dict[str, float]] = {head[column]: {} for column in models}
+    if PARADIGM not in head or len(set(head)) < len(head):
+        raise TextError(
+            f"{path}: the first line must name the columns, {PARADIGM} and models, each once and separated by tabs."
+        )
+    by_model: dict[str, dict[str, float]] = {name: {} for name in head if name not in (PARADIGM, PHENOMENON)}
     phenomena: dict[str, str] = {}
     for number, row in enumerate(rows[1:], start=2):
         if not any(row):
             continue
-        try:
-            name, *values = row[head.index(PARADIGM)], *(row[column] for column in models)
-            if name == OVERALL:
-                continue
-            for column, value in zip(models, values, strict=True):
-                if value:
-                    by_model[head[column]][name] = _fraction(value)
-            if PHENOMENON in head and row[head.index(PHENOMENON)]:
-                phenomena[name] = row[head.index(PHENOMENON)]
-        except (ValueError, IndexError):
+        cells = dict(zip(head, row, strict=False))
+        values = {model: cells.get(model) for model in by_model}
+        name, phenomenon = cells.get(PARADIGM), cells.get(PHENOMENON)
+        if name == OVERALL:
+            continue
+        if name is None or not all(map(_is_fraction, values.values())):
             raise TextError(
                 f"{path}, line {number}: expected {len(head)} columns with numbers from 0 to 1, but got {row}."
-            ) from None
+            )
+        for model, accuracy in values.items():
+            if accuracy:
+                by_model[model][name] = float(accuracy)
+        if phenomenon:
+            phenomena[name] = phenomenon
     return PublishedAccuracies(by_model, phenomena)
 
 
@@ -318,18 +317,16 @@ def evaluate_minimal_pairs(
 
     Raises:
         ModelNotFoundError: The model has no softmax or no vocabulary.
-        TextError: There is no pair, or two paradigms have the same name.
+        TextError: Two paradigms have the same name.
 
     Example:
         >>> paradigms = read_minimal_pairs(["blimp.jsonl.xz"])
         >>> result = evaluate_minimal_pairs(open_model("en-mini"), paradigms, get_tokenizer("treebank"))
         >>> result.accuracy("both")
     """
-    if not paradigms:
-        raise TextError("No pair of sentences to score.")
     repeated = next((name for name, n in Counter(row.name for row in paradigms).items() if n > 1), None)
     if repeated is not None:
-        raise TextError(f"Two paradigms have the name {repeated!r}. Give each its own, or put their pairs together.")
+        raise TextError(f"Two paradigms have the name {repeated!r}.")
     parts = PartResults(None, {}) if parts is None else parts
     count = StageCounter(progress, "minimal pairs", 2 * sum(len(paradigm.pairs) for paradigm in paradigms))
 
@@ -381,11 +378,12 @@ def _pair(line: str, path: str | Path, number: int) -> tuple[str, str, str, str]
     )
 
 
-def _fraction(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise ValueError
-    return value
+def _is_fraction(text: str | None) -> bool:
+    """Whether a cell is empty or a number from 0 to 1; not if it is missing."""
+    try:
+        return text == "" or 0 <= float(text or "") <= 1
+    except ValueError:
+        return False
 
 
 def _find(data: Path) -> Files | None:

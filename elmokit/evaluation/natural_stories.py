@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +27,7 @@ from elmokit.errors import TextError
 from elmokit.storage.text_files import or_packed, read_lines
 
 WORDS, READING_TIMES, LARGE_MODEL = "words.tsv", "processed_wordinfo.tsv", "all_stories_gpt3.csv"
+WORD_LINE = re.compile(r"(\d+)\.(\d+)\.([^.\t]*)\t([^\t]*[^\t ][^\t]*)")
 MAX_DIFFERENT = 0.01
 """The ratio of words that may differ between the files of words and of reading times. One does, by a typing error;
 in releases before May 2025 the reading times are one word off, so that most differ."""
@@ -77,30 +80,20 @@ def read_natural_stories(folder: str | Path) -> list[Story]:
     texts: dict[tuple[int, int], str] = {}
     tokens: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
     for number, line in enumerate(read_lines(path), start=1):
-        try:
-            code, text = line.split("\t")
-            in_story, in_word, kind = code.split(".")
-            key = int(in_story), int(in_word)  # a word of a story
-            if not text.strip():
-                raise ValueError
-        except ValueError:
-            raise TextError(
-                f"{path}, line {number}: expected 'story.word.kind<TAB>text', but got {line[:80]!r}."
-            ) from None
+        match = WORD_LINE.fullmatch(line)
+        if match is None:
+            raise TextError(f"{path}, line {number}: expected 'story.word.kind<TAB>text', but got {line[:80]!r}.")
+        key, kind, text = (int(match[1]), int(match[2])), match[3], match[4]
         if kind == "whole":
             texts[key] = text.replace(" ", "")
         elif kind.isdigit():
             tokens[key].append(text)
     times = _read_times(_needed_file(folder, READING_TIMES))
-    if not times.keys() & texts.keys():
-        raise TextError(f"{folder}: no word of {WORDS} has a reading time in {READING_TIMES}.")
     different = [key for key, text in texts.items() if key in times and times[key][0] != text]
-    if len(different) > MAX_DIFFERENT * len(texts):
-        story, word = different[0]
+    if len(different) > MAX_DIFFERENT * len(texts) or not times.keys() & texts.keys():
         raise TextError(
-            f"{folder}: the words of {WORDS} and {READING_TIMES} do not agree. Word {word} of story {story} is "
-            f"{texts[story, word]!r} in one and {times[story, word][0]!r} in the other. Use the release of May 2025 or "
-            "later."
+            f"{folder}: {len(different):,} words of {WORDS} are others in {READING_TIMES}, or all are missing there; "
+            "expected the release of May 2025 or later."
         )
     stories: defaultdict[int, list[StoryWord]] = defaultdict(list)
     for key in sorted(texts):
@@ -119,16 +112,12 @@ def read_large_model(folder: str | Path, stories: Sequence[Story]) -> list[NDArr
     if path is None:
         return None
     by_story: defaultdict[int, list[tuple[str, float]]] = defaultdict(list)
-    for number, row in _rows(path, ",", ("token", "logprob", "story")):
-        try:
-            story, nats = int(row["story"]) + 1, -float(row["logprob"] or "nan")
-        except ValueError:
-            raise TextError(f"{path}, row {number}: expected a log probability and the number of a story.") from None
-        words = by_story[story]
-        if row["token"].startswith(" ") or not words:
-            words.append((row["token"].strip(), nats))
+    for token, nats, story in _rows(path, ",", {"token": str, "logprob": _nats, "story": int}):
+        words = by_story[story + 1]
+        if token.startswith(" ") or not words:
+            words.append((token.strip(), nats))
         else:
-            words[-1] = words[-1][0] + row["token"].strip(), words[-1][1] + nats
+            words[-1] = words[-1][0] + token.strip(), words[-1][1] + nats
     for known in stories:
         if [text for text, _ in by_story[known.number]] != [word.text for word in known.words]:
             raise TextError(f"{path}: the words of story {known.number} are not those of {WORDS}.")
@@ -145,41 +134,33 @@ def _needed_file(folder: str | Path, name: str) -> Path:
     path = find_file(folder, name)
     if path is None:
         raise TextError(
-            f"{folder} has no file {name}. Give the directory with {WORDS} and {READING_TIMES} of Natural Stories "
-            "(github.com/languageMIT/naturalstories)."
+            f"{folder} has no file {name}, expected that of Natural Stories (github.com/languageMIT/naturalstories)."
         )
     return path
 
 
 def _read_times(path: Path) -> dict[tuple[int, int], tuple[str, float]]:
-    times = {}
-    for number, row in _rows(path, "\t", ("word", "item", "zone", "meanItemRT")):
-        try:
-            times[int(row["item"]), int(row["zone"])] = row["word"], float(row["meanItemRT"])
-        except ValueError:
-            raise TextError(
-                f"{path}, row {number}: item and zone must be whole numbers, meanItemRT a number."
-            ) from None
-    return times
+    columns = {"word": str, "item": int, "zone": int, "meanItemRT": float}
+    return {(story, number): (word, time) for word, story, number, time in _rows(path, "\t", columns)}
 
 
-def _rows(path: Path, delimiter: str, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the numbers and the rows of a table whose first line names the columns."""
+def _nats(log_probability: str) -> float:
+    return -float(log_probability or "nan")
+
+
+def _rows(path: Path, delimiter: str, columns: Mapping[str, Callable[[str], Any]]) -> Iterator[list[Any]]:
+    """Yield some columns of each row of a table whose first line names the columns, converted to their types."""
     # Tables separated by tabs are not quoted: a word can start with a quote.
+    quoting: Literal[0, 3] = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     lines = (f"{line}\n" for line in read_lines(path))
+    reader = csv.DictReader(lines, delimiter=delimiter, quoting=quoting, restval="")
     try:
-        if delimiter == "\t":
-            reader = csv.DictReader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
-        else:
-            reader = csv.DictReader(lines, delimiter=delimiter)
-        if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
-            raise TextError(f"{path} has no column {missing[0]!r}; expected {', '.join(columns)}.")
-        for number, row in enumerate(reader, start=2):
-            if any(row[name] is None for name in columns):
-                raise TextError(f"{path}, row {number}: columns are missing.")
-            yield number, row
-    except csv.Error as error:
-        raise TextError(f"{path} is not a table that can be read: {error}.") from None
+        for row in reader:
+            yield [convert(row[name]) for name, convert in columns.items()]
+    except (csv.Error, KeyError, ValueError) as error:
+        raise TextError(
+            f"{path}, line {reader.line_num}: expected a table with the columns {', '.join(columns)} ({error})."
+        ) from None
 
 
 def _join_hyphens(tokens: list[str]) -> list[str]:

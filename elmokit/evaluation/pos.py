@@ -202,14 +202,12 @@ def probe_pos(
         from elmokit.evaluation.linear_probe import predict_linear, train_linear
 
     chosen = list(range(elmo.n_layers)) if layers is None else sorted(set(layers))
-    if not seeds:
-        raise ConfigError("The probe needs at least one seed.")
-    if not chosen:
-        raise ConfigError("The probe needs at least one layer.")
+    if not seeds or not chosen:
+        raise ConfigError("The probe needs at least one layer and one seed.")
     tags = sorted({tag for sentence in train for tag in sentence.tags if tag is not None})
     for name, text in (("training", train), ("test", test)):
         if not any(tag is not None for sentence in text for tag in sentence.tags):
-            raise TextError(f"The {name} text of the probe has no tagged word. Give CoNLL-U with tags.")
+            raise TextError(f"The {name} text of the probe has no tagged word.")
     answers, questions = _labels(train, tags), _labels(test, tags)
     is_tagged = np.array([tag is not None for sentence in test for tag in sentence.tags])
     label_sets = [(answers, questions)]

@@ -67,7 +67,7 @@ def model_digest(elmo: Elmo) -> str:
     """Identify a model: equal for models that give the same vectors, up to rounding. Stateful ones are refused."""
     if elmo.start == "stateful":
         raise ConfigError(
-            "With start='stateful', vectors depend on the previous sentences. Use start='warm' or start='zero'."
+            "With start='stateful', vectors depend on the previous sentences; expected start='warm' or start='zero'."
         )
     return fingerprint(elmo.model, elmo.start)[:16]
 

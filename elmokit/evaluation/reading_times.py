@@ -157,8 +157,6 @@ def evaluate_reading_times(
             or the text has no word of the vocabulary.
     """
     softmax_and_vocabulary(model)
-    if len(stories) < 2:
-        raise TextError(f"Cross-validation by story needs at least two stories, but there are {len(stories)}.")
     parts = PartResults(None, {}) if parts is None else parts
     columns: dict[str, Columns] = {}
     count = StageCounter(progress, "reading times", sum(len(story.words) for story in stories))
@@ -198,14 +196,12 @@ def regress_reading_times(
     defined = np.isfinite(np.concatenate([times[:, None], base, *added.values()], axis=1)).all(axis=1)
     n_columns = base.shape[1] + SPILL_OVER + 1
     kept = np.unique(folds[defined], return_counts=True)[1]
-    if len(kept) < len(stories) or defined.sum() - kept.max() <= n_columns:
-        raise TextError(
-            f"Only {defined.sum()} words in {len(kept)} of {len(stories)} stories have a reading time and all other "
-            f"columns; {n_columns} columns need more words in every story."
-        )
     times, folds, base = times[defined], folds[defined], base[defined]
-    if np.ptp(times) == 0:
-        raise TextError(f"All {len(times)} words have the same reading time, so there is nothing to explain.")
+    if len(kept) < len(stories) or len(times) - kept.max(initial=0) <= n_columns or np.ptp(times) == 0:
+        raise TextError(
+            f"Expected words with different reading times in two or more stories, and more than {n_columns} outside of "
+            f"each; found {len(times)} with all columns, in {len(kept)} of {len(stories)} stories."
+        )
     without = _held_out_log_likelihood(base, times, folds)
     effects = []
     for name, columns in added.items():
@@ -277,7 +273,7 @@ def _count_text(
     hidden = {vocabulary.begin_id, vocabulary.end_id, vocabulary.unknown_id}
     by_word = {word: int(counts[n]) for n, word in enumerate(vocabulary.words) if n not in hidden and counts[n]}
     if not by_word:
-        raise TextError("No word of the text to count is in the model's vocabulary. Give text like the model's own.")
+        raise TextError("No word of the text to count is in the model's vocabulary.")
     return {
         "nats": [row.tolist() for row in np.split(nats, stops)],
         "log_frequencies": [row.tolist() for row in _log_frequencies(model, stories, by_word)],

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from elmokit.config import encode_json
+from elmokit.config import check_choice, encode_json
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import RESTORE, prediction_settings
 from elmokit.engine.threads import n_threads
@@ -100,9 +100,8 @@ def evaluate_all(
         OutputError: The report exists and ``overwrite`` is False, or what is kept is from another model or other data.
     """
     data, report = Path(data), Path(report)
-    if unknown := sorted(set(only) - EVALUATIONS.keys()):
-        raise ConfigError(f"There is no section {unknown[0]!r}. Choose from: {', '.join(EVALUATIONS)}.")
-    _check_data(data)
+    for name in only:
+        check_choice("section", name, EVALUATIONS)
     folder = report.with_name(report.stem)
     if folder == report:
         raise OutputError(f"The report {report} needs an extension, such as {report}.md.")
@@ -123,7 +122,7 @@ def evaluate_all(
         elif files is not None:
             inputs[name] = files
     if not inputs:
-        raise TextError(f"There is nothing to evaluate with {data}. {' '.join(left_out)}")
+        raise TextError(f"There is nothing to evaluate with {data}: {' '.join(left_out)}")
     if device is not None:
         model.to(device)
     settings = {
@@ -176,20 +175,17 @@ def evaluate_one(
         overwrite: Compute again what is kept.
 
     Raises:
-        ConfigError: The evaluation is unknown, or the model cannot be evaluated by it.
-        TextError: The directory has no data for it, or a file cannot be read.
+        ConfigError: The evaluation is unknown, it cannot evaluate the model, or the directory has no data for it.
+        TextError: A file cannot be read.
         OutputError: What is kept is from another model or other data.
     """
-    if name not in EVALUATIONS:
-        raise ConfigError(f"There is no evaluation {name!r}. Choose from: {', '.join(EVALUATIONS)}.")
+    check_choice("evaluation", name, EVALUATIONS)
     data, evaluation = Path(data), load_evaluation(name)
-    _check_data(data)
-    files = evaluation.find(data)
-    if files is None:
-        raise TextError(f"{data} has no {evaluation.layout}.")
     model = open_model(source, options=options)
-    if problem := _why_not(evaluation, files, model):
-        raise ConfigError(f"The evaluation {name} cannot run: {problem}.")
+    files = evaluation.find(data)
+    problem = _why_not(evaluation, files, model)
+    if files is None or problem:
+        raise ConfigError(f"The evaluation {name} cannot run with {data}: {problem}.")
     if device is not None:
         model.to(device)
     settings = {**prediction_settings(model, "warm"), "the content of the data": _digest([files], data)}
@@ -197,11 +193,6 @@ def evaluate_one(
         work = Path(temporary if keep is None else keep)
         with PartResults(None if keep is None else work / "results", settings, RESTORE, overwrite=overwrite) as parts:
             return evaluation.run(EvaluationRun(Elmo(model), work, parts, progress), files)
-
-
-def _check_data(data: Path) -> None:
-    if not data.is_dir():
-        raise TextError(f"There is no directory of data {data}.")
 
 
 def _why_not(evaluation: Evaluation, files: Files | None, model: PretrainedBiLM) -> str:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -136,7 +137,7 @@ class Record:
         }
 
 
-class Result(Record):
+class Result(Record, ABC):
     """What an evaluation returns. Subclass :class:`TableResult`, or :class:`ResultGroup` for several results."""
 
     figure_title: ClassVar[str] = ""
@@ -151,16 +152,16 @@ class Result(Record):
         """Return the most important numbers, for the top of the report: what it is, and its value."""
         return []
 
+    @abstractmethod
     def to_text(self) -> str:
         """Return tables and notes for people."""
-        raise NotImplementedError
 
+    @abstractmethod
     def to_markdown(self, images: Images = NO_IMAGES) -> str:
         """Return the figures, tables and notes as Markdown."""
-        raise NotImplementedError
 
-    def _repr_html_(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _repr_html_(self) -> str: ...
 
     def figures(self) -> dict[str, Result]:
         """Return the parts of the result that have a figure, by name: "" for the result itself."""
@@ -219,7 +220,8 @@ class TableResult(Result):
         name, *others = (name for name, shown in rows[0].declared.items() if shown.title is not None)
         number = next((other for other in others if isinstance(getattr(rows[0], other), int | float)), None)
         if number is None:
-            raise ConfigError("This result has no figure: its table has no column of numbers.")
+            super().plot(figure)
+            return
         shown = rows[0].declared[number]
         labels, lengths = ([getattr(row, column) for row in rows] for column in (name, number))
         errors = [shown.scale * getattr(row, shown.error) for row in rows] if shown.error else None

@@ -17,8 +17,6 @@ from elmokit.storage.bounded import whole_number
 from elmokit.storage.text_files import or_packed, read_lines, split_tokens
 
 BLOCK_CHARACTERS = 1 << 18
-MAX_MARKUP_BYTES = 1 << 24
-"""The limit on a comment or tag. The parser keeps one in memory, and reads it again from its start for each block."""
 DATA, GOLD = ".data.xml", ".gold.key.txt"
 PARTS = {"1": "NOUN", "2": "VERB", "3": "ADJ", "4": "ADV", "5": "ADJ"}
 """The digit after ``%`` in a WordNet sense key, which is the part of speech. 5 is a satellite adjective."""
@@ -64,17 +62,11 @@ def find_sense_set(path: str | Path) -> SenseSet:
         TextError: One of the files is missing, or the directory contains several datasets.
     """
     path = Path(path)
-    data = path
-    if path.is_dir():
-        files = sorted(file for end in or_packed(DATA) for file in path.glob(f"*{end}"))
-        if len(files) != 1:
-            raise TextError(f"{path} contains {len(files)} files *{DATA}. Give the file itself.")
-        data = files[0]
-    elif not path.is_file():
-        raise TextError(f"{path} does not exist. Give a file *{DATA}, or the directory that contains one.")
-    stem, mark, _ = data.name.rpartition(DATA)
-    if not mark:
-        raise TextError(f"{data} is not a *{DATA} file, from whose name that of the gold keys (*{GOLD}) is derived.")
+    files = [file for end in or_packed(DATA) for file in path.glob(f"*{end}")] if path.is_dir() else [path]
+    if len(files) != 1 or not files[0].is_file() or DATA not in files[0].name:
+        raise TextError(f"{path}: expected a file *{DATA}, or a directory that contains exactly one.")
+    (data,) = files
+    stem = data.name.rpartition(DATA)[0]
     for end in or_packed(GOLD):
         if (gold := data.with_name(stem + end)).is_file():
             return SenseSet(stem, data, gold)
@@ -90,21 +82,16 @@ def read_sense_xml(path: str | Path) -> Iterator[SenseSentence]:
     parser.CharacterDataHandler = reader.text
     parser.StartDoctypeDeclHandler = lambda *_: reader.fail(parser.CurrentLineNumber, "an unsupported DOCTYPE")
     try:
-        n_bytes = 0
         for block in _blocks(path):
             parser.Parse(block, False)
-            n_bytes += len(block.encode("utf-8"))
-            if n_bytes - parser.CurrentByteIndex > MAX_MARKUP_BYTES:
-                reader.fail(parser.CurrentLineNumber, f"a comment or tag of more than {MAX_MARKUP_BYTES:,} bytes")
             yield from reader.taken()
         parser.Parse("", True)
     except expat.ExpatError as error:
-        problem = expat.ErrorString(error.code)
-        raise TextError(f"{path}, line {error.lineno}: not well-formed XML ({problem}).") from None
+        raise TextError(f"{path}: not well-formed XML ({error}).") from None
 
 
 def _blocks(path: str | Path) -> Iterator[str]:
-    """Yield a text in blocks of many lines, which is faster than line by line; see ``MAX_MARKUP_BYTES``."""
+    """Yield a text in blocks of many lines, which is faster than line by line."""
     lines: list[str] = []
     n_characters = 0
     for line in read_lines(path):
@@ -215,5 +202,5 @@ def read_inventory(path: str | Path) -> dict[LemmaPos, tuple[str, ...]]:
             )
         numbered.setdefault((lemma, PARTS[rest[0]]), []).append((order, fields[0]))
     if not numbered:
-        raise TextError(f"{path} lists no sense. Give WordNet's index.sense, or a table of lemma, POS and sense keys.")
+        raise TextError(f"{path} lists no sense.")
     return {entry: tuple(key for _, key in sorted(senses)) for entry, senses in numbered.items()}

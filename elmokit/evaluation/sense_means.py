@@ -96,32 +96,23 @@ class SenseMeans:
             with safe_open(path, framework="np") as file:
                 content = json.loads(file.metadata()["content"])
                 sums, counts = file.get_tensor("sums"), file.get_tensor("counts")
-            stored_settings = dict(content["about"])
-            means.n_sentences = content["n_sentences"]
+            for name, new in settings.items():
+                old = dict(content["about"]).get(name)
+                if old != new:
+                    how = RESTORE[name](old) if name in RESTORE else "Use the same"
+                    raise OutputError(
+                        f"{path} contains sense means with {name} {old!r}, but this run has {name} {new!r}. {how}, "
+                        "choose another name, or start anew with --overwrite (overwrite=True)."
+                    )
+            means.n_sentences = int(content["n_sentences"])
             means.rows = {sense: row for row, sense in enumerate(content["senses"])}
             means.tagged = {(lemma, pos): Counter(dict(given)) for lemma, pos, given in content["tagged"]}
-            if type(means.n_sentences) is not int or means.n_sentences < 0:
-                raise ValueError(f"it has {means.n_sentences!r} sentences")
+            means.sums = sums.astype(np.float32).reshape(len(means.rows), n_layers, dim)
+            means.counts = counts.astype(np.int64).reshape(len(means.rows))
         except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise OutputError(
                 f"{path} is not a file of sense means ({error}). Choose another name, or delete it."
             ) from None
-        for name, new in settings.items():
-            old = stored_settings.get(name)
-            if old != new:
-                how = RESTORE[name](old) if name in RESTORE else "Use the same"
-                raise OutputError(
-                    f"{path} contains sense means with {name} {old!r}, but this run has {name} {new!r}. {how}, choose "
-                    "another name, or start anew with --overwrite (overwrite=True)."
-                )
-        for name, tensor, empty in (("sums", sums, means.sums), ("counts", counts, means.counts)):
-            shape = (len(means.rows), *empty.shape[1:])
-            if (tensor.dtype, tensor.shape) != (empty.dtype, shape):
-                raise OutputError(
-                    f"{path} is damaged: its {name} are {tensor.dtype} {tensor.shape}, not {empty.dtype} {shape}. "
-                    "Start anew with --overwrite (overwrite=True)."
-                )
-        means.sums, means.counts = sums, counts
         return means
 
 

@@ -170,10 +170,12 @@ def probe_senses(
         >>> result = probe_senses(elmo, find_sense_set("semcor"), [find_sense_set("senseval2")])
         >>> print(result.to_text())
     """
-    if len({test.name for test in tests}) < len(tests) or not tests:
-        raise TextError("The probe needs one or more test sets with different names.")
-    if len(tests) > 1 and (taken := next((test for test in tests if test.name == POOLED), None)):
-        raise TextError(f"{taken.data}: {POOLED!r} is the name of all test sets together. Give the files another one.")
+    names = [test.name for test in tests]
+    if not names or len(set(names)) < len(names) or (len(names) > 1 and POOLED in names):
+        raise TextError(
+            f"The probe needs one or more test sets with different names, none of them {POOLED!r}; found: "
+            f"{', '.join(names) or 'none'}."
+        )
     gold = {test.name: read_keys(test.gold) for test in tests}
     texts = {test.name: list(read_sense_xml(test.data)) for test in tests}
     pos_of: dict[str, dict[str, str]] = {}

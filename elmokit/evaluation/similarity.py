@@ -196,23 +196,18 @@ def read_scored_pairs(
     """
     needed = columns or (1, 2, 3)
     is_csv = unpacked_name(path).endswith(".csv")
-    pairs, header = [], False
+    pairs = []
     try:
         for number, row in enumerate(_split_rows(path, is_csv), start=1):
             if not row:
                 continue
-            try:
-                if min(needed) < 1 or (columns is None and len(row) != len(needed)):
-                    raise ValueError
-                first, second, score = (row[column - 1].replace("\n", " ") for column in needed)
-                if number == 1 and not _is_number(score):
-                    header = True
-                    continue
-                pair = ScoredPair(tokenize(first), tokenize(second), _finite(score))
-                if not (pair.first and pair.second):
-                    raise ValueError
-                pairs.append(pair)
-            except (ValueError, IndexError):
+            has_columns = 1 <= min(needed) <= max(needed) <= len(row) and (columns is not None or len(row) == 3)
+            first, second, score = (row[column - 1].replace("\n", " ") if has_columns else "" for column in needed)
+            value = _number(score)
+            if number == 1 and has_columns and value is None:  # a header
+                continue
+            tokens = tokenize(first), tokenize(second)
+            if value is None or not math.isfinite(value) or not all(tokens):
                 where = "" if columns is None else f" in columns {needed[0]}, {needed[1]} and {needed[2]}"
                 separated = "commas" if is_csv else "tabs or spaces"
                 remedy = ""
@@ -221,12 +216,12 @@ def read_scored_pairs(
                 raise TextError(
                     f"{path}, row {number}: expected two sentences and a number{where}, separated by {separated}, but "
                     f"got {row}.{remedy}"
-                ) from None
+                )
+            pairs.append(ScoredPair(*tokens, value))
     except csv.Error as error:
         raise TextError(f"{path} is not a CSV file that can be read: {error}.") from None
     if not pairs:
-        what = "a header and no pair" if header else "no pair"
-        raise TextError(f"{path} contains {what}. Expected two sentences and a number in each row.")
+        raise TextError(f"{path} contains no pair, expected two sentences and a number in each row.")
     return pairs
 
 
@@ -369,12 +364,12 @@ def _defined(poolings: Iterable[PoolingScore]) -> list[PoolingScore]:
 
 
 def _check_scores(pairs: Sequence[ScoredPair]) -> None:
-    if strange := next((pair for pair in pairs if not math.isfinite(pair.score)), None):
+    scores = {pair.score for pair in pairs}
+    if len(scores) < 2 or not all(map(math.isfinite, scores)):
         raise TextError(
-            f"The score of {strange.first} and {strange.second} is {strange.score}; expected a finite number."
+            f"A correlation needs different and finite scores; the first of {len(pairs)} pairs have: "
+            f"{', '.join(str(pair.score) for pair in pairs[:5])}."
         )
-    if len({pair.score for pair in pairs}) < 2:
-        raise TextError(f"A correlation needs pairs with different scores, but all {len(pairs)} have the same.")
 
 
 def _agreement(vectors: NDArray[np.float32], pairs: Sequence[ScoredPair]) -> SimilarityScores:
@@ -392,19 +387,11 @@ def _split_rows(path: str | Path, is_csv: bool) -> Iterator[list[str]]:
     return (line.split("\t") if "\t" in line else line.split() for line in read_lines(path))
 
 
-def _is_number(text: str) -> bool:
+def _number(text: str) -> float | None:
     try:
-        float(text)
+        return float(text)
     except ValueError:
-        return False
-    return True
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError
-    return value
+        return None
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:

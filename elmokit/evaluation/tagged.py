@@ -40,8 +40,7 @@ def read_tagged(path: str | Path, tags: str | None = None, words: int = 1) -> It
         number = int(tags or 2)
     except ValueError:
         raise ConfigError(
-            f"{path} is read as columns, so the column of the tags is a number, not {tags!r}. "
-            "Give a number from 1, or rename a CoNLL-U file to .conllu."
+            f"{path} is read as columns, so the column of the tags is a number, not {tags!r}; names are for .conllu."
         ) from None
     return read_columns(path, words, number)
 
@@ -62,6 +61,6 @@ def read_columns(path: str | Path, words: int = 1, tags: int = 2) -> Iterator[Ta
         for wanted in (words, tags):
             if not 1 <= wanted <= n_columns:
                 raise ConfigError(
-                    f"{path} has {count_of(n_columns, 'column')}; there is no column {wanted}. Give one from 1."
+                    f"{path} has {count_of(n_columns, 'column')}, numbered from 1; there is no column {wanted}."
                 )
         yield TaggedSentence([row[words - 1] for row in sentence.rows], [row[tags - 1] for row in sentence.rows])

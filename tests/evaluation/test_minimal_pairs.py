@@ -13,7 +13,6 @@ from elmokit.engine.config import PRESETS
 from elmokit.errors import TextError
 from elmokit.evaluation.minimal_pairs import (
     Paradigm,
-    PublishedAccuracies,
     evaluate_minimal_pairs,
     read_minimal_pairs,
     read_published_accuracies,
@@ -52,34 +51,9 @@ def test_files_in_the_layout_of_blimp_are_read_by_paradigm(tmp_path: Path) -> No
     assert read_minimal_pairs([tmp_path / "bare.jsonl"]) == [Paradigm("bare", "", [("a", "b")])]
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("not json", "line 2: expected a JSON object with two sentences"),
-        ('{"sentence_good": "a"}', "line 2: expected a JSON object with two sentences"),
-        ('{"sentence_good": "a", "sentence_bad": 1}', "line 2: expected a JSON object with two sentences"),
-        ('{"sentence_good": "", "sentence_bad": "b"}', "line 2: expected a JSON object with two sentences"),
-        ('{"sentence_good": "a", "sentence_bad": " "}', "line 2: expected a JSON object with two sentences"),
-        ('["a", "b"]', "line 2: expected a JSON object with two sentences"),
-        ('{"sentence_good": "a", "sentence_bad": "b", "UID": "x", "linguistics_term": "z"}', "belongs to 'z' here"),
-    ],
-)
-def test_a_line_of_another_layout_is_reported_with_its_number(line: str, message: str, tmp_path: Path) -> None:
-    first = '{"sentence_good": "a", "sentence_bad": "b", "UID": "x", "linguistics_term": "y"}'
-    (tmp_path / "bad.jsonl").write_text(f"{first}\n{line}\n")
-    with pytest.raises(TextError, match=message):
-        read_minimal_pairs([tmp_path / "bad.jsonl"])
-
-
 def test_two_paradigms_of_one_name_are_refused() -> None:
     with pytest.raises(TextError, match="Two paradigms have the name 'order'"):
         evaluate_minimal_pairs(random_model(), [*PARADIGMS, PARADIGMS[0]], str.split)
-
-
-def test_an_empty_file_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "empty.jsonl").write_text("\n")
-    with pytest.raises(TextError, match=r"empty\.jsonl contains no pair"):
-        read_minimal_pairs([tmp_path / "empty.jsonl"])
 
 
 def test_accuracies_follow_from_the_probabilities_of_the_sentences() -> None:
@@ -145,15 +119,6 @@ def test_published_results_are_averaged_over_the_same_paradigms(tmp_path: Path) 
     json.dumps(result.to_dict(), allow_nan=False)
 
 
-@pytest.mark.parametrize(
-    "content", ["", "name\tlstm\n", "UID\tlstm\norder\t70\n", "UID\tlstm\norder\n", "UID\tlstm\tlstm\n"]
-)
-def test_a_bad_table_of_published_results_is_reported(content: str, tmp_path: Path) -> None:
-    (tmp_path / "published.tsv").write_text(content)
-    with pytest.raises(TextError, match=r"published\.tsv"):
-        read_published_accuracies(tmp_path / "published.tsv")
-
-
 def test_an_interrupted_evaluation_resumes_with_the_same_result(tmp_path: Path) -> None:
     model = random_model()
     whole = evaluate_minimal_pairs(model, PARADIGMS, str.split)
@@ -173,37 +138,14 @@ def test_an_interrupted_evaluation_resumes_with_the_same_result(tmp_path: Path) 
     assert [done for _, done, _ in reports] == list(range(5, 11))
 
 
-def test_the_figure_has_all_published_models() -> None:
-    pytest.importorskip("matplotlib")
-    from elmokit.evaluation.figures import styled_figure
-
-    models = {f"model {number}": {"order": 0.1 * number} for number in range(6)}
-    result = evaluate_minimal_pairs(random_model(), PARADIGMS[:1], str.split, published=PublishedAccuracies(models, {}))
-    with styled_figure() as figure:
-        result.plot(figure)
-        (legend,) = figure.legends
-        assert [text.get_text() for text in legend.get_texts()] == [*result.choices, *models, "chance"]
-
-
 def test_the_command_prints_a_table_or_json_and_draws(shell: Shell) -> None:
     write_pairs(Path("pairs.jsonl"))
     Path("published.tsv").write_text(PUBLISHED)
     call = ("evaluate", "minimal-pairs", "pairs.jsonl", "--model", "model", "--tokenizer", "spaces")
     ran = shell(*call, "--published", "published.tsv", "--figure", "pairs.png", "--keep", "kept")
     assert ran.code == 0, ran.err
-    assert ran.out.splitlines()[0].split() == [
-        "accuracy",
-        "(%)",
-        "pairs",
-        "forward",
-        "backward",
-        "both",
-        "unknown",
-        "words",
-        "paid",
-        "ngram",
-        "lstm",
-    ]
+    head = "accuracy (%) pairs forward backward both unknown words paid ngram lstm"
+    assert ran.out.splitlines()[0].split() == head.split()
     assert ran.out.splitlines()[4].split()[:2] == ["overall", "5"]
     assert Path("pairs.svg").is_file()
     facts = json.loads(shell(*call, "--keep", "kept", "--json").out)
@@ -211,6 +153,3 @@ def test_the_command_prints_a_table_or_json_and_draws(shell: Shell) -> None:
     refused = shell(*call[:5], "--keep", "kept")  # another tokenizer
     assert refused.code == 2
     assert "was created with" in refused.err
-    Path("bad.jsonl").write_text("{}\n")
-    refused = shell("evaluate", "minimal-pairs", "bad.jsonl", "--model", "model")
-    assert (refused.code, len(refused.err.splitlines())) == (2, 1)

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from elmokit.evaluation.neighbors import nearest_tokens
 from elmokit.evaluation.occurrences import OccurrenceIndex, build_index
 from elmokit.evaluation.probe_corpus import read_corpus_files
 from elmokit.storage.resumable import ResumableStore
-from elmokit.storage.store_journal import read_store
 from tests.conftest import random_model
 
 CORPUS = [
@@ -49,13 +49,6 @@ def test_the_index_contains_the_corpus(index: OccurrenceIndex) -> None:
     assert index.n_tokens == sum(map(len, CORPUS))
     assert index.layers[1].dtype == np.float16
     np.testing.assert_allclose(np.linalg.norm(index.layers[2].astype(np.float32), axis=1), 1, atol=1e-3)
-
-
-def test_an_index_without_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(OutputError, match="has no name"):
-        build_index(ELMO, corpus, "")
-    assert not list(tmp_path.iterdir())
 
 
 @given(st.data())
@@ -113,15 +106,10 @@ def test_a_search_can_be_limited_to_the_same_word_or_to_others(index: Occurrence
     assert index.neighbors(ELMO, ["zebra"], 0, among="same").layers[1] == []
 
 
-def test_a_negative_token_counts_from_the_right_and_others_must_exist(index: OccurrenceIndex) -> None:
+def test_a_negative_token_counts_from_the_right(index: OccurrenceIndex) -> None:
     last = index.neighbors(ELMO, ["the", "dog"], -1)
     assert last == index.neighbors(ELMO, ["the", "dog"], 1)
     assert "the [dog]" in last.to_text()
-    for token, message in ((7, "token is 7"), (1.0, "token is 1.0")):
-        with pytest.raises(ConfigError, match=message):
-            index.neighbors(ELMO, ["the", "dog"], token)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="token is 0"):
-        index.neighbors(ELMO, [], 0)
 
 
 def test_words_without_context_are_compared_by_layer_0(index: OccurrenceIndex) -> None:
@@ -183,68 +171,6 @@ def test_an_index_is_resumed_only_with_the_same_settings(tmp_path: Path, monkeyp
     assert recorded.items() >= before.settings().items()
 
 
-@pytest.mark.parametrize("number", [np.inf, np.nan, 3000.0])
-def test_a_vector_longer_than_one_is_an_error(index: OccurrenceIndex, tmp_path: Path, number: float) -> None:
-    shutil.copytree(index.path, tmp_path / "damaged")
-    with (tmp_path / "damaged" / "layer-1.f16").open("r+b") as file:
-        file.seek(2 * index.layers[1].shape[1])
-        file.write(np.full(index.layers[1].shape[1], number, "<f2").tobytes())
-    with pytest.raises(OutputError, match=r"is damaged \(a vector is longer than 1\)"):
-        OccurrenceIndex(tmp_path / "damaged").neighbors(ELMO, ["the", "dog"], 1)
-
-
-def test_invalid_queries_are_refused(index: OccurrenceIndex, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="built with another model: the included one"):
-        index.neighbors(Elmo(random_model(seed=1)), ["dog"], 0)
-    with pytest.raises(ConfigError, match="no layer 0: it has 1 to 2"):
-        index.neighbors(ELMO, ["dog"], 0, layers=[0])
-    with pytest.raises(ConfigError, match="at least 1"):
-        index.neighbors(ELMO, ["dog"], 0, n_neighbors=0)
-    with pytest.raises(TextError, match="nothing to index"):
-        build_index(ELMO, lambda: iter([]), tmp_path / "empty")
-    with pytest.raises(OutputError, match="the text is not the one that it was created with"):
-        build_index(ELMO, lambda: iter(CORPUS[:2]), index.path)
-    with pytest.raises(OutputError, match=r"with model name none, but this run has model name 'a'\. Use the included"):
-        build_index(ELMO, corpus, index.path, "a")
-    shutil.copytree(index.path, tmp_path / "damaged")
-    (tmp_path / "damaged" / "types.jsonl").write_bytes(b'"the"\n')
-    with pytest.raises(OutputError, match=r"types\.jsonl is damaged"):
-        OccurrenceIndex(tmp_path / "damaged")
-    with ResumableStore(tmp_path / "other", {"what": "vectors"}) as store:
-        store.commit({"n_done": 0})
-    with pytest.raises(OutputError, match="is not an index that this version can read"):
-        OccurrenceIndex(tmp_path / "other")
-
-
-@pytest.mark.parametrize(
-    ("settings", "name", "content", "problem"),
-    [
-        ({"dim": 0}, "", b"", "layers of 0 numbers"),
-        ({"dim": "8"}, "", b"", "layers of '8' numbers"),
-        ({"n_layers": None}, "", b"", "None layers"),
-        ({"n_layers": 10**18}, "", b"", "1000000000000000000 layers"),
-        ({"dim": 5}, "", b"", "do not match"),
-        ({}, "tokens.i32", np.full(3, 2**31 - 1, "<i4").tobytes(), "words without a vector"),
-        ({}, "tokens.i32", np.full(3, -1, "<i4").tobytes(), "words without a vector"),
-        ({}, "starts.i64", np.array([0, 2**60], "<i8").tobytes(), "do not follow"),
-        ({}, "starts.i64", np.array([-5, 3], "<i8").tobytes(), "do not follow"),
-        ({}, "types.jsonl", b"[" * 60, "types.jsonl"),
-        ({}, "types.jsonl", b'1\n"\xff"', "types.jsonl"),
-    ],
-)
-def test_a_forged_index_is_refused(
-    index: OccurrenceIndex, tmp_path: Path, settings: dict[str, Any], name: str, content: bytes, problem: str
-) -> None:
-    written = read_store(index.path)
-    with ResumableStore(tmp_path / "forged", written.settings | settings) as store:  # its checksums are correct
-        for file in written.sizes:
-            start = content if file == name else b""
-            store.append(file, start + written.read_bytes(file)[len(start) :])
-        store.commit(written.progress, finished=True)
-    with pytest.raises(OutputError, match=f"is damaged .*{problem}.* build the index again"):
-        OccurrenceIndex(tmp_path / "forged")
-
-
 def test_a_corpus_can_be_text_or_annotated_files(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the cat\n\nsat\n")
     (tmp_path / "b.conllu").write_text("1\tGo" + "\t_" * 8 + "\n")
@@ -254,8 +180,52 @@ def test_a_corpus_can_be_text_or_annotated_files(tmp_path: Path) -> None:
     assert list(read_corpus_files(paths[:1], list)) == [["t", "h", "e", " ", "c", "a", "t"], ["s", "a", "t"]]
 
 
-def test_an_index_is_built_from_an_elmo_and_a_function(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="sentences is a list; expected a function that returns an iterator"):
-        build_index(ELMO, CORPUS, tmp_path / "index")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="Expected an Elmo, but got the name 'en-mini'"):
-        build_index("en-mini", corpus, tmp_path / "index")  # type: ignore[arg-type]
+def damaged(index: OccurrenceIndex, file: str, place: int, content: bytes) -> OccurrenceIndex:
+    """Open a copy of an index with other bytes in a file."""
+    copy = Path(shutil.copytree(index.path, index.path.with_name(f"damaged-{file}"), dirs_exist_ok=True))
+    with (copy / file).open("r+b") as opened:
+        opened.seek(place)
+        opened.write(content)
+    return OccurrenceIndex(copy)
+
+
+def other_store(index: OccurrenceIndex) -> OccurrenceIndex:
+    path = index.path.with_name("other")
+    with ResumableStore(path, {"what": "vectors"}) as store:
+        store.commit({"n_done": 0})
+    return OccurrenceIndex(path)
+
+
+LONG = np.full(ELMO.output_dim, 3000, "<f2").tobytes()
+DOG = (["the", "dog"], 1)
+REFUSED: list[tuple[Callable[[OccurrenceIndex], object], type[Exception], str]] = [
+    (lambda index: index.neighbors(Elmo(random_model(seed=1)), *DOG), ConfigError, "another model: the included one"),
+    (lambda index: index.neighbors(ELMO, *DOG, layers=[0]), ConfigError, "no layer 0: it has 1 to 2"),
+    (lambda index: index.neighbors(ELMO, *DOG, layers=[True]), ConfigError, "no layer True"),
+    (lambda index: index.neighbors(ELMO, *DOG, n_neighbors=0), ConfigError, "n_neighbors is 0"),
+    (lambda index: index.neighbors(ELMO, *DOG, min_count=-1), ConfigError, "min_count is -1"),
+    (lambda index: index.neighbors(ELMO, *DOG, among="most"), ConfigError, "among is 'most'"),  # type: ignore[arg-type]
+    (lambda index: index.neighbors(ELMO, ["dog"], 7), ConfigError, "token is 7"),
+    (lambda index: index.neighbors(ELMO, [], 0), ConfigError, "the sentence is empty"),
+    (lambda index: build_index(ELMO, lambda: iter([]), index.path), TextError, "no words"),
+    (lambda index: build_index(ELMO, lambda: iter(CORPUS[:2]), index.path), OutputError, "the text is not the one"),
+    (lambda index: build_index(ELMO, corpus, index.path, "a"), OutputError, "model name 'a'. Use the included"),
+    (lambda index: damaged(index, "layer-1.f16", len(LONG), LONG).neighbors(ELMO, *DOG), OutputError, "is damaged"),
+    (lambda index: damaged(index, "types.jsonl", 0, b'"a'), OutputError, "types.jsonl is damaged"),
+    (lambda index: OccurrenceIndex(index.path.parent), OutputError, "There is no index"),
+    (other_store, OutputError, "There is no index of this version"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "mentioned"), REFUSED, ids=range(len(REFUSED)))
+def test_what_cannot_be_searched_is_refused(
+    call: Callable[[OccurrenceIndex], object], error: type[Exception], mentioned: str, index: OccurrenceIndex
+) -> None:
+    with pytest.raises(error, match=re.escape(mentioned)):
+        call(index)
+
+
+def test_a_corpus_that_shrinks_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    versions = iter([CORPUS, CORPUS[:2]])
+    with pytest.raises(TextError, match="fewer sentences"):
+        build_index(ELMO, lambda: iter(next(versions)), tmp_path / "index")

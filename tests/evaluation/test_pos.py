@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,30 +76,27 @@ def test_kept_vectors_are_reused(elmo: Elmo, tmp_path: Path, monkeypatch: pytest
     assert probe_pos(elmo, TRAIN, TEST, folder=tmp_path / "kept", settings=SHORT) == first
     with pytest.raises(OutputError, match="the text is not the one that it was created with"):
         probe_pos(elmo, TRAIN[:1], TEST, folder=tmp_path / "kept", settings=SHORT)
-
-
-def test_kept_vectors_of_another_text_are_replaced_only_on_request(elmo: Elmo, tmp_path: Path) -> None:
-    probe_pos(elmo, TRAIN, TEST, folder=tmp_path / "kept", settings=SHORT)
+    monkeypatch.undo()
     expected = probe_pos(elmo, TRAIN[:1], TEST, settings=SHORT)
     assert probe_pos(elmo, TRAIN[:1], TEST, folder=tmp_path / "kept", overwrite=True, settings=SHORT) == expected
 
 
-def test_invalid_probes_are_refused(elmo: Elmo) -> None:
-    with pytest.raises(TextError, match="The training text of the probe has no tagged word"):
-        probe_pos(elmo, [], TEST)
-    with pytest.raises(TextError, match="The test text of the probe has no tagged word"):
-        probe_pos(elmo, TRAIN, [TaggedSentence(["Go"], [None])])
-    with pytest.raises(ConfigError, match="Layer 3 does not exist"):
-        probe_pos(elmo, TRAIN, TEST, layers=[3])
-    with pytest.raises(ConfigError, match="at least one seed"):
-        probe_pos(elmo, TRAIN, TEST, seeds=())
-    with pytest.raises(ConfigError, match="at least one layer"):
-        probe_pos(elmo, TRAIN, TEST, layers=[])
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"train": []}, TextError, "The training text of the probe has no tagged word"),
+    ({"test": [TaggedSentence(["Go"], [None])]}, TextError, "The test text of the probe has no tagged word"),
+    ({"layers": [3]}, ConfigError, "Layer 3 does not exist"),
+    ({"layers": []}, ConfigError, "at least one layer"),
+    ({"seeds": ()}, ConfigError, "at least one layer and one seed"),
+]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"), [({"epochs": 0}, "epochs is 0"), ({"learning_rate": 0.0}, "must be above 0")]
-)
-def test_invalid_settings_are_refused(change: dict[str, float], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        LinearSettings(**change)  # type: ignore[arg-type]
+@pytest.mark.parametrize(("change", "error", "mentioned"), REFUSED)
+def test_invalid_probes_are_refused(elmo: Elmo, change: dict[str, Any], error: type[Exception], mentioned: str) -> None:
+    with pytest.raises(error, match=mentioned):
+        probe_pos(elmo, **{"train": TRAIN, "test": TEST, **change})
+
+
+@pytest.mark.parametrize("name", ["epochs", "batch_size", "learning_rate"])
+def test_settings_are_above_zero(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} .*0"):
+        LinearSettings(**{name: 0})

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from elmokit.errors import ConfigError, OutputError, TextError
-from elmokit.evaluation import report
 from elmokit.evaluation import report as report_module
 from elmokit.evaluation.report import evaluate_all, evaluate_one
 from elmokit.evaluation.table import EVALUATIONS
@@ -92,7 +92,7 @@ def test_the_report_has_all_sections_and_resumes_with_the_same_result(data: Path
 def test_what_is_missing_is_left_out_with_the_reason(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report, "can_draw", lambda: False)
+    monkeypatch.setattr(report_module, "can_draw", lambda: False)
     for name in ("wsd", "ud-english-ewt", "natural-stories", "blimp"):
         shutil.rmtree(data / name)
     facts = evaluate_all(tmp_path / "model", data, tmp_path / "report.md")
@@ -108,12 +108,6 @@ def test_what_is_missing_is_left_out_with_the_reason(
     assert "- perplexity: the model has no softmax and vocabulary." in (tmp_path / "second.md").read_text()
 
 
-def test_a_text_that_is_there_compressed_too_is_read_once(data: Path) -> None:
-    (data / "lm-news" / "test.txt.gz").write_bytes(gzip.compress(b"the mat .\n"))
-    facts = evaluate_one("perplexity", data.parent / "model", data).to_dict()
-    assert facts["lm-news"]["n_sentences"] == 2
-
-
 def test_names_with_spaces_are_quoted_in_the_report(data: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     model, report = (tmp_path / "model").rename(tmp_path / "my model"), tmp_path / "my report.md"
@@ -123,20 +117,28 @@ def test_names_with_spaces_are_quoted_in_the_report(data: Path, tmp_path: Path) 
     assert f"--model '{model}' --data DIR --report 'my report.md'" in text
 
 
-def test_mistakes_are_reported_before_any_work(data: Path, tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    with pytest.raises(ConfigError, match="There is no section 'blimp'"):
-        evaluate_all(model, data, tmp_path / "report.md", only=["blimp"])
-    with pytest.raises(TextError, match=r"There is no directory of data .*nowhere"):
-        evaluate_all(model, tmp_path / "nowhere", tmp_path / "report.md")
-    with pytest.raises(TextError, match="nothing to evaluate"):
-        evaluate_all(model, model, tmp_path / "report.md")
-    with pytest.raises(OutputError, match="needs an extension"):
-        evaluate_all(model, data, tmp_path / "report")
-    (tmp_path / "report.md").write_text("mine")
-    with pytest.raises(OutputError, match="already exists"):
-        evaluate_all(model, data, tmp_path / "report.md")
-    assert not (tmp_path / "report.md.partial").exists()
+REFUSED: list[tuple[Callable[[Path], object], type[Exception], str]] = [
+    (lambda at: evaluate_all(at / "model", at / "data", at / "r.md", only=["blimp"]), ConfigError, "'blimp'"),
+    (lambda at: evaluate_all(at / "model", at / "nowhere", at / "r.md"), TextError, "evaluate with .*nowhere"),
+    (lambda at: evaluate_all(at / "model", at / "model", at / "r.md"), TextError, "nothing to evaluate"),
+    (lambda at: evaluate_all(at / "model", at / "data", at / "r"), OutputError, "needs an extension"),
+    (lambda at: evaluate_all(at / "model", at / "data", at / "mine.md"), OutputError, "already exists"),
+    (lambda at: evaluate_one("blimp", at / "model", at / "data"), ConfigError, "evaluation is 'blimp'"),
+    (lambda at: evaluate_one("minimal-pairs", at / "weights.hdf5", at / "data"), ConfigError, "has no softmax"),
+    (lambda at: evaluate_one("minimal-pairs", at / "model", at / "nowhere"), ConfigError, r"nowhere.* no blimp/\*"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "mentioned"), REFUSED, ids=range(len(REFUSED)))
+def test_mistakes_are_refused_before_any_work(
+    call: Callable[[Path], object], error: type[Exception], mentioned: str, data: Path, tmp_path: Path
+) -> None:
+    save_model(random_model(), tmp_path / "weights.hdf5")
+    (tmp_path / "mine.md").write_text("mine")
+    with pytest.raises(error, match=mentioned):
+        call(tmp_path)
+    assert (tmp_path / "mine.md").read_text() == "mine"
+    assert not list(tmp_path.glob("*.partial"))
 
 
 def test_a_partial_report_of_other_data_is_refused(data: Path, tmp_path: Path) -> None:
@@ -170,6 +172,12 @@ def test_a_report_that_was_interrupted_after_its_figures_is_finished(
     assert not list(tmp_path.glob("*.partial"))
 
 
+def test_a_text_that_is_there_compressed_too_is_read_once(data: Path) -> None:
+    (data / "lm-news" / "test.txt.gz").write_bytes(gzip.compress(b"the mat .\n"))
+    facts = evaluate_one("perplexity", data.parent / "model", data).to_dict()
+    assert facts["lm-news"]["n_sentences"] == 2
+
+
 def test_one_evaluation_resumes_and_gives_what_the_report_has(data: Path, tmp_path: Path) -> None:
     model, kept = tmp_path / "model", tmp_path / "kept"
     done_pairs: list[int] = []
@@ -186,36 +194,10 @@ def test_one_evaluation_resumes_and_gives_what_the_report_has(data: Path, tmp_pa
     assert facts == {"similarity": result.to_dict()}
 
 
-def test_an_evaluation_that_cannot_run_says_why(data: Path, tmp_path: Path) -> None:
-    save_model(random_model(), tmp_path / "weights.hdf5")
-    with pytest.raises(ConfigError, match="There is no evaluation 'blimp'"):
-        evaluate_one("blimp", tmp_path / "model", data)
-    with pytest.raises(ConfigError, match="the model has no softmax and vocabulary"):
-        evaluate_one("minimal-pairs", tmp_path / "weights.hdf5", data)
-    shutil.rmtree(data / "blimp")
-    with pytest.raises(TextError, match=r"has no blimp/\*\.jsonl"):
-        evaluate_one("minimal-pairs", tmp_path / "model", data)
-    with pytest.raises(TextError, match="There is no directory of data"):
-        evaluate_one("minimal-pairs", tmp_path / "model", tmp_path / "nowhere")
-
-
 def test_the_command_writes_one_section(shell: Shell, data: Path) -> None:
-    ran = shell(
-        "evaluate",
-        "all",
-        "--model",
-        "model",
-        "--data",
-        str(data),
-        "--report",
-        "report.md",
-        "--only",
-        "minimal-pairs",
-        "--json",
-    )
+    call = ("evaluate", "all", "--model", "model", "--data", str(data), "--report", "report.md")
+    ran = shell(*call, "--only", "minimal-pairs", "--json")
     assert ran.code == 0, ran.err
     assert list(json.loads(ran.out)) == ["minimal-pairs"]
     assert Path("report/minimal-pairs.svg").is_file()
     assert "--only minimal-pairs" in Path("report.md").read_text()
-    refused = shell("evaluate", "all", "--model", "model", "--data", str(data), "--report", "report.md")
-    assert (refused.code, len(refused.err.splitlines())) == (2, 1)

@@ -110,10 +110,9 @@ def test_a_result_without_numbers_has_no_figure(tmp_path: Path) -> None:
     class NamesResult(TableResult):
         rows: list[Names] = value()
 
-    with pytest.raises(ConfigError, match="has no figure"):
-        NamesResult([Names("a")]).draw(tmp_path / "names")
-    with pytest.raises(ConfigError, match="has no figure"):
-        ResultGroup({"names": NamesResult([Names("a")])}).draw(tmp_path / "names")
+    for result in (NamesResult([Names("a")]), ResultGroup({"names": NamesResult([Names("a")])})):
+        with pytest.raises(ConfigError, match="has no figure"):
+            result.draw(tmp_path / "names")
     assert NamesResult([Names("a")]).figures() == {}
 
 
@@ -127,14 +126,11 @@ def test_a_group_has_everything_of_its_results_by_name() -> None:
     assert group.to_markdown({"two": "!"}) == f"{one.to_markdown()}\n\n!\n\n{two.to_markdown()}"
     assert group._repr_html_() == one._repr_html_() + two._repr_html_()
 
-
-def test_a_group_can_have_a_heading_for_each_result() -> None:
     class Headed(ResultGroup[Layers]):
         def heading(self, name: str) -> str:
             return f"Set <{name}>."
 
-    result = Layers(ROWS)
-    group = Headed({"one": result})
-    assert group.to_text() == f"Set <one>.\n{result.to_text()}"
-    assert group.to_markdown({"one": "!"}) == f"Set &lt;one>.\n\n!\n\n{result.to_markdown()}"
-    assert group._repr_html_().startswith("<p>Set &lt;one&gt;.</p><table>")
+    headed = Headed({"one": one})
+    assert headed.to_text() == f"Set <one>.\n{one.to_text()}"
+    assert headed.to_markdown({"one": "!"}) == f"Set &lt;one>.\n\n!\n\n{one.to_markdown()}"
+    assert headed._repr_html_().startswith("<p>Set &lt;one&gt;.</p><table>")

@@ -12,7 +12,6 @@ from elmokit import SentenceEmbedder, SentencePooling
 from elmokit.errors import TextError
 from elmokit.evaluation.similarity import ScoredPair, evaluate_similarity, read_scored_pairs, score_similarity
 from elmokit.formats.sentence_pooling import Whitening
-from elmokit.storage.part_results import PartResults
 from elmokit.text.tokenize import treebank_tokenizer
 from tests.helpers.shell import Shell
 
@@ -67,14 +66,10 @@ def test_identical_pairs_have_equal_cosines_and_no_correlation(embedder: Sentenc
     assert set(result.table("pairs").rows[0][1:]) == {""}
 
 
-def test_pairs_with_one_score_have_no_correlation(embedder: SentenceEmbedder) -> None:
-    with pytest.raises(TextError, match="all 1 have the same"):
-        score_similarity(embedder, PAIRS[:1])
-
-
-def test_a_score_that_is_not_finite_is_refused(embedder: SentenceEmbedder) -> None:
-    with pytest.raises(TextError, match=r"The score of \['cat'\] and \['dog'\] is nan; expected a finite number"):
-        score_similarity(embedder, [*PAIRS, ScoredPair(["cat"], ["dog"], float("nan"))])
+@pytest.mark.parametrize("pairs", [[], PAIRS[:1], [*PAIRS, ScoredPair(["cat"], ["dog"], float("nan"))]])
+def test_scores_without_a_correlation_are_refused(embedder: SentenceEmbedder, pairs: list[ScoredPair]) -> None:
+    with pytest.raises(TextError, match="different and finite scores"):
+        score_similarity(embedder, pairs)
 
 
 @pytest.mark.parametrize("name", ["pairs.csv", "PAIRS.CSV"])
@@ -101,13 +96,6 @@ def test_lists_of_word_pairs_are_read_with_their_columns(tmp_path: Path) -> None
     assert read_scored_pairs(tmp_path / "more.txt", columns=(1, 2, 4)) == expected
     with pytest.raises(TextError, match=r"row 1: .*in columns 1, 2 and 9"):
         read_scored_pairs(tmp_path / "more.txt", columns=(1, 2, 9))
-
-
-@pytest.mark.parametrize(("content", "what"), [("", "no pair"), ("a,b,score\n", "a header and no pair")])
-def test_a_file_without_pairs_is_reported(content: str, what: str, tmp_path: Path) -> None:
-    (tmp_path / "empty.csv").write_text(content)
-    with pytest.raises(TextError, match=f"contains {what}"):
-        read_scored_pairs(tmp_path / "empty.csv")
 
 
 def test_every_pooling_scores_like_its_own_embedder(embedder: SentenceEmbedder) -> None:
@@ -139,15 +127,6 @@ def test_a_whitening_is_fitted_for_every_pooling_and_not_stored(embedder: Senten
     assert found.spearman == pytest.approx(score_similarity(own, PAIRS).spearman)
 
 
-def test_finished_files_are_kept(embedder: SentenceEmbedder, tmp_path: Path) -> None:
-    files = {"one": PAIRS, "two": PAIRS[:4]}
-    with PartResults(tmp_path / "kept", {}) as parts:
-        evaluate_similarity(embedder.elmo, {"one": PAIRS}, parts=parts)
-    with PartResults(tmp_path / "kept", {}) as parts:
-        resumed = evaluate_similarity(embedder.elmo, files, parts=parts)
-    assert resumed == evaluate_similarity(embedder.elmo, files)
-
-
 def test_the_command_shows_every_pooling(shell: Shell) -> None:
     Path("words.txt").write_text("cat dog 7.5\ncat mat 1\nthe cat 0\n")
     call = ("evaluate", "similarity", "words.txt", "--model", "model", "--tokenizer", "spaces")
@@ -162,35 +141,3 @@ def test_the_command_shows_every_pooling(shell: Shell) -> None:
         refused = shell(*call, *flags)
         assert (refused.code, len(refused.err.splitlines())) == (2, 1)
         assert message in refused.err
-
-
-@pytest.mark.parametrize("row", ["only one,field", "a,b,c", "a,b,1,more", "a,b,nan"])
-def test_a_row_of_another_layout_is_reported_with_its_number(row: str, tmp_path: Path) -> None:
-    path = tmp_path / "pairs.csv"
-    path.write_text(f"a,b,1\n{row}\n", encoding="utf-8")
-    with pytest.raises(TextError, match="row 2: expected two sentences and a number"):
-        read_scored_pairs(path)
-
-
-@pytest.mark.parametrize("row", ["river\t\t2", " \tcreek\t2"])
-def test_a_row_with_an_empty_sentence_is_reported_with_its_number(row: str, tmp_path: Path) -> None:
-    path = tmp_path / "pairs.tsv"
-    path.write_text(f"cat\tdog\t1\n{row}\n", encoding="utf-8")
-    with pytest.raises(TextError, match="row 2: expected two sentences and a number"):
-        read_scored_pairs(path)
-
-
-def test_a_csv_file_with_tabs_is_answered_with_the_name_that_it_needs(tmp_path: Path) -> None:
-    path = tmp_path / "sts-dev.csv"
-    path.write_text("main-captions\tMSRvid\t2012test\t0001\t5.000\t\"Yes, it is.\tIt isn't.\n")
-    with pytest.raises(TextError, match=r"separated by tabs, give the file a name that ends in \.tsv"):
-        read_scored_pairs(path, columns=(6, 7, 5))
-    (pair,) = read_scored_pairs(path.rename(tmp_path / "sts-dev.tsv"), columns=(6, 7, 5))
-    assert (pair.first, pair.score) == (['"Yes,', "it", "is."], 5.0)
-
-
-def test_a_file_that_is_not_csv_is_reported(tmp_path: Path) -> None:
-    path = tmp_path / "pairs.csv"
-    path.write_text("a" * 200_000 + ",b,1\n", encoding="utf-8")  # longer than a field of a CSV file may be
-    with pytest.raises(TextError, match="not a CSV file"):
-        read_scored_pairs(path)

@@ -73,12 +73,6 @@ def test_speed_is_measured_without_kernels(monkeypatch: pytest.MonkeyPatch) -> N
     assert not any(one.backend in NATIVE for one in report.speeds)
 
 
-def test_half_of_the_words_of_a_large_batch_are_distinct() -> None:
-    words = [word for sentence in speed._sentences(64) for word in sentence]
-    assert len(words) == 64 * speed.SENTENCE_TOKENS
-    assert 0.4 < len(set(words)) / len(words) < 0.6
-
-
 def test_the_ceiling_of_one_row_is_the_time_to_read_the_weights() -> None:
     config, batch = PRESETS["tiny"], speed._sentences(1)
     slow_memory = speed._ceiling_seconds(config, batch, 1e12, 1e3, "float32")
@@ -111,12 +105,3 @@ def test_the_command_prints_one_screen_or_json(
     assert {"machine", "operations_per_second", "bytes_per_second", "speeds"} < set(facts)
     assert len(facts["speeds"]) == 3 * (1 + len(PRECISIONS))
     assert facts["machine"]["instruction_sets"]
-
-
-def test_a_missing_model_is_an_error_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ran = command_runner(monkeypatch, capsys, "bench")("--model", "missing-model")
-    assert ran.code == 2
-    assert ran.err.startswith("elmokit: ")
-    assert ran.err.count("\n") == 1

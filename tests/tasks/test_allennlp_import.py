@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elmokit.cli.main import elmokit, main
+from elmokit.cli.main import elmokit
 from elmokit.errors import ConfigError, ElmoError
 from elmokit.tasks.allennlp_import.importer import import_config
 from elmokit.tasks.config import CharsConfig, MixConfig, OptimizerConfig, PlateauConfig, WordsConfig
 from elmokit.tasks.table import config_of
-from tests.helpers.allennlp_configs import ELMO, PUBLISHED, as_version_2, elmo, glove, lstm, written
+from tests.helpers.allennlp_configs import PUBLISHED, as_version_2, elmo, glove, lstm, written
 
 
 def imported(folder: Path, content: Any) -> tuple[Any, str]:
@@ -333,8 +332,6 @@ def test_the_encoder_of_another_model_in_a_fragment_is_reported(tmp_path: Path) 
     content = {"token_embedders": FRAGMENT}
     _, report = import_config(written(tmp_path, {"text_field_embedder": content, "encoder": lstm(1124, 300)}))
     assert "encoder.hidden_size = 300" in report.unsupported
-    with pytest.raises(ConfigError, match=r"or the encoder of srl\. Its keys: encoder"):
-        import_config(written(tmp_path, {"encoder": lstm(1124, 300)}))
 
 
 PRINTED = """
@@ -355,14 +352,6 @@ def test_fragments_are_read_as_the_tutorial_prints_them(dropout: str, tmp_path: 
     indexers = "token_indexers: {elmo: {type: 'elmo_characters'}},"
     path.write_text(indexers + PRINTED % dropout)
     assert tomllib.loads(import_config(path)[0]) == {"model": SRL_SIZES}
-
-
-@pytest.mark.parametrize("text", ['"encoder": {"type": "alternating_lstm"', '"a": 1 "b": 2', '"a": 1}, "b": 2', '"a":'])
-def test_a_damaged_fragment_is_refused_with_its_line(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "encoder.json"
-    path.write_text(f"// one\n{text}")
-    with pytest.raises(ConfigError, match=r"line [23]\b|:[23]:"):
-        import_config(path)
 
 
 FINE_GRAINED = {  # of the model that AllenNLP published for fine-grained NER
@@ -462,13 +451,10 @@ def test_every_spelling_of_a_tagging_scheme_is_imported(
     assert ("so the files must have BIOUL tags" in unsupported(tmp_path, content)) is (files == "BIOUL")
 
 
-def test_tagging_schemes_without_a_counterpart_are_named(tmp_path: Path) -> None:
+def test_a_tagging_scheme_that_differs_from_the_readers_is_reported(tmp_path: Path) -> None:
     content = PUBLISHED["ner"]()
     content["model"]["label_encoding"] = "BIO"
     assert 'model.label_encoding = "BIO": the reader makes BIOUL tags' in unsupported(tmp_path, content)
-    content["model"]["label_encoding"] = "BMES"
-    with pytest.raises(ConfigError, match=r"scheme of the config is 'BMES', .* It has: BIO, IOB1, BIOUL\."):
-        import_config(written(tmp_path, content))
 
 
 def test_without_files_the_original_model_is_used_as_in_allennlp(tmp_path: Path) -> None:
@@ -500,13 +486,6 @@ def test_a_penalty_on_more_than_the_mix_weights_is_reported_and_not_imported(tmp
     assert "model.regularizer" in unsupported(tmp_path, content)
 
 
-@pytest.mark.parametrize("pattern", ["^(([a-z._])+)+!", "(a|a)+!", ".*.*.*.*.*!", "scalar_mix" + "s?" * 100])
-def test_a_pattern_that_could_take_forever_is_reported_and_not_searched_for(tmp_path: Path, pattern: str) -> None:
-    content = PUBLISHED["ner"]()
-    content["model"]["regularizer"] = [[pattern, {"type": "l2", "alpha": 0.5}]]
-    assert "model.regularizer" in unsupported(tmp_path, content)
-
-
 def test_files_next_to_each_other_are_one_model(tmp_path: Path) -> None:
     content = PUBLISHED["nli"]()
     given = content["model"]["text_field_embedder"]["token_embedders"]["elmo"]
@@ -521,43 +500,55 @@ def test_files_next_to_each_other_are_one_model(tmp_path: Path) -> None:
     assert "elsewhere.json" in unsupported(tmp_path, content)
 
 
-TAGGER = {"type": "crf_tagger", "encoder": {"type": "lstm", "hidden_size": 3, "bidirectional": True}}
+REFUSED = [
+    ("ner", "model.type", "decomposable_attention", "'decomposable_attention', expected one of: .* config of esim"),
+    ("ner", "model.type", "constituency_parser", "'constituency_parser', .* docs/how-to/pytorch.md"),
+    ("ner", "model.type", "crf_taggr", r"model\.type is 'crf_taggr', .* Did you mean 'crf_tagger'"),
+    ("ner", "model", None, r"model\.type is ''"),
+    ("ner", "model", ["crf_tagger"], "model: expected a table"),
+    ("ner", "model.label_encoding", "BMES", "the tagging scheme is 'BMES'"),
+    ("ner", "model.encoder.num_layers", 1e20, r"^model\.encoder\.num_layers is 100,0"),
+    ("ner", "model.feedforward", {"num_layers": 0}, r"^model\.feedforward\.num_layers is 0"),
+    ("ner", "model.regularizer", [["scalar_parameters", {"type": "l2", "alpha": "a"}]], r"model\.regularizer\.alpha"),
+    ("ner", "trainer.num_epochs", "ten", r'trainer\.num_epochs: expected an integer, found "ten"'),
+    ("ner", "trainer.num_epochs", True, r"trainer\.num_epochs: expected an integer, found true"),
+    ("ner", "trainer.num_epochs", 0, "epochs is 0"),
+    ("ner", "trainer.optimizer.type", "bert_adam", r"trainer\.optimizer\.type is 'bert_adam'"),
+    ("ner", "iterator", 3, "iterator: expected a table"),
+    ("sst", "dataset_reader.granularity", "4-class", r"dataset_reader\.granularity is '4-class'"),
+    ("sst", "model.output_layer.output_dims", [], r"output_layer\.output_dims: expected a number for each layer"),
+    ("sst", "model.output_layer.pool_sizes", [], r"output_layer\.pool_sizes: expected a number for each layer"),
+    ("sst", "model.output_layer.pool_sizes", {}, r"model\.pool"),
+    ("sst", "model.output_layer.pool_sizes", [{}], r"model\.pool"),
+]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"model": {"type": "decomposable_attention"}}, "'decomposable_attention', a model .* import a config of esim"),
-        (
-            {"model": {"type": "constituency_parser"}},
-            "'constituency_parser', a model of AllenNLP that elmokit does",
-        ),
-        ({"model": {"type": "simple_tagger"}}, "'simple_tagger', which is not the model of one of the six tasks"),
-        ({"model": None}, "model: expected a table"),
-        ({"model": ["crf_tagger"]}, "model: expected a table"),
-        ({"trainer": {"num_epochs": "ten"}}, r"trainer\.num_epochs: expected an integer, found \"ten\""),
-        ({"trainer": {"optimizer": {"type": "bert_adam"}}}, r"trainer\.optimizer\.type is 'bert_adam'"),
-        ({"trainer": {"num_epochs": 0}}, "epochs is 0"),
-        ({"iterator": 3}, "iterator: expected a table"),
-        ({"model": {**TAGGER, "regularizer": 3}}, r"model\.regularizer: expected a list of pairs"),
-        ({"model": {**TAGGER, "regularizer": [3]}}, r"model\.regularizer: expected a pair"),
-        ({"model": {**TAGGER, "regularizer": [["(", "l2"]]}}, "not a regular expression"),
-        ({"model": {**TAGGER, "regularizer": [["a{99999999999}", "l2"]]}}, "not a regular expression"),
-        (
-            {"model": {**TAGGER, "regularizer": [["scalar_parameters", {"type": "l2", "alpha": "a"}]]}},
-            r"model\.regularizer\.alpha: expected a number",
-        ),
-    ],
-)
-def test_a_config_that_cannot_be_imported_is_rejected(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def with_value(content: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    *tables, key = path.split(".")
+    table = content
+    for name in tables:
+        table = table[name]
+    table[key] = value
+    return content
+
+
+@pytest.mark.parametrize(("name", "path", "value", "message"), REFUSED)
+def test_a_config_that_cannot_be_imported_is_refused(
+    name: str, path: str, value: Any, message: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=message):
-        import_config(written(tmp_path, {**PUBLISHED["ner"](), **change}))
+        import_config(written(tmp_path, with_value(PUBLISHED[name](), path, value)))
 
 
 @pytest.mark.parametrize("content", [{}, {"a": 1}, {"encoder": {"type": "lstm"}}, [1, 2], "text", None])
-def test_a_file_that_is_not_a_config_of_allennlp_is_rejected(tmp_path: Path, content: Any) -> None:
-    with pytest.raises(ConfigError, match=r"neither a training config of AllenNLP |expected a table"):
+def test_a_file_that_is_not_a_config_of_allennlp_is_refused(tmp_path: Path, content: Any) -> None:
+    with pytest.raises(ConfigError, match=r"Expected a training config of AllenNLP |expected a table"):
         import_config(written(tmp_path, content))
+
+
+@pytest.mark.parametrize("value", [3, [3], [["(", "l2"]], [["a{99999999999}", "l2"]], {"regexes": "x"}])
+def test_a_regularizer_that_cannot_be_read_is_reported(value: Any, tmp_path: Path) -> None:
+    assert "model.regularizer: " in unsupported(tmp_path, with_value(PUBLISHED["ner"](), "model.regularizer", value))
 
 
 COMMENTED = """
@@ -583,12 +574,6 @@ def test_missing_external_variables_are_reported(tmp_path: Path) -> None:
     assert not any("external variable" in line for line in report.unsupported)
 
 
-def test_a_file_can_have_any_name(tmp_path: Path) -> None:
-    path = tmp_path / "tagger\udcff.json"
-    path.write_text(json.dumps(PUBLISHED["ner"]()))
-    assert import_config(path)[0].encode().startswith(b"# Imported from tagger?.json")
-
-
 def test_an_external_variable_can_be_missing_anywhere(tmp_path: Path) -> None:
     path = tmp_path / "elmo.jsonnet"
     path.write_text('{type: "elmo_token_embedder", weight_file: "/models/" + std.extVar("SIZE") + ".hdf5"}')
@@ -611,19 +596,15 @@ def test_numbers_and_truth_values_can_be_text_as_external_variables_are(tmp_path
 
 
 def test_the_command_line_prints_the_toml_and_reports_the_rest_on_standard_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path, PUBLISHED["ner"]())
     elmokit.main(["task", "import", str(path)], prog_name="elmokit", standalone_mode=False)
     out, err = capsys.readouterr()
     assert tomllib.loads(out)["task"] == "ner"
     assert "not supported" in err
-    monkeypatch.setattr(sys, "argv", ["elmokit", "task", "import", str(path), "--var", "TRAIN"])
-    with pytest.raises(SystemExit) as exit_:
-        main()
-    assert exit_.value.code == 2
-    assert "expected NAME=VALUE" in capsys.readouterr().err
-    assert set(ELMO) == {"options_file", "weight_file", "do_layer_norm"}
+    with pytest.raises(ConfigError, match="--var is 'TRAIN'"):
+        elmokit.main(["task", "import", str(path), "--var", "TRAIN"], prog_name="elmokit", standalone_mode=False)
 
 
 JSON_VALUES = st.recursive(
@@ -649,35 +630,6 @@ def test_an_unexpected_value_anywhere_is_reported_or_rejected(tmp_path: Path, da
         table = table[key]
     table[key] = data.draw(JSON_VALUES)
     with contextlib.suppress(ElmoError):
-        import_config(written(tmp_path, content))
-
-
-def test_a_number_of_layers_that_no_network_has_is_rejected_before_lists_of_that_length_are_made(
-    tmp_path: Path,
-) -> None:
-    content = PUBLISHED["ner"]()
-    content["model"]["encoder"]["num_layers"] = 1e20
-    with pytest.raises(ConfigError, match=r"^model.encoder.num_layers is 100,0.*. It can be at most 1,000.$"):
-        import_config(written(tmp_path, content))
-    content["model"]["encoder"]["num_layers"] = 1
-    content["model"]["feedforward"] = {"num_layers": 0, "hidden_dims": 8, "activations": "relu"}
-    with pytest.raises(ConfigError, match=r"^model.feedforward.num_layers is 0; it must be a whole number of at least"):
-        import_config(written(tmp_path, content))
-
-
-@pytest.mark.parametrize("key", ["output_dims", "pool_sizes"])
-def test_maxout_layers_need_a_number_each(tmp_path: Path, key: str) -> None:
-    content = PUBLISHED["sst"]()
-    content["model"]["output_layer"][key] = []
-    with pytest.raises(ConfigError, match=rf"output_layer.{key}: expected a number for each layer, found none"):
-        import_config(written(tmp_path, content))
-
-
-@pytest.mark.parametrize("pools", [{}, [{}]])
-def test_a_pool_size_that_is_no_number_is_rejected(tmp_path: Path, pools: object) -> None:
-    content = PUBLISHED["sst"]()
-    content["model"]["output_layer"]["pool_sizes"] = pools
-    with pytest.raises(ConfigError, match=r"model.pool"):
         import_config(written(tmp_path, content))
 
 
@@ -710,14 +662,14 @@ def test_a_parameter_group_gives_the_bilm_its_learning_rate(tmp_path: Path) -> N
     content = with_groups([["token_embedder_elmo"], {"lr": 1e-5}])
     assert imported(tmp_path, content)[0].elmo.learning_rate == 1e-5
     assert "the mixes keep the optimizer's rate here" in unsupported(tmp_path, content)
-    content = with_groups([["_elmo_lstm", "(.*tokens.*)+"], {"lr": 1e-5}])  # the second pattern is not searched for
+    content = with_groups([["_elmo_lstm", "(.*tokens.*)+"], {"lr": 1e-5}])
     assert imported(tmp_path, content)[0].elmo.learning_rate == 1e-3
     assert unsupported(tmp_path, content).count("only the biLM has its own learning rate") == 1
     content = with_groups([["text_field"], {"lr": 1e-5}], [["_elmo_lstm"], {"lr": 1e-5, "weight_decay": 0.1}])
     assert imported(tmp_path, content)[0].elmo.learning_rate == 1e-3
     assert unsupported(tmp_path, content).count("only the biLM has its own learning rate") == 2
-    with pytest.raises(ConfigError, match=r"trainer.optimizer.parameter_groups: '\(' is not a regular expression"):
-        imported(tmp_path, with_groups([["("], {"lr": 1e-5}]))
+    for invalid in ("(", 3):
+        assert "only the biLM has its own" in unsupported(tmp_path, with_groups([[invalid], {"lr": 1e-5}]))
 
 
 def test_a_fragment_with_a_trained_bilm_is_imported(tmp_path: Path) -> None:

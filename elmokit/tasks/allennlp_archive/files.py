@@ -15,7 +15,6 @@ The archive may come from anywhere: only these files are unpacked, and only tens
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,13 +72,13 @@ def read_archive(source: str | Path) -> TaskArchive:
     if path.is_dir():
         return _read_folder(path, path)
     if not path.is_file():
-        raise ModelNotFoundError(f"No archive found at {path}: there is no file or directory of this name.")
+        raise ModelNotFoundError(f"No archive found at {path}.")
     if not is_archive(path):
         raise FormatError(f"{path} is not an archive of AllenNLP (model.tar.gz), nor the directory of one.")
     with unpacked(path, UNPACKED, lambda folder: (folder / CONFIG).is_file()) as archive:
         try:
             return _read_folder(archive.folder, path)
-        except ModelError as error:
+        except (ModelError, TextError) as error:
             raise type(error)(str(error).replace(str(archive.folder), str(path))) from None
 
 
@@ -105,15 +104,13 @@ def _read_folder(folder: Path, source: Path) -> TaskArchive:
 
 
 def _read_vocabulary(folder: Path) -> dict[str, list[str]]:
-    if not folder.is_dir():
-        raise ModelNotFoundError(f"{folder} is missing.")
-    patterns = _lines(folder / NON_PADDED) if (folder / NON_PADDED).is_file() else ["*labels", "*tags"]
+    patterns = list(read_lines(folder / NON_PADDED)) if (folder / NON_PADDED).is_file() else ["*labels", "*tags"]
     namespaces = {}
     for file in visible_files(folder, "**/*.txt"):
         if file.name == NON_PADDED:
             continue
         name = file.relative_to(folder).as_posix().removesuffix(".txt")
-        entries = [line.replace(NEWLINE, "\n") for line in _lines(file)]
+        entries = [line.replace(NEWLINE, "\n") for line in read_lines(file)]
         is_padded = not any(_matches(pattern, name) for pattern in patterns)
         namespaces[name] = [PADDING_ROW, *entries] if is_padded else entries
     return namespaces
@@ -124,19 +121,13 @@ def _matches(pattern: str, namespace: str) -> bool:
     return namespace.endswith(pattern[1:]) if pattern.startswith("*") else namespace == pattern
 
 
-def _lines(file: Path) -> list[str]:
-    try:
-        return list(read_lines(file))
-    except TextError as error:
-        raise FormatError(str(error)) from None
-
-
-def known_entries(namespaces: Mapping[str, list[str]], name: str, unknown: str) -> tuple[list[str], int]:
+def known_entries(archive: TaskArchive, name: str, unknown: str) -> tuple[list[str], int]:
     """Return the entries of a padded namespace without padding and "unknown", and the row of "unknown"."""
-    entries = namespaces.get(name)
-    if entries is None:
-        raise FormatError(f"The vocabulary has no namespace {name!r}. It has: {', '.join(namespaces) or 'none'}.")
+    entries = archive.namespaces.get(name, [])
     if unknown not in entries:
-        raise FormatError(f"The namespace {name!r} of the vocabulary has no entry {unknown} for unknown words.")
+        raise FormatError(
+            f"{archive.source}: expected a namespace {name!r} with an entry {unknown} in the vocabulary, whose "
+            f"namespaces are: {', '.join(archive.namespaces) or 'none'}."
+        )
     row = entries.index(unknown)
     return [entry for index, entry in enumerate(entries) if index not in (0, row)], row

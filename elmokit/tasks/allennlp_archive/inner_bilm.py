@@ -36,7 +36,7 @@ def config_of_tensors(tensors: Mapping[str, Tensor], options: dict[str, Any] | N
         return config_from_options({**options, "bidirectional": True}, {}, where)
     filters: list[tuple[int, int]] = []
     while (name := f"{ENCODER}char_conv_{len(filters)}.weight") in tensors:
-        count, _, width = _shape(tensors, name, 3, where)
+        count, _, width = shape_of(tensors, name, 3, where)
         filters.append((width, count))
     n_highway = 0
     while f"{ENCODER}_highways._layers.{n_highway}.weight" in tensors:
@@ -44,9 +44,9 @@ def config_of_tensors(tensors: Mapping[str, Tensor], options: dict[str, Any] | N
     n_layers = 0
     while f"{LSTM}forward_layer_{n_layers}.state_linearity.weight" in tensors:
         n_layers += 1
-    n_chars, char_dim = _shape(tensors, f"{ENCODER}_char_embedding_weights", 2, where)
-    projection_dim, _ = _shape(tensors, f"{ENCODER}_projection.weight", 2, where)
-    gates, _ = _shape(tensors, f"{LSTM}forward_layer_0.state_linearity.weight", 2, where)
+    n_chars, char_dim = shape_of(tensors, f"{ENCODER}_char_embedding_weights", 2, where)
+    projection_dim, _ = shape_of(tensors, f"{ENCODER}_projection.weight", 2, where)
+    gates, _ = shape_of(tensors, f"{LSTM}forward_layer_0.state_linearity.weight", 2, where)
     try:
         return BiLMConfig(
             CharCNNConfig(tuple(filters), char_dim, n_highway, n_chars=n_chars - 1),
@@ -55,13 +55,14 @@ def config_of_tensors(tensors: Mapping[str, Tensor], options: dict[str, Any] | N
             n_layers=n_layers,
         )
     except ConfigError as error:
-        raise TensorMismatchError(f"{where}: the ELMo inside has tensors of unusual sizes. {error}") from None
+        raise TensorMismatchError(f"{where}: the ELMo inside has tensors of unusual sizes: {error}") from None
 
 
-def _shape(tensors: Mapping[str, Tensor], name: str, n_axes: int, where: str) -> tuple[int, ...]:
+def shape_of(tensors: Mapping[str, Tensor], name: str, n_axes: int, where: str) -> tuple[int, ...]:
+    """Return the shape of a tensor that must have a number of axes."""
     if name not in tensors or tensors[name].dim() != n_axes:
-        problem = f"has the shape {tuple(tensors[name].shape)}" if name in tensors else "is missing"
-        raise TensorMismatchError(f"{where}: {name}, a tensor of the ELMo inside, {problem}; expected {n_axes} axes.")
+        found = f"one of shape {tuple(tensors[name].shape)}" if name in tensors else "none"
+        raise TensorMismatchError(f"{where}: expected a tensor {name} with {n_axes} axes, found {found}.")
     return tuple(tensors[name].shape)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from elmokit.errors import ConfigError, FormatError, TensorMismatchError
+from elmokit.errors import ConfigError, FormatError
 from elmokit.formats.bilm_tf import read_options
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
@@ -26,6 +26,7 @@ from elmokit.tasks.allennlp_archive.inner_bilm import (
     config_of_tensors,
     has_published_options,
     options_named_by,
+    shape_of,
     tensors_of,
 )
 from elmokit.tasks.allennlp_archive.tensors import ATTENTIONS, ROWS, Embeddings, join_mixes, split_joint
@@ -96,7 +97,7 @@ def open_task_archive(
     task, config = config_of(tables, str(archive.source))
     inputs, embeddings = _inputs(archive, config, embeddings, namespaces)
     if options is not None and config.elmo is None:
-        raise ConfigError(f"{archive.source} has no ELMo. Leave out the options file {options}.")
+        raise ConfigError(f"{archive.source} has no ELMo, so it cannot use the options file {options}.")
     prefix, bilm_config, assumed = _inner_elmo_prefix(tensors), None, None
     if prefix is not None:
         table = _elmo_table(archive)
@@ -182,12 +183,8 @@ def _embeddings(archive: TaskArchive) -> tuple[Embeddings, dict[str, str]]:
     namespaces: dict[str, str] = {}
     for name, table in _embedders(archive).items():
         kind = KINDS.get(table.get("type", "embedding"))
-        if kind is None or kind in kinds.values():
-            what = "a second one of its kind" if kind else f"of type {table.get('type')!r}"
-            raise ConfigError(
-                f"{archive.source}: the token embedder {name!r} is {what}. A model has at most one of each of: "
-                f"{', '.join(KINDS)}."
-            )
+        if kind is None:
+            continue  # its tensors have no counterpart, which is an error
         kinds[name] = kind
         if kind == "words":
             namespaces["words"] = str(table.get("vocab_namespace", "tokens"))
@@ -231,14 +228,15 @@ def _complete_tables(
 ) -> None:
     """Set what the archive knows and the config may not: sizes, and how AllenNLP computes character features."""
     if isinstance(tables.get("words"), dict):
-        tables["words"] |= {"vectors": [], "dim": _width(tensors, f"{embeddings.name_of('words')}weight", archive)}
+        table = f"{embeddings.name_of('words')}weight"
+        tables["words"] |= {"vectors": [], "dim": shape_of(tensors, table, 2, str(archive.source))[1]}
     if isinstance(tables.get("chars"), dict):
         name = next(name for name, kind in embeddings.kinds.items() if kind == "chars")
         table = f"{embeddings.name_of('chars')}_embedding._module.weight"
         indexer = _table(archive.config, "dataset_reader", "token_indexers", name)
         least = indexer.get("min_padding_length") or False
         tables["chars"] |= {
-            "dim": _width(tensors, table, archive),
+            "dim": shape_of(tensors, table, 2, str(archive.source))[1],
             "windows": "batch" if _is_before(archive, "1.3") else "complete",
             "min_chars": least if _is_before(archive, "1.3") else False,
         }
@@ -252,12 +250,6 @@ def _is_before(archive: TaskArchive, version: str) -> bool:
     return own < limit
 
 
-def _width(tensors: Mapping[str, Tensor], name: str, archive: TaskArchive) -> int:
-    if name not in tensors or tensors[name].dim() != 2:
-        raise TensorMismatchError(f"{archive.source}: expected a table {name} in the weights, found none.")
-    return tensors[name].shape[1]
-
-
 def _inputs(
     archive: TaskArchive,
     config: Any,
@@ -269,16 +261,13 @@ def _inputs(
     tables: dict[str, WordTable] = {}
     rows: dict[str, int] = {}
     chars: list[str] | None = None
-    try:
-        if "words" in namespaces:
-            words, rows["words"] = known_entries(archive.namespaces, namespaces["words"], unknown)
-            tables["words"] = WordTable(words, config.words.dim, config.words.lowercase)
-        if "chars" in namespaces and config.chars.spelling == "characters":
-            chars, rows["chars"] = known_entries(archive.namespaces, namespaces["chars"], unknown)
-        elif "chars" in namespaces:
-            chars = BYTES
-    except FormatError as error:
-        raise FormatError(f"{archive.source}: {error}") from None
+    if "words" in namespaces:
+        words, rows["words"] = known_entries(archive, namespaces["words"], unknown)
+        tables["words"] = WordTable(words, config.words.dim, config.words.lowercase)
+    if "chars" in namespaces and config.chars.spelling == "characters":
+        chars, rows["chars"] = known_entries(archive, namespaces["chars"], unknown)
+    elif "chars" in namespaces:
+        chars = BYTES
     spelling: Spelling = "characters" if config.chars is None else config.chars.spelling
     return Inputs(tables, chars, None, spelling=spelling), replace(embeddings, unknown_rows=rows)
 

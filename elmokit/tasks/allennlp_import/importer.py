@@ -14,7 +14,7 @@ from elmokit.config import did_you_mean, to_toml
 from elmokit.errors import ConfigError
 from elmokit.tasks.allennlp_import.config_file import read_config_file
 from elmokit.tasks.allennlp_import.config_table import ConfigTable, ImportReport, to_json
-from elmokit.tasks.allennlp_import.models import ALTERNATING, COUNTERPARTS, REFUSED, convert_srl
+from elmokit.tasks.allennlp_import.models import ALTERNATING, COUNTERPARTS, INSTEAD, convert_srl
 from elmokit.tasks.allennlp_import.shared import (
     Tables,
     convert_batches,
@@ -66,16 +66,11 @@ def _is_fragment(content: Mapping[str, Any]) -> bool:
 def convert_config(top: ConfigTable) -> Tables:
     """Convert the tables of a config."""
     model, reader = top.table("model"), top.table("dataset_reader")
-    if not model.exists:
-        raise ConfigError("model: expected a table, found null.")
     kind = model.take("type", str, "")
-    if kind in REFUSED:
-        raise ConfigError(f"model.type is {kind!r}, a model of AllenNLP that elmokit does not have. {REFUSED[kind]}")
     if kind not in COUNTERPARTS:
         raise ConfigError(
-            f"model.type is {kind!r}, which is not the model of one of the six tasks. "
-            f"{did_you_mean(kind, COUNTERPARTS)} Expected one of: {', '.join(COUNTERPARTS)}. To import the embedders "
-            "alone, put text_field_embedder in a file of its own."
+            f"model.type is {kind!r}, expected one of: {', '.join(COUNTERPARTS)}. "
+            f"{INSTEAD.get(kind) or did_you_mean(kind, COUNTERPARTS)}"
         )
     counterpart = COUNTERPARTS[kind]
     tables: Tables = {"task": counterpart.task, "data": convert_data(top), "model": {}}
@@ -146,8 +141,8 @@ def _convert_fragment(top: ConfigTable) -> Tables:
         model = top.add_table({}, "")
     else:
         raise ConfigError(
-            "The file is neither a training config of AllenNLP (it has no model) nor a fragment with a "
-            "text_field_embedder, token_embedders, token_indexers, trainer or the encoder of srl. Its keys: "
+            "Expected a training config of AllenNLP with a model, or a fragment with a text_field_embedder, "
+            "token_embedders, token_indexers, trainer or the encoder of srl; found the keys: "
             f"{', '.join(top.content) or 'none'}."
         )
     tables = convert_embedders(model, indexers, is_fragment=True) | srl

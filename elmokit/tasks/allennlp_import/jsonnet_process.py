@@ -34,7 +34,7 @@ def limit_process(max_memory: int, max_seconds: int) -> None:
         resource.setrlimit(kind, (soft, most))
 
 
-def evaluate(name: str, text: str, variables: dict[str, str], unset: str, max_bytes: int) -> dict[str, Any]:
+def evaluate(name: str, text: str, variables: dict[str, str], unset: str) -> dict[str, Any]:
     """Evaluate a file.
 
     Args:
@@ -42,7 +42,6 @@ def evaluate(name: str, text: str, variables: dict[str, str], unset: str, max_by
         text: Its content.
         variables: Values of the external variables.
         unset: The value of a variable that was not given, with ``{}`` for its name.
-        max_bytes: Limit on the length of the result and of each imported file.
     """
     import _jsonnet
 
@@ -53,11 +52,7 @@ def evaluate(name: str, text: str, variables: dict[str, str], unset: str, max_by
         path = (Path(folder) / imported).resolve()
         if not path.is_relative_to(home):
             raise RuntimeError(f"{imported} is outside the directory of {Path(name).name}")
-        with path.open("rb") as file:
-            content = file.read(max_bytes + 1)
-        if len(content) > max_bytes:
-            raise RuntimeError(f"{imported} is larger than {max_bytes:,} bytes")
-        return str(path), content
+        return str(path), path.read_bytes()
 
     named = re.findall(r"""std\.extVar\(\s*["'](\w+)["']""", text)
     given = {name: unset.format(name) for name in named} | variables
@@ -73,8 +68,6 @@ def evaluate(name: str, text: str, variables: dict[str, str], unset: str, max_by
                 return {"error": reason, "unset": sorted(given.keys() - variables.keys())}
             given[missing[1]] = unset.format(missing[1])
             continue
-        if len(value) > max_bytes:
-            return {"error": f"its value has more than {max_bytes:,} characters", "unset": []}
         return {"value": value}
     return {"error": f"its imports use more than {MAX_EVALUATIONS} external variables without a value", "unset": []}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from elmokit.config import MAX_LAYERS, check_at_least
+from elmokit.config import MAX_LAYERS, check_at_least, check_choice
 from elmokit.errors import ConfigError
 from elmokit.tasks.allennlp_import.config_table import ConfigTable, to_json
 from elmokit.tasks.allennlp_import.shared import Tables, elmo_mix, elmo_model
@@ -86,11 +86,7 @@ def _convert_tags(model: ConfigTable, reader: ConfigTable, data: Tables) -> tupl
         _drop_null(model, key)
         encoding = model.take(key, str, encoding)
     scheme = encoding or converted or ("BIO" if reader.content.get("type") in BIO_READERS else "IOB1")
-    if scheme not in SCHEMES:
-        raise ConfigError(
-            f"The tagging scheme of the config is {scheme!r}, which elmokit does not have. "
-            f"It has: {', '.join(SCHEMES)}."
-        )
+    check_choice("the tagging scheme", scheme, SCHEMES)
     if converted == "BIOUL" and scheme != "BIOUL":
         model.differs("label_encoding", f" = {to_json(encoding)}: the reader makes BIOUL tags")
     if reader.exists:
@@ -109,8 +105,6 @@ def _drop_null(table: ConfigTable, key: str) -> None:
 
 def _convert_ner_encoder(encoder: ConfigTable, ours: Tables) -> None:
     """Convert the encoder of ``crf_tagger``."""
-    if not encoder.exists:
-        raise ConfigError("model.encoder: expected a table, found none.")
     kind = encoder.take("type", str, "")
     if kind not in NER_ENCODERS:
         encoder.replace(f"type = {to_json(kind)}: only {', '.join(NER_ENCODERS)} here")
@@ -221,19 +215,16 @@ def convert_sst(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None
     }
     if elmo.exists:
         if "elmo" in tables:
-            raise ConfigError(
-                f"{elmo.path} is a second ELMo beside the elmo_token_embedder of model.text_field_embedder; a model "
-                "has one here."
-            )
-        elmo.redundant("each position has its own mix", "num_output_representations")
-        table, mix = elmo_model(elmo), elmo_mix(elmo)
-        tables["elmo"] = {**table, **{position: dict(mix) if used else False for position, used in uses_mix.items()}}
+            model.differs("elmo", ": a second ELMo beside that of the text_field_embedder; a model has one here")
+        else:
+            elmo.redundant("each position has its own mix", "num_output_representations")
+            mix = elmo_mix(elmo)
+            mixes = {position: dict(mix) if used else False for position, used in uses_mix.items()}
+            tables["elmo"] = {**elmo_model(elmo), **mixes}
     if reader.exists:
         tables["data"]["phrases"] = "all" if reader.take("use_subtrees", bool, False) else "roots"
         classes = reader.take("granularity", str, "5-class")
-        if classes not in CLASSES:
-            raise ConfigError(f"{reader.path_of('granularity')} is {classes!r}. Expected one of: {', '.join(CLASSES)}.")
-        tables["data"]["classes"] = CLASSES[classes]
+        tables["data"]["classes"] = CLASSES[check_choice(reader.path_of("granularity"), classes, CLASSES)]
 
 
 def _convert_output_layers(output: ConfigTable, ours: Tables) -> None:
@@ -397,7 +388,7 @@ def convert_qa(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
     _report_tokenizer(reader)
 
 
-REFUSED = {
+INSTEAD = {
     "decomposable_attention": "The task nli is the model of the ELMo paper: import a config of esim instead.",
     "constituency_parser": "To use ELMo in a parser of your own, see docs/how-to/pytorch.md.",
 }

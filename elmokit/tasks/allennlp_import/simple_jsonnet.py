@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 UNSET = 'std.extVar("{}")'
 """The value of an external variable that was not given, with its name in place of the braces."""
 MAX_DEPTH = 100  # tables and lists inside each other; published configs have about ten
-MAX_JOINED = 1 << 20  # characters that "+" makes in a whole file; without a limit, 40 short lines could fill the memory
 LONGEST_SHOWN = 40
 
 _STRING = r""" "[^"\\]*(?:\\.[^"\\]*)*" | '[^'\\]*(?:\\.[^'\\]*)*' """
@@ -122,7 +121,6 @@ class _Parser:
         self.variables = variables
         self.names: dict[str, Any] = {}
         self.used_names: list[str] = []
-        self.n_joined = 0
 
     @property
     def token(self) -> Token:
@@ -181,9 +179,6 @@ class _Parser:
         if not isinstance(value, str) or not isinstance(other, str):
             # Jsonnet also adds lists and tables, and writes any value that is added to a string as text.
             raise NotSimpleError(f"line {plus.line}: expected two strings or two numbers around '+'", plus)
-        self.n_joined += len(value) + len(other)
-        if self.n_joined > MAX_JOINED:
-            raise NotSimpleError(f"line {plus.line}: '+' made more than {MAX_JOINED:,} characters", plus)
         return value + other
 
     def bindings(self, depth: int) -> dict[str, Any]:

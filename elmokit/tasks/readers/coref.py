@@ -95,14 +95,13 @@ def parse_document(line: str, where: str) -> Document:
     sentences = tuple(tuple(sentence) for sentence in content.sentences if sentence)
     speakers = None if content.speakers is None else tuple(tuple(names) for names in content.speakers if names)
     if speakers is not None and list(map(len, speakers)) != list(map(len, sentences)):
-        raise TextError(f"{where}: expected one speaker per word. Leave out the key speakers if they are unknown.")
+        raise TextError(f"{where}: expected one of the speakers per word.")
     n_tokens = sum(map(len, sentences))
     for first, last in itertools.chain.from_iterable(content.clusters or []):
         if not 0 <= first <= last < n_tokens:
             raise TextError(
                 f"{where}: a mention from word {first} to {last}, in a document of "
-                f"{count_of(n_tokens, 'word')}. Words are "
-                "numbered from 0, and the last word of a mention is included."
+                f"{count_of(n_tokens, 'word')}, counted from 0."
             )
     clusters = None if content.clusters is None else merge_clusters(content.clusters)
     return Document(where, content.doc_key, sentences, _known(speakers), clusters)
@@ -112,28 +111,26 @@ def read_conll(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[Document
     """Read the documents in numbered lines of CoNLL-2012."""
     begin: tuple[int, str] | None = None  # of the open document
     body: list[tuple[int, str]] = []
-    for number, line in lines:
-        where = f"{path}, line {number}"
+    for number, line in itertools.chain(lines, [(0, BEGIN)]):  # the added line shows that the last document ended
         if line.startswith(BEGIN):
             if begin is not None:
-                raise TextError(f"{where}: a document begins, but the document of line {begin[0]} has no {END}.")
+                raise TextError(f"{path}, line {begin[0]}: the document that begins here has no {END}.")
             begin, body = (number, line), []
+        elif begin is None:
+            if line.strip():
+                raise TextError(
+                    f"{path}, line {number}: expected '{BEGIN} (name); part 000' (CoNLL-2012) or JSON lines."
+                )
         elif line.startswith(END):
-            if begin is None:
-                raise TextError(f"{where}: {END} without {BEGIN}.")
             yield _conll_document(path, begin, body)
             begin = None
-        elif begin is not None:
+        else:
             body.append((number, line))
-        elif line.strip():
-            raise TextError(f"{where}: expected '{BEGIN} (name); part 000' (CoNLL-2012) or JSON lines.")
-    if begin is not None:
-        raise TextError(f"{path}: the file ends, but the document of line {begin[0]} has no {END}.")
 
 
 def _conll_document(path: str, begin: tuple[int, str], body: Iterable[tuple[int, str]]) -> Document:
     where = f"{path}, line {begin[0]}"
-    key = _document_key(begin[1], where)
+    key = _document_key(begin[1])
     sentences: list[tuple[str, ...]] = []
     speakers: list[tuple[str, ...]] = []
     chains = _Chains()
@@ -143,7 +140,7 @@ def _conll_document(path: str, begin: tuple[int, str], body: Iterable[tuple[int,
             raise TextError(
                 f"{sentence.where()}: {count_of(n_columns, 'column')}, expected at least {LEAST_COLUMNS}: "
                 "document, part, index, "
-                "word, ..., chains."
+                "word, chains."
             )
         sentences.append(tuple(UNESCAPED.get(row[WORD_COLUMN], row[WORD_COLUMN]) for row in sentence.rows))
         has_speakers = n_columns > SPEAKER_COLUMN + 1
@@ -155,18 +152,13 @@ def _conll_document(path: str, begin: tuple[int, str], body: Iterable[tuple[int,
     )
 
 
-def _document_key(begin: str, where: str) -> str:
+def _document_key(begin: str) -> str:
     """Return the name of a document and the number of its part, from the line that begins it."""
     name = begin.removeprefix(BEGIN).strip().removeprefix("(")
     match = PART.search(name)
     name = name[: match.start()].rstrip() if match else name
     name = name.removesuffix(";").removesuffix(")")
-    if match is None:
-        return name
-    part = whole_number(match[1])
-    if part is None:
-        raise TextError(f"{where}: the number of the part has {len(match[1]):,} digits. Expected one such as 000.")
-    return f"{name}_{part}"
+    return name if match is None else f"{name}_{match[1].lstrip('0') or '0'}"
 
 
 class _Chains:
@@ -180,14 +172,15 @@ class _Chains:
     def add_token(self, cell: str, where: str) -> None:
         for bracket in () if cell in NO_CHAIN else cell.split("|"):
             match = BRACKET.match(bracket)
-            if match is None or not (match[1] or match[3]):
-                raise TextError(f"{where}: {cell!r} in the last column. Expected -, or (3, 3), (3) separated by |.")
-            chain = match[2]
-            if match[1]:
+            chain = match[2] if match else ""
+            if match and match[1]:
                 self.open.setdefault(chain, []).append((self.n_tokens, where))
+            if match is None or not (match[1] or match[3]) or not self.open.get(chain):
+                raise TextError(
+                    f"{where}: {cell!r} in the last column, expected -, or mentions such as (3 that opens one of chain "
+                    "3, 3) that closes it, and (3), separated by |."
+                )
             if match[3]:
-                if not self.open.get(chain):
-                    raise TextError(f"{where}: {bracket!r} closes a mention of chain {chain} that is not open.")
                 # The format does not say which of several open mentions of one chain a bracket closes. We read them as
                 # nested, so two mentions of one chain that cross each other cannot be told apart from nested ones.
                 first, _ = self.open[chain].pop()

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from elmokit.errors import TextError
 from elmokit.storage.bounded import whole_number
-from elmokit.storage.progress import count_of
 from elmokit.tasks.readers.passages import covering_tokens
 from elmokit.tasks.scores.coref import Clusters, Mention
 from elmokit.text.english import token_spans
@@ -21,6 +20,7 @@ SENTENCE_END = re.compile(r"""[.!?]["'\u201d\u2019)\]]*\s+(?=["'\u201c\u2018(\[]
 TITLES = "Mr|Mrs|Ms|Dr|St|Jr|Sr|Prof|Rev|Gen|Col|Lt|Sgt|Capt|Gov|Sen|Rep|No|vs"
 ABBREVIATION = re.compile(rf"(?:^|[\s(.])(?:[A-Z]|{TITLES})\.\s+$")
 LONGEST_TITLE = max(map(len, TITLES.split("|")))
+IS_REFERENT = {"TRUE": True, "FALSE": False}
 FEMININE = {"she", "her", "hers"}
 
 Sentences = tuple[tuple[str, ...], ...]
@@ -52,11 +52,14 @@ def read_gap(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str,
         where = f"{path}, line {number}"
         if columns == HEADER or not line.strip():
             continue
-        if len(columns) != len(HEADER):
+        try:
+            row = dict(zip(HEADER, columns, strict=True))
+            answers = (IS_REFERENT[row["A-coref"]], IS_REFERENT[row["B-coref"]])
+        except (ValueError, KeyError):
             raise TextError(
-                f"{where}: {count_of(len(columns), 'column')}, expected {len(HEADER)}: {', '.join(HEADER)}."
-            )
-        row = dict(zip(HEADER, columns, strict=True))
+                f"{where}: expected the columns {', '.join(HEADER)}, with {' or '.join(IS_REFERENT)} in A-coref and "
+                "B-coref."
+            ) from None
         text = row["Text"]
         sentences: list[tuple[str, ...]] = []
         offsets: list[tuple[int, int]] = []  # of each token, in the text
@@ -65,10 +68,6 @@ def read_gap(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str,
             offsets += spans
             sentences.append(tuple(text[first:last] for first, last in spans))
         span, one, other = (_mention(row, name, offsets, where) for name in ("Pronoun", "A", "B"))
-        for name in ("A-coref", "B-coref"):
-            if row[name] not in ("TRUE", "FALSE"):
-                raise TextError(f"{where}: {name} is {row[name]!r}. Expected TRUE or FALSE.")
-        answers = (row["A-coref"] == "TRUE", row["B-coref"] == "TRUE")
         pronoun = Pronoun(span, row["Pronoun"].lower() in FEMININE, (one, other), answers)
         yield where, row["ID"], tuple(sentences), pronoun
 
@@ -90,12 +89,10 @@ def _mention(row: dict[str, str], name: str, offsets: list[tuple[int, int]], whe
     number = whole_number(offset)
     start = -1 if number is None else number
     stop = start + len(row[name])
-    if start < 0 or not row[name] or row["Text"][start:stop] != row[name]:
+    covered = covering_tokens(offsets, start, stop)
+    if start < 0 or not row[name] or row["Text"][start:stop] != row[name] or covered is None:
         raise TextError(
             f"{where}: {name} is {row[name]!r} at character {offset}, but the text there is "
-            f"{row['Text'][max(start, 0) : max(stop, 0)]!r}."
+            f"{row['Text'][max(start, 0) : max(stop, 0)]!r}; expected the same words."
         )
-    covered = covering_tokens(offsets, start, stop)
-    if covered is None:
-        raise TextError(f"{where}: {name} is {row[name]!r}, which contains no word.")
     return covered

@@ -20,26 +20,13 @@ def parse_json(text: str, where: str, kind: type[Parsed], expected: str) -> Pars
         text: The JSON.
         where: The file, and the line if ``text`` is one line of it, for error messages.
         kind: The type of the result, as ``msgspec.convert`` accepts it. Keys that it does not know are ignored.
-        expected: What the text should be, for error messages; follows "Expected".
+        expected: What the text should be, for error messages; follows "not" or "expected".
     """
     # json.loads and not msgspec.json.decode, because it reports the line and column of a syntax error.
     try:
-        content = decode_json(text)
+        return msgspec.convert(decode_json(text), kind)
     except json.JSONDecodeError as error:
-        line = f"line {error.lineno}, " if "\n" in text else ""
-        raise TextError(
-            f"{where}, {line}column {error.colno}: invalid JSON ({error.msg}). Expected {expected}."
-        ) from None
-    except UnicodeEncodeError:
-        raise TextError(
-            f"{where}: a string contains half of a surrogate pair (\\ud800 to \\udfff), which is not a character. "
-            f"Expected {expected}."
-        ) from None
-    except ValueError:
-        raise TextError(f"{where}: a number in the JSON has too many digits. Expected {expected}.") from None
-    except RecursionError:
-        raise TextError(f"{where}: the JSON is nested too deeply. Expected {expected}.") from None
-    try:
-        return msgspec.convert(content, kind)
-    except msgspec.ValidationError as error:
+        place = f"line {error.lineno}, column {error.colno}" if "\n" in text else f"column {error.colno}"
+        raise TextError(f"{where}, {place}: invalid JSON ({error.msg}), expected {expected}.") from None
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:
         raise TextError(f"{where}: not {expected}: {error}.") from None

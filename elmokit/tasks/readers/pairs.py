@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+import msgspec
 
 from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
@@ -17,6 +18,8 @@ FIRST = ("sentence1", "sentence_A")
 SECOND = ("sentence2", "sentence_B")
 LABEL = ("gold_label", "entailment_judgment", "entailment_label")
 PARSES = ("sentence1_binary_parse", "sentence2_binary_parse")
+NAMES = (*FIRST, *SECOND, *LABEL, *PARSES)
+_JsonPair = msgspec.defstruct("_JsonPair", [(name, str | None, None) for name in NAMES])
 
 
 @dataclass(frozen=True)
@@ -49,16 +52,15 @@ def read_pairs(path: str) -> Iterator[RawPair]:
         if not is_json and header is None:
             header = _parse_header(line, where)
             continue
-        pair = parse_pair(line, where) if is_json else _pair_from_values(_parse_row(line, header or [], where), where)
-        if pair.label is None:
-            raise TextError(f"{where}: no label. Expected the key {' or '.join(LABEL)}.")
+        values = _parse_json(line, where) if is_json else _parse_row(line, header or [], where)
+        pair = _pair_of(values, where, (FIRST, SECOND, LABEL))
         if pair.label != NO_MAJORITY:
             yield pair
 
 
 def parse_pair(line: str, where: str) -> RawPair:
     """Parse a pair in JSON, with or without a label."""
-    return _pair_from_values(parse_json(line, where, dict[str, Any], "one JSON object per line"), where)
+    return _pair_of(_parse_json(line, where), where, (FIRST, SECOND))
 
 
 def tokens_of_parse(parse: str) -> list[str]:
@@ -66,43 +68,37 @@ def tokens_of_parse(parse: str) -> list[str]:
     return [part for part in split_tokens(parse) if part not in ("(", ")")]
 
 
-def _pair_from_values(values: dict[str, Any], where: str) -> RawPair:
-    first, second = _first_of(values, FIRST, where), _first_of(values, SECOND, where)
-    if first is None or second is None:
-        missing = FIRST if first is None else SECOND
-        raise TextError(f"{where}: no {' or '.join(missing)}. Found {', '.join(map(str, values)) or 'nothing'}.")
-    label = _first_of(values, LABEL, where)
-    if label is not None and not label.strip():
-        raise TextError(f"{where}: the label is empty. Write it, or {NO_MAJORITY} if there is none.")
-    one, two = (_first_of(values, (name,), where) for name in PARSES)
+def _parse_json(line: str, where: str) -> dict[str, str | None]:
+    values = parse_json(line, where, _JsonPair, "one JSON object per line with two sentences")
+    return {name: getattr(values, name) for name in NAMES}
+
+
+def _pair_of(values: Mapping[str, str | None], where: str, needed: Sequence[tuple[str, ...]]) -> RawPair:
+    def get(*names: str) -> str | None:
+        return next((value for name in names if (value := values.get(name)) is not None), None)
+
+    for names in needed:
+        value = get(*names)
+        if value is None or (names is LABEL and not value.strip()):
+            raise TextError(f"{where}: the pair has no {' or '.join(names)}.")
+    label, one, two = get(*LABEL), get(PARSES[0]), get(PARSES[1])
     parses = None if one is None or two is None else (one, two)
-    return RawPair(first, second, None if label is None else label.lower(), parses, where)
-
-
-def _first_of(values: dict[str, Any], names: tuple[str, ...], where: str) -> str | None:
-    for name in names:
-        if (value := values.get(name)) is not None:
-            if not isinstance(value, str):
-                raise TextError(f"{where}: {name} is {value!r}. Expected a string.")
-            return value
-    return None
+    return RawPair(get(*FIRST) or "", get(*SECOND) or "", None if label is None else label.lower(), parses, where)
 
 
 def _parse_header(line: str, where: str) -> list[str]:
     names = line.split("\t")
-    for choices in (FIRST, SECOND, LABEL):
-        if not set(choices) & set(names):
-            raise TextError(
-                f"{where}: the header has no column {' or '.join(choices)}. Expected JSON lines, or a tab-separated "
-                "table with the names of its columns on the first line."
-            )
-    for name in (*FIRST, *SECOND, *LABEL, *PARSES):
-        if names.count(name) > 1:
-            raise TextError(f"{where}: the header names the column {name!r} twice. Rename or remove one of them.")
+    known = [name for name in names if name in NAMES]
+    if not all(set(choices) & set(known) for choices in (FIRST, SECOND, LABEL)) or len(set(known)) < len(known):
+        expected = ", ".join(" or ".join(choices) for choices in (FIRST, SECOND, LABEL))
+        raise TextError(
+            f"{where}: expected JSON lines, or a header that names each of these columns once, separated by tabs: "
+            f"{expected}."
+        )
     return names
 
 
-def _parse_row(line: str, header: list[str], where: str) -> dict[str, Any]:
+def _parse_row(line: str, header: list[str], where: str) -> dict[str, str | None]:
     columns = line.split("\t")
     last_needed = max(header.index(name) for name in header if name in FIRST + SECOND + LABEL)
     if not last_needed < len(columns) <= len(header):  # SNLI's own tables omit trailing empty columns

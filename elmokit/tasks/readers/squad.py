@@ -16,7 +16,7 @@ import msgspec
 from elmokit.errors import TextError
 from elmokit.storage.text_files import read_text
 from elmokit.tasks.readers.json_text import parse_json
-from elmokit.tasks.readers.passages import covering_tokens, tokenize_passage
+from elmokit.tasks.readers.passages import OffsetToken, covering_tokens, tokenize_passage
 
 Unanswerable = Literal["error", "skip", "keep"]
 SQUAD_JSON = "SQuAD's JSON"  # as error messages call it
@@ -120,13 +120,10 @@ def read_questions(lines: Iterable[str], name: str) -> Iterator[QaExample]:
         else:
             question, tab, context = line.partition("\t")
             if not tab:
-                raise TextError(
-                    f"{where}: expected a question, a tab and a passage, or a JSON object with question and context; "
-                    f"found {line[:80]!r}."
-                )
+                raise TextError(f"{where}: expected a question, a tab and a passage, or a JSON object.")
             record = _Line(question, context)
         passage = passages.setdefault(record.context, _passage(record.context, where))
-        tokens = _question_tokens(record.question, where)
+        tokens = _question(record.question, where)
         yield QaExample(where, record.id or str(number), record.question, tokens, passage)
 
 
@@ -159,7 +156,7 @@ def _questions(content: _Squad, name: str, unanswerable: Unanswerable, skip_mism
                 elif question.answers is not None:
                     answers = tuple(answer.text for answer in question.answers)
                     span = _most_frequent_span(question.answers, passage, where, skip_mismatched)
-                tokens = _question_tokens(question.question, where)
+                tokens = _question(question.question, where)
                 yield QaExample(where, question.id, question.question, tokens, passage, answers, span)
 
 
@@ -182,14 +179,16 @@ def _most_frequent_span(
 
 
 def _passage(text: str, where: str) -> Passage:
-    tokens = tokenize_passage(text)
-    if not tokens:
-        raise TextError(f"{where}: the passage {text[:40]!r} contains no word.")
+    tokens = _tokens(text, where, "passage")
     return Passage(text, tuple(token for token, _, _ in tokens), tuple((start, stop) for _, start, stop in tokens))
 
 
-def _question_tokens(text: str, where: str) -> tuple[str, ...]:
-    tokens = tuple(token for token, _, _ in tokenize_passage(text))
+def _question(text: str, where: str) -> tuple[str, ...]:
+    return tuple(token for token, _, _ in _tokens(text, where, "question"))
+
+
+def _tokens(text: str, where: str, what: str) -> list[OffsetToken]:
+    tokens = tokenize_passage(text)
     if not tokens:
-        raise TextError(f"{where}: the question {text[:40]!r} contains no word.")
+        raise TextError(f"{where}: the {what} {text[:40]!r} contains no word.")
     return tokens

@@ -56,7 +56,8 @@ def read_srl(path: str) -> Iterator[Proposition]:
         for number, line in lines:
             if line.strip():
                 proposition = parse_proposition(line, f"{path}, line {number}")
-                _check_predicate(proposition)
+                if proposition.tags is not None:
+                    _check_predicate(proposition.tags[proposition.predicate or 0], proposition.where)
                 yield proposition
         return
     from_columns = _conll_2012 if first[1].startswith(DOCUMENT_BOUNDARIES[0]) else _conll_2005
@@ -72,71 +73,44 @@ def parse_proposition(line: str, where: str) -> Proposition:
     index, *tokens = split_tokens(left) or [""]
     tags = split_tokens(right)
     predicate = whole_number(index)
-    if not divider or predicate is None or not tokens:
+    if not divider or predicate is None or predicate >= len(tokens) or len(tags) not in (0, len(tokens)):
         raise TextError(
-            f"{where}: expected the index of the predicate, the tokens, {DIVIDER}, and the tags. Found {line[:60]!r}."
+            f"{where}: expected the index of the predicate from 0, the tokens, {DIVIDER}, and no tag or one for each "
+            f"token; found {line[:60]!r}."
         )
-    if predicate >= len(tokens):
-        raise TextError(
-            f"{where}: the index of the predicate is {predicate}, but the last of the {len(tokens)} tokens has index "
-            f"{len(tokens) - 1}."
-        )
-    if tags:
-        if len(tags) != len(tokens):
-            raise TextError(
-                f"{where}: {count_of(len(tags), 'tag')} for {len(tokens)} tokens. Expected one tag per token."
-            )
-        _check_bio(tags, where)
+    _check_bio(tags, where)
     return Proposition(where, tuple(tokens), predicate, tuple(tags) if tags else None)
 
 
-def _check_predicate(proposition: Proposition) -> None:
+def _check_predicate(tag: str, where: str) -> None:
     """Reject gold tags that do not tag the predicate as such."""
-    if proposition.tags is None or proposition.predicate is None:
-        return
-    tag = proposition.tags[proposition.predicate]
-    if tag.partition("-")[2] != PREDICATE:
-        raise TextError(
-            f"{proposition.where}: the index of the predicate is {proposition.predicate} (from 0), but that token "
-            f"has the tag {tag}. Expected B-{PREDICATE} or I-{PREDICATE}."
-        )
+    if tag not in (f"B-{PREDICATE}", f"I-{PREDICATE}"):
+        raise TextError(f"{where}: expected B-{PREDICATE} or I-{PREDICATE} for the predicate, found {tag!r}.")
 
 
 def _conll_2012(sentence: ColumnSentence) -> Iterator[Proposition]:
     rows = sentence.rows
     if len(rows[0]) <= FIRST_ROLE_COLUMN:
         raise TextError(
-            f"{sentence.where()}: {count_of(len(rows[0]), 'column')}, expected at least "
-            f"{FIRST_ROLE_COLUMN + 1}: document, part, "
-            "index, word, part of speech, parse, lemma, frameset, sense, speaker, entity, one column per predicate, "
-            "coreference."
+            f"{sentence.where()}: {count_of(len(rows[0]), 'column')}, expected at least {FIRST_ROLE_COLUMN + 1}."
         )
     tagged = []
     for column in range(FIRST_ROLE_COLUMN, len(rows[0]) - 1):
         tags = _tags_from_brackets([row[column] for row in rows], sentence)
-        if f"B-{PREDICATE}" not in tags:
-            raise TextError(
-                f"{sentence.where()}: column {column + 1} marks no predicate. Expected one ({PREDICATE}*) in each "
-                "column of roles."
-            )
-        tagged.append((tags.index(f"B-{PREDICATE}"), tags))
+        predicate = tags.index(f"B-{PREDICATE}") if f"B-{PREDICATE}" in tags else 0
+        _check_predicate(tags[predicate], f"{sentence.where()}, column {column + 1}")
+        tagged.append((predicate, tags))
     yield from _propositions(sentence, WORD_COLUMN, tagged)
 
 
 def _conll_2005(sentence: ColumnSentence) -> Iterator[Proposition]:
     rows = sentence.rows
-    if len(rows[0]) < 2:
-        raise TextError(
-            f"{sentence.where()}: one column, expected at least 2: the word, the predicate's sense or "
-            f"'{NO_PREDICATE}', then one column of roles per predicate."
-        )
-    predicates = [token for token, row in enumerate(rows) if row[1] != NO_PREDICATE]
+    predicates = [token for token, row in enumerate(rows) if row[1:2] != [NO_PREDICATE]]
     n_columns = len(rows[0]) - 2
     if len(predicates) != n_columns:
         raise TextError(
-            f"{sentence.where()}: {count_of(len(predicates), 'predicate')} in column 2, but "
-            f"{count_of(n_columns, 'column')} of roles after it. "
-            "Expected one column per predicate, in the same order."
+            f"{sentence.where()}: {count_of(len(rows[0]), 'column')} and {count_of(len(predicates), 'predicate')}, "
+            f"expected the word, the predicate's sense or '{NO_PREDICATE}', and one column of roles per predicate."
         )
     tagged = []
     for column, predicate in enumerate(predicates, start=2):
@@ -146,11 +120,7 @@ def _conll_2005(sentence: ColumnSentence) -> Iterator[Proposition]:
         else:
             tags = cells
             _check_bio(tags, sentence.where())
-        if tags[predicate] not in (f"B-{PREDICATE}", f"I-{PREDICATE}"):
-            raise TextError(
-                f"{sentence.where(predicate)}: {rows[predicate][0]!r} is a predicate, but column {column + 1} contains "
-                f"{cells[predicate]!r}. Expected {PREDICATE}."
-            )
+        _check_predicate(tags[predicate], f"{sentence.where(predicate)}, column {column + 1}")
         tagged.append((predicate, tags))
     yield from _propositions(sentence, 0, tagged)
 
@@ -174,16 +144,15 @@ def _tags_from_brackets(cells: Sequence[str], sentence: ColumnSentence) -> list[
     labels: list[str] = []  # of the open brackets, the outermost first
     for token, cell in enumerate(cells):
         brackets = CELL.match(cell)
-        if brackets is None:
-            raise TextError(
-                f"{sentence.where(token)}: {cell!r} is not a role. Expected a cell such as (ARG0*, *, *), (V*)."
-            )
         prefix = "I" if labels else "B"
-        labels += OPENING.findall(brackets[1])
+        labels += OPENING.findall(brackets[1]) if brackets else []
         tags.append(f"{prefix}-{labels[0]}" if labels else "O")
-        n_closed = brackets[2].count(")")
-        if n_closed > len(labels):
-            raise TextError(f"{sentence.where(token)}: {cell!r} closes a bracket that is not open.")
+        n_closed = brackets[2].count(")") if brackets else 0
+        if brackets is None or n_closed > len(labels):
+            raise TextError(
+                f"{sentence.where(token)}: {cell!r} in a column of roles, expected (ARG0*, *, (V*), or *) after an "
+                "opening bracket."
+            )
         del labels[len(labels) - n_closed :]
     if labels:
         raise TextError(f"{sentence.where(len(cells) - 1)}: the sentence ends, but ({labels[-1]}* is still open.")
@@ -194,8 +163,10 @@ def _check_bio(tags: Sequence[str], where: str) -> None:
     previous = "O"
     for token, tag in enumerate(tags):
         prefix, _, label = tag.partition("-")
-        if tag != "O" and (prefix not in ("B", "I") or not label):
-            raise TextError(f"{where}: the tag of token {token} is {tag!r}. Expected O, B-ROLE or I-ROLE.")
-        if prefix == "I" and previous not in (f"B-{label}", f"I-{label}"):
-            raise TextError(f"{where}: the tag of token {token} is {tag!r}, after {previous!r}. A role starts with B-.")
+        is_inside = prefix == "I" and previous in (f"B-{label}", f"I-{label}")
+        if tag != "O" and not (label and (prefix == "B" or is_inside)):
+            raise TextError(
+                f"{where}: the tag of token {token} is {tag!r} after {previous!r}, expected O, B-ROLE, or I-ROLE after "
+                "another tag of the role."
+            )
         previous = tag

@@ -10,6 +10,8 @@ from elmokit.errors import TextError
 from elmokit.storage.text_files import read_lines
 
 SYMBOL = re.compile(r"[()]|[^() \t]+")  # not \s: a no-break space is part of its word
+END = ""
+"""The symbol after the last one of a line."""
 
 
 @dataclass(frozen=True)
@@ -44,40 +46,34 @@ def parse_tree(line: str, where: str) -> LabeledTree:
     The parser keeps its own stack instead of recursing, so that the depth of a tree is not limited.
     """
 
-    def invalid(reason: str) -> TextError:
-        return TextError(f"{where}: {reason}. Expected one tree such as (3 (2 Mira) (3 (2 rides) (4 well))).")
-
     tokens: list[str] = []
     nodes: list[tuple[int, int, str]] = []
     open_nodes: list[int] = []  # indices in ``nodes``
-    symbols = SYMBOL.findall(line)
-    position = 0
-    while position < len(symbols):
-        symbol = symbols[position]
-        if symbol == "(":
-            if nodes and not open_nodes:
-                raise invalid("more than one tree on the line")
-            if position + 1 >= len(symbols) or symbols[position + 1] in "()":
-                raise invalid("an opening bracket has no label")
+    symbols = [*SYMBOL.findall(line), END]
+    for position, symbol in enumerate(symbols):
+        is_label = position > 0 and symbols[position - 1] == "("
+        if is_label:
+            is_allowed = symbol not in ("(", ")", END)
+        elif symbol == "(":
+            is_allowed = bool(open_nodes) or not nodes
+        elif symbol == ")":
+            is_allowed = bool(open_nodes) and len(tokens) > nodes[open_nodes[-1]][0]
+        elif symbol == END:
+            is_allowed = bool(nodes) and not open_nodes
+        else:  # a word is the only child of its node
+            is_allowed = position > 1 and symbols[position - 2] == "(" and symbols[position + 1] == ")"
+        if not is_allowed:
+            found = repr(symbol) if symbol else "the end of the line"
+            raise TextError(
+                f"{where}: found {found} as symbol {position + 1}, expected one tree such as "
+                "(3 (2 Mira) (3 (2 rides) (4 well)))."
+            )
+        if is_label:
             open_nodes.append(len(nodes))
-            nodes.append((len(tokens), -1, symbols[position + 1]))
-            position += 2
-            continue
-        if not open_nodes:
-            raise invalid("unmatched closing bracket" if symbol == ")" else f"{symbol!r} is outside the tree")
-        start, _, label = nodes[open_nodes[-1]]
-        if symbol == ")":
-            if len(tokens) == start:
-                raise invalid(f"the node with label {label!r} contains no word")
-            nodes[open_nodes.pop()] = (start, len(tokens), label)
-        else:
-            is_only_child = symbols[position - 2] == "(" and symbols[position + 1 : position + 2] == [")"]
-            if not is_only_child:
-                raise invalid(f"the word {symbol!r} is not the only child of its node")
+            nodes.append((len(tokens), -1, symbol))
+        elif symbol == ")":
+            node = open_nodes.pop()
+            nodes[node] = (nodes[node][0], len(tokens), nodes[node][2])
+        elif symbol not in ("(", END):
             tokens.append(symbol)
-        position += 1
-    if open_nodes:
-        raise invalid(f"unbalanced brackets: {len(open_nodes)} never closed")
-    if not nodes:
-        raise invalid("the line contains no tree")
     return LabeledTree(tokens, [TreeNode(*node) for node in nodes], where)

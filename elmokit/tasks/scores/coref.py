@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.errors import MissingExtraError
+from elmokit.errors import needs_extra
 from elmokit.tasks.scores.counts import f1, percent
 
 Mention = tuple[int, int]
@@ -139,10 +139,8 @@ def _b_cubed(key: Clusters, response: Clusters) -> Ratio:
 
 
 def _best_matching() -> Matching:
-    try:
+    with needs_extra("The coreference score CEAF", "tasks"):
         from scipy.optimize import linear_sum_assignment
-    except ImportError:
-        raise MissingExtraError("The coreference score CEAF", "tasks") from None
 
     def best(similarity: NDArray[np.float64]) -> float:
         return float(similarity[linear_sum_assignment(similarity, maximize=True)].sum())

@@ -56,9 +56,11 @@ def token_f1(gold: str, predicted: str, empty_matches: bool) -> float:
 
 
 def squad_v1(gold: Sequence[Sequence[str]], predicted: Sequence[str | None]) -> SquadScores:
-    """Score like ``evaluate-v1.1.py``. A question that was not answered (None) scores 0."""
-    if not all(gold):
-        raise ValueError("A question has no gold answer. SQuAD v1.1 does not allow that; use squad_v2.")
+    """Score like ``evaluate-v1.1.py``. A question that was not answered (None) scores 0.
+
+    Args:
+        gold: For each question its acceptable answers, at least one.
+    """
     scores = [
         _best(answers, answer, empty_matches=False) if answer is not None else (0.0, 0.0)
         for answers, answer in zip(gold, predicted, strict=True)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmokit.errors import TextError
 from elmokit.tasks.readers.pairs import read_pairs, tokens_of_parse
 from elmokit.tasks.readers.trees import LabeledTree, TreeNode, parse_tree, read_trees
 
@@ -56,45 +55,6 @@ def test_any_tree_is_read_completely(case: tuple[str, list[str], int]) -> None:
     assert len(tree.nodes) == n_nodes
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("(2 (2 a) (2 b)", "unbalanced brackets: 1 never closed"),
-        ("(2 a))", "unmatched closing bracket"),
-        ("(2 a) (2 b)", "more than one tree"),
-        ("2 a", "'2' is outside the tree"),
-        ("(2 a b)", "'a' is not the only child"),
-        ("(2 a (2 b))", "'a' is not the only child"),
-        ("(2 (2 a) b)", "'b' is not the only child"),
-        ("((2 a))", "has no label"),
-        ("(2)", "contains no word"),
-        ("(2 (2 a) (3))", "contains no word"),
-        ("(", "has no label"),
-        ("\u3000", "is outside the tree"),
-    ],
-)
-def test_an_invalid_tree_is_rejected(line: str, message: str) -> None:
-    with pytest.raises(TextError) as error:
-        parse_tree(line, "f, line 7")
-    assert message in str(error.value)
-    assert str(error.value).startswith("f, line 7: ")
-
-
-@given(st.text(alphabet="()2 ab", max_size=15))
-def test_any_line_is_a_tree_or_one_clear_error(line: str) -> None:
-    try:
-        tree = parse_tree(line, "here")
-    except TextError:
-        return
-    assert tree.nodes[0] == TreeNode(0, len(tree.tokens), tree.nodes[0].label)
-    assert all(node.start < node.stop <= len(tree.tokens) for node in tree.nodes)
-
-
-def test_very_deep_trees_are_read() -> None:
-    n_levels = 50_000
-    assert len(parse_tree("(1 " * n_levels + "(2 a)" + ")" * n_levels, "here").nodes) == n_levels + 1
-
-
 def test_json_lines_without_a_majority_are_skipped(tmp_path: Path) -> None:
     rows = [
         {"gold_label": "Entailment", "sentence1": "A b.", "sentence2": "C."},
@@ -121,40 +81,6 @@ def test_tables_are_read_by_their_header(tmp_path: Path) -> None:
     snli = "gold_label\tsentence1\tsentence2\tlabel1\tlabel2\nneutral\tA\tB\tneutral\n"
     (pair,) = read_pairs(written(tmp_path, snli))
     assert pair.label == "neutral"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"gold_label":"neutral","sentence1":"A"}', "line 1: no sentence2 or sentence_B"),
-        ('{"sentence1":"A","sentence2":"B"}', "line 1: no label"),
-        ('{"gold_label":1,"sentence1":"A","sentence2":"B"}', "gold_label is 1. Expected a string"),
-        ('{"gold_label":"-","sentence1":"A","sentence2":"B"}\n{broken', "line 2, column 2: invalid JSON"),
-        (
-            '{"gold_label":"-","sentence1":"A","sentence2":"B"}\n[]',
-            "line 2: not one JSON object per line: Expected `object`",
-        ),
-        ("sentence1\tsentence2\nA\tB\n", "line 1: the header has no column gold_label"),
-        ("sentence1\tsentence2\tgold_label\tsentence1\n", "line 1: the header names the column 'sentence1' twice"),
-        ("sentence1\tsentence2\tgold_label\nA\tB\n", "line 2: 2 columns, expected 3"),
-        ("sentence1\tsentence2\tgold_label\nA\tB\tC\tD\n", "line 2: 4 columns, expected 3"),
-    ],
-)
-def test_an_invalid_pair_is_rejected(text: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(TextError) as error:
-        list(read_pairs(written(tmp_path, text)))
-    assert message in str(error.value)
-
-
-@given(st.text(max_size=80))
-def test_any_text_gives_pairs_or_one_clear_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    path = tmp_path_factory.mktemp("pairs") / "file.txt"
-    path.write_text(text, encoding="utf-8", errors="ignore")
-    try:
-        list(read_pairs(str(path)))
-    except TextError as error:
-        # Text with bytes 0 may be taken for UTF-16.
-        assert "line" in str(error) or "is in UTF-" in str(error)  # noqa: PT017
 
 
 @pytest.mark.slow

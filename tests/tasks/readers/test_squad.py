@@ -84,27 +84,6 @@ def test_a_file_without_gold_answers_is_read(tmp_path: Path) -> None:
     assert (example.answers, example.span) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"data": [\n{"a" 1}]}', r"squad\.json, line 2, column 6: invalid JSON"),
-        ('{"questions": []}', r"squad\.json: not SQuAD's JSON: .*missing required field `data`"),
-        (
-            '{"data": [{"paragraphs": [{"qas": []}]}]}',
-            r"missing required field `context` - at `\$\.data\[0\]\.paragraphs",
-        ),
-        (squad(question(("x", 0)), context="x \ud800"), "half of a surrogate pair"),
-        (squad(question(("x", 0))).replace('"data"', '"\\udfff": 1, "data"'), "half of a surrogate pair"),
-        ("[" * 100_000, "nested too deeply|invalid JSON"),
-        (squad(question(("x", 0)), context=" \n"), "the passage .* contains no word"),
-        (squad({"id": "q7", "question": " ", "answers": []}), "question 'q7'"),
-    ],
-)
-def test_an_invalid_file_is_rejected_with_the_location_of_the_error(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(TextError, match=message):
-        read(tmp_path, text, unanswerable="keep")
-
-
 def test_questions_to_predict_on_are_tab_separated_lines_json_lines_or_a_squad_file() -> None:
     lines = [f"When?\t{CONTEXT}", "", json.dumps({"question": "What?", "context": CONTEXT, "id": "x"})]
     tabbed, record = read_questions(lines, "input")
@@ -112,22 +91,6 @@ def test_questions_to_predict_on_are_tab_separated_lines_json_lines_or_a_squad_f
     assert tabbed.passage is record.passage
     (example,) = read_questions(squad(question(("in June", 19))).splitlines(), "input")
     assert (example.id, example.answers, example.span) == ("q1", None, None)
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("When?", "input, line 1: expected a question, a tab and a passage"),
-        ("\tpassage", "input, line 1: the question '' contains no word"),
-        ("When?\t ", "input, line 1: the passage ' ' contains no word"),
-        ('{"question": "q"}', "missing required field `context`"),
-        ('{"question": ', "input, line 1, column .*: invalid JSON"),
-        ('{"data": 3}', "not SQuAD's JSON"),
-    ],
-)
-def test_lines_that_are_not_questions_are_rejected(line: str, message: str) -> None:
-    with pytest.raises(TextError, match=message):
-        list(read_questions([line], "input"))
 
 
 def test_every_answer_of_a_real_file_is_a_slice_of_its_passage(shared: Path) -> None:

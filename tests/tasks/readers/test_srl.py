@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elmokit.errors import TextError
 from elmokit.tasks.readers.srl import Proposition, _tags_from_brackets, parse_proposition, read_srl
 from elmokit.tasks.scores.chunks import chunks_of
 from elmokit.text.columns import ColumnSentence
@@ -92,49 +90,6 @@ def test_adjacent_arguments_of_one_role_are_kept_apart() -> None:
 
 def test_an_empty_file_has_no_propositions(tmp_path: Path) -> None:
     assert read(tmp_path, "") == read(tmp_path, "\n\n") == []
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (PROPBANK.replace("her\t-\tB-ARG1", "her\t-"), "line 4: 2 columns, expected 3"),
-        (PROPBANK.replace("fix.01", "-"), "line 2: 0 predicates in column 2, but 1 column"),
-        (PROPBANK.replace("B-V", "O"), "line 3: 'fixed' is a predicate, but column 3 contains 'O'"),
-        (PROPBANK.replace("B-ARG1", "O"), "line 2: the tag of token 3 is 'I-ARG1', after 'O'"),
-        (PROPBANK.replace("B-ARG1", "ARG1"), "line 2: the tag of token 2 is 'ARG1'. Expected O, B-ROLE"),
-        ("word\n", "line 1: one column, expected at least 2"),
-        (CONLL_2005.replace("*)\n.", "*\n."), "line 5: the sentence ends, but .A1. is still open"),
-        (CONLL_2005.replace("(A1*", "*"), "line 4: '.\\)' closes a bracket that is not open"),
-        (CONLL_2005.replace("(A1*", "(A1"), "line 3: '.A1' is not a role"),
-        (CONLL_2012.replace("(V*)", "(A2*)"), "line 2: column 12 marks no predicate"),
-        ("#begin document (x); part 0\nx 0 0 word\n", "line 2: 4 columns, expected at least 12"),
-        (ONE_LINE + "fixed it\n", "line 2: expected the index of the predicate"),
-        ("1" * 5000 + " Run ! ||| B-V O\n", "line 1: expected the index of the predicate"),
-        ("7 Run ! ||| B-V O\n", "line 1: the index of the predicate is 7, but the last of the 2 tokens has index 1"),
-        ("0 Run ! ||| B-V\n", "line 1: 1 tag for 2 tokens"),
-        ("0 Run ! ||| B-V I-A0\n", "line 1: the tag of token 1"),
-        (
-            "0 Mira ran ||| B-ARG0 B-V\n",
-            "line 1: the index of the predicate is 0 .from 0., but that token has the tag B-ARG0",
-        ),
-        ("1 Mira ran ||| B-ARG0 O\n", "has the tag O. Expected B-V or I-V"),
-    ],
-)
-def test_errors_name_the_line(text: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(TextError, match=message):
-        read(tmp_path, text)
-
-
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
-@given(st.text(alphabet="AV0-* ()|#\t\nIBO.", max_size=80))
-def test_any_text_is_read_or_rejected_with_one_message(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    message, found = "line 0", []
-    try:
-        found = read(tmp_path_factory.mktemp("any"), text)
-    except TextError as error:
-        message = str(error)
-    assert re.search(r"line \d+", message)
-    assert all(one.tags is None or len(one.tags) == len(one.tokens) for one in found)
 
 
 roles = st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["ARG0", "C-ARG0", "ARGM-TMP", None])), min_size=1)

@@ -57,13 +57,6 @@ def test_scores_by_type_and_tag_accuracy() -> None:
     assert scores.overall.f1 == 50
 
 
-def test_sentences_of_different_length_are_rejected() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        conlleval([["O"]], [["O", "O"]])
-    with pytest.raises(ValueError, match="zip"):
-        conlleval([["O"]], [])
-
-
 iob = st.lists(st.lists(st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y"]), max_size=6), max_size=4)
 
 
