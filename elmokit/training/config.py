@@ -13,6 +13,7 @@ from typing import Literal
 from elmokit.config import (
     MAX_SEED,
     check_at_least,
+    check_at_most,
     check_choice,
     check_fraction,
     check_not_negative,
@@ -205,25 +206,24 @@ class TrainingConfig:
         ):
             check_at_least(name, getattr(self, name), 1)
         check_at_least("passage_length", self.passage_length, 1)
-        for name in ("lower_case", "word_dropout", "ema_decay"):
+        for name in ("lower_case", "word_dropout", "ema_decay", "warmup_ratio", "decay_ratio"):
             check_fraction(name, getattr(self, name))
         for name in ("n_samples", "patience"):
             check_at_least(name, getattr(self, name), 0)
         check_at_least("seed", self.seed, 0, MAX_SEED)
         for n_words in self.save_words:
             check_at_least("save_words", n_words, 1)
-        check_not_negative("weight_decay", self.weight_decay)
+        for name in ("weight_decay", "final_ratio"):
+            check_not_negative(name, getattr(self, name))
         for name in ("learning_rate", "matrix_learning_rate", "max_grad_norm", *LENGTHS):
             check_positive(name, getattr(self, name))
-        if not (0 <= self.warmup_ratio < 1 and 0 <= self.decay_ratio < 1 and self.warmup_ratio + self.decay_ratio <= 1):
+        if self.warmup_ratio + self.decay_ratio > 1:
             raise ConfigError(
-                f"warmup_ratio is {self.warmup_ratio} and decay_ratio is {self.decay_ratio}; each must be at least 0 "
-                "and below 1, and their sum at most 1."
+                f"warmup_ratio is {self.warmup_ratio} and decay_ratio is {self.decay_ratio}; their sum is at most 1."
             )
         for name, choices in CHOICES.items():
             check_choice(name, getattr(self, name), choices)
-        if not 0 <= self.final_ratio <= 1:
-            raise ConfigError(f"final_ratio is {self.final_ratio}; it must be from 0 to 1.")
+        check_at_most("final_ratio", self.final_ratio, 1)
         if self.weight_decay and self.optimizer != "adamw":
             raise ConfigError(f"weight_decay needs the optimizer adamw, and the optimizer is {self.optimizer}.")
         if self.n_samples and self.softmax.kind == "adaptive":

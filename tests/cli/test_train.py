@@ -167,45 +167,26 @@ def test_resuming_needs_the_folder_alone(shell: Shell, corpus: Path) -> None:
     assert "--batch-size cannot be changed when resuming" in shell("train", "--resume", "run", "--batch-size", "3").err
     assert "--config cannot be changed when resuming" in shell("train", "--resume", "run", "--config", "other.toml").err
     Path("run/settings.json").write_text("{")
-    assert "settings.json is damaged" in shell("train", "--resume", "run").err
+    assert "settings.json is not a readable JSON file" in shell("train", "--resume", "run").err
 
 
 BAD_CALLS = {
     "--preset is 'huge'; it must be one of tiny, mini": (*START, "--preset", "huge"),
-    "--recipe is 'old'; it must be one of modern, bilm-tf.": (*START, "--recipe", "old"),
     "No file matches 'no*.txt'": ("train", "no*.txt", "--held-out", "text.txt", "--out", "run"),
     "No file matches 'held.txt'": ("train", "text.txt", "--held-out", "held.txt", "--out", "run"),
     "Standard input can be read only once": ("train", "-", "--held-out", "text.txt", "--out", "run"),
     "blank.txt contains no sentence": ("train", "blank.txt", "--held-out", "text.txt", "--out", "run"),
     "empty.txt contains no sentence": ("train", "text.txt", "empty.txt", "--held-out", "text.txt", "--out", "run"),
     "latin.txt, line 1: not UTF-8": ("train", "latin.txt", "--held-out", "text.txt", "--out", "run"),
-    "Lower batch_size (--batch-size) to at most 13, lower window_length": (
-        *("train", "corpus.txt", "--held-out", "text.txt", "--out", "run", "--preset", "tiny"),
-        *("--batch-size", "30", "--window-length", "20"),
-    ),
-    "has 1 sentence, but a batch reads 48": ("train", "one.txt", "--held-out", "text.txt", "--out", "run"),
-    "fewer than one window of 1 rows x 20 positions. Lower window_length (--window-length) to at most": (
-        *("train", "one.txt", "--held-out", "text.txt", "--out", "run", "--preset", "tiny"),
-        *("--batch-size", "1"),
-    ),
     "A vocabulary needs the words <S>, </S>, <UNK>": (*START, "--vocabulary", "one.txt"),
-    "give one of them": (*START, "--vocabulary", "text.txt", "--max-words", "9"),
     "Give only one of epochs, tokens or hours": (*START, "--epochs", "1", "--hours", "1"),
     "Give a directory with --out, or a run": START[:4],
-    "There is no held-out text. Pass text that is not trained on": ("train", "corpus.txt", "--out", "run"),
-    "There is no text to train on": ("train", "--held-out", "text.txt", "--out", "run"),
     "model already exists": (*START[:4], "--out", "model"),
-    "nothing does not exist": ("train", "--resume", "nothing"),
     "unknown key 'batchsize'. Did you mean 'batch_size'?": (*START, "--config", "typo.toml"),
     "data: unknown key 'text'. Did you mean 'texts'?": (*START, "--config", "data.toml"),
     "broken.toml is not a valid TOML file": (*START, "--config", "broken.toml"),
     "Cannot read the config none.toml": (*START, "--config", "none.toml"),
-    "frozen_layers contains 9": (*START, "--frozen-layers", "9"),
-    "An adaptive softmax cannot be sampled": (*START, "--softmax", "adaptive", "--cutoffs", "3", "--n-samples", "2"),
     "The last cutoff is 99": (*START, "--softmax", "adaptive", "--cutoffs", "99"),
-    "A tied softmax shares the word table": (*START, "--softmax", "tied"),
-    "There is no device 'abacus'": (*START, "--device", "abacus"),
-    "Training runs on cpu and cuda, not on 'meta'": (*START, "--device", "meta"),
     "seed is 99,999,999,999. It can be at most 4,294,967,295": (*START, "--seed", "99999999999"),
     "--held-out-sentences is -1; it must be a whole number of at least 1": (*START, "--held-out-sentences", "-1"),
     "--max-words is 0, but the special words alone need 3": (*START, "--max-words", "0"),
@@ -255,7 +236,7 @@ def test_settings_are_checked_before_the_text_is_counted(shell: Shell, corpus: P
 def test_words_that_do_not_descend_in_frequency_are_reported_where_that_matters(shell: Shell, corpus: Path) -> None:
     Path("sorted.txt").write_text("<S>\n</S>\n<UNK>\nmat\non\nthe\n")
     Path("ranked.txt").write_text("<S>\n</S>\n<UNK>\nthe\n.\nmat\n")
-    told = "The first tenth of the vocabulary does not contain the most frequent words of this text"
+    told = "The vocabulary is not in the order of frequency"
     for vocab, flags, expected in (
         ("sorted.txt", ("--n-samples", "2"), True),
         ("ranked.txt", ("--n-samples", "2"), False),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -26,7 +25,7 @@ from elmokit import (
     train,
 )
 from elmokit.embedding.start_state import calibrate_start_state
-from elmokit.errors import ConfigError, FormatError, OutputError, TextError, TrainingError, install_command
+from elmokit.errors import ConfigError, FormatError, TrainingError
 from elmokit.formats.folder import load_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.tasks.bilm_training import copy_for_training
@@ -69,23 +68,6 @@ def weights(model: PretrainedBiLM) -> dict[str, torch.Tensor]:
 def assert_same_weights(one: PretrainedBiLM, other: PretrainedBiLM) -> None:
     for name, tensor in weights(one).items():
         assert torch.equal(tensor, weights(other)[name]), name
-
-
-def test_a_name_that_a_run_cannot_record_is_refused(corpus: Path) -> None:
-    name = os.fsdecode(b"caf\xe9.txt")
-    for texts, held_out in ((corpus, name), (name, corpus)):
-        with pytest.raises(TextError, match=r"caf.*is not UTF-8, so a run cannot record it"):
-            train(texts, held_out=held_out, out="run", **SETTINGS)
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no such names")
-def test_a_name_in_a_directory_that_a_run_cannot_record_is_refused_before_anything_is_written(corpus: Path) -> None:
-    Path("texts").mkdir()
-    Path("texts", os.fsdecode(b"caf\xe9.txt")).write_text(TEXT)
-    for texts in ("texts", "texts/*.txt"):
-        with pytest.raises(TextError, match=r"caf.*is not UTF-8, so a run cannot record it"):
-            train(texts, held_out=corpus, out="run", **SETTINGS)
-    assert not Path("run").exists()
 
 
 def test_train_returns_the_best_model_and_its_perplexity(corpus: Path) -> None:
@@ -133,13 +115,6 @@ def test_held_out_perplexity_in_training_is_that_of_evaluate_perplexity(kind: st
     assert {line.held_out_unknown_ratio for line in lines} == {found.unknown_ratio}
     assert f"({found.unknown_ratio:.1%} unknown words)" in str(lines[0])
     assert f"({found.unknown_ratio:.1%} unknown words)" in str(result)
-
-
-def test_a_distilled_model_has_the_perplexity_that_was_printed(corpus: Path) -> None:
-    settings = {name: value for name, value in SETTINGS.items() if name != "max_words"}
-    result = distill(random_model(), corpus, held_out=corpus, out="run", report=lambda _: None, **settings)
-    found = LanguageModel.from_pretrained("run").perplexity("corpus.txt")
-    assert result.best_perplexity == pytest.approx(found.per_direction, rel=1e-5)
 
 
 def test_finetuning_first_evaluates_the_unchanged_model(corpus: Path) -> None:
@@ -190,18 +165,6 @@ def test_fine_tuning_says_that_maps_of_the_old_weights_are_left_out(corpus: Path
     assert "Left out, because fitted to the old weights: the model's whitening. Fit them again." in told
     assert open_model("tuned/model").whitening is None
     assert copy_for_training(Elmo(model)).model.whitening is None
-
-
-@pytest.mark.slow
-def test_without_matplotlib_the_result_says_so_in_one_line_and_there_is_no_warning(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    result = train(corpus, held_out=corpus, out="run", **SETTINGS)
-    assert result.curves == ()
-    assert str(result).splitlines()[-1] == f"No curves were drawn; {install_command('plot')} to get them."
-    out, err = capsys.readouterr()
-    assert "[plot]" not in out + err
 
 
 @pytest.mark.slow
@@ -296,37 +259,6 @@ def test_a_vocabulary_can_be_given_as_an_object(corpus: Path) -> None:
     assert result.model.vocabulary.words == vocabulary.words
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"learning_rat": 0.1}, "There is no setting 'learning_rat'. Did you mean 'learning_rate'?"),
-        ({"batch_size": 0}, "batch_size is 0"),
-        ({"batch_size": "many"}, "batch_size is 'many'. Expected type: integer."),
-        ({"preset": "huge"}, "preset is 'huge'; it must be one of"),
-        ({"recipe": "old"}, "recipe is 'old'; it must be one of"),
-        ({"input": "bytes"}, "input is 'bytes'; it must be one of"),
-        ({"held_out": ()}, "There is no held-out text"),
-        ({"device": "abacus"}, "There is no device 'abacus'"),
-    ],
-)
-def test_a_bad_setting_is_refused_before_anything_is_written(
-    corpus: Path, settings: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError) as error:
-        train(corpus, out="run", **{"held_out": corpus, "report": lambda _: None, **SETTINGS, **settings})
-    assert message in str(error.value)
-    assert not Path("run").exists()
-
-
-def test_a_directory_with_other_files_is_not_trained_in(corpus: Path) -> None:
-    Path("run").mkdir()
-    Path("run/notes.txt").touch()
-    for overwrite in (False, True):
-        with pytest.raises(OutputError, match=r"run already exists and is not a run|run contains notes\.txt"):
-            train(corpus, held_out=corpus, out="run", overwrite=overwrite, **SETTINGS)
-    assert [path.name for path in Path("run").iterdir()] == ["notes.txt"]
-
-
 class Interrupted(Exception):
     pass
 
@@ -370,24 +302,6 @@ def test_the_same_call_continues_an_interrupted_run(kind: str, corpus: Path) -> 
     assert longer.perplexity.mean_nats != straight.perplexity.mean_nats
 
 
-def test_a_call_with_other_settings_is_refused_and_says_what_differs(corpus: Path) -> None:
-    start("train", "run")
-    Path("other.txt").write_text(TEXT * 2)
-    arguments: dict[str, Any] = {"held_out": corpus, "out": "run", "report": lambda _: None, **SETTINGS}
-    with pytest.raises(TrainingError, match=r"other settings: batch_size was 2 and is 3\. Continue it"):
-        train(corpus, **{**arguments, "batch_size": 3})
-    with pytest.raises(TrainingError, match=r"other settings: model\.hidden_dim was 64 and is 48\."):
-        train(corpus, **{**arguments, "hidden_dim": 48})
-    with pytest.raises(TrainingError, match=r"other settings: max_words was 9 and is 8\."):
-        train(corpus, **{**arguments, "max_words": 8})
-    with pytest.raises(TrainingError, match=r"other settings: texts was \[\['corpus\.txt', 780\]\] and is"):
-        train("other.txt", **arguments)
-    with pytest.raises(TrainingError, match=r"other settings: held_out has changed\."):
-        train(corpus, **{**arguments, "held_out": "other.txt"})
-    with pytest.raises(TrainingError, match=r"other settings: .*teacher was not given and is now"):
-        distill(random_model(), corpus, **{**arguments, "max_words": None})
-
-
 @pytest.mark.slow
 def test_settings_that_are_newer_than_a_run_have_their_defaults_in_it(corpus: Path) -> None:
     start("train", "run")
@@ -403,30 +317,6 @@ def test_settings_that_are_newer_than_a_run_have_their_defaults_in_it(corpus: Pa
 
 
 @pytest.mark.slow
-def test_a_changed_text_of_the_same_size_is_refused_unless_the_run_has_no_checksums(corpus: Path) -> None:
-    start("train", "run")
-    corpus.write_text("\n".join(reversed(TEXT.splitlines())) + "\n")
-    assert corpus.stat().st_size == len(TEXT)
-    with pytest.raises(TrainingError, match=r"corpus\.txt has changed since run was started"):
-        resume("run", report=lambda _: None)
-    path = Path("run/settings.json")
-    settings = json.loads(path.read_text())
-    del settings["shards_crc32"]  # as in earlier versions
-    path.write_text(json.dumps(settings))
-    resume("run", report=lambda _: None)
-
-
-def test_a_run_that_another_process_started_meanwhile_is_not_replaced(corpus: Path) -> None:
-    def start_elsewhere(report: TrainingReport) -> None:
-        if isinstance(report, TextCounts):
-            start("train", "run")
-
-    with pytest.raises(OutputError, match="Another process has just started a run in run"):
-        start("train", "run", report=start_elsewhere)
-    assert RunSettings.open(Path("run")).n_predictions == 60
-
-
-@pytest.mark.slow
 def test_overwriting_starts_anew(corpus: Path) -> None:
     first = start("train", "run")
     assert first.perplexity.n_sentences == 40
@@ -437,18 +327,6 @@ def test_overwriting_starts_anew(corpus: Path) -> None:
     with pytest.raises(ConfigError):
         start("train", "run", batch_size=0, overwrite=True)
     assert RunSettings.open(Path("run")).config.batch_size == 4  # a mistake deletes nothing
-
-
-def test_resume_refuses_settings_that_cannot_change_and_runs_of_earlier_versions(corpus: Path) -> None:
-    train(corpus, held_out=corpus, out="run", report=lambda _: None, **SETTINGS)
-    with pytest.raises(ConfigError, match="batch_size cannot be changed"):
-        resume("run", batch_size=3)
-    path = Path("run/settings.json")
-    settings = json.loads(path.read_text())
-    del settings["version"]
-    path.write_text(json.dumps(settings))
-    with pytest.raises(TrainingError, match="run was trained with another version of elmokit"):
-        resume("run")
 
 
 def test_an_error_in_the_main_process_is_raised_in_its_caller() -> None:

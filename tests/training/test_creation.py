@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from elmokit import finetune, resume, train
-from elmokit.errors import ConfigError, OutputError, TrainingError
-from elmokit.formats.folder import load_folder
+from elmokit import finetune, train
 from elmokit.training.reports import TrainingNotice
 from elmokit.training.run import Run
-from elmokit.training.settings import finetuning_settings, training_settings
-from tests.conftest import random_model
+from elmokit.training.settings import training_settings
 from tests.helpers.tiny_training import SETTINGS, TEXT
 
 pytestmark = pytest.mark.usefixtures("unrendered_curves")
@@ -51,27 +47,6 @@ def test_another_kind_of_softmax_leaves_out_what_described_the_one_before() -> N
     assert (config.softmax.kind, config.softmax.inner_dim) == ("adaptive", 0)
 
 
-def test_a_softmax_that_cannot_share_the_table_of_words_is_refused_with_it() -> None:
-    assert training_settings(None, "tiny", None, {"input": "both"})[0].softmax.kind == "tied"
-    for table, settings in ((None, {"softmax": "full"}), ({"softmax": {"kind": "full"}}, {})):
-        with pytest.raises(ConfigError, match="The softmax is 'full', but with input 'both' it is 'tied'"):
-            training_settings(None, "tiny", table, {"input": "both", **settings})
-
-
-def test_the_input_of_a_trained_model_cannot_be_changed() -> None:
-    with pytest.raises(ConfigError, match="input cannot be changed: the model reads what it was trained to read"):
-        finetuning_settings(random_model(), None, None, None, {"input": "words"})
-    with pytest.raises(ConfigError, match="the config: unknown key 'inputs'"):
-        training_settings(None, "tiny", {"inputs": "words"}, {})
-
-
-@pytest.mark.parametrize("texts", ["texts", "text*", "./texts/../texts"])
-def test_a_run_inside_of_its_text_is_refused_before_anything_is_written(texts: str, corpus: Path) -> None:
-    with pytest.raises(OutputError, match=r"texts/run is inside of .*texts, whose files are the text"):
-        train(texts, held_out="dev.txt", out="texts/run", report=quiet, **SETTINGS)
-    assert not Path("texts/run").exists()
-
-
 @pytest.mark.slow
 def test_held_out_text_that_is_trained_on_is_reported(corpus: Path) -> None:
     shutil.copy("dev.txt", "texts/dev.txt")
@@ -80,20 +55,6 @@ def test_held_out_text_that_is_trained_on_is_reported(corpus: Path) -> None:
     assert [str(one) for one in said if "trained on, too" in str(one)] == [
         "Held-out text: texts/dev.txt is trained on, too, so its perplexity will be too low. Take other text."
     ]
-
-
-def test_a_run_without_its_checkpoints_keeps_its_model(corpus: Path) -> None:
-    train(corpus, held_out="dev.txt", out="run", report=quiet, **SETTINGS)
-    before = load_folder("run/model").card
-    shutil.rmtree("run/checkpoints")
-    calls: list[Callable[[], object]] = [
-        lambda: resume("run", tokens=120, report=quiet),
-        lambda: train(corpus, held_out="dev.txt", out="run", report=quiet, **SETTINGS),
-    ]
-    for call in calls:
-        with pytest.raises(TrainingError, match=r"The checkpoints of run are gone.*--model run --out OUT"):
-            call()
-    assert load_folder("run/model").card == before
 
 
 @pytest.mark.parametrize("save_every", [2, 1000])
@@ -109,25 +70,6 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(save_eve
     assert train(corpus, held_out="dev.txt", out="run", report=quiet, **settings).model is not None
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"tokens": 600.0}, "tokens is 600.0. Expected type: integer"),
-        ({"epochs": "3"}, "epochs is '3'. Expected type: number"),
-        ({"tensorboard": "no"}, "tensorboard is 'no'. Expected type: true or false"),
-        ({"save_words": 100}, "save_words is 100. Expected type: list of integer"),
-    ],
-)
-def test_a_change_of_another_type_is_refused_and_the_run_stays_as_it_is(
-    change: dict[str, Any], message: str, corpus: Path
-) -> None:
-    train(corpus, held_out="dev.txt", out="run", report=quiet, **SETTINGS)
-    before = Path("run/settings.json").read_bytes()
-    with pytest.raises(ConfigError, match=message):
-        resume("run", report=quiet, **change)
-    assert Path("run/settings.json").read_bytes() == before
-
-
 @pytest.mark.slow
 def test_held_out_text_that_begins_with_two_byte_order_marks_is_read_again_as_it_was(corpus: Path) -> None:
     Path("marked.txt").write_text("\ufeff\ufeff" + TEXT, encoding="utf-8")
@@ -135,15 +77,6 @@ def test_held_out_text_that_begins_with_two_byte_order_marks_is_read_again_as_it
     said: list[object] = []
     train(corpus, held_out="marked.txt", out="run", report=said.append, **SETTINGS)
     assert any(isinstance(one, TrainingNotice) and "already complete" in str(one) for one in said)
-
-
-def test_a_callback_without_content_is_called_like_any_other(corpus: Path) -> None:
-    class Recorder(list[object]):
-        __call__ = list.append
-
-    recorder = Recorder()
-    train(corpus, held_out="dev.txt", out="run", report=recorder, **SETTINGS)
-    assert len(recorder) > 3
 
 
 @pytest.mark.slow

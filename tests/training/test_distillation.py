@@ -14,16 +14,14 @@ import torch
 
 import elmokit
 from elmokit.engine.config import PRESETS, BiLMConfig
-from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLMState
 from elmokit.text.windows import WindowStream
-from elmokit.training.config import DistillationConfig, TrainingConfig
+from elmokit.training.config import DistillationConfig
 from elmokit.training.distillation import DistillationLosses, Teacher, window_encoder
 from elmokit.training.interruption import TrainingInterrupted
 from elmokit.training.reports import TrainingNotice, TrainingProgress, TrainingReport
 from elmokit.training.run import Run
-from elmokit.training.settings import training_settings
 from tests.conftest import random_model
 from tests.helpers.many_langs_files import toy_model
 from tests.helpers.shell import Shell
@@ -169,13 +167,6 @@ def test_the_lowest_layers_of_a_deeper_student_do_not_learn_from_the_top_layer(
     assert [layer is layers[-1] for layer in layers] == [False, False, False, True, True]
 
 
-def test_a_direction_that_the_teacher_lacks_is_refused(corpus: Path) -> None:
-    teacher = random_model(dataclasses.replace(PRESETS["tiny"], bidirectional=False))
-    with pytest.raises(ConfigError, match="teacher reads forward only, and the student reads forward and backward"):
-        distill(teacher)
-    assert not Path("run").exists()
-
-
 def test_a_teacher_may_read_tokens_in_another_way(corpus: Path, tmp_path: Path) -> None:
     teacher, student = elmokit.open_model(toy_model().write(tmp_path / "words-and-characters")), small_student()
     losses, arguments = losses_of(student, teacher, DistillationConfig(prediction_weight=0.0))
@@ -268,35 +259,6 @@ def test_with_other_words_the_predictions_are_not_learned(corpus: Path, model: P
     notices: list[str] = []
     distill(model, tokens=20, max_words=6, notices=notices)
     assert any("the words are not those of the teacher's softmax" in notice for notice in notices)
-    with pytest.raises(ConfigError, match="prediction_weight is 2, but the words are not those"):
-        distill(model, "other", tokens=20, max_words=6, prediction_weight=2.0)
-    assert not Path("other").exists()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"layer_weight": -1.0}, "layer_weight"),
-        ({"temperature": 0.0}, "temperature"),
-        ({"layer_loss": "mae"}, "layer_loss"),
-        ({"layer_weight": 0.0, "text_weight": 0.0, "prediction_weight": 0.0}, "nothing to learn"),
-    ],
-)
-def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        training_settings(None, None, {"distillation": settings}, {})
-
-
-def test_settings_of_a_distillation_are_refused_where_there_is_no_teacher(corpus: Path, model: PretrainedBiLM) -> None:
-    with pytest.raises(ConfigError, match="no teacher to learn from"):
-        elmokit.train("text.txt", held_out="text.txt", out="run", **SMALL, temperature=2.0)
-    with pytest.raises(ConfigError, match="no teacher to learn from"):
-        elmokit.finetune(model, "text.txt", held_out="text.txt", out="run", text_weight=2.0)
-    assert not Path("run").exists()
-
-
-def test_a_training_without_a_teacher_has_no_distillation() -> None:
-    assert TrainingConfig().distillation is None
 
 
 @pytest.mark.slow

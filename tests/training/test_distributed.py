@@ -185,7 +185,7 @@ def test_a_user_error_is_reported_and_no_process_hangs(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the cat\n")
     ran = torchrun(tmp_path, 2, "train", "text.txt", "--held-out", "text.txt", "--out", "run", *SETTINGS.split())
     assert ran.returncode != 0
-    assert "The corpus has 1 sentence, but a batch reads 6 in parallel" in ran.stderr
+    assert "The text has 1 sentence" in ran.stderr
     assert not (tmp_path / "run").exists()
 
 

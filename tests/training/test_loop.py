@@ -17,12 +17,11 @@ import torch
 from elmokit.embedding.elmo import Elmo
 from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.engine.softmax import SoftmaxConfig
-from elmokit.errors import ConfigError, LockedError, TextError, TrainingError
+from elmokit.errors import TrainingError
 from elmokit.formats.folder import load_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.softmax import FullSoftmax
-from elmokit.storage.lock import file_lock
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.windows import WindowStream
 from elmokit.training import loop
@@ -90,13 +89,6 @@ def test_training_brings_perplexity_down_and_keeps_the_best_model(tmp_path: Path
     assert stored.card["held_out"]["n_predictions"] == result.n_predictions
     assert stored.vocabulary is not None
     assert stored.vocabulary.words == VOCABULARY.words
-
-
-def test_two_processes_do_not_train_in_one_directory(tmp_path: Path) -> None:
-    pytest.importorskip("fcntl")
-    with file_lock(tmp_path / "lock"), pytest.raises(LockedError, match="Another process is training"):
-        run_training(tmp_path)
-    run_training(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["word input", "forward only", "one layer"])
@@ -192,11 +184,6 @@ def test_numbers_of_words_that_a_resumed_run_has_passed_are_named(tmp_path: Path
     assert [path.name for path in tmp_path.glob("words-*")] == ["words-110"]
 
 
-def test_the_two_newest_checkpoints_are_kept(tmp_path: Path) -> None:
-    run_training(tmp_path)
-    assert [checkpoint.path.name for checkpoint in Run(tmp_path).checkpoints()] == ["step-00000004", "step-00000006"]
-
-
 def test_every_line_of_the_log_is_json_with_both_losses(tmp_path: Path) -> None:
     lines: list[TrainingProgress] = []
     run_training(tmp_path, dataclasses.replace(CONFIG, log_every=2), on_progress=lines.append)
@@ -254,56 +241,6 @@ def test_hours_count_from_now_if_given_again_and_otherwise_end_as_planned(tmp_pa
     assert [checkpoint.path.name for checkpoint in Run(tmp_path).checkpoints()] == ["step-00000001"]
     run_training(tmp_path, config, hours_from_now=True)
     assert Run(tmp_path).checkpoints()[-1].path.name == "step-00000002"
-
-
-def test_a_run_is_resumed_with_its_own_settings_only(tmp_path: Path) -> None:
-    run_training(tmp_path)
-    longer = dataclasses.replace(CONFIG, tokens=140)
-    assert math.isfinite(run_training(tmp_path, longer).mean)
-    with pytest.raises(TrainingError, match="batch_size was 4 and is 8"):
-        run_training(tmp_path, dataclasses.replace(longer, batch_size=8))
-    (tmp_path / "settings.json").unlink()
-    assert Run(tmp_path).checkpoints()
-    with pytest.raises(TrainingError, match="has checkpoints but no settings"):
-        run_training(tmp_path, longer)
-
-
-@pytest.mark.parametrize("change", [{"batch_size": 0}, {"learning_rate": 0.0}, {"warmup_ratio": 1.0}])
-def test_impossible_settings_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(change))):
-        TrainingConfig(**change)
-
-
-def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
-    run_training(tmp_path)
-    newest = Run(tmp_path).checkpoints()[-1].path
-    (newest / "optimizer.safetensors").write_bytes(b"short")
-    with pytest.raises(TrainingError, match=f"{newest.name} is damaged"):
-        run_training(tmp_path, dataclasses.replace(CONFIG, tokens=140))
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda progress: progress["counters"].update(n_steps="7"),
-        lambda progress: progress["counters"].update(best_perplexity=None),
-        lambda progress: progress.update(loss_sums=[["much", 1]]),
-    ],
-    ids=["steps", "perplexity", "sums"],
-)
-def test_counters_of_another_type_are_damage(tmp_path: Path, damage: Callable[[dict[str, Any]], None]) -> None:
-    run_training(tmp_path)
-    newest = Run(tmp_path).checkpoints()[-1].path
-    progress = json.loads((newest / "progress.json").read_text())
-    damage(progress)
-    (newest / "progress.json").write_text(json.dumps(progress))
-    with pytest.raises(TrainingError, match=f"{newest.name} is damaged"):
-        run_training(tmp_path, dataclasses.replace(CONFIG, tokens=140))
-
-
-def test_training_without_held_out_text_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TextError, match="no held-out sentence"):
-        loop.run_training(TrainingSetup(CONFIG, corpus_of(tmp_path, [])), Run(tmp_path))
 
 
 def test_a_long_training_says_that_bfloat16_would_be_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
