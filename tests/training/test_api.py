@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from elmokit import (
     Elmo,
@@ -25,27 +24,26 @@ from elmokit import (
     train,
 )
 from elmokit.embedding.start_state import calibrate_start_state
+from elmokit.engine.layer_alignment import LayerAlignment
 from elmokit.errors import ConfigError, FormatError, TrainingError
 from elmokit.formats.folder import load_folder
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.tasks.bilm_training import copy_for_training
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.training.distributed import World
 from elmokit.training.reports import (
     CountingProgress,
     CountingStart,
     ModelSizes,
     TextCounts,
-    TrainingNotice,
     TrainingPlan,
     TrainingProgress,
-    TrainingReport,
 )
 from elmokit.training.run import MetricsLog, Run
+from elmokit.training.settings import training_settings
 from elmokit.training.setup import RunSettings
 from tests.conftest import random_model
 from tests.helpers import tiny_training
-from tests.helpers.tiny_training import TEXT
+from tests.helpers.killing import Killed
+from tests.helpers.tiny_training import TEXT, Reports, assert_same_weights, kill_after
 
 pytestmark = pytest.mark.usefixtures("unrendered_curves")
 
@@ -60,18 +58,23 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("corpus.txt")
 
 
-def weights(model: PretrainedBiLM) -> dict[str, torch.Tensor]:
-    assert model.softmax_module is not None
-    return {**model.bilm.state_dict(), **model.softmax_module.state_dict()}
-
-
-def assert_same_weights(one: PretrainedBiLM, other: PretrainedBiLM) -> None:
-    for name, tensor in weights(one).items():
-        assert torch.equal(tensor, weights(other)[name]), name
+def start(kind: str, out: str, **settings: Any) -> TrainingResult:
+    """Train, distill or fine-tune, from settings that fit all of them."""
+    given = {**SETTINGS, "held_out": "corpus.txt", "save_every": 1, "log_every": 2, "report": Reports(), **settings}
+    if kind in ("finetune", "distill"):
+        del given["max_words"]
+    if kind == "finetune":
+        del given["preset"]
+        return finetune(
+            given.pop("model", random_model()), "corpus.txt", out=out, **{"old_text": "corpus.txt", **given}
+        )
+    if kind == "distill":
+        return distill(random_model(), "corpus.txt", out=out, **given)
+    return train("corpus.txt", out=out, **given)
 
 
 def test_train_returns_the_best_model_and_its_perplexity(corpus: Path) -> None:
-    result = train(corpus, held_out=corpus, out="run", report=lambda _: None, **SETTINGS)
+    result = train(corpus, held_out=corpus, out="run", report=Reports(), **SETTINGS)
     assert result.run == Path("run")
     assert_same_weights(result.model, load_folder("run/model"))
     assert result.model.start_state is not None
@@ -92,6 +95,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "adaptive softmax": {"softmax": "adaptive", "cutoffs": (4,)},
     "averaged weights": {"ema_decay": 0.9},
     "sampled": {"n_samples": 4, "precision": "bfloat16"},
+    "of a student": {},
 }
 
 
@@ -99,18 +103,14 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_held_out_perplexity_in_training_is_that_of_evaluate_perplexity(kind: str, corpus: Path) -> None:
     Path("dev.txt").write_text("the dog sat on the mat .\nthe cat ran .\nthe dog sat .\n")
-    lines: list[TrainingProgress] = []
-
-    def report(content: TrainingReport) -> None:
-        if isinstance(content, TrainingProgress) and content.held_out is not None:
-            lines.append(content)
-
-    result = train(corpus, held_out="dev.txt", out="run", report=report, **(SETTINGS | KINDS[kind]))
+    reports = Reports()
+    result = start(kind.replace("of a student", "distill"), "run", held_out="dev.txt", report=reports, **KINDS[kind])
     found = LanguageModel.from_pretrained("run").perplexity("dev.txt")
     assert result.best_perplexity == pytest.approx(found.per_direction, rel=1e-5)
     last = Run(Path("run")).checkpoints()[-1].path / ("average" if kind == "averaged weights" else "model")
     of_checkpoint = LanguageModel.from_pretrained(last).perplexity("dev.txt")
     assert result.perplexity.per_direction == pytest.approx(of_checkpoint.per_direction, rel=1e-5)
+    lines = [line for line in reports.lines if line.held_out is not None]
     assert tuple(result.best_perplexity) in [line.held_out for line in lines]
     assert {line.held_out_unknown_ratio for line in lines} == {found.unknown_ratio}
     assert f"({found.unknown_ratio:.1%} unknown words)" in str(lines[0])
@@ -121,7 +121,7 @@ def test_finetuning_first_evaluates_the_unchanged_model(corpus: Path) -> None:
     model = random_model()
     calibrate_start_state(model, [["the", "cat"]], "a cat")
     harmful = {"learning_rate": 3.0, "warmup_ratio": 0.0, "batch_size": 2, "window_length": 5, "tokens": 20}
-    result = finetune(model, corpus, held_out=corpus, out="run", report=lambda _: None, **harmful)
+    result = finetune(model, corpus, held_out=corpus, out="run", report=Reports(), **harmful)
     found = LanguageModel(model).perplexity("corpus.txt")
     assert result.perplexity_before == pytest.approx(found.per_direction, rel=1e-5)
     assert result.best_step == 0  # the given model is kept, with its own state
@@ -133,37 +133,28 @@ def test_finetuning_first_evaluates_the_unchanged_model(corpus: Path) -> None:
 @pytest.mark.slow
 def test_many_unknown_words_in_the_held_out_text_are_a_warning(corpus: Path) -> None:
     Path("other.txt").write_text("le chat dort .\n" * 3)
-    told: list[str] = []
-
-    def report(content: TrainingReport) -> None:
-        if isinstance(content, TrainingNotice):
-            told.append(content.message)
-
-    train(corpus, held_out=corpus, out="run", report=report, **SETTINGS)
-    assert not any("vocabulary" in message for message in told)
-    train(corpus, held_out="other.txt", out="other", report=report, **SETTINGS)
-    (warning,) = (message for message in told if "vocabulary" in message)
+    known, unknown, old = Reports(), Reports(), Reports()
+    start("train", "run", report=known)
+    assert not any("vocabulary" in message for message in known.notices)
+    start("train", "other", held_out="other.txt", report=unknown)
+    (warning,) = (message for message in unknown.notices if "vocabulary" in message)
     assert warning.startswith("Held-out text: 75.0% of the words are not in the model's vocabulary")
-    told.clear()
-    settings = {"tokens": 20, "batch_size": 2, "window_length": 5}
-    finetune(random_model(), corpus, held_out=corpus, old_text="other.txt", out="tuned", report=report, **settings)
-    assert any(message.startswith("Old text: 75.0% of the words") for message in told)
+    start("finetune", "tuned", old_text="other.txt", report=old)
+    assert any(message.startswith("Old text: 75.0% of the words") for message in old.notices)
 
 
 @pytest.mark.slow
 def test_fine_tuning_says_that_maps_of_the_old_weights_are_left_out(corpus: Path) -> None:
-    model, told = random_model(), list[str]()
+    model, reports = random_model(), Reports()
     SentenceEmbedder(Elmo(model), SentencePooling()).fit([["the", "cat"], ["the", "dog", "sat"], ["a", "mat"]])
+    model.alignment = LayerAlignment.of_matrices(np.stack([np.eye(64, dtype=np.float32)] * 3))
     assert model.whitening is not None
-
-    def report(content: Any) -> None:
-        if isinstance(content, TrainingNotice):
-            told.append(content.message)
-
-    settings = {"tokens": 20, "batch_size": 2, "window_length": 5}
-    finetune(model, corpus, held_out=corpus, out="tuned", report=report, **settings)
-    assert "Left out, because fitted to the old weights: the model's whitening. Fit them again." in told
-    assert open_model("tuned/model").whitening is None
+    start("finetune", "tuned", model=model, report=reports)
+    (told,) = (message for message in reports.notices if message.startswith("Left out"))
+    assert "whitening" in told
+    assert "alignment" in told
+    tuned = open_model("tuned/model")
+    assert tuned.whitening is tuned.alignment is None
     assert copy_for_training(Elmo(model)).model.whitening is None
 
 
@@ -193,9 +184,9 @@ def test_train_in_python_and_in_the_shell_make_the_same_run(
 
 
 def test_the_callback_gets_counts_sizes_plan_and_every_line_of_the_log(corpus: Path) -> None:
-    reports: list[TrainingReport] = []
+    reports = Reports()
     Path("dev.txt").write_text(TEXT)
-    train(corpus, held_out="dev.txt", out="run", report=reports.append, log_every=2, **SETTINGS)
+    train(corpus, held_out="dev.txt", out="run", report=reports, log_every=2, **SETTINGS)
     kinds = Counter(type(report) for report in reports)
     assert kinds == {
         CountingStart: 1,
@@ -205,20 +196,15 @@ def test_the_callback_gets_counts_sizes_plan_and_every_line_of_the_log(corpus: P
         TrainingPlan: 1,
         TrainingProgress: 4,
     }
-    lines = [report for report in reports if isinstance(report, TrainingProgress)]
-    assert [line.n_steps for line in lines] == [2, 3, 4, 6]
+    assert [line.n_steps for line in reports.lines] == [2, 3, 4, 6]
     assert all(str(report) for report in reports)
 
 
 def test_a_resumed_run_reports_what_remains(corpus: Path) -> None:
-    def stop(report: TrainingReport) -> None:
-        if isinstance(report, TrainingProgress) and report.n_steps == 4:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(corpus, held_out=corpus, out="run", report=stop, log_every=1, **{**SETTINGS, "save_every": 2})
-    reports: list[TrainingReport] = []
-    resume("run", report=reports.append)
+    with pytest.raises(Killed):
+        start("train", "run", report=kill_after(4), log_every=1, save_every=2)
+    reports = Reports()
+    resume("run", report=reports)
     (plan,) = (report for report in reports if isinstance(report, TrainingPlan))
     assert (plan.n_steps_done, plan.n_steps, plan.seconds) == (2, 4, None)
 
@@ -228,25 +214,24 @@ def test_finetune_takes_a_model_or_its_path_and_compares_before_and_after(corpus
     settings = {**SETTINGS, "learning_rate": 0.02, "tokens": 300, "patience": 0}
     del settings["preset"], settings["max_words"]
     model = random_model()
-    result = finetune(model, corpus, held_out=corpus, out="run", old_text=corpus, report=lambda _: None, **settings)
+    result = finetune(model, corpus, held_out=corpus, out="run", old_text=corpus, report=Reports(), **settings)
     assert set(result.before_and_after) == {"held-out", "old text"}
     for values in result.before_and_after.values():
         assert all(after < before for before, after in zip(values["before"], values["after"], strict=True))
     assert "Old text: " in str(result)
-    again = finetune("run", corpus, held_out=corpus, out="again", report=lambda _: None, **settings)
+    again = finetune("run", corpus, held_out=corpus, out="again", report=Reports(), **settings)
     assert again.before_and_after["held-out"]["before"] == pytest.approx(result.before_and_after["held-out"]["after"])
 
 
 @pytest.mark.slow
 def test_resume_ends_with_the_numbers_of_an_uninterrupted_run(corpus: Path) -> None:
-    straight = train(corpus, held_out=corpus, out="straight", report=lambda _: None, **SETTINGS)
-
-    with pytest.raises(Interrupted):
-        train(corpus, held_out=corpus, out="run", save_every=1, log_every=2, report=interrupt, **SETTINGS)
-    resumed = resume("run", log_every=50, device="cpu", report=lambda _: None)
+    straight = train(corpus, held_out=corpus, out="straight", report=Reports(), **SETTINGS)
+    with pytest.raises(Killed):
+        start("train", "run", report=kill_after(1))
+    resumed = resume("run", log_every=50, device="cpu", report=Reports())
     assert resumed.perplexity.mean_nats == straight.perplexity.mean_nats
     assert_same_weights(resumed.model, straight.model)
-    longer = resume("run", tokens=80, device="cpu", report=lambda _: None)
+    longer = resume("run", tokens=80, device="cpu", report=Reports())
     assert RunSettings.open(Path("run")).n_predictions == 80
     assert longer.run == Path("run")
 
@@ -254,31 +239,9 @@ def test_resume_ends_with_the_numbers_of_an_uninterrupted_run(corpus: Path) -> N
 def test_a_vocabulary_can_be_given_as_an_object(corpus: Path) -> None:
     vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "the", "."])
     settings = {name: value for name, value in SETTINGS.items() if name != "max_words"}
-    result = train(corpus, held_out=corpus, out="run", vocabulary=vocabulary, report=lambda _: None, **settings)
+    result = train(corpus, held_out=corpus, out="run", vocabulary=vocabulary, report=Reports(), **settings)
     assert result.model.vocabulary is not None
     assert result.model.vocabulary.words == vocabulary.words
-
-
-class Interrupted(Exception):
-    pass
-
-
-def interrupt(report: TrainingReport) -> None:
-    if isinstance(report, TrainingProgress):
-        raise Interrupted
-
-
-def start(kind: str, out: str, **settings: Any) -> TrainingResult:
-    """Train, distill or fine-tune, from settings that fit all of them."""
-    given = {**SETTINGS, "save_every": 1, "log_every": 2, "report": lambda _: None, **settings}
-    if kind != "train":
-        del given["max_words"]
-    if kind == "finetune":
-        del given["preset"]
-        return finetune(random_model(), "corpus.txt", held_out="corpus.txt", out=out, old_text="corpus.txt", **given)
-    if kind == "distill":
-        return distill(random_model(), "corpus.txt", held_out="corpus.txt", out=out, **given)
-    return train("corpus.txt", held_out="corpus.txt", out=out, **given)
 
 
 @pytest.mark.slow
@@ -287,11 +250,11 @@ def test_the_same_call_continues_an_interrupted_run(kind: str, corpus: Path) -> 
     more: dict[str, Any] = {"input": "words", "softmax": "tied"} if kind == "words" else {}
     kind = kind.replace("words", "train")
     straight = start(kind, "straight", **more)
-    with pytest.raises(Interrupted):
-        start(kind, "run", report=interrupt, **more)
+    with pytest.raises(Killed):
+        start(kind, "run", report=kill_after(1), **more)
     assert Run("run").checkpoints()
-    reports: list[TrainingReport] = []
-    resumed = start(kind, "run", report=reports.append, **more)
+    reports = Reports()
+    resumed = start(kind, "run", report=reports, **more)
     (plan,) = (report for report in reports if isinstance(report, TrainingPlan))
     assert plan.n_steps_done > 0
     assert not any(isinstance(report, CountingProgress) for report in reports)  # the text is not counted again
@@ -310,7 +273,7 @@ def test_settings_that_are_newer_than_a_run_have_their_defaults_in_it(corpus: Pa
     for config in (settings["config"], settings["request"]):
         del config["softmax"]["inner_dim"], config["word_dropout"]
     path.write_text(json.dumps(settings))
-    with pytest.raises(TrainingError, match=r"other settings: softmax.inner_dim was 0 and is 8\. Continue it"):
+    with pytest.raises(TrainingError, match=r"softmax\.inner_dim was 0 and is 8"):
         start("train", "run", softmax_inner_dim=8)
     start("train", "run", tokens=80)
     assert RunSettings.open(Path("run")).n_predictions == 80
@@ -329,10 +292,37 @@ def test_overwriting_starts_anew(corpus: Path) -> None:
     assert RunSettings.open(Path("run")).config.batch_size == 4  # a mistake deletes nothing
 
 
-def test_an_error_in_the_main_process_is_raised_in_its_caller() -> None:
-    def fail() -> None:
-        raise ConfigError("no")
+def test_another_kind_of_softmax_leaves_out_what_described_the_one_before() -> None:
+    adaptive, inner = {"kind": "adaptive", "cutoffs": [5]}, {"kind": "full", "inner_dim": 8}
+    for table, settings, expected in (
+        (adaptive, {}, ("adaptive", (5,), 0)),
+        (adaptive, {"softmax": "full"}, ("full", (), 0)),
+        (adaptive, {"softmax": "adaptive", "cutoffs": (3,)}, ("adaptive", (3,), 0)),
+        (inner, {"softmax": "adaptive", "cutoffs": (5,)}, ("adaptive", (5,), 0)),
+    ):
+        config, _ = training_settings(None, "tiny", {"softmax": table}, settings)
+        assert (config.softmax.kind, config.softmax.cutoffs, config.softmax.inner_dim) == expected
 
-    with pytest.raises(ConfigError, match="no"):
-        World().on_main_process(fail)
-    assert World().on_main_process(lambda: 3) == 3
+
+@pytest.mark.parametrize("save_every", [2, 1000])
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(save_every: int, corpus: Path) -> None:
+    def kill(report: object) -> None:
+        if Path("run/model").exists():
+            raise Killed
+
+    settings = {"log_every": 1, "eval_every": 2, "save_every": save_every}
+    with pytest.raises(Killed):
+        start("train", "run", report=kill, **settings)
+    assert not Run("run").checkpoints()
+    assert start("train", "run", **settings).model is not None
+
+
+@pytest.mark.slow
+def test_held_out_text_is_read_again_as_it_was_and_reported_if_it_is_trained_on(corpus: Path) -> None:
+    Path("marked.txt").write_text("\ufeff\ufeff" + TEXT, encoding="utf-8")
+    for held_out in ("marked.txt", "corpus.txt"):
+        first, again = Reports(), Reports()
+        for reports in (first, again):
+            start("train", f"run-{held_out}", held_out=held_out, report=reports)
+        assert any("trained on, too" in notice for notice in first.notices) == (held_out == "corpus.txt")
+        assert any("already complete" in notice for notice in again.notices)

@@ -14,7 +14,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from elmokit import Elmo, SentenceEmbedder, SentencePooling, open_model, save_model
 from elmokit.errors import (
@@ -68,27 +67,6 @@ def test_scores_of_any_size_give_the_same_head() -> None:
         for scale in (1, 1e300)
     ]
     np.testing.assert_allclose(heads[0].projection, heads[1].projection, rtol=1e-4, atol=1e-5)
-
-
-class LargestTensor(TorchDispatchMode):
-    """The numbers in the largest tensor that PyTorch computed."""
-
-    size = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, torch.Tensor):
-            self.size = max(self.size, result.numel())
-        return result
-
-
-def test_a_long_sentence_costs_memory_for_its_own_words_only() -> None:
-    elmo, length = Elmo(random_model()), 5000
-    pairs = [ScoredPair(["the", "cat"] * (length // 2), ["dog"], 1.0), *topic_pairs(300, seed=1)]
-    with LargestTensor() as largest:
-        train_sentence_head(elmo, pairs, config=replace(QUICK, n_steps=2))
-    n_words = sum(len(pair.first) for pair in pairs)
-    assert length < largest.size <= n_words * elmo.output_dim
 
 
 def test_a_head_learns_what_makes_sentences_similar(trained: PretrainedBiLM) -> None:
