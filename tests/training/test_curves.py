@@ -49,9 +49,7 @@ def test_the_figure_leaves_out_damaged_lines_of_the_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_directions", [1, 2])
-@pytest.mark.parametrize("n_evaluations", [0, 1, 2])
-@pytest.mark.parametrize("n_lines", [0, 1, 2])
+@pytest.mark.parametrize(("n_lines", "n_evaluations", "n_directions"), [(0, 0, 2), (1, 0, 2), (1, 1, 1), (2, 1, 2)])
 def test_the_figure_of_a_short_log_is_rendered_without_a_warning(
     n_lines: int, n_evaluations: int, n_directions: int, tmp_path: Path
 ) -> None:

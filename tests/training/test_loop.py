@@ -214,10 +214,8 @@ def test_bfloat16_trains_or_says_that_it_is_not_used(
 ) -> None:
     monkeypatch.setattr("elmokit.training.precision.multiplies_bfloat16", lambda: has_bfloat16)
     for kind, n_samples in ((SoftmaxConfig("adaptive", (6,)), 0), (SoftmaxConfig(), 4)):
-        config, reports = (
-            dataclasses.replace(CONFIG, precision="bfloat16", softmax=kind, n_samples=n_samples),
-            Reports(),
-        )
+        config = dataclasses.replace(CONFIG, precision="bfloat16", softmax=kind, n_samples=n_samples)
+        reports = Reports()
         assert math.isfinite(run_training(tmp_path / kind.kind, config, reports).mean)
         assert ["computes in float32" in notice for notice in reports.notices] == [True] * (not has_bfloat16)
     # A long training in float32 says that another precision would be faster.
@@ -225,6 +223,8 @@ def test_bfloat16_trains_or_says_that_it_is_not_used(
     monkeypatch.setattr("elmokit.training.loop.LONG_TRAINING", 0)
     said = notices_of(tmp_path / "long")
     assert ["two to four times as fast" in notice for notice in said] == [True] * has_bfloat16
+    if has_bfloat16:
+        assert not notices_of(tmp_path / "fast", dataclasses.replace(CONFIG, precision="bfloat16"))
 
 
 @pytest.mark.slow
