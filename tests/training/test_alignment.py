@@ -89,6 +89,11 @@ def test_a_learned_map_is_a_rotation_even_with_fewer_pairs_than_dimensions() -> 
     np.testing.assert_allclose(matrices @ matrices.swapaxes(1, 2), [np.eye(8)] * 3, atol=1e-5, rtol=0)
 
 
+def test_matrices_of_other_shapes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"\(2, 3, 4\)"):
+        LayerAlignment.of_matrices(np.zeros((2, 3, 4), np.float32))
+
+
 def test_models_that_differ_by_a_rotation_are_aligned_on_unseen_sentences(
     model: PretrainedBiLM, rotated: PretrainedBiLM, texts: Path
 ) -> None:

@@ -25,7 +25,7 @@ from elmokit import (
 )
 from elmokit.embedding.start_state import calibrate_start_state
 from elmokit.engine.layer_alignment import LayerAlignment
-from elmokit.errors import ConfigError, FormatError, TrainingError
+from elmokit.errors import ConfigError, FormatError, TrainingError, install_command
 from elmokit.formats.folder import load_folder
 from elmokit.tasks.bilm_training import copy_for_training
 from elmokit.text.vocabulary import Vocabulary
@@ -236,12 +236,17 @@ def test_resume_ends_with_the_numbers_of_an_uninterrupted_run(corpus: Path) -> N
     assert longer.run == Path("run")
 
 
-def test_a_vocabulary_can_be_given_as_an_object(corpus: Path) -> None:
+def test_a_vocabulary_can_be_given_as_an_object_and_without_matplotlib_there_are_no_curves(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "the", "."])
     settings = {name: value for name, value in SETTINGS.items() if name != "max_words"}
     result = train(corpus, held_out=corpus, out="run", vocabulary=vocabulary, report=Reports(), **settings)
     assert result.model.vocabulary is not None
     assert result.model.vocabulary.words == vocabulary.words
+    assert result.curves == ()
+    assert str(result).splitlines()[-1] == f"No curves were drawn; {install_command('plot')} to get them."
 
 
 @pytest.mark.slow

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from elmokit.engine.config import DIRECTIONS
+from elmokit.errors import MissingExtraError
 from elmokit.training.curves import TensorBoardLog, draw_curves, read_log
 from elmokit.training.reports import TrainingProgress
 from elmokit.training.run import LOG, MetricsLog
@@ -59,3 +61,9 @@ def test_the_figure_of_a_short_log_is_rendered_without_a_warning(
         held_out = (20.0,) * n_directions if number < n_evaluations else None
         log.append(asdict(replace(line(number, held_out), losses=(5.0,) * n_directions)))
     assert all(path.stat().st_size for path in draw_curves(tmp_path, directions=DIRECTIONS[:n_directions]))
+
+
+def test_a_missing_tensorboard_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(MissingExtraError, match="tensorboard"):
+        TensorBoardLog(tmp_path, 0)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import pytest
 
 from elmokit import distill, finetune, resume, train
 from elmokit.engine.config import PRESETS
-from elmokit.errors import ConfigError, ElmoError, FormatError, OutputError, TextError, TrainingError
+from elmokit.errors import ConfigError, ElmoError, FormatError, LockedError, OutputError, TextError, TrainingError
+from elmokit.storage.lock import file_lock
 from elmokit.training.reports import TextCounts, TrainingReport
 from elmokit.training.run import Run
 from elmokit.training.setup import RunSettings
@@ -23,6 +25,8 @@ from tests.helpers.tiny_training import SETTINGS, TEXT
 
 pytestmark = pytest.mark.usefixtures("unrendered_curves")
 
+NOT_UTF8 = os.fsdecode(b"caf\xe9.txt")
+IS_LINUX = sys.platform.startswith("linux")  # elsewhere, no file has such a name
 CALLS: dict[str, Callable[..., object]] = {"train": train, "distill": distill, "finetune": finetune}
 
 
@@ -34,6 +38,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(TEXT * (1 + (name == "long.txt")))
     (folder / "empty.txt").write_text("\n")
+    if IS_LINUX:
+        (folder / "odd").mkdir()
+        (folder / "odd" / NOT_UTF8).write_text(TEXT)
     train(folder / "texts", held_out=folder / "dev.txt", out=folder / "run", report=quiet, **SETTINGS)
     return folder
 
@@ -69,7 +76,6 @@ def change_json(path: Path, change: Callable[[Any], object]) -> None:
     path.write_text(json.dumps(table))
 
 
-NOT_UTF8 = os.fsdecode(b"caf\xe9.txt")
 WITHOUT_SOFTMAX = random_model().replace(softmax=None)
 FORWARD = random_model(dataclasses.replace(PRESETS["tiny"], bidirectional=False))
 
@@ -113,6 +119,7 @@ FORWARD = random_model(dataclasses.replace(PRESETS["tiny"], bidirectional=False)
         ("train", {"window_length": 300}, TextError, "batch_size .* at most 1 and window_length .* at most 260,"),
         ("train", {"texts": NOT_UTF8}, TextError, "caf"),
         ("train", {"held_out": NOT_UTF8}, TextError, "caf"),
+        ("train", {"texts": "odd" if IS_LINUX else NOT_UTF8}, TextError, "caf"),
         ("train", {"out": "texts/new"}, OutputError, "texts"),
         ("train", {"texts": "text*", "out": "./texts/../texts/new"}, OutputError, "texts"),
         ("train", {"out": "texts", "texts": "dev.txt"}, OutputError, "texts"),
@@ -242,3 +249,9 @@ def test_a_run_that_another_process_started_meanwhile_is_not_replaced(work: None
         call("train", out="new", report=start_elsewhere)
     assert RunSettings.open(Path("new")).n_predictions == 60
     assert Run("new").checkpoints()
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(work: None) -> None:
+    pytest.importorskip("fcntl")
+    with file_lock(Path("run/lock")), pytest.raises(LockedError, match="run"):
+        resume("run", tokens=120, report=quiet)
