@@ -76,6 +76,7 @@ def change_json(path: Path, change: Callable[[Any], object]) -> None:
     path.write_text(json.dumps(table))
 
 
+NEWEST = "run/checkpoints/step-00000006"
 WITHOUT_SOFTMAX = random_model().replace(softmax=None)
 FORWARD = random_model(dataclasses.replace(PRESETS["tiny"], bidirectional=False))
 
@@ -129,6 +130,8 @@ FORWARD = random_model(dataclasses.replace(PRESETS["tiny"], bidirectional=False)
         ("finetune", {"text_weight": 2.0}, ConfigError, "teacher"),
         ("finetune", {"model": WITHOUT_SOFTMAX, "freeze_softmax": True}, ConfigError, "freeze_softmax"),
         ("finetune", {"softmax_inner_dim": 8, "freeze_softmax": True}, ConfigError, "freeze_softmax"),
+        ("finetune", {"keep_optimizer": True}, TrainingError, "training checkpoint"),
+        ("finetune", {"model": NEWEST, "keep_optimizer": True, "optimizer": "adagrad"}, TrainingError, "of adagrad"),
         ("distill", {"layer_weight": -1.0}, ConfigError, "layer_weight"),
         ("distill", {"temperature": 0.0}, ConfigError, "temperature"),
         ("distill", {"layer_loss": "mae"}, ConfigError, "layer_loss"),
@@ -165,7 +168,6 @@ def test_a_call_with_other_settings_is_refused_and_says_what_differs(
         call(kind, out="run", **settings)
 
 
-NEWEST = "run/checkpoints/step-00000006"
 DAMAGES: dict[str, tuple[Callable[[], object], type[ElmoError], str]] = {
     "no run": (lambda: shutil.rmtree("run"), TrainingError, "run"),
     "no settings": (lambda: Path("run/settings.json").unlink(), TrainingError, r"settings\.json"),
@@ -183,6 +185,11 @@ DAMAGES: dict[str, tuple[Callable[[], object], type[ElmoError], str]] = {
     "no text": (lambda: Path("texts/a.txt").unlink(), TextError, r"a\.txt"),
     "another text": (lambda: Path("texts/a.txt").write_text(TEXT.swapcase()), TrainingError, r"a\.txt"),
     "other held-out text": (lambda: Path("run/held-out.txt").write_text(TEXT[:30]), TrainingError, "held_out"),
+    "other words": (
+        lambda: Path("run/vocab.txt").write_text(Path("run/vocab.txt").read_text().replace("cat", "bat")),
+        TrainingError,
+        "words",
+    ),
     "no checkpoints": (lambda: shutil.rmtree("run/checkpoints"), TrainingError, "checkpoints"),
     "a short file": (lambda: Path(NEWEST, "optimizer.safetensors").write_bytes(b"short"), TrainingError, NEWEST),
     "one more file": (lambda: Path(NEWEST, "left-over").touch(), TrainingError, "left-over"),
