@@ -141,7 +141,11 @@ def align(
     check_at_least("min_count", min_count, 1)
     check_fraction("test_ratio", test_ratio)
     check_at_least("seed", seed, 0, MAX_SEED)
-    pairs = read_dictionary(dictionary) if isinstance(dictionary, str | Path) else _given_pairs(dictionary)
+    if isinstance(dictionary, str | Path):
+        pairs = read_dictionary(dictionary)
+    else:
+        given = dictionary.items() if isinstance(dictionary, Mapping) else dictionary
+        pairs = list(dict.fromkeys((source_word, target_word) for source_word, target_word in given))
     files = [find_text_files(texts) for texts in (source_texts, target_texts)]
     models = [as_model(one) for one in (source, target)]
     models[0] = models[0].replace(alignment=None)
@@ -158,7 +162,11 @@ def align(
     test_words = _test_words(usable, test_ratio, seed)
     learned = [pair for pair in usable if pair[0] not in test_words]
     if not learned:
-        raise TextError(_no_pair(pairs, known, min_count))
+        raise TextError(
+            f"No pair of the dictionary is left to learn from: of {count_of(len(pairs), 'pair')}, {len(usable):,} have "
+            f"two words that occur at least {min_count} times in their texts, and test_ratio keeps "
+            f"{count_of(len(test_words), 'word')} for the test."
+        )
     of_source, of_target = (
         one.vectors[:, one.rows(pair[side] for pair in learned)] for side, one in enumerate(anchors)
     )
@@ -185,7 +193,7 @@ def read_dictionary(path: str | Path) -> list[Pair]:
     A word with several translations has several lines. Blank lines are skipped, and repeated ones.
 
     Raises:
-        TextError: The file cannot be read, a line has another number of columns, or there is no pair.
+        TextError: The file cannot be read, or a line has another number of columns.
     """
     pairs: dict[Pair, None] = {}
     for number, line in enumerate(read_lines(path), start=1):
@@ -197,22 +205,7 @@ def read_dictionary(path: str | Path) -> list[Pair]:
             )
         if columns:
             pairs[columns[0], columns[1]] = None
-    if not pairs:
-        raise TextError(f"{path} contains no pair. Expected a word and its translation on each line.")
     return list(pairs)
-
-
-def _given_pairs(dictionary: Iterable[Pair] | Mapping[str, str]) -> list[Pair]:
-    """Return the pairs that were given instead of a file, each once."""
-    if not isinstance(dictionary, Iterable):
-        raise TextError(f"Expected pairs of words, or a file of them, but got a {type(dictionary).__name__}.")
-    given = list(dictionary.items() if isinstance(dictionary, Mapping) else dictionary)
-    for pair in given:
-        if not (isinstance(pair, list | tuple) and len(pair) == 2 and all(isinstance(word, str) for word in pair)):
-            raise TextError(f"Expected a pair of a word and its translation, but got {pair!r}.")
-    if not given:
-        raise TextError("The dictionary has no pair. Give pairs of a word and its translation.")
-    return list(dict.fromkeys((source, target) for source, target in given))
 
 
 def _counted(sentences: Iterable[list[str]], stage: str, progress: ProgressCallback) -> Iterator[list[str]]:
@@ -236,22 +229,5 @@ def _check_sizes(source: PretrainedBiLM, target: PretrainedBiLM) -> None:
         (layers, dim), (target_layers, target_dim) = sizes
         raise ConfigError(
             f"The source model has {layers} layers with {dim} dimensions, and the target model has {target_layers} "
-            f"with {target_dim}. Align models of the same sizes."
+            f"with {target_dim}; they must be equal."
         )
-
-
-def _no_pair(pairs: Sequence[Pair], known: Sequence[set[str]], min_count: int) -> str:
-    """Explain why no pair can be learned from, with an example of a word that does not occur."""
-    if n_usable := sum(pair[0] in known[0] and pair[1] in known[1] for pair in pairs):
-        return (
-            f"No pair of the dictionary is left to learn from: {count_of(n_usable, 'pair')} could be learned from, and "
-            "test_ratio keeps all of them for the test. Lower it, or add pairs."
-        )
-    n_known = [sum(pair[side] in words for pair in pairs) for side, words in enumerate(known)]
-    side = int(n_known[0] > n_known[1])
-    example = next((pair[side] for pair in pairs if pair[side] not in known[side]), pairs[0][side])
-    return (
-        f"No pair of the dictionary is left to learn from: of {len(pairs):,} pairs, {n_known[0]:,} source words and "
-        f"{n_known[1]:,} target words occur at least {min_count} times in their texts; {example!r} does not. Words "
-        "must be written as in the texts. Add text or pairs, or lower min_count or test_ratio."
-    )

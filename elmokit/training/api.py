@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from elmokit.errors import ConfigError, SettingError
+from elmokit.errors import SettingError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
 from elmokit.storage.text_files import TextPaths
@@ -25,8 +25,6 @@ from elmokit.training.run import Run, check_settings
 from elmokit.training.settings import ConfigSource, finetuning_settings, training_settings
 from elmokit.training.setup import RunSettings, TrainingSetup, bilm_run
 from elmokit.training.softmax_transfer import softmax_words
-
-NEEDS_TEACHER = "The settings of a distillation are for elmokit distill and elmokit.distill."
 
 
 def train(
@@ -91,8 +89,6 @@ def train(
 
     def request() -> TrainingRequest:
         training, data = training_settings(recipe, preset, config, settings)
-        if training.distillation is not None:
-            raise ConfigError(f"There is no teacher to learn from. {NEEDS_TEACHER}")
         return TrainingRequest(training, *merge_data(data, texts, held_out, held_out_sentences, vocabulary, max_words))
 
     return _start_or_continue(out, request, overwrite, device, report)
@@ -227,8 +223,6 @@ def finetune(
         data, words = merge_data(DataConfig(), texts, held_out, held_out_sentences, vocabulary, max_words)
         initial = as_model(model, options=options)
         training, keeps = finetuning_settings(initial, recipe, keep_optimizer, config, settings)
-        if training.distillation is not None:
-            raise ConfigError(f"Fine-tuning has no teacher to learn from. {NEEDS_TEACHER}")
         return TrainingRequest(training, data, words, model=initial, keep_optimizer=keeps, old_text=old_text)
 
     return _start_or_continue(out, request, overwrite, device, report)
@@ -268,8 +262,7 @@ def resume(
     if fixed := sorted(set(changes) - MAY_CHANGE):
         raise SettingError(
             fixed[0],
-            "cannot be changed when resuming. You can change the length of the training, its patience, how often it "
-            "logs, evaluates and saves, and tensorboard.",
+            f"cannot be changed when resuming; what can is {', '.join(sorted(MAY_CHANGE))}.",
         )
     hours_from_now = "hours" in changes
     if set(LENGTHS) & set(changes):

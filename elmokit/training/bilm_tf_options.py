@@ -29,7 +29,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from elmokit.config import Table, check_at_least, did_you_mean, to_dict
-from elmokit.engine.config import BiLMConfig
 from elmokit.errors import ConfigError
 from elmokit.formats import bilm_tf
 from elmokit.text.characters import N_CHARS
@@ -52,23 +51,22 @@ _TABLES = {
         "projection_after_highway",
     ),
 }
+# 261 characters in training and 262 at inference, where padding has an id of its own; elmokit reads both.
+_CNN_VALUES = {"n_characters": (N_CHARS, N_CHARS + 1), "projection_after_highway": (True,)}
 
 
 def settings_from_options(options: Mapping[str, Any], where: str, n_gpus: int = 1) -> Table:
     """Convert bilm-tf's options to the content of a config file. ``where`` names them in error messages."""
-    _check_keys(options, where)
     check_at_least("n_gpus", n_gpus, 1)
-    model = _model(options, where)
     with bilm_tf.config_errors(where):
+        _check_keys(options)
+        # Of a new model there are no weights, so the size of the word table comes from the options.
+        model = bilm_tf.config_from_options(dict(options), {"embedding": (options["n_tokens_vocab"],)}, where)
         # Each GPU of bilm-tf reads `batch_size` rows, and their gradients are averaged, as in one batch of all rows.
         batch_size = bilm_tf.whole_from(options["batch_size"]) * n_gpus
         window_length = bilm_tf.whole_from(options["unroll_steps"])
         predictions_per_step = batch_size * window_length
         samples = bilm_tf.truth_from(options, "sample_softmax", True)
-        if samples and "n_negative_samples_batch" not in options:
-            raise ConfigError(
-                "n_negative_samples_batch is missing. Give it, or set sample_softmax to false for the full softmax."
-            )
         table: Table = {
             "recipe": RECIPE,
             "model": to_dict(model),
@@ -88,9 +86,7 @@ def settings_from_options(options: Mapping[str, Any], where: str, n_gpus: int = 
         n_batches = n_tokens // predictions_per_step if predictions_per_step > 0 else 0
         if n_batches < 1:
             raise ConfigError(
-                f"n_train_tokens is {n_tokens}, less than one batch of {batch_size} x "
-                f"{options['unroll_steps']}, with which bilm-tf never ends. Give the number of tokens of the text, or "
-                "leave n_train_tokens out to count them."
+                f"n_train_tokens is {n_tokens}; it must be at least one batch of {batch_size} x {window_length}."
             )
         return table | {"tokens": bilm_tf.whole_from(options["n_epochs"]) * n_batches * predictions_per_step}
 
@@ -119,44 +115,19 @@ def options_from_settings(config: TrainingConfig, n_words: int, n_predictions: i
     }
 
 
-def _check_keys(options: Mapping[str, Any], where: str) -> None:
+def _check_keys(options: Mapping[str, Any]) -> None:
     """Check that all required keys are there, and no unknown ones, which bilm-tf would silently ignore."""
     if missing := [name for name in _REQUIRED if name not in options]:
         raise ConfigError(
-            f"{where} lacks {', '.join(missing)}, which training needs. Use the options.json that bilm-tf's trainer "
-            "wrote; the file that is published with a model is often for inference only."
+            f"training needs {', '.join(missing)}, too. Use the options.json that bilm-tf's trainer wrote; the file "
+            "that is published with a model is often for inference only."
         )
-    known = (*_REQUIRED, *_OPTIONAL, *_OURS)
-    if unknown := [name for name in options if name not in known]:
-        raise ConfigError(f"{where}: bilm-tf has no option {unknown[0]!r}. {did_you_mean(unknown[0], known)}")
-    for name, inner in _TABLES.items():
-        table = options.get(name, {})
-        if not isinstance(table, Mapping):
-            raise ConfigError(f"{where}: {name} is {table!r}; expected a table of named values, or no {name} at all.")
-        if unknown := [key for key in table if key not in inner]:
-            raise ConfigError(
-                f"{where}: bilm-tf has no option '{name}.{unknown[0]}'. {did_you_mean(unknown[0], inner)}"
-            )
-
-
-def _model(options: Mapping[str, Any], where: str) -> BiLMConfig:
-    cnn = options.get("char_cnn")
-    if cnn is not None:
-        # 261 in training and 262 at inference, where padding has an id of its own; elmokit reads both.
-        if cnn.get("n_characters", N_CHARS) not in (N_CHARS, N_CHARS + 1):
-            raise ConfigError(
-                f"{where}: char_cnn.n_characters is {cnn['n_characters']!r}. It is {N_CHARS} in training: the bytes of "
-                "UTF-8 and five marks."
-            )
-        if not cnn.get("projection_after_highway", True):
-            raise ConfigError(
-                f"{where}: char_cnn.projection_after_highway is false, but bilm-tf and elmokit project after the "
-                "highway layers. Leave it out."
-            )
-        if options.get("share_embedding_softmax"):
-            raise ConfigError(
-                f"{where}: share_embedding_softmax needs a model that reads words, as in bilm-tf. Leave out char_cnn, "
-                "or set share_embedding_softmax to false."
-            )
-    # Of a new model there are no weights, so the size of the word table comes from the options.
-    return bilm_tf.config_from_options(dict(options), {"embedding": (options["n_tokens_vocab"],)}, where)
+    tables: dict[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {"": (options, (*_REQUIRED, *_OPTIONAL, *_OURS))}
+    tables |= {f"{name}.": (options.get(name, {}), inner) for name, inner in _TABLES.items()}
+    for prefix, (table, known) in tables.items():
+        if unknown := [name for name in table if name not in known]:
+            raise ConfigError(f"bilm-tf has no option '{prefix}{unknown[0]}'. {did_you_mean(unknown[0], known)}")
+    for name, values in _CNN_VALUES.items():
+        value = options.get("char_cnn", {}).get(name, values[0])
+        if value not in values:
+            raise ConfigError(f"char_cnn.{name} is {value!r}; in bilm-tf's trainer it is {values[0]!r}.")

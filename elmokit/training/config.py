@@ -7,12 +7,14 @@ classes of their own: ``[model]`` and ``[softmax]`` are those of the network, in
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from elmokit.config import (
     MAX_SEED,
     check_at_least,
+    check_at_most,
     check_choice,
     check_fraction,
     check_not_negative,
@@ -197,44 +199,48 @@ class TrainingConfig:
     """Read the text as bilm-tf does (``read_sentences``). ``elmokit.compat.bilm`` sets it; it is not a flag."""
 
     def __post_init__(self) -> None:
-        if sum(getattr(self, name) is not None for name in LENGTHS) > 1:
-            raise ConfigError("Give only one of epochs, tokens or hours.")
         for name in (
-            *("batch_size", "window_length", "gradient_accumulation_steps"),
+            *("batch_size", "window_length", "gradient_accumulation_steps", "passage_length"),
             *("log_every", "eval_every", "save_every"),
         ):
             check_at_least(name, getattr(self, name), 1)
-        check_at_least("passage_length", self.passage_length, 1)
-        for name in ("lower_case", "word_dropout", "ema_decay"):
+        for name in ("lower_case", "word_dropout", "ema_decay", "warmup_ratio", "decay_ratio"):
             check_fraction(name, getattr(self, name))
         for name in ("n_samples", "patience"):
             check_at_least(name, getattr(self, name), 0)
         check_at_least("seed", self.seed, 0, MAX_SEED)
         for n_words in self.save_words:
             check_at_least("save_words", n_words, 1)
-        check_not_negative("weight_decay", self.weight_decay)
+        for name in ("weight_decay", "final_ratio"):
+            check_not_negative(name, getattr(self, name))
+        check_at_most("final_ratio", self.final_ratio, 1)
         for name in ("learning_rate", "matrix_learning_rate", "max_grad_norm", *LENGTHS):
             check_positive(name, getattr(self, name))
-        if not (0 <= self.warmup_ratio < 1 and 0 <= self.decay_ratio < 1 and self.warmup_ratio + self.decay_ratio <= 1):
-            raise ConfigError(
-                f"warmup_ratio is {self.warmup_ratio} and decay_ratio is {self.decay_ratio}; each must be at least 0 "
-                "and below 1, and their sum at most 1."
-            )
         for name, choices in CHOICES.items():
             check_choice(name, getattr(self, name), choices)
-        if not 0 <= self.final_ratio <= 1:
-            raise ConfigError(f"final_ratio is {self.final_ratio}; it must be from 0 to 1.")
-        if self.weight_decay and self.optimizer != "adamw":
-            raise ConfigError(f"weight_decay needs the optimizer adamw, and the optimizer is {self.optimizer}.")
-        if self.n_samples and self.softmax.kind == "adaptive":
-            raise ConfigError("An adaptive softmax cannot be sampled: set n_samples to 0, or choose another softmax.")
-        n_layers = self.model.n_layers
-        if wrong := [layer for layer in self.frozen_layers if not 0 <= layer <= n_layers]:
-            raise ConfigError(f"frozen_layers contains {wrong[0]}; the model has layers 0 to {n_layers}.")
-        if self.freeze_softmax and self.softmax.kind == "tied" and 0 not in self.frozen_layers:
-            raise ConfigError("A tied softmax shares its weights with layer 0: freeze both (frozen_layers 0).")
-        if self.freeze_softmax and set(self.frozen_layers) >= set(range(n_layers + 1)):
-            raise ConfigError("All layers and the softmax are frozen: there is nothing to train.")
+        for is_wrong, problem in self._conflicts():
+            if is_wrong:
+                raise ConfigError(problem)
+
+    def _conflicts(self) -> Iterator[tuple[bool, str]]:
+        """Yield what settings exclude each other, and whether these do."""
+        lengths = [name for name in LENGTHS if getattr(self, name) is not None]
+        yield len(lengths) > 1, "Give only one of epochs, tokens or hours."
+        ratios = f"warmup_ratio is {self.warmup_ratio} and decay_ratio is {self.decay_ratio}"
+        yield self.warmup_ratio + self.decay_ratio > 1, f"{ratios}; their sum is at most 1."
+        decays = self.weight_decay > 0 and self.optimizer != "adamw"
+        yield decays, f"weight_decay needs the optimizer adamw, and the optimizer is {self.optimizer}."
+        is_sampled = self.n_samples > 0 and self.softmax.kind == "adaptive"
+        yield is_sampled, "An adaptive softmax cannot be sampled: set n_samples to 0, or choose another softmax."
+        layers, frozen = set(range(self.model.n_layers + 1)), set(self.frozen_layers)
+        outside = f"frozen_layers contains {', '.join(map(str, sorted(frozen - layers)))}"
+        yield not frozen <= layers, f"{outside}; the model has layers 0 to {self.model.n_layers}."
+        is_half_tied = self.freeze_softmax and self.softmax.kind == "tied" and 0 not in frozen
+        yield is_half_tied, "A tied softmax shares its weights with layer 0: freeze both (frozen_layers 0)."
+        yield (
+            self.freeze_softmax and frozen == layers,
+            "All layers and the softmax are frozen: there is nothing to train.",
+        )
 
     @property
     def predictions_per_step(self) -> int:

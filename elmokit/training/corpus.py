@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import check_at_least
-from elmokit.errors import ConfigError, TextError
+from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import TextPaths, check_names, find_text_files, read_sentences
 from elmokit.text.counts import count_words
@@ -57,26 +57,15 @@ class TrainingCorpus:
 
     def check(self, config: TrainingConfig, n_processes: int) -> None:
         """Refuse a corpus that is too small for the settings, before any work is done."""
-        if not self.held_out:
-            raise TextError("There is no held-out sentence to evaluate on.")
-        if not self.n_sentences:
-            raise TextError(f"There is no sentence in {', '.join(map(str, self.shards))}: nothing to train on.")
-        n_rows = config.batch_size * n_processes
-        largest_batch = self.n_predictions // (config.window_length * n_processes)
-        if self.n_sentences < n_rows:
-            fitting = max(1, min(self.n_sentences // n_processes, largest_batch))
+        n_rows, window_length = config.batch_size * n_processes, config.window_length
+        if self.n_sentences < n_rows or self.n_predictions < n_rows * window_length:
+            largest = min(self.n_sentences // n_processes, self.n_predictions // (window_length * n_processes))
+            lower = f"batch_size (--batch-size) to at most {max(1, largest):,}"
+            if not largest:
+                lower += f" and window_length (--window-length) to at most {self.n_predictions // n_processes:,}"
             raise TextError(
-                f"The corpus has {count_of(self.n_sentences, 'sentence')}, but a batch reads {n_rows:,} in "
-                "parallel. Lower "
-                f"batch_size (--batch-size) to at most {fitting:,}, or add text."
-            )
-        if self.n_predictions < n_rows * config.window_length:
-            lower_batch = f"batch_size (--batch-size) to at most {largest_batch:,}, lower " if largest_batch else ""
-            longest_window = self.n_predictions // n_rows
-            raise TextError(
-                f"An epoch has {self.n_predictions:,} predictions, fewer than one window of {n_rows:,} rows x "
-                f"{config.window_length} positions. Lower {lower_batch}window_length (--window-length) to at most "
-                f"{longest_window:,}, or add text."
+                f"The text has {count_of(self.n_sentences, 'sentence')} and {self.n_predictions:,} predictions, too "
+                f"few for a window of {n_rows:,} rows x {window_length} positions. Lower {lower}, or add text."
             )
 
 
@@ -96,7 +85,6 @@ def count_corpus(
     bilm_tf_lines: bool = False,
 ) -> tuple[TrainingCorpus, TextCounts, dict[str, int]]:
     """Count a text, choose the words of the softmax, and count each of them; all others count as ``<UNK>``."""
-    check_vocabulary_choice(vocabulary, max_words)
     shards = find_shards(texts)
     report(CountingStart(len(shards)))
     with count_words(
@@ -124,12 +112,6 @@ def count_corpus(
     report(summary)
     corpus = TrainingCorpus(shards, held_out, vocabulary, counts.n_sentences, counts.n_tokens, bilm_tf_lines)
     return corpus, summary, word_counts
-
-
-def check_vocabulary_choice(vocabulary: object, max_words: int | None) -> None:
-    """Raise a ConfigError if both a vocabulary and its size are given."""
-    if vocabulary is not None and max_words is not None:
-        raise ConfigError("The words come from a vocabulary or are the max_words most frequent ones: give one of them.")
 
 
 def read_held_out(texts: TextPaths, max_sentences: int, bilm_tf_lines: bool = False) -> list[list[str]]:

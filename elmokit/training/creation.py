@@ -11,7 +11,7 @@ from typing import Any
 
 from elmokit.config import to_dict
 from elmokit.embedding.fingerprint import fingerprint
-from elmokit.errors import ConfigError, OutputError, TrainingError
+from elmokit.errors import ConfigError, ModelError, OutputError, TrainingError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.storage.checksums import as_read_back
 from elmokit.storage.text_files import TextPaths, check_names, find_text_files, folders_of, path_list
@@ -19,7 +19,6 @@ from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import DataConfig, TrainingConfig
 from elmokit.training.corpus import (
     TrainingCorpus,
-    check_vocabulary_choice,
     count_corpus,
     find_shards,
     read_held_out,
@@ -50,14 +49,11 @@ def merge_data(
         held_out_sentences=data.held_out_sentences if held_out_sentences is None else held_out_sentences,
         max_words=data.max_words if max_words is None else max_words,
     )
-    if not data.texts:
-        raise ConfigError("There is no text to train on. Pass one or more files or directories.")
-    if not data.held_out:
-        raise ConfigError(
-            "There is no held-out text. Pass text that is not trained on, to choose the best model by: --held-out "
-            "dev.txt, in Python held_out=."
-        )
-    check_vocabulary_choice(vocabulary, max_words)
+    for names, what in ((data.texts, "text to train on"), (data.held_out, "held-out text (--held-out)")):
+        if not names:
+            raise ConfigError(f"There is no {what}: pass one or more files or directories.")
+    if vocabulary is not None and max_words is not None:
+        raise ConfigError("Give only one of vocabulary and max_words.")
     if vocabulary is not None and not isinstance(vocabulary, Vocabulary):
         vocabulary = Vocabulary.from_file(Path(vocabulary))
     return data, vocabulary
@@ -87,6 +83,10 @@ class TrainingRequest:
     old_text: TextPaths = ()
     """Text of the domain that ``model`` was trained on."""
 
+    def __post_init__(self) -> None:
+        if self.config.distillation is not None and self.teacher is None:
+            raise ConfigError("The settings of a distillation need a teacher: use elmokit distill or elmokit.distill.")
+
     @cached_property
     def shards(self) -> list[Path]:
         """The files to train on."""
@@ -108,8 +108,7 @@ class TrainingRequest:
         for folder in folders_of(self.data.texts):
             if out.is_relative_to(os.path.realpath(folder)):
                 raise OutputError(
-                    f"{run} is inside of {folder}, whose files are the text, so the files of the run would be read as "
-                    "text, too. Choose a directory outside of it."
+                    f"{run} is inside of {folder}, whose files are the text, so its files would be read as text, too."
                 )
 
     def identity(self) -> dict[str, Any]:
@@ -167,8 +166,6 @@ class TrainingRequest:
     def _finetuning(self, model: PretrainedBiLM, report: TrainingCallback) -> TrainingSetup:
         config = self.config
         kept = self._kept_optimizer(model, report)
-        if config.freeze_softmax and model.softmax is None and config.softmax.kind != "tied":
-            raise ConfigError("The model has no softmax, and freeze_softmax would freeze random weights. Leave it out.")
         names_words = self.vocabulary is not None or self.data.max_words is not None
         words = self.vocabulary if names_words else softmax_words(model)
         corpus, counts, word_counts = self._count(words, report)
@@ -180,7 +177,7 @@ class TrainingRequest:
         is_random, change = describe_transfer(model, initial)
         report(TrainingNotice(change[:1].upper() + change[1:]))
         if config.freeze_softmax and is_random:
-            raise ConfigError(f"freeze_softmax would freeze random weights: {change}. Leave it out.")
+            raise ConfigError(f"freeze_softmax would freeze random weights: {change}.")
         optimizer = None
         if kept is not None:
             optimizer, change = transfer_optimizer_state(kept, config.optimizer, model, initial)
@@ -203,7 +200,7 @@ class TrainingRequest:
             return None
         try:
             return read_optimizer_state(model, self.config.optimizer)
-        except TrainingError as error:
+        except (ModelError, TrainingError) as error:
             if self.keep_optimizer:
                 raise
             report(TrainingNotice(f"The training starts with a new optimizer. {error}"))

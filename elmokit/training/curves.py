@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from elmokit.engine.config import DIRECTIONS
-from elmokit.errors import MissingExtraError
+from elmokit.errors import needs_extra
 from elmokit.evaluation.figures import COLORS, PAGE, save_figure, styled_figure
 from elmokit.training.reports import TrainingProgress
 from elmokit.training.run import Run
@@ -68,10 +68,8 @@ class TensorBoardLog:
 
     def __init__(self, run: Path, n_steps: int, directions: Sequence[str] = DIRECTIONS) -> None:
         self._directions = directions
-        try:
+        with needs_extra("--tensorboard", "tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise MissingExtraError("--tensorboard", "tensorboard") from None
         # Nothing is written before the first line: only then does this process surely hold the lock of the run.
         self._open = partial(SummaryWriter, str(run / "tensorboard"), purge_step=n_steps + 1)
         self._writer: SummaryWriter | None = None

@@ -38,7 +38,6 @@ class Teacher:
     """A frozen model that reads the windows of a student. Not a module, so a student neither trains nor saves it."""
 
     def __init__(self, model: PretrainedBiLM, student: PretrainedBiLM, device: torch.device) -> None:
-        check_directions(model.config, student.config)
         self.bilm = model.bilm.to(device).eval().requires_grad_(False)
         softmax = model.softmax_module
         self.softmax = None if softmax is None else softmax.to(device).requires_grad_(False)
@@ -153,7 +152,7 @@ class DistillationLosses(WindowLosses):
         config, softmax, teacher = self.config, self.softmax, self.teacher.softmax
         if not config.prediction_weight:
             return [config.text_weight * self._loss(top, word_ids)] if config.text_weight else []
-        # `run_training` refuses a teacher without a softmax, and adaptive ones.
+        # `resolve_predictions` refuses a teacher without a softmax, and adaptive ones.
         assert teacher is not None
         assert not isinstance(teacher, AdaptiveSoftmax)
         assert not isinstance(softmax, AdaptiveSoftmax)
@@ -172,8 +171,8 @@ def check_directions(teacher: BiLMConfig, student: BiLMConfig) -> None:
     if not set(student.read_backward) <= set(teacher.read_backward):
         names = " and ".join(teacher.direction_names), " and ".join(student.direction_names)
         raise ConfigError(
-            f"The teacher reads {names[0]} only, and the student reads {names[1]}. Set bidirectional or backward_only "
-            "so that the student has no other direction than its teacher."
+            f"The teacher reads {names[0]} only, and the student reads {names[1]}. Set bidirectional to false, and "
+            "backward_only as in the teacher."
         )
 
 
@@ -188,7 +187,8 @@ def resolve_predictions(
         reason = _cannot_predict(config, teacher, vocabulary)
         losses = dataclasses.replace(losses, prediction_weight=0.0 if reason else 1.0)
         config = dataclasses.replace(config, distillation=losses)
-    check_predictions(config, teacher, vocabulary)
+    elif losses.prediction_weight and (reason := _cannot_predict(config, teacher, vocabulary)):
+        raise ConfigError(f"prediction_weight is {losses.prediction_weight:g}, but {reason}. Set it to 0.")
     weights = {"layers": losses.layer_weight, "predictions": losses.prediction_weight}
     learned = " and ".join(name for name, weight in weights.items() if weight)
     change = f"The student learns the {learned} of its teacher" if learned else "The student learns from the text alone"
@@ -196,13 +196,6 @@ def resolve_predictions(
     if not losses.trains_softmax:
         change += " Its softmax is not trained: perplexities say nothing, and the last model is kept."
     return config, change
-
-
-def check_predictions(config: TrainingConfig, teacher: PretrainedBiLM, vocabulary: Vocabulary) -> None:
-    """Check that a student can learn the predictions of a teacher, if the settings say so."""
-    weight = 0.0 if config.distillation is None else config.distillation.prediction_weight
-    if weight and (reason := _cannot_predict(config, teacher, vocabulary)):
-        raise ConfigError(f"prediction_weight is {weight:g}, but {reason}. Set it to 0.")
 
 
 def _cannot_predict(config: TrainingConfig, teacher: PretrainedBiLM, vocabulary: Vocabulary) -> str:

@@ -130,5 +130,5 @@ def training_device(name: str | torch.device) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = name_device(name)
     if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"Training runs on cpu and cuda, not on {str(name)!r}. Choose cpu, cuda or auto.")
+        raise ConfigError(f"Training runs on cpu and cuda, not on {str(name)!r}.")
     return parse_device(device)

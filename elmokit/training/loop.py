@@ -80,13 +80,10 @@ def run_training(
         world.on_main_process(lambda: stack.enter_context(run.lock()))
         # The main process decides: on a network file system, the others may not see the newest checkpoint yet.
         checkpoints = world.broadcast(run.checkpoints())
-        if checkpoints and not (run.path / SETTINGS).exists():
-            raise TrainingError(f"{run.path} has checkpoints but no {SETTINGS}. Start a new run in another directory.")
         if not checkpoints and world.on_main_process(lambda: has_lost_checkpoints(run)):
             raise TrainingError(
-                f"The checkpoints of {run.path} are gone, and the training would replace its model by a new one. "
-                f"Fine-tune the model in another directory (elmokit finetune TEXT --model {run.path} --out OUT), or "
-                "start anew with --overwrite (overwrite=True)."
+                f"The checkpoints of {run.path} are gone, and a new training would replace its model. Fine-tune it in "
+                "another directory (elmokit finetune), or start anew with --overwrite (overwrite=True)."
             )
         checkpoint = checkpoints[-1] if checkpoints else None
         try:
@@ -101,9 +98,8 @@ def run_training(
             if not is_out_of_memory(error):
                 raise
             raise TrainingError(
-                f"Out of memory with windows of {config.batch_size} x {config.window_length}. Lower batch_size (and "
-                "raise gradient_accumulation_steps to keep the size of a step), n_samples or the model's sizes. "
-                f"{_restart_advice(run)}"
+                f"Out of memory with windows of {config.batch_size} x {config.window_length}. Lower batch_size, "
+                f"n_samples or the model's sizes. {_restart_advice(run)}"
             ) from error
 
 

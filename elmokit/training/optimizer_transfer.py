@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from elmokit.errors import ModelError, TrainingError
+from elmokit.errors import TrainingError
 from elmokit.formats import tf_checkpoint
 from elmokit.formats.archives import is_archive, unpacked_model
 from elmokit.formats.folder import RUN_MODEL
@@ -49,39 +49,35 @@ class OptimizerState:
 
 def read_optimizer_state(model: PretrainedBiLM, optimizer: str) -> OptimizerState:
     """Read the optimizer's state of exactly these weights from the checkpoint that a model was opened from."""
-    state = _read(model)
-    if state.slots != set(SLOTS[optimizer]):
-        fitting = [name for name, slots in SLOTS.items() if set(slots) == state.slots]
-        advice = f"Choose the optimizer {' or '.join(fitting)} to keep it" if fitting else "It cannot be kept"
+    state = None if model.source is None else _read(model, model.source)
+    if state is None:
         raise TrainingError(
-            f"{state.source} has the state of another kind of optimizer than {optimizer}. {advice}, or start with a "
-            "new optimizer (--no-keep-optimizer)."
+            f"{model.source or 'The model'} is not a training checkpoint of bilm-tf or elmokit "
+            f"(RUN/{CHECKPOINTS}/step-N), so there is no optimizer's state to keep."
+        )
+    if state.slots != set(SLOTS[optimizer]):
+        fitting = [name for name, slots in SLOTS.items() if set(slots) == state.slots] or ["another one"]
+        raise TrainingError(
+            f"{state.source} has the state of the optimizer {' or '.join(fitting)}, not of {optimizer}, so it cannot "
+            "be kept (--no-keep-optimizer)."
         )
     return state
 
 
-def _read(model: PretrainedBiLM) -> OptimizerState:
-    if model.source is None:
-        raise TrainingError("The model was not opened from a checkpoint, so there is no optimizer's state to keep.")
-    with _folder_of(model.source) as source:
+def _read(model: PretrainedBiLM, path: Path) -> OptimizerState | None:
+    with _folder_of(path) as source:
         if (own := _own_checkpoint(source, model)) is not None:
             with own.errors("Its optimizer's state cannot be kept."):
                 return OptimizerState(own.tensors("optimizer"), str(own.path))
         prefix = tf_checkpoint.find_checkpoint(source) or tf_checkpoint.find_checkpoint(source.parent)
         if prefix is None:
-            raise TrainingError(
-                f"{model.source} is not a training checkpoint, so there is no optimizer's state to keep. Give a "
-                f"TensorFlow checkpoint of bilm-tf, or a checkpoint of elmokit (RUN/{CHECKPOINTS}/step-N)."
-            )
-        try:
-            sums = tf_checkpoint.read_adagrad(prefix, model)
-        except ModelError as error:
-            raise TrainingError(f"{error} The optimizer's state cannot be kept.") from None
+            return None
+        sums = tf_checkpoint.read_adagrad(prefix, model)
     tensors = {
         f"sum/{name if name.startswith('softmax.') else f'bilm.{name}'}": tensor_of(array)
         for name, array in sums.items()
     }
-    return OptimizerState(tensors, str(prefix if source == model.source else model.source))
+    return OptimizerState(tensors, str(prefix if source == path else path))
 
 
 @contextmanager
@@ -107,7 +103,7 @@ def _own_checkpoint(source: Path, model: PretrainedBiLM) -> RunCheckpoint | None
     kept = ", ".join(str(checkpoint.path) for checkpoint in run.checkpoints()) or "none"
     raise TrainingError(
         f"The best model of {run.path} is from step {step}, whose optimizer's state is no longer kept. Continue from a "
-        f"checkpoint instead of the run (there is {kept}), or start with a new optimizer (--no-keep-optimizer)."
+        f"checkpoint instead (there is {kept}), or pass --no-keep-optimizer."
     )
 
 

@@ -48,7 +48,7 @@ def build_optimizer(
         return torch.optim.Adadelta(parameters, lr=learning_rate, rho=rho, eps=epsilon)
     if name == "sgd":
         return torch.optim.SGD(parameters, lr=learning_rate, momentum=momentum)
-    raise ValueError(f"There is no optimizer {name!r}. Choose adam, adamw, adagrad, adadelta or sgd.")
+    raise ValueError(f"There is no optimizer {name!r}.")
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:

@@ -82,8 +82,8 @@ class TrainingResult:
         """
         if self.best_model is None:
             raise TrainingError(
-                f"{self.run} has no best model in this process: either the held-out perplexity was never finite (lower "
-                "the learning rate), or another process is the main one."
+                f"{self.run} has no best model in this process: the held-out perplexity was never finite, or another "
+                "process is the main one."
             )
         return self.best_model
 

@@ -62,14 +62,19 @@ _DAMAGE = (SafetensorError, msgspec.MsgspecError, RuntimeError, LookupError, Val
 
 
 @contextlib.contextmanager
-def damage_errors(what: object) -> Iterator[None]:
-    """Turn whatever a damaged file causes inside the block into a ``FormatError`` that names it."""
+def damage_errors(
+    what: object,
+    advice: str = "Copy the run again.",
+    error_class: type[ElmoError] = FormatError,
+    damage: tuple[type[Exception], ...] = _DAMAGE,
+) -> Iterator[None]:
+    """Turn whatever a damaged file causes inside the block into an error that names it and ends in advice."""
     try:
         yield
-    except _DAMAGE as error:
+    except damage as error:
         if is_out_of_memory(error):
             raise
-        raise FormatError(f"{what} is damaged ({_reason(error)}). Copy the run again.") from None
+        raise error_class(f"{what} is damaged ({_reason(error)}). {advice}") from None
 
 
 def _reason(error: Exception) -> str:
@@ -103,32 +108,24 @@ class Run:
         if self.path.is_dir() and (self.path / self._files[0]).exists() and not overwrite:
             return True
         if not overwrite or not self.path.is_dir():
-            raise OutputError(f"{self.path} already exists and is not a run to continue. Choose another directory.")
+            raise OutputError(f"{self.path} already exists and is not a run to continue.")
         known = [*self._files, LOG, CHECKPOINTS, LOCK]
         left_over = workspaces(self.path)  # by a killed process
         for name in sorted(inside.name for inside in set(self.path.iterdir()).difference(left_over)):
             if not any(fnmatchcase(name, pattern) for pattern in known):
-                raise OutputError(
-                    f"{self.path} contains {name}, which overwriting would delete. Move it elsewhere, or choose "
-                    "another directory."
-                )
+                raise OutputError(f"{self.path} contains {name}, which overwriting would delete.")
         return False
 
     def remove(self) -> None:
         """Delete everything but the lock, to start anew."""
         with self.lock():
-            try:
-                # First the settings: without them, what an interruption leaves is not taken for a run to continue.
-                (self.path / self._files[0]).unlink(missing_ok=True)
-                for inside in self.path.iterdir():
-                    if inside.is_dir() and not inside.is_symlink():
-                        shutil.rmtree(inside)
-                    elif inside.name != LOCK:
-                        inside.unlink()
-            except OSError as error:
-                raise OutputError(
-                    f"Cannot overwrite {self.path}: {error.strerror}. Choose another directory."
-                ) from None
+            # First the settings: without them, what an interruption leaves is not taken for a run to continue.
+            (self.path / self._files[0]).unlink(missing_ok=True)
+            for inside in self.path.iterdir():
+                if inside.is_dir() and not inside.is_symlink():
+                    shutil.rmtree(inside)
+                elif inside.name != LOCK:
+                    inside.unlink()
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -189,22 +186,16 @@ class RunCheckpoint:
         """The steps that had been taken."""
         return int(self.path.name.removeprefix("step-"))
 
-    @contextlib.contextmanager
-    def errors(self, advice: str = "Remove it to resume from the one before it, if any.") -> Iterator[None]:
+    def errors(
+        self, advice: str = "Remove it to resume from the one before it, if any."
+    ) -> contextlib.AbstractContextManager[None]:
         """Turn whatever a damaged checkpoint causes inside the block into a ``TrainingError`` that ends in advice."""
-        try:
-            yield
-        except (ElmoError, *_DAMAGE) as error:
-            if is_out_of_memory(error):
-                raise
-            raise TrainingError(f"The checkpoint {self.path} is damaged ({_reason(error)}). {advice}") from None
+        return damage_errors(f"The checkpoint {self.path}", advice, TrainingError, (ElmoError, *_DAMAGE))
 
     def progress(self) -> dict[str, Any]:
         """Read the counters. A ``ValueError`` says which other file is not the one that was written, if any."""
         content = read_json(self.path / PROGRESS)
-        written, present = content.pop(CHECKSUMS, None), _checksums(self.path)
-        if not isinstance(written, dict):
-            raise ValueError(f"{PROGRESS} has no checksums")
+        written, present = content.pop(CHECKSUMS), _checksums(self.path)
         if written != present:
             names = sorted(name for name in {**written, **present} if written.get(name) != present.get(name))
             raise ValueError(f"{names[0]} is not what was written")
@@ -305,8 +296,8 @@ def check_settings(
     """Refuse to continue a run with settings other than its own, apart from those in ``may_change``."""
     if changes := changed_settings(earlier, now, may_change):
         raise TrainingError(
-            f"{run} was started with other settings: {', '.join(changes)}. Continue it with the same settings, choose "
-            "another directory, or start anew with --overwrite (overwrite=True)."
+            f"{run} was started with other settings: {', '.join(changes)}. Choose another directory, or start anew "
+            "with --overwrite (overwrite=True)."
         )
 
 

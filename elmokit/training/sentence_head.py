@@ -148,7 +148,7 @@ def train_sentence_head(
             progress("training", step + 1, config.n_steps)
     arrays = [part.detach().numpy() for part in (mean, projection, log_weights.exp())]
     if not all(np.isfinite(array).all() for array in arrays) or not (arrays[2] > 0).all():
-        raise TrainingError("Training diverged: the head contains NaN or infinity. Lower the learning rates.")
+        raise TrainingError("Training diverged: the head contains NaN or infinity.")
     return SentenceHead(start.pooling, *arrays)
 
 

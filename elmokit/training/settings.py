@@ -69,8 +69,7 @@ def training_settings(
         kinds = {_softmax_kind(layer) for layer in (table, own)} - {None, "tied"}
         if kinds:
             raise ConfigError(
-                f"The softmax is {kinds.pop()!r}, but with input 'both' it is 'tied': it shares the table of words. "
-                "Leave it out."
+                f"The softmax is {kinds.pop()!r}, but with input 'both' it is 'tied': it shares the table of words."
             )
         words = {"n_words": len(SPECIALS), "word_dim": merged["model"]["projection_dim"]}
         merged = deep_merge(merged, {"model": {"word_features": words}, "softmax": {"kind": "tied"}})
@@ -91,8 +90,6 @@ def finetuning_settings(
     Returns:
         How to train, and whether to keep the optimizer's state: None keeps it where there is one.
     """
-    if "input" in settings:
-        raise SettingError("input", "cannot be changed: the model reads what it was trained to read. Leave it out.")
     own = nested_settings(settings)
     table, source = read_config(config)
     given = {"recipe": recipe, "keep_optimizer": keep_optimizer}
@@ -158,7 +155,7 @@ def _refuse_idle(settings: Mapping[str, Any], config: TrainingConfig) -> None:
     }
     for name, (has_effect, need) in needs.items():
         if settings.get(name) and not has_effect:
-            raise SettingError(name, f"has an effect only with {need}. Leave it out.")
+            raise SettingError(name, f"has an effect only with {need}.")
 
 
 def _softmax_kind(layer: Table) -> object:

@@ -34,7 +34,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from elmokit.config import from_dict, read_json, to_dict, write_json
-from elmokit.errors import ConfigError, ModelError, ModelNotFoundError, OutputError, TextError, TrainingError
+from elmokit.errors import ModelNotFoundError, OutputError, TextError, TrainingError
 from elmokit.formats.folder import RUN_MODEL, load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
@@ -109,17 +109,12 @@ class RunSettings:
             table = read_json(path)
             if table.get("version") != RUN_VERSION:
                 raise TrainingError(
-                    f"{run} was trained with another version of elmokit and cannot be resumed with this one. Start a "
-                    f"new run; elmokit finetune can start it from {run / RUN_MODEL}."
+                    f"{run} was trained with another version of elmokit and cannot be resumed with this one; elmokit "
+                    f"finetune can start a new run from {run / RUN_MODEL}."
                 )
             return from_dict(cls, table, str(path))
         except ModelNotFoundError:
-            what = f"is not a training run ({SETTINGS} not found)" if run.exists() else "does not exist"
-            raise TrainingError(
-                f"{run} {what}. To start a new run, pass --out {run} (in Python, train(..., out=...))."
-            ) from None
-        except (ConfigError, ModelError) as error:
-            raise TrainingError(f"{path} is damaged ({error}). Start a new run.") from None
+            raise TrainingError(f"{run} is not a training run: it has no {SETTINGS}. Start one with --out.") from None
 
     def full_request(self) -> dict[str, Any]:
         """The call that started the run, with the defaults of the settings that are newer than the run."""
@@ -136,7 +131,7 @@ class RunSettings:
         check_settings(run, earlier._comparable(), self._comparable(), {*MAY_CHANGE, "n_predictions", "shards_crc32"})
         checksums = zip(self.shards, self.shards_crc32, earlier.shards_crc32, strict=False)
         if changed := [name for (name, _), now, before in checksums if now != before]:
-            raise TrainingError(f"{changed[0]} has changed since {run} was started. Restore it, or start a new run.")
+            raise TrainingError(f"{changed[0]} has changed since {run} was started.")
 
     def _comparable(self) -> dict[str, Any]:
         table = to_dict(self)
@@ -212,7 +207,7 @@ class TrainingSetup:
         settings, path = RunSettings.open(run.path), run.path
         shards = find_shards(texts) if texts else [Path(name) for name, _ in settings.shards]
         if missing := [shard for shard in shards if not shard.is_file()]:
-            raise TextError(f"{missing[0]}, which the run reads, is missing. If the text has moved, give its new path.")
+            raise TextError(f"{missing[0]}, which the run reads, is missing. If it has moved, give its new path.")
         config = from_dict(TrainingConfig, {**to_dict(settings.config), **changes}, "") if changes else settings.config
         corpus = TrainingCorpus(
             shards,
@@ -245,8 +240,5 @@ def text_crc32(text: str) -> int:
 
 
 def _size_and_crc32(path: Path) -> tuple[int, int]:
-    try:
-        with path.open("rb") as file:
-            return size_and_crc32(file)
-    except OSError as error:
-        raise TextError(f"Cannot read {path}: {error.strerror}.") from None
+    with path.open("rb") as file:
+        return size_and_crc32(file)

@@ -117,8 +117,8 @@ def softmax_words(model: PretrainedBiLM) -> Vocabulary | None:
         return Vocabulary(model.vocabulary.words)
     except FormatError as error:
         raise FormatError(
-            f"The words of {model.source} are not a valid vocabulary: {error} Or give other words with vocabulary or "
-            "max_words: weights are kept word by word."
+            f"The words of {model.source} are not a valid vocabulary: {error} Or give other words with "
+            "vocabulary or max_words."
         ) from None
 
 

@@ -20,7 +20,7 @@ from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.softmax import build_softmax, softmax_config
 from elmokit.text.windows import WindowStream
 from elmokit.training.config import TrainingConfig
-from elmokit.training.distillation import DistillationLosses, Teacher, check_predictions, window_encoder
+from elmokit.training.distillation import DistillationLosses, Teacher, window_encoder
 from elmokit.training.distributed import World
 from elmokit.training.losses import WindowLosses
 from elmokit.training.muon import Muon, matrix_blocks
@@ -171,8 +171,6 @@ def new_or_restored_state(
     if checkpoint is not None:
         with checkpoint.errors():
             model = checkpoint.model()
-        if model.vocabulary is None or model.softmax is None:
-            raise TrainingError(f"{checkpoint.path} is not a checkpoint of a training: its model has no softmax.")
     elif setup.initial is not None:
         model = setup.initial
     else:
@@ -194,17 +192,19 @@ def new_or_restored_state(
 def _build_state(setup: TrainingSetup, model: PretrainedBiLM, world: World, device: torch.device) -> TrainingState:
     config, corpus, teacher = setup.config, setup.corpus, setup.teacher
     softmax, vocabulary = model.softmax_module, model.vocabulary
-    if softmax is None or vocabulary is None or vocabulary.words != corpus.vocabulary.words:
-        raise TrainingError("The initial model needs a softmax over the words of the corpus's vocabulary.")
-    if (model.config, softmax_config(softmax)) != (config.model, config.softmax):
-        raise TrainingError("The initial model and the settings differ in size. Resume with the run's own settings.")
+    if (
+        softmax is None
+        or vocabulary is None
+        or vocabulary.words != corpus.vocabulary.words
+        or (model.config, softmax_config(softmax)) != (config.model, config.softmax)
+    ):
+        raise TrainingError(f"The model {model.source} has other sizes or words than the settings of the run.")
     model.bilm.to(device)
     softmax.to(device)
     n_samples, teacher_state = min(config.n_samples, len(vocabulary)), None
     if config.distillation is None or teacher is None:
         losses = WindowLosses(model.bilm, softmax, n_samples, config.word_dropout)
     else:
-        check_predictions(config, teacher, corpus.vocabulary)
         reader = Teacher(teacher, model, device)
         losses = DistillationLosses(
             model.bilm, softmax, n_samples, reader, config.distillation, config.word_dropout

@@ -1,8 +1,15 @@
-"""A text and settings with which a training takes a moment."""
+"""A text and settings with which a training takes a moment, and what tests ask of a training."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import torch
+
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.training.reports import TrainingNotice, TrainingProgress, TrainingReport
+from tests.helpers.killing import Killed
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 20
 SETTINGS: dict[str, Any] = {
@@ -14,3 +21,43 @@ SETTINGS: dict[str, Any] = {
     "eval_every": 3,
     "device": "cpu",
 }
+
+
+class Reports(list[TrainingReport]):
+    """A callback that keeps everything that a training reports."""
+
+    __call__ = list.append
+
+    @property
+    def lines(self) -> list[TrainingProgress]:
+        """The lines of the log."""
+        return [report for report in self if isinstance(report, TrainingProgress)]
+
+    @property
+    def notices(self) -> list[str]:
+        """What was said besides."""
+        return [report.message for report in self if isinstance(report, TrainingNotice)]
+
+
+def kill_after(n_steps: int) -> Callable[[TrainingReport], None]:
+    """Return a callback that ends a training at the line of the log after some steps."""
+
+    def report(content: TrainingReport) -> None:
+        if isinstance(content, TrainingProgress) and content.n_steps >= n_steps:
+            raise Killed
+
+    return report
+
+
+def weights(model: PretrainedBiLM) -> dict[str, torch.Tensor]:
+    """Return the tensors of the biLM and of its softmax."""
+    assert model.softmax_module is not None
+    return {**model.bilm.state_dict(), **model.softmax_module.state_dict()}
+
+
+def assert_same_weights(one: PretrainedBiLM, other: PretrainedBiLM) -> None:
+    """Compare two models bit by bit."""
+    found, expected = weights(one), weights(other)
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        assert torch.equal(tensor, expected[name]), name

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import re
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -31,20 +27,6 @@ def test_example_fits_its_sentences(name: str, capsys: pytest.CaptureFixture[str
     if name == "finetune_jointly":
         assert "moved by up to 0.00" in printed
         assert "moved by up to 0.0000" not in printed
-
-
-def test_the_demo_ends_quietly_when_its_reader_does(tmp_path: Path) -> None:
-    read_end, write_end = os.pipe()
-    os.close(read_end)  # as `head` after its last line
-    command = [sys.executable, EXAMPLES / "demo.py", tmp_path / "vectors.hdf5"]
-    ran = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True)
-    os.close(write_end)
-    assert (ran.returncode, ran.stderr) == (1, "")
-
-
-def test_the_output_of_the_demo_is_not_in_the_way_of_the_command_in_the_readme() -> None:
-    (output,) = re.findall(r"^elmokit embed \S+ (\S+)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert f"examples/demo.py {output}" not in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", BENCHMARKS, ids=lambda path: path.stem)

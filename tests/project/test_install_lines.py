@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from elmokit import errors
-from elmokit.errors import CPU_INDEX, MissingExtraError, install_command
+from elmokit.errors import MissingExtraError
 from tests.helpers.paths import ROOT
 
 SCRIPT = ROOT / "docs" / "make_install_lines.py"
@@ -36,12 +36,3 @@ def test_one_constant_switches_all_commands(
     assert module.install_lines(text.format(other)) == text.format(name)
     monkeypatch.setattr(errors, "ON_PACKAGE_INDEX", published)
     assert str(MissingExtraError("Reading it", "arrow")).endswith(f"it with: pip install '{name}[arrow]'")
-
-
-def test_pytorch_is_installed_without_cuda() -> None:
-    assert install_command("torch").endswith(f"[torch]' --extra-index-url {CPU_INDEX}")
-    for page in ("README.md", "docs/how-to/install.md"):
-        text = (ROOT / page).read_text(encoding="utf-8")
-        assert text.index(install_command("torch")) == text.index("pip install '.[torch]'"), (
-            "the first command is this one"
-        )

@@ -92,7 +92,7 @@ PROMISES = {
         ),
         "A run with other settings is refused, and the error names what": (
             "storage/test_resumable.py::test_other_settings_are_refused",
-            "training/test_api.py::test_a_call_with_other_settings_is_refused_and_says_what_differs",
+            "training/test_refusals.py::test_a_call_with_other_settings_is_refused_and_says_what_differs",
             "tasks/test_sweep.py::test_a_sweep_with_other_settings_is_refused",
         ),
         "If you stop it with Ctrl-C, it prints that command": (

@@ -19,19 +19,18 @@ from elmokit import (
     SentenceEmbedder,
     align,
     describe,
-    finetune,
     open_model,
     save_model,
 )
 from elmokit.embedding.fingerprint import fingerprint
 from elmokit.engine.config import PRESETS
 from elmokit.engine.layer_alignment import LayerAlignment
-from elmokit.engine.state import Floats, State
-from elmokit.errors import ConfigError, FormatError, TensorMismatchError, TextError
+from elmokit.engine.state import Floats
+from elmokit.errors import ConfigError, ElmoError, FormatError, TensorMismatchError, TextError
 from elmokit.evaluation.word_retrieval import retrieval_precision, word_anchors
 from elmokit.formats.alignment import read_alignment
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.training.alignment import AlignmentResult, read_dictionary
+from elmokit.training.alignment import read_dictionary
 from tests.conftest import random_model
 from tests.helpers.shell import Shell
 
@@ -90,8 +89,8 @@ def test_a_learned_map_is_a_rotation_even_with_fewer_pairs_than_dimensions() -> 
     np.testing.assert_allclose(matrices @ matrices.swapaxes(1, 2), [np.eye(8)] * 3, atol=1e-5, rtol=0)
 
 
-def test_shapes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"got \(2, 3, 4\) and \(2, 3\)"):
+def test_matrices_of_other_shapes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"\(2, 3, 4\)"):
         LayerAlignment.of_matrices(np.zeros((2, 3, 4), np.float32))
 
 
@@ -104,16 +103,6 @@ def test_models_that_differ_by_a_rotation_are_aligned_on_unseen_sentences(
     assert (result.n_learned, result.n_test, result.n_candidates, result.n_missing) == (108, 12, 120, 0)
     assert all(one.cosine == one.csls == 1 for one in result.retrieval)
     assert any(one.cosine_before < 0.5 for one in result.retrieval)
-
-
-def test_the_repr_of_an_alignment_and_of_its_model_is_short() -> None:
-    model = random_model()
-    model.start_state = State.zero(model.config, 1)
-    result = AlignmentResult(model, (), n_learned=3, n_test=1, n_candidates=4, n_missing=0)
-    for shown in (repr(result), repr(model)):
-        assert "array(" not in shown
-        assert len(shown) < 400
-    assert "<PretrainedBiLM: elmokit, 0.1 M parameters" in repr(result)
 
 
 def test_texts_and_words_may_differ_between_the_sides(
@@ -131,9 +120,15 @@ def test_texts_and_words_may_differ_between_the_sides(
 
 
 def test_without_test_words_all_pairs_are_learned_from(model: PretrainedBiLM, texts: Path) -> None:
-    result = align(model, model, texts / "a.txt", texts / "b.txt", texts / "dictionary.txt", test_ratio=0)
-    assert (result.n_learned, result.n_test, result.retrieval) == (120, 0, ())
-    assert "Precision" not in result.to_text()
+    SentenceEmbedder(Elmo(model)).fit(random_sentences(200, ["the", "cat", "sat", "on", "mat"]))
+    pairs = dict(read_dictionary(texts / "dictionary.txt"))
+    for dictionary in (pairs, list(pairs.items())):
+        result = align(model, model, texts / "a.txt", texts / "b.txt", dictionary, test_ratio=0)
+        assert (result.n_learned, result.n_test, result.retrieval) == (120, 0, ())
+        assert "Precision" not in result.to_text()
+        # It was fitted to other vectors.
+        assert model.whitening is not None
+        assert result.model.whitening is None
 
 
 def test_the_same_seed_gives_the_same_alignment(model: PretrainedBiLM, rotated: PretrainedBiLM, texts: Path) -> None:
@@ -206,30 +201,10 @@ def test_an_alignment_is_stored_with_the_model(model: PretrainedBiLM, rotated: P
     save_model(model, tmp_path / "plain")
     assert open_model(tmp_path / "plain").alignment is None
     assert not (tmp_path / "plain" / "alignment.safetensors").exists()
-
-
-def test_an_alignment_of_another_size_is_refused(rotated: PretrainedBiLM, tmp_path: Path) -> None:
-    save_model(rotated, tmp_path / "model")
-    save_file(
-        {"matrices": np.zeros((3, 2, 2), np.float32), "offsets": np.zeros((3, 2), np.float32)},
-        tmp_path / "model/alignment.safetensors",
-    )
-    with pytest.raises(TensorMismatchError, match=r"alignment\.safetensors does not hold"):
+    tensors = {"matrices": np.zeros((3, 2, 2), np.float32), "offsets": np.zeros((3, 2), np.float32)}
+    save_file(tensors, tmp_path / "model/alignment.safetensors")
+    with pytest.raises(TensorMismatchError, match=r"alignment\.safetensors"):
         open_model(tmp_path / "model")
-
-
-def test_a_whitening_is_dropped_because_it_was_fitted_on_other_vectors(model: PretrainedBiLM, texts: Path) -> None:
-    SentenceEmbedder(Elmo(model)).fit(random_sentences(200, ["the", "cat", "sat", "on", "mat"]))
-    result = align(model, model, texts / "a.txt", texts / "b.txt", texts / "dictionary.txt")
-    assert model.whitening is not None
-    assert result.model.whitening is None
-
-
-@pytest.mark.slow
-def test_fine_tuning_drops_the_alignment_of_the_old_weights(rotated: PretrainedBiLM, texts: Path) -> None:
-    settings = {"tokens": 40, "batch_size": 2, "window_length": 5}
-    result = finetune(rotated, texts / "a.txt", held_out=texts / "b.txt", out=texts / "run", **settings)
-    assert result.model.alignment is None
 
 
 def test_published_matrices_give_the_vectors_of_allennlps_class(model: PretrainedBiLM, tmp_path: Path) -> None:
@@ -244,14 +219,13 @@ def test_published_matrices_give_the_vectors_of_allennlps_class(model: Pretraine
         torch.save(torch.eye(dim) * layer, tmp_path / f"{layer}.pth")
     each = read_alignment([tmp_path / f"{layer}.pth" for layer in range(3)], model.config)
     assert [float(one[0, 0]) for one in each.matrices] == [0, 1, 2]
-
-
-def test_matrices_that_do_not_fit_the_model_are_refused(model: PretrainedBiLM, tmp_path: Path) -> None:
-    torch.save(torch.eye(3), tmp_path / "small.pth")
-    with pytest.raises(FormatError, match=r"shape \(3, 3\); expected"):
-        read_alignment([tmp_path / "small.pth"], model.config)
-    with pytest.raises(ConfigError, match="2 alignment matrices, and the model has 3 layers"):
-        read_alignment(["a.pth", "b.pth"], model.config)
+    for paths, error, name in (
+        ([tmp_path / "0.pth"] * 2, ConfigError, "2"),
+        ([tmp_path / "s.pth"], FormatError, "s.pth"),
+    ):
+        torch.save(torch.eye(3), tmp_path / "s.pth")
+        with pytest.raises(error, match=name):
+            read_alignment(paths, model.config)
 
 
 def test_csls_avoids_a_word_that_is_near_to_all_others() -> None:
@@ -276,51 +250,6 @@ def test_a_dictionary_has_two_columns(tmp_path: Path) -> None:
     path = tmp_path / "dictionary.txt"
     path.write_text("Hund dog\n\nHund\thound\nHund dog\n", encoding="utf-8")
     assert read_dictionary(path) == [("Hund", "dog"), ("Hund", "hound")]
-    for content, message in (("Hund dog\nKatze\n", "line 2: .*found 'Katze'"), ("\n", "contains no pair")):
-        path.write_text(content, encoding="utf-8")
-        with pytest.raises(TextError, match=message):
-            read_dictionary(path)
-
-
-def test_models_of_different_sizes_are_refused(model: PretrainedBiLM, texts: Path) -> None:
-    other = random_model(dataclasses.replace(PRESETS["tiny"], n_layers=1))
-    with pytest.raises(ConfigError, match="3 layers with 64 dimensions, and the target model has 2 with 64"):
-        align(model, other, texts / "a.txt", texts / "b.txt", texts / "dictionary.txt")
-
-
-def test_a_dictionary_whose_words_do_not_occur_is_refused(model: PretrainedBiLM, texts: Path) -> None:
-    with pytest.raises(TextError, match=r"of 2 pairs, 1 source words and 0 target words .*'Katze' does not"):
-        align(model, model, texts / "a.txt", texts / "b.txt", [("aal", "Katze"), ("Maus", "mouse")])
-
-
-@pytest.mark.parametrize("dictionary", [["the", "cat"], [("the",)], [("the", 3)], {"the": ["the"]}, {"ab": 1}])
-def test_a_dictionary_of_anything_but_pairs_of_words_is_refused(
-    dictionary: Any, model: PretrainedBiLM, texts: Path
-) -> None:
-    with pytest.raises(TextError, match="Expected a pair of a word and its translation, but got "):
-        align(model, model, texts / "a.txt", texts / "b.txt", dictionary)
-
-
-def test_a_dictionary_without_pairs_is_refused(model: PretrainedBiLM, texts: Path) -> None:
-    with pytest.raises(TextError, match="The dictionary has no pair"):
-        align(model, model, texts / "a.txt", texts / "b.txt", [])
-    with pytest.raises(TextError, match="Expected pairs of words, or a file of them, but got a NoneType"):
-        align(model, model, texts / "a.txt", texts / "b.txt", None)  # type: ignore[arg-type]
-
-
-def test_a_mapping_is_a_dictionary(model: PretrainedBiLM, texts: Path) -> None:
-    pairs = read_dictionary(texts / "dictionary.txt")[:20]
-    of_pairs, of_mapping = (
-        align(model, model, texts / "a.txt", texts / "b.txt", dictionary, test_ratio=0)
-        for dictionary in (pairs, dict(pairs))
-    )
-    assert of_pairs.n_learned == of_mapping.n_learned == 20
-
-
-@pytest.mark.parametrize("argument", [{"min_count": 0}, {"test_ratio": 1.0}, {"device": "tpu9"}])
-def test_arguments_out_of_range_are_refused(argument: dict[str, object], model: PretrainedBiLM, texts: Path) -> None:
-    with pytest.raises(ConfigError, match=next(iter(argument))):
-        align(model, model, texts / "a.txt", texts / "b.txt", texts / "dictionary.txt", **argument)  # type: ignore[arg-type]
 
 
 def test_the_command_saves_an_aligned_model(shell: Shell, texts: Path) -> None:
@@ -330,12 +259,8 @@ def test_the_command_saves_an_aligned_model(shell: Shell, texts: Path) -> None:
     assert (ran.code, "CSLS" in ran.out) == (0, True)
     assert open_model("aligned").card["alignment"]["target"] == "other"
     assert shell("embed", "text.txt", "vectors.hdf5", "--model", "aligned").code == 0
-    ran = shell("align", "model", "other", *files, "--out", "aligned")
-    assert (ran.code, "already exists" in ran.err) == (2, True)
     ran = shell("align", "model", "other", *files, "--out", "aligned", "--overwrite", "--json", "--test-ratio", "0.5")
     assert json.loads(ran.out)["n_test"] == 60
-    ran = shell("align", "model", "other", *files, "--out", "aligned.hdf5")
-    assert (ran.code, "cannot store an alignment" in ran.err) == (2, True)
 
 
 def test_convert_stores_published_matrices_and_reports_what_hdf5_cannot_hold(shell: Shell) -> None:
@@ -347,9 +272,25 @@ def test_convert_stores_published_matrices_and_reports_what_hdf5_cannot_hold(she
     assert "alignment" in shell("convert", "aligned", "out.hdf5").err
 
 
-def test_pairs_that_are_all_kept_for_the_test_are_not_said_to_be_missing(
-    model: PretrainedBiLM, rotated: PretrainedBiLM, texts: Path
+@pytest.mark.parametrize(
+    ("change", "error", "name"),
+    [
+        ({"dictionary": "Hund dog\nKatze\n"}, TextError, "line 2"),
+        ({"dictionary": "\n"}, TextError, "0 pairs"),
+        ({"dictionary": "aal Katze\nMaus mouse\n"}, TextError, "2 pairs, 0"),
+        ({"dictionary": "aal aal\n", "test_ratio": 0.6}, TextError, "test_ratio"),
+        ({"layers": 1}, ConfigError, "2"),
+        ({"min_count": 0}, ConfigError, "min_count"),
+        ({"test_ratio": 1.0}, ConfigError, "test_ratio"),
+        ({"device": "tpu9"}, ConfigError, "tpu9"),
+    ],
+)
+def test_align_refuses(
+    change: dict[str, Any], error: type[ElmoError], name: str, model: PretrainedBiLM, texts: Path
 ) -> None:
-    pairs = read_dictionary(texts / "dictionary.txt")[:1]
-    with pytest.raises(TextError, match="1 pair could be learned from, and test_ratio keeps all of them for the test"):
-        align(model, rotated, texts / "a.txt", texts / "a.txt", pairs, test_ratio=0.6)
+    path, settings = texts / "dictionary.txt", dict(change)
+    if "dictionary" in settings:
+        path.write_text(settings.pop("dictionary"), encoding="utf-8")
+    other = random_model(dataclasses.replace(PRESETS["tiny"], n_layers=settings.pop("layers", 2)))
+    with pytest.raises(error, match=name):
+        align(model, other, texts / "a.txt", texts / "b.txt", path, **settings)

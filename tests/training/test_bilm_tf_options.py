@@ -132,31 +132,34 @@ def test_a_model_of_the_backward_direction_keeps_it(reverse: bool) -> None:
     assert of_size(again, 9) == config
 
 
+def without(*names: str) -> dict[str, Any]:
+    return {name: value for name, value in SHIPPED.items() if name not in names}
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "name"),
     [
-        ({**SHIPPED, "unroll_step": 3}, "bilm-tf has no option 'unroll_step'. Did you mean 'unroll_steps'"),
-        ({**SHIPPED, "lstm": {**SHIPPED["lstm"], "n_layer": 3}}, "no option 'lstm.n_layer'. Did you mean 'n_layers'"),
-        ({**SHIPPED, "char_cnn": {**SHIPPED["char_cnn"], "n_characters": 300}}, "n_characters is 300"),
-        ({**SHIPPED, "share_embedding_softmax": True}, "share_embedding_softmax needs a model that reads words"),
-        ({**SHIPPED, "n_train_tokens": 100}, "less than one batch of 128 x 20, with which bilm-tf never ends"),
-        ({name: SHIPPED[name] for name in ("lstm", "char_cnn", "dropout")}, "lacks all_clip_norm_val, n_epochs"),
-        ({**SHIPPED, "batch_size": "many"}, "a value has the wrong type"),
-        ({**SHIPPED, "batch_size": 2.9}, "2.9 is not a whole number"),
-        ({**SHIPPED, "n_epochs": 2.9}, "2.9 is not a whole number"),
-        ({**SHIPPED, "n_negative_samples_batch": "7"}, "'7' is not a whole number"),
-        ({**SHIPPED, "bidirectional": "false"}, "bidirectional is 'false'. Expected true or false"),
-        ({**SHIPPED, "batch_size": 0, "n_train_tokens": None}, "batch_size is 0"),
-        ({**SHIPPED, "char_cnn": None}, "char_cnn is None; expected a table"),
-        ({**SHIPPED, "char_cnn": [1]}, "expected a table"),
-        ({**SHIPPED, "lstm": {"dim": 4096}}, "there is no key 'projection_dim'"),
+        (SHIPPED | {"unroll_step": 3}, "'unroll_step'.*'unroll_steps'"),
+        (SHIPPED | {"lstm": {**SHIPPED["lstm"], "n_layer": 3}}, r"'lstm\.n_layer'.*'n_layers'"),
+        (SHIPPED | {"lstm": {"dim": 4096}}, "projection_dim"),
+        (SHIPPED | {"char_cnn": {**SHIPPED["char_cnn"], "n_characters": 300}}, "n_characters"),
         (
-            {name: value for name, value in SHIPPED.items() if name != "n_negative_samples_batch"},
-            "n_negative_samples_batch is missing",
+            SHIPPED | {"char_cnn": {**SHIPPED["char_cnn"], "projection_after_highway": False}},
+            "projection_after_highway",
         ),
+        (SHIPPED | {"char_cnn": None}, "NoneType"),
+        (SHIPPED | {"char_cnn": [1]}, "char_cnn"),
+        (SHIPPED | {"n_train_tokens": 100}, "n_train_tokens"),
+        (SHIPPED | {"batch_size": 0, "n_train_tokens": None}, "batch_size"),
+        (SHIPPED | {"batch_size": "many"}, "many"),
+        (SHIPPED | {"batch_size": 2.9}, "2.9"),
+        (SHIPPED | {"n_epochs": 2.9}, "2.9"),
+        (SHIPPED | {"n_negative_samples_batch": "7"}, "'7'"),
+        (SHIPPED | {"bidirectional": "false"}, "bidirectional"),
+        (without("batch_size", "n_epochs"), "n_epochs, batch_size"),
+        (without("n_negative_samples_batch"), "n_negative_samples_batch"),
     ],
 )
-def test_unsupported_options_are_refused_by_name(options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"options\.json") as raised:
+def test_unsupported_options_are_refused_by_name(options: dict[str, Any], name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"options\.json.*{name}"):
         config_of(options, tmp_path)
-    assert message in str(raised.value)

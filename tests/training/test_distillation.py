@@ -14,19 +14,17 @@ import torch
 
 import elmokit
 from elmokit.engine.config import PRESETS, BiLMConfig
-from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLMState
 from elmokit.text.windows import WindowStream
-from elmokit.training.config import DistillationConfig, TrainingConfig
+from elmokit.training.config import DistillationConfig
 from elmokit.training.distillation import DistillationLosses, Teacher, window_encoder
-from elmokit.training.interruption import TrainingInterrupted
-from elmokit.training.reports import TrainingNotice, TrainingProgress, TrainingReport
 from elmokit.training.run import Run
-from elmokit.training.settings import training_settings
 from tests.conftest import random_model
+from tests.helpers.killing import Killed
 from tests.helpers.many_langs_files import toy_model
 from tests.helpers.shell import Shell
+from tests.helpers.tiny_training import Reports, kill_after
 
 pytestmark = pytest.mark.usefixtures("unrendered_curves")
 
@@ -53,13 +51,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def distill(teacher: PretrainedBiLM | str, out: str = "run", **settings: Any) -> elmokit.TrainingResult:
-    notices = settings.pop("notices", [])
-
-    def report(content: TrainingReport) -> None:
-        if isinstance(content, TrainingNotice):
-            notices.append(content.message)
-
-    settings = {"report": report, **SMALL, **settings}
+    settings = {"report": Reports(), **SMALL, **settings}
     return elmokit.distill(teacher, "text.txt", held_out="text.txt", out=out, **settings)
 
 
@@ -169,13 +161,6 @@ def test_the_lowest_layers_of_a_deeper_student_do_not_learn_from_the_top_layer(
     assert [layer is layers[-1] for layer in layers] == [False, False, False, True, True]
 
 
-def test_a_direction_that_the_teacher_lacks_is_refused(corpus: Path) -> None:
-    teacher = random_model(dataclasses.replace(PRESETS["tiny"], bidirectional=False))
-    with pytest.raises(ConfigError, match="teacher reads forward only, and the student reads forward and backward"):
-        distill(teacher)
-    assert not Path("run").exists()
-
-
 def test_a_teacher_may_read_tokens_in_another_way(corpus: Path, tmp_path: Path) -> None:
     teacher, student = elmokit.open_model(toy_model().write(tmp_path / "words-and-characters")), small_student()
     losses, arguments = losses_of(student, teacher, DistillationConfig(prediction_weight=0.0))
@@ -199,14 +184,9 @@ def test_a_student_learns_from_its_teacher(corpus: Path) -> None:
     teacher = elmokit.train(
         "text.txt", held_out="text.txt", out="teacher", **{**SMALL, "tokens": 2000, "projection_dim": 24}
     ).model
-    found: list[list[float]] = []
-
-    def report(content: TrainingReport) -> None:
-        if isinstance(content, TrainingProgress):
-            found.append(list(content.losses))
-
-    result = distill(teacher, tokens=2000, text_weight=0.0, report=report)
-    assert np.mean(found[-1]) < np.mean(found[0]) / 2
+    reports = Reports()
+    result = distill(teacher, tokens=2000, text_weight=0.0, report=reports)
+    assert np.mean(reports.lines[-1].losses) < np.mean(reports.lines[0].losses) / 2
     assert np.mean(result.best_perplexity) < 2 * np.mean(teacher.card["held_out_perplexity"])
     model = elmokit.open_model("run")
     # An ordinary model: nothing of the teacher is left in it.
@@ -223,17 +203,8 @@ def test_an_interrupted_distillation_ends_with_the_same_numbers(
     corpus: Path, model: PretrainedBiLM, n_samples: int
 ) -> None:
     expected = distill(model, "straight", n_samples=n_samples)
-    steps = 0
-
-    def stop(content: TrainingReport) -> None:
-        nonlocal steps
-        if isinstance(content, TrainingProgress):
-            steps += 1
-            if steps == 3:  # between two checkpoints
-                raise TrainingInterrupted
-
-    with pytest.raises(TrainingInterrupted):
-        distill(model, "stopped", n_samples=n_samples, report=stop)
+    with pytest.raises(Killed):
+        distill(model, "stopped", n_samples=n_samples, report=kill_after(3))  # between two checkpoints
     shutil.move("stopped", "moved")  # the run has its own copy of the teacher
     resumed = elmokit.resume("moved", report=lambda _: None)
     assert resumed.perplexity == expected.perplexity
@@ -248,55 +219,16 @@ def test_an_interrupted_distillation_ends_with_the_same_numbers(
     assert "loss.projections.0.weight" in second
 
 
-def test_without_a_softmax_the_student_learns_the_layers_only(corpus: Path, model: PretrainedBiLM) -> None:
-    notices: list[str] = []
-    distill(model.replace(softmax=None), tokens=20, notices=notices)
-    assert (
-        "The student learns the layers of its teacher; not the predictions, because the teacher has no softmax."
-        in notices
-    )
-
-
-def test_a_student_of_the_layers_alone_is_the_last_one(corpus: Path, model: PretrainedBiLM) -> None:
-    notices: list[str] = []
-    result = distill(model, tokens=600, text_weight=0.0, prediction_weight=0.0, patience=1, notices=notices)
+def test_what_is_learned_is_said(corpus: Path, model: PretrainedBiLM) -> None:
+    reports = Reports()
+    distill(model.replace(softmax=None), "layers", tokens=20, report=reports)
+    assert any("learns the layers" in said and "the teacher has no softmax" in said for said in reports.notices)
+    distill(model, "words", tokens=20, max_words=6, report=reports)
+    assert any("the words are not those of the teacher's softmax" in said for said in reports.notices)
+    # A student of the layers alone is the last one.
+    result = distill(model, "last", tokens=600, text_weight=0.0, prediction_weight=0.0, patience=1, report=reports)
     assert result.best_step == 600 / (4 * 5)
-    assert any("perplexities say nothing, and the last model is kept" in notice for notice in notices)
-
-
-def test_with_other_words_the_predictions_are_not_learned(corpus: Path, model: PretrainedBiLM) -> None:
-    notices: list[str] = []
-    distill(model, tokens=20, max_words=6, notices=notices)
-    assert any("the words are not those of the teacher's softmax" in notice for notice in notices)
-    with pytest.raises(ConfigError, match="prediction_weight is 2, but the words are not those"):
-        distill(model, "other", tokens=20, max_words=6, prediction_weight=2.0)
-    assert not Path("other").exists()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"layer_weight": -1.0}, "layer_weight"),
-        ({"temperature": 0.0}, "temperature"),
-        ({"layer_loss": "mae"}, "layer_loss"),
-        ({"layer_weight": 0.0, "text_weight": 0.0, "prediction_weight": 0.0}, "nothing to learn"),
-    ],
-)
-def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        training_settings(None, None, {"distillation": settings}, {})
-
-
-def test_settings_of_a_distillation_are_refused_where_there_is_no_teacher(corpus: Path, model: PretrainedBiLM) -> None:
-    with pytest.raises(ConfigError, match="no teacher to learn from"):
-        elmokit.train("text.txt", held_out="text.txt", out="run", **SMALL, temperature=2.0)
-    with pytest.raises(ConfigError, match="no teacher to learn from"):
-        elmokit.finetune(model, "text.txt", held_out="text.txt", out="run", text_weight=2.0)
-    assert not Path("run").exists()
-
-
-def test_a_training_without_a_teacher_has_no_distillation() -> None:
-    assert TrainingConfig().distillation is None
+    assert any("perplexities say nothing, and the last model is kept" in said for said in reports.notices)
 
 
 @pytest.mark.slow
@@ -308,5 +240,3 @@ def test_the_command_distills_and_train_resumes(shell: Shell) -> None:
     assert "learns the layers and predictions of its teacher" in ran.err
     assert shell("train", "--resume", "run", "--tokens", "60").code == 0
     assert elmokit.open_model("run").card["n_predictions"] == 60
-    ran = shell("distill", "model", "corpus.txt", "--held-out", "corpus.txt", "--out", "other", "--temperature", "0")
-    assert (ran.code, "--temperature is 0" in ran.err) == (2, True)

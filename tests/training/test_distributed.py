@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from elmokit.errors import MissingExtraError
+from elmokit.errors import ConfigError, MissingExtraError
 from elmokit.formats.folder import load_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
@@ -23,7 +23,7 @@ from elmokit.network.softmax import build_softmax
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream
 from elmokit.training.config import TrainingConfig
-from elmokit.training.distributed import World, init_distributed
+from elmokit.training.distributed import World, init_distributed, training_device
 from elmokit.training.losses import WindowLosses
 from elmokit.training.optimizers import set_learning_rate
 from elmokit.training.run import Run
@@ -185,7 +185,7 @@ def test_a_user_error_is_reported_and_no_process_hangs(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the cat\n")
     ran = torchrun(tmp_path, 2, "train", "text.txt", "--held-out", "text.txt", "--out", "run", *SETTINGS.split())
     assert ran.returncode != 0
-    assert "The corpus has 1 sentence, but a batch reads 6 in parallel" in ran.stderr
+    assert "The text has 1 sentence" in ran.stderr
     assert not (tmp_path / "run").exists()
 
 
@@ -195,6 +195,9 @@ def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) 
         assert world == World()
         assert world.gather(3) == [3]
         assert world.broadcast("all") == "all"
+        assert world.on_main_process(lambda: 3) == 3
+        with pytest.raises(ConfigError, match="no"):
+            world.on_main_process(lambda: training_device("meta"))
         torch.testing.assert_close(world.mean(torch.tensor([2.0])), torch.tensor([2.0]))
 
 

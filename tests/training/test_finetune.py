@@ -11,7 +11,7 @@ from torch import Tensor
 
 from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.engine.softmax import SoftmaxConfig
-from elmokit.errors import ConfigError, ModelNotFoundError
+from elmokit.errors import ConfigError, ElmoError, FormatError, ModelError
 from elmokit.formats import many_langs
 from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
@@ -20,7 +20,7 @@ from elmokit.network.softmax import AdaptiveSoftmax, FullSoftmax, TiedSoftmax, b
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.training import softmax_transfer
 from elmokit.training.results import compare_models
-from elmokit.training.softmax_transfer import describe_transfer, with_dropout, with_softmax_over
+from elmokit.training.softmax_transfer import describe_transfer, softmax_words, with_dropout, with_softmax_over
 from tests.conftest import WORDS, random_model
 from tests.helpers.many_langs_files import toy_model
 
@@ -150,8 +150,6 @@ def test_an_adaptive_softmax_over_other_words_is_drawn_anew_with_their_frequenci
     head = carried.softmax_module.stages.head.bias.detach().exp()  # 5 words, then one tail of the other 8
     torch.testing.assert_close(head.sum(), torch.tensor(1.0))
     assert head[5] / head[4] == pytest.approx((8 + COUNTS["yak"]) / (COUNTS["the"] + 1))
-    with pytest.raises(ConfigError, match="The last cutoff is 5 and the vocabulary holds 5 words"):
-        with_softmax_over(model, Vocabulary([*SPECIALS, "the", "mat"]), COUNTS, 3)
 
 
 def test_another_kind_of_softmax_can_be_chosen() -> None:
@@ -161,8 +159,6 @@ def test_another_kind_of_softmax_can_be_chosen() -> None:
     torch.testing.assert_close(probabilities(full)[:, 3:], probabilities(tied)[:, 3:])
     adaptive = with_softmax_over(tied, words, COUNTS, 3, SoftmaxConfig("adaptive", (4,)))
     assert isinstance(adaptive.softmax_module, AdaptiveSoftmax)
-    with pytest.raises(ConfigError, match="A tied softmax shares the word table"):
-        with_softmax_over(random_model(), NEW, COUNTS, 3, SoftmaxConfig("tied"))
 
 
 def test_a_new_inner_layer_changes_no_probability_and_losing_one_is_said() -> None:
@@ -208,12 +204,6 @@ def test_a_published_table_without_unk_lends_new_words_its_mean_row(monkeypatch:
     assert torch.equal(new[1 + NEW.ids["mat"]], old[1 + words.index("mat")])
 
 
-def test_a_word_input_model_without_its_words_is_refused() -> None:
-    model = random_model(WORD_INPUT).replace(softmax=None, vocabulary=None, source=Path("w.hdf5"))
-    with pytest.raises(ModelNotFoundError, match=r"w\.hdf5 reads words and has no vocabulary"):
-        with_softmax_over(model, NEW, COUNTS, 3)
-
-
 def test_elmo_for_many_langs_gets_a_softmax_and_keeps_its_lexicon(tmp_path: Path) -> None:
     model = many_langs.FORMAT.load(toy_model().write(tmp_path / "zh"))
     carried = with_softmax_over(model, NEW, COUNTS, 3)
@@ -234,3 +224,25 @@ def test_dropout_changes_and_no_weight_does(kind: str) -> None:
         assert torch.equal(other.bilm.state_dict()[name], tensor), name
     assert other.softmax_module is not None
     torch.testing.assert_close(probabilities(other), probabilities(model))
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "softmax", "error", "name"),
+    [
+        (model_with("adaptive", PRESETS["tiny"]), [*SPECIALS, "the", "mat"], None, ConfigError, "cutoff"),
+        (random_model(), NEW.words, SoftmaxConfig("tied"), ConfigError, "tied"),
+        (random_model(WORD_INPUT).replace(softmax=None, vocabulary=None), NEW.words, None, ModelError, "vocabulary"),
+    ],
+)
+def test_a_softmax_that_does_not_fit_is_refused(
+    model: PretrainedBiLM, words: list[str], softmax: SoftmaxConfig | None, error: type[ElmoError], name: str
+) -> None:
+    with pytest.raises(error, match=name):
+        with_softmax_over(model, Vocabulary(words), COUNTS, 3, softmax)
+
+
+def test_published_words_that_are_no_vocabulary_are_refused() -> None:
+    model = random_model()
+    model.vocabulary = Vocabulary([*WORDS[:-1], WORDS[0]], strict=False)
+    with pytest.raises(FormatError, match="max_words"):
+        softmax_words(model)

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +16,22 @@ import torch
 from elmokit.embedding.elmo import Elmo
 from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.engine.softmax import SoftmaxConfig
-from elmokit.errors import ConfigError, LockedError, TextError, TrainingError
+from elmokit.errors import TrainingError
 from elmokit.formats.folder import load_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.softmax import FullSoftmax
-from elmokit.storage.lock import file_lock
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.windows import WindowStream
 from elmokit.training import loop
 from elmokit.training.config import TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.losses import WindowLosses
-from elmokit.training.reports import TrainingNotice, TrainingProgress, TrainingReport
+from elmokit.training.reports import TrainingCallback
 from elmokit.training.run import Run
 from elmokit.training.setup import TrainingSetup
 from tests.helpers.killing import Killed
+from tests.helpers.tiny_training import Reports, assert_same_weights, kill_after, weights
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n\na cat and a dog ran on .\nthe mat sat .\n" * 4
 VOCABULARY = Vocabulary([*SPECIALS, *sorted({token for token in TEXT.split() if token != "mat"})])
@@ -56,28 +55,23 @@ def corpus_of(folder: Path, held_out: list[list[str]] | None = None) -> Training
 
 
 def run_training(
-    folder: Path,
-    config: TrainingConfig = CONFIG,
-    on_progress: Callable[[TrainingProgress], object] = lambda _: None,
-    notices: list[str] | None = None,
-    **settings: Any,
+    folder: Path, config: TrainingConfig = CONFIG, report: TrainingCallback = lambda _: None, **settings: Any
 ) -> Any:
-    def report(content: TrainingReport) -> None:
-        if isinstance(content, TrainingProgress):
-            on_progress(content)
-        elif isinstance(content, TrainingNotice) and notices is not None:
-            notices.append(content.message)
-
     folder.mkdir(exist_ok=True)
-    given = {name: settings.pop(name) for name in ("initial", "teacher") if name in settings}
-    setup = TrainingSetup(config, corpus_of(folder), {"corpus": "toy"}, **given)
+    setup = TrainingSetup(config, corpus_of(folder), {"corpus": "toy"}, initial=settings.pop("initial", None))
     return loop.run_training(setup, Run(folder), report, **settings)
 
 
-def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    stored = load_folder(Run(folder).checkpoints()[-1].path / "model")
-    assert stored.softmax_module is not None
-    return {**stored.bilm.state_dict(), **stored.softmax_module.state_dict()}
+def trained(folder: Path) -> PretrainedBiLM:
+    """The model of the last checkpoint."""
+    return Run(folder).checkpoints()[-1].model()
+
+
+def notices_of(folder: Path, config: TrainingConfig = CONFIG) -> list[str]:
+    """Train, and return what was said."""
+    reports = Reports()
+    run_training(folder, config, reports)
+    return reports.notices
 
 
 @pytest.mark.slow
@@ -90,13 +84,6 @@ def test_training_brings_perplexity_down_and_keeps_the_best_model(tmp_path: Path
     assert stored.card["held_out"]["n_predictions"] == result.n_predictions
     assert stored.vocabulary is not None
     assert stored.vocabulary.words == VOCABULARY.words
-
-
-def test_two_processes_do_not_train_in_one_directory(tmp_path: Path) -> None:
-    pytest.importorskip("fcntl")
-    with file_lock(tmp_path / "lock"), pytest.raises(LockedError, match="Another process is training"):
-        run_training(tmp_path)
-    run_training(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["word input", "forward only", "one layer"])
@@ -131,21 +118,14 @@ def test_a_resumed_run_ends_with_the_numbers_of_an_uninterrupted_one(
     config = dataclasses.replace(config, log_every=1)
     straight = run_training(tmp_path / "straight", config)
 
-    def stop_after(progress: TrainingProgress, seen: list[int] = []) -> None:  # noqa: B006 (counts across calls on purpose)
-        seen.append(progress.n_steps)
-        if len(seen) == n_lines:
-            seen.clear()
-            raise Killed
-
     with pytest.raises(Killed):
-        run_training(tmp_path / "stopped", config, on_progress=stop_after)
+        run_training(tmp_path / "stopped", config, kill_after(n_lines))
     torch.manual_seed(999)  # a new process has another random state
     resumed = run_training(tmp_path / "stopped", config)
     steps = [json.loads(line)["n_steps"] for line in (tmp_path / "stopped" / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps))
     assert resumed.mean_nats == straight.mean_nats
-    for name, tensor in weights_of(tmp_path / "straight").items():
-        assert torch.equal(weights_of(tmp_path / "stopped")[name], tensor), name
+    assert_same_weights(trained(tmp_path / "stopped"), trained(tmp_path / "straight"))
 
 
 WORDS = dataclasses.replace(CONFIG, save_words=(20, 21, 60, 1_000_000))
@@ -153,10 +133,10 @@ WORDS = dataclasses.replace(CONFIG, save_words=(20, 21, 60, 1_000_000))
 
 
 def test_models_are_kept_by_the_number_of_words_read(tmp_path: Path) -> None:
-    notices: list[str] = []
-    straight, plain = run_training(tmp_path / "straight", WORDS, notices=notices), run_training(tmp_path / "plain")
+    reports = Reports()
+    straight, plain = run_training(tmp_path / "straight", WORDS, reports), run_training(tmp_path / "plain")
     assert straight.mean_nats == plain.mean_nats  # keeping models changes nothing else
-    assert notices == ["No model of 1M words (save_words): the training ends after 102."]
+    assert reports.notices == ["No model of 1M words (save_words): the training ends after 102."]
     names = sorted(path.name for path in (tmp_path / "straight").glob("words-*"))
     assert names == ["words-20", "words-21", "words-60"]
     cards = [Elmo.from_pretrained(tmp_path / "straight" / name).model.card for name in names]
@@ -170,12 +150,8 @@ def test_a_resumed_run_keeps_the_same_models_by_words(n_lines: int, tmp_path: Pa
     config = dataclasses.replace(WORDS, log_every=1, ema_decay=0.9)
     run_training(tmp_path / "straight", config)
 
-    def stop(progress: TrainingProgress) -> None:
-        if progress.n_steps == n_lines:
-            raise Killed
-
     with pytest.raises(Killed):
-        run_training(tmp_path / "stopped", config, on_progress=stop)
+        run_training(tmp_path / "stopped", config, kill_after(n_lines))
     torch.manual_seed(999)
     run_training(tmp_path / "stopped", config)
     for name in ("words-20", "words-60"):
@@ -186,22 +162,16 @@ def test_a_resumed_run_keeps_the_same_models_by_words(n_lines: int, tmp_path: Pa
 
 def test_numbers_of_words_that_a_resumed_run_has_passed_are_named(tmp_path: Path) -> None:
     run_training(tmp_path)
-    notices: list[str] = []
-    run_training(tmp_path, dataclasses.replace(CONFIG, tokens=140, save_words=(50, 110)), notices=notices)
+    notices = notices_of(tmp_path, dataclasses.replace(CONFIG, tokens=140, save_words=(50, 110)))
     assert "No model of 50 words (save_words): the run has read 102 already." in notices
     assert [path.name for path in tmp_path.glob("words-*")] == ["words-110"]
 
 
-def test_the_two_newest_checkpoints_are_kept(tmp_path: Path) -> None:
-    run_training(tmp_path)
-    assert [checkpoint.path.name for checkpoint in Run(tmp_path).checkpoints()] == ["step-00000004", "step-00000006"]
-
-
 def test_every_line_of_the_log_is_json_with_both_losses(tmp_path: Path) -> None:
-    lines: list[TrainingProgress] = []
-    run_training(tmp_path, dataclasses.replace(CONFIG, log_every=2), on_progress=lines.append)
+    reports = Reports()
+    run_training(tmp_path, dataclasses.replace(CONFIG, log_every=2), reports)
     logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["n_steps"] for line in logged] == [2, 3, 4, 6] == [line.n_steps for line in lines]
+    assert [line["n_steps"] for line in logged] == [2, 3, 4, 6] == [line.n_steps for line in reports.lines]
     assert all(len(line["losses"]) == 2 and line["losses"][0] > 0 for line in logged)
     assert [line["held_out"] is None for line in logged] == [True, False, True, False]
     assert logged[-1]["fraction"] == 1.0
@@ -209,42 +179,24 @@ def test_every_line_of_the_log_is_json_with_both_losses(tmp_path: Path) -> None:
 
 def test_a_nan_loss_stops_and_says_what_to_change(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, learning_rate=1e30, warmup_ratio=0.0, max_grad_norm=1e30)
-    with pytest.raises(TrainingError, match=r"At step 2 the loss is .*lower learning_rate.*There is no checkpoint yet"):
-        run_training(tmp_path / "new", config)
-    with pytest.raises(
-        TrainingError, match=r"At step 2 .*from the model of the last checkpoint: .*step-00000001.model"
-    ):
-        run_training(tmp_path / "saved", dataclasses.replace(config, save_every=1))
+    for save_every, advice in ((1000, "no checkpoint yet"), (1, "step-00000001.model")):
+        with pytest.raises(TrainingError, match=rf"step 2 .*learning_rate.*{advice}"):
+            run_training(tmp_path / str(save_every), dataclasses.replace(config, save_every=save_every))
 
 
-def test_changing_the_length_reports_the_new_learning_rate(tmp_path: Path) -> None:
-    notices: list[str] = []
-    run_training(tmp_path, notices=notices)
-    assert not notices
+def test_what_a_run_is_resumed_with_is_said(tmp_path: Path) -> None:
+    done = "Training is already complete (120 predictions). To continue, increase epochs, tokens or hours."
+    assert not notices_of(tmp_path / "run")
+    assert notices_of(tmp_path / "run") == [done]
+    assert notices_of(tmp_path / "run", dataclasses.replace(CONFIG, tokens=60))[-1:] == [done]  # those of the run
     longer = dataclasses.replace(CONFIG, tokens=12 * 4 * 5)
-    run_training(tmp_path, longer, notices=notices)
-    assert notices == [
-        "The schedule now spans the new length: the learning rate changes from 0.0005 to "
-        f"{longer.learning_rate_at(0.5):.3g}."
-    ]
-
-
-def test_a_finished_run_says_why_it_does_not_continue(tmp_path: Path) -> None:
-    notices: list[str] = []
-    run_training(tmp_path / "done", notices=notices)
-    run_training(tmp_path / "done", notices=notices)
-    complete = ["Training is already complete (120 predictions). To continue, increase epochs, tokens or hours."]
-    assert notices == complete
-    notices.clear()
-    run_training(tmp_path / "done", dataclasses.replace(CONFIG, tokens=60), notices=notices)
-    assert notices[-1:] == complete  # those of the run, and not of the shorter length
-    notices.clear()
+    rate = f"{longer.learning_rate_at(0.5):.3g}"
+    (said,) = notices_of(tmp_path / "run", longer)
+    assert said == f"The schedule now spans the new length: the learning rate changes from 0.0005 to {rate}."
     harmful = dataclasses.replace(CONFIG, learning_rate=3.0, warmup_ratio=0.0, patience=1, eval_every=1, tokens=2000)
-    run_training(tmp_path / "worse", harmful, notices=notices)
-    run_training(tmp_path / "worse", harmful, notices=notices)
-    assert notices == [
-        "The run stopped after 1 evaluations without improvement. To continue, increase patience or set it to 0."
-    ]
+    assert not notices_of(tmp_path / "worse", harmful)
+    (said,) = notices_of(tmp_path / "worse", harmful)
+    assert "stopped after 1 evaluations without improvement" in said
 
 
 def test_hours_count_from_now_if_given_again_and_otherwise_end_as_planned(tmp_path: Path) -> None:
@@ -256,83 +208,23 @@ def test_hours_count_from_now_if_given_again_and_otherwise_end_as_planned(tmp_pa
     assert Run(tmp_path).checkpoints()[-1].path.name == "step-00000002"
 
 
-def test_a_run_is_resumed_with_its_own_settings_only(tmp_path: Path) -> None:
-    run_training(tmp_path)
-    longer = dataclasses.replace(CONFIG, tokens=140)
-    assert math.isfinite(run_training(tmp_path, longer).mean)
-    with pytest.raises(TrainingError, match="batch_size was 4 and is 8"):
-        run_training(tmp_path, dataclasses.replace(longer, batch_size=8))
-    (tmp_path / "settings.json").unlink()
-    assert Run(tmp_path).checkpoints()
-    with pytest.raises(TrainingError, match="has checkpoints but no settings"):
-        run_training(tmp_path, longer)
-
-
-@pytest.mark.parametrize("change", [{"batch_size": 0}, {"learning_rate": 0.0}, {"warmup_ratio": 1.0}])
-def test_impossible_settings_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(change))):
-        TrainingConfig(**change)
-
-
-def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
-    run_training(tmp_path)
-    newest = Run(tmp_path).checkpoints()[-1].path
-    (newest / "optimizer.safetensors").write_bytes(b"short")
-    with pytest.raises(TrainingError, match=f"{newest.name} is damaged"):
-        run_training(tmp_path, dataclasses.replace(CONFIG, tokens=140))
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda progress: progress["counters"].update(n_steps="7"),
-        lambda progress: progress["counters"].update(best_perplexity=None),
-        lambda progress: progress.update(loss_sums=[["much", 1]]),
-    ],
-    ids=["steps", "perplexity", "sums"],
-)
-def test_counters_of_another_type_are_damage(tmp_path: Path, damage: Callable[[dict[str, Any]], None]) -> None:
-    run_training(tmp_path)
-    newest = Run(tmp_path).checkpoints()[-1].path
-    progress = json.loads((newest / "progress.json").read_text())
-    damage(progress)
-    (newest / "progress.json").write_text(json.dumps(progress))
-    with pytest.raises(TrainingError, match=f"{newest.name} is damaged"):
-        run_training(tmp_path, dataclasses.replace(CONFIG, tokens=140))
-
-
-def test_training_without_held_out_text_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TextError, match="no held-out sentence"):
-        loop.run_training(TrainingSetup(CONFIG, corpus_of(tmp_path, [])), Run(tmp_path))
-
-
-def test_a_long_training_says_that_bfloat16_would_be_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elmokit.training.precision.multiplies_bfloat16", lambda: True)
-    notices: list[str] = []
-    run_training(tmp_path / "short", notices=notices)
-    assert not notices
+@pytest.mark.parametrize("has_bfloat16", [True, False])
+def test_bfloat16_trains_or_says_that_it_is_not_used(
+    has_bfloat16: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmokit.training.precision.multiplies_bfloat16", lambda: has_bfloat16)
+    for kind, n_samples in ((SoftmaxConfig("adaptive", (6,)), 0), (SoftmaxConfig(), 4)):
+        config = dataclasses.replace(CONFIG, precision="bfloat16", softmax=kind, n_samples=n_samples)
+        reports = Reports()
+        assert math.isfinite(run_training(tmp_path / kind.kind, config, reports).mean)
+        assert ["computes in float32" in notice for notice in reports.notices] == [True] * (not has_bfloat16)
+    # A long training in float32 says that another precision would be faster.
+    assert not notices_of(tmp_path / "short")
     monkeypatch.setattr("elmokit.training.loop.LONG_TRAINING", 0)
-    run_training(tmp_path / "long", notices=notices)
-    run_training(tmp_path / "fast", dataclasses.replace(CONFIG, precision="bfloat16"), notices=notices)
-    monkeypatch.setattr("elmokit.training.precision.multiplies_bfloat16", lambda: False)
-    run_training(tmp_path / "old", notices=notices)
-    assert len(notices) == 1
-    assert "two to four times as fast" in notices[0]
-
-
-def test_bfloat16_trains_and_says_where_it_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = dataclasses.replace(CONFIG, precision="bfloat16")
-    notices: list[str] = []
-    monkeypatch.setattr("elmokit.training.precision.multiplies_bfloat16", lambda: False)
-    assert math.isfinite(run_training(tmp_path / "a", config, notices=notices).mean)
-    assert len(notices) == 1
-    assert "this training computes in float32" in notices[0]
-    notices.clear()
-    monkeypatch.setattr("elmokit.training.precision.multiplies_bfloat16", lambda: True)
-    for kind in (SoftmaxConfig("adaptive", (6,)), SoftmaxConfig()):
-        every = dataclasses.replace(config, softmax=kind, n_samples=4 if kind.kind == "full" else 0)
-        assert math.isfinite(run_training(tmp_path / kind.kind, every, notices=notices).mean)
-    assert not notices
+    said = notices_of(tmp_path / "long")
+    assert ["two to four times as fast" in notice for notice in said] == [True] * has_bfloat16
+    if has_bfloat16:
+        assert not notices_of(tmp_path / "fast", dataclasses.replace(CONFIG, precision="bfloat16"))
 
 
 @pytest.mark.slow
@@ -347,17 +239,15 @@ def test_bfloat16_learns_as_float32_does(tmp_path: Path) -> None:
 
 
 def test_a_learning_rate_too_low_for_adagrad_is_reported(tmp_path: Path) -> None:
-    notices: list[str] = []
-    run_training(tmp_path, dataclasses.replace(CONFIG, optimizer="adagrad"), notices=notices)
-    assert notices == ["A learning rate of 0.01 is low for Adagrad: bilm-tf used 0.2."]
+    (said,) = notices_of(tmp_path, dataclasses.replace(CONFIG, optimizer="adagrad"))
+    assert said == "A learning rate of 0.01 is low for Adagrad: bilm-tf used 0.2."
 
 
 def test_accumulated_windows_are_one_step(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, gradient_accumulation_steps=3, tokens=4 * 3 * 4 * 5, log_every=1)
-    lines: list[TrainingProgress] = []
-    run_training(tmp_path, config, on_progress=lines.append)
-    assert [line.n_steps for line in lines] == [1, 2, 3, 4]
-    assert lines[-1].n_predictions == 240
+    reports = Reports()
+    run_training(tmp_path, config, reports)
+    assert [(line.n_steps, line.n_predictions) for line in reports.lines] == [(n, 60 * n) for n in (1, 2, 3, 4)]
 
 
 def test_a_step_of_several_windows_takes_the_mean_of_their_gradients(tmp_path: Path) -> None:
@@ -378,11 +268,11 @@ def test_a_step_of_several_windows_takes_the_mean_of_their_gradients(tmp_path: P
         (both.mean() / 3).backward()
         state = BiLMState(hidden, cell)
     stream.close()
-    trained = weights_of(tmp_path)
+    tensors = weights(trained(tmp_path))
     for name, parameter in losses.named_parameters():
         assert parameter.grad is not None
         stepped = parameter - config.learning_rate * parameter.grad / (1 + parameter.grad**2).sqrt()
-        torch.testing.assert_close(trained[name.split(".", 1)[1]], stepped.detach(), atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(tensors[name.split(".", 1)[1]], stepped.detach(), atol=1e-6, rtol=1e-5)
 
 
 def test_fine_tuning_starts_from_the_start_state_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,9 +318,9 @@ def test_rows_restart_from_zero_at_sentences_if_reset_state_is_set(
 def test_frozen_layers_keep_their_weights_and_the_others_learn(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, frozen_layers=(0, 2), save_every=1, tokens=CONFIG.predictions_per_step)
     run_training(tmp_path, config)
-    before = weights_of(tmp_path)
+    before = weights(trained(tmp_path))
     run_training(tmp_path, dataclasses.replace(config, tokens=100))
-    after = weights_of(tmp_path)
+    after = weights(trained(tmp_path))
     for name, tensor in before.items():
         frozen = name.startswith("token_layer") or ".layers.1." in name
         assert torch.equal(tensor, after[name]) == frozen, name
@@ -441,7 +331,7 @@ def test_out_of_memory_says_what_to_lower(tmp_path: Path, monkeypatch: pytest.Mo
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
 
     monkeypatch.setattr("elmokit.training.losses.WindowLosses.forward", full)
-    with pytest.raises(TrainingError, match=r"Out of memory with windows of 4 x 5\. Lower .* no checkpoint yet"):
+    with pytest.raises(TrainingError, match=r"memory .* 4 x 5.*batch_size.* no checkpoint yet"):
         run_training(tmp_path)
 
 

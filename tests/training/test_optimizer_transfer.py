@@ -20,9 +20,9 @@ from elmokit.formats.tensor_rows import TensorRow
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training import api, evaluation
 from elmokit.training.optimizer_transfer import read_optimizer_state, transfer_optimizer_state
-from elmokit.training.reports import TrainingNotice, TrainingProgress, TrainingReport
 from elmokit.training.run import Run
 from elmokit.training.softmax_transfer import with_softmax_over
+from tests.helpers.tiny_training import Reports
 
 pytestmark = pytest.mark.usefixtures("unrendered_curves")
 
@@ -54,14 +54,10 @@ def text(bilm_tf_run: Path, tmp_path: Path) -> Path:
     return path
 
 
-def finetune(model: Path, text: Path, out: Path, **settings: Any) -> list[TrainingReport]:
-    reports: list[TrainingReport] = []
-    api.finetune(model, text, held_out=text, out=out, report=reports.append, **settings)
+def finetune(model: Path, text: Path, out: Path, **settings: Any) -> Reports:
+    reports = Reports()
+    api.finetune(model, text, held_out=text, out=out, report=reports, **settings)
     return reports
-
-
-def notices(reports: list[TrainingReport]) -> str:
-    return "\n".join(str(report) for report in reports if isinstance(report, TrainingNotice))
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -71,13 +67,13 @@ def test_ten_steps_of_bilm_tf_restart(bilm_tf_run: Path, tmp_path: Path, kept: b
     text = bilm_tf_run / "train.txt"
     settings = RESTART if kept else RESTART | {"keep_optimizer": False}
     reports = finetune(bilm_tf_run, text, tmp_path / "run", recipe="bilm-tf", **settings)
-    lines = [line for line in reports if isinstance(line, TrainingProgress)]
+    lines = reports.lines
     assert len(lines) == 10
     for line, (losses, norm) in zip(lines, trace["losses_forward_backward_and_norm_before_clipping"], strict=True):
         assert line.losses == pytest.approx(losses, abs=1e-5)
         assert line.gradient_norm == pytest.approx(norm, rel=1e-5)
     assert lines[1].losses[0] == pytest.approx(4.28132 if kept else 4.33676, abs=1e-5)
-    assert ("The optimizer continues with the state of" in notices(reports)) == kept
+    assert ("The optimizer continues with the state of" in "\n".join(reports.notices)) == kept
     newest = Run(tmp_path / "run").checkpoints()[-1].path
     trained, sums = load_folder(newest / "model"), load_file(newest / "optimizer.safetensors")
     assert trained.softmax_module is not None
@@ -103,7 +99,7 @@ def test_the_weights_next_to_a_checkpoint_keep_its_optimizer_too(bilm_tf_run: Pa
         shutil.copy(bilm_tf_run / name, folder)
     settings = RESTART | {"tokens": 40, "recipe": "bilm-tf", "keep_optimizer": True}
     runs = [finetune(source, text, tmp_path / name, **settings) for source, name in ((folder, "a"), (bilm_tf_run, "b"))]
-    losses = [[line.losses for line in run if isinstance(line, TrainingProgress)] for run in runs]
+    losses = [[line.losses for line in run.lines] for run in runs]
     assert losses[0] == losses[1]
     sums = [load_file(tmp_path / name / "initial-optimizer.safetensors") for name in ("a", "b")]
     assert all(torch.equal(sums[0][key], sums[1][key]) for key in sums[0] | sums[1])
@@ -118,9 +114,8 @@ def test_an_own_checkpoint_keeps_its_optimizer(bilm_tf_run: Path, text: Path, tm
     # From a checkpoint, from its model, and from a run whose best model is that of its last checkpoint.
     for index, source in enumerate((first, last / "model", tmp_path / "run")):
         out = tmp_path / f"again-{index}"
-        assert "continues with the state of" in notices(
-            finetune(source, text, out, keep_optimizer=True, tokens=40, **settings)
-        )
+        reports = finetune(source, text, out, keep_optimizer=True, tokens=40, **settings)
+        assert any("continues with the state of" in notice for notice in reports.notices)
         kept = load_file(out / "initial-optimizer.safetensors")
         expected = load_file((first if index == 0 else last) / "optimizer.safetensors")
         assert kept.keys() == expected.keys()
@@ -161,9 +156,9 @@ def test_an_interrupted_run_resumes_from_the_kept_state(bilm_tf_run: Path, text:
     # As after an interruption before the first checkpoint.
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     (tmp_path / "run" / "metrics.jsonl").unlink()
-    reports: list[TrainingReport] = []
-    api.resume(tmp_path / "run", report=reports.append)
-    losses = [[line.losses for line in run if isinstance(line, TrainingProgress)] for run in (straight, reports)]
+    reports = Reports()
+    api.resume(tmp_path / "run", report=reports)
+    losses = [[line.losses for line in run.lines] for run in (straight, reports)]
     assert losses[0] == losses[1]
     assert len(losses[0]) == 2
 
@@ -172,23 +167,22 @@ def test_an_interrupted_run_resumes_from_the_kept_state(bilm_tf_run: Path, text:
 def test_a_state_that_cannot_be_kept_is_an_error_if_it_was_requested(
     bilm_tf_run: Path, text: Path, tmp_path: Path
 ) -> None:
-    def message(model: Path | None, **settings: Any) -> str:
-        with pytest.raises(TrainingError) as raised:
-            api.finetune(model, text, held_out=text, out=tmp_path / "no", report=lambda _: None, **settings)
+    def check(model: Path | None, name: str, **settings: Any) -> None:
+        given = {**SMALL, "tokens": 40, "keep_optimizer": True, **settings}
+        with pytest.raises(TrainingError, match=name):
+            api.finetune(model, text, held_out=text, out=tmp_path / "no", report=lambda _: None, **given)
         assert not (tmp_path / "no").exists()
-        return str(raised.value)
 
-    keep: dict[str, Any] = {**SMALL, "tokens": 40, "keep_optimizer": True}
-    assert "is not a training checkpoint" in message(None, **keep)
-    assert "another kind of optimizer than adam. Choose the optimizer adagrad" in message(bilm_tf_run, **keep)
+    check(None, "training checkpoint")
+    check(bilm_tf_run, "adagrad, not of adam")
     exported = tmp_path / "exported"
     exported.mkdir()
     for name in ("weights.hdf5", "options.json"):
         shutil.copy(bilm_tf_run / name, exported)
-    assert "is not a training checkpoint" in message(exported, **keep, recipe="bilm-tf")
+    check(exported, "training checkpoint", recipe="bilm-tf")
     # By default the recipe only reports it.
     reports = finetune(exported, text, tmp_path / "run", recipe="bilm-tf", max_words=50, **SMALL, tokens=40)
-    assert "The training starts with a new optimizer." in notices(reports)
+    assert "The training starts with a new optimizer." in "\n".join(reports.notices)
     # The best model of a run can be from a step whose checkpoint is gone.
     shutil.rmtree(Run(tmp_path / "run").checkpoints()[-1].path)
-    assert "whose optimizer's state is no longer kept" in message(tmp_path / "run", **keep, recipe="bilm-tf")
+    check(tmp_path / "run", "step 1", recipe="bilm-tf")

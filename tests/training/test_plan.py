@@ -90,26 +90,20 @@ def test_sizes_count_every_weight_and_what_the_optimizer_keeps_of_it(tmp_path: P
     assert sizes.memory_bytes - frozen.memory_bytes == 4 * 3 * sizes.n_softmax_parameters
 
 
-def test_a_plan_counts_whole_steps_of_all_processes() -> None:
-    plan = training_plan(CONFIG, 1000, 2, 0.5)
+def test_a_plan_counts_whole_steps_of_all_processes_and_the_time_of_evaluations() -> None:
+    plan, remaining = training_plan(CONFIG, 1000, 2, 0.5), training_plan(CONFIG, 1000, 2, None, 7)
     assert (plan.n_steps, plan.seconds) == (42, 21.0)  # of 2 x 3 x 4 predictions
     assert str(plan) == "1,000 predictions per direction in 42 steps of 12 per process; about 21 s"
-
-
-def test_the_plan_of_a_resumed_run_says_what_remains() -> None:
-    remaining = "remaining: 1,000 predictions per direction in 42 steps of 12 per process"
-    assert str(training_plan(CONFIG, 1000, 2, None, 7)) == f"resuming after step 7; {remaining}"
-    assert str(training_plan(CONFIG, 1000, 2, 0.5, 7)) == f"resuming after step 7; {remaining}; about 21 s"
-
-
-def test_the_time_of_a_plan_includes_evaluations() -> None:
+    assert str(remaining) == f"resuming after step 7; remaining: {str(plan).removesuffix('; about 21 s')}"
     config = dataclasses.replace(CONFIG, eval_every=20)
     assert training_plan(config, 1000, 2, 0.5, 0, 10.0).seconds == 21.0 + 3 * 10  # after 20, 40 and 42 steps
     assert training_plan(config, 1000, 2, 0.5, 7, 10.0, 3).seconds == 21.0 + (3 + 3) * 10  # after 20, 40 and 49
     assert count_evaluations(20, 40, 20) == 1
 
 
-def test_an_early_evaluation_does_not_multiply_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_step_or_an_early_evaluation_does_not_multiply_the_time_that_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     meter = ThroughputMeter(100, 3.0)
@@ -123,15 +117,9 @@ def test_an_early_evaluation_does_not_multiply_the_time_that_is_left(monkeypatch
     now[0] = 13.0
     assert meter.rate(160) == 10.0
     assert meter.step_done(160, 210, 1) == 5.0 + 8.0  # 20 in 2 seconds; an evaluation took 8
-
-
-def test_a_slow_first_step_does_not_multiply_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    meter = ThroughputMeter(0)
-    now[0] = 60.0  # it compiles
+    meter, now[0] = ThroughputMeter(0), 73.0  # the first step compiles
     assert meter.step_done(10, 100) == 9 * 60.0  # nothing better is known
-    now[0] = 62.0
+    now[0] = 75.0
     assert meter.step_done(20, 100) == 16.0
 
 

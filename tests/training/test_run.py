@@ -43,38 +43,6 @@ def test_a_started_run_is_continued_or_overwritten(tmp_path: Path) -> None:
     assert [path.name for path in run.path.iterdir()] == ["lock"]
 
 
-def test_what_an_interrupted_removal_leaves_can_be_overwritten_and_is_not_continued(tmp_path: Path) -> None:
-    run = started(tmp_path / "run", "part-1")
-    (run.path / "settings.json").unlink()
-    with pytest.raises(OutputError, match="run already exists and is not a run to continue"):
-        run.check_start(overwrite=False)
-    assert not run.check_start(overwrite=True)
-
-
-def test_files_that_a_run_does_not_write_are_never_deleted(tmp_path: Path) -> None:
-    run = started(tmp_path / "run", "notes.txt")
-    assert run.check_start(overwrite=False)
-    with pytest.raises(OutputError, match=r"contains notes\.txt, which overwriting would delete"):
-        run.check_start(overwrite=True)
-    (run.path / "notes.txt").unlink()
-    (run.path / ".part-1.20261126").mkdir()
-    (run.path / ".part-1.20261126" / "notes.txt").touch()
-    with pytest.raises(OutputError, match=r"contains \.part-1\.20261126, which overwriting would delete"):
-        run.check_start(overwrite=True)
-    (tmp_path / "file").touch()
-    for overwrite in (False, True):
-        with pytest.raises(OutputError, match="file already exists and is not a run"):
-            Run(tmp_path / "file", FILES).check_start(overwrite)
-
-
-def test_a_run_that_another_process_trains_is_not_removed(tmp_path: Path) -> None:
-    pytest.importorskip("fcntl")
-    run = started(tmp_path / "run")
-    with file_lock(run.path / "lock"), pytest.raises(LockedError, match="Another process is training"):
-        run.remove()
-    assert run.check_start(overwrite=False)
-
-
 def test_the_newest_two_checkpoints_are_kept_and_hold_what_was_saved(tmp_path: Path) -> None:
     run = Run(tmp_path)
     for n_steps in (9, 10, 100):
@@ -96,15 +64,6 @@ def test_copies_of_checkpoints_are_not_taken_for_checkpoints_and_stay(tmp_path: 
                 shutil.copytree(run.checkpoint_at(9).path, copy)
     assert [checkpoint.n_steps for checkpoint in run.checkpoints()] == [10, 100]
     assert all(copy.is_dir() for copy in copies)
-
-
-def test_a_file_of_a_checkpoint_that_is_not_what_was_written_is_named(tmp_path: Path) -> None:
-    run = started(tmp_path)
-    (checkpoint,) = run.checkpoints()
-    (checkpoint.path / "left-over").touch()
-    message = r"step-00000003 is damaged \(left-over is not what was written\)"
-    with pytest.raises(TrainingError, match=message), checkpoint.errors():
-        checkpoint.progress()
 
 
 def test_settings_that_differ_are_listed_with_their_tables(tmp_path: Path) -> None:
@@ -133,3 +92,37 @@ def test_lines_of_the_log_that_are_not_records_are_left_out(tmp_path: Path) -> N
     assert log.records() == [{"n_steps": 1}, {"n_steps": 2}]
     log.truncate(1)
     assert log.records() == [{"n_steps": 1}]
+
+
+@pytest.mark.parametrize(
+    ("left", "overwrite", "name"),
+    [
+        ("settings.json notes.txt", True, r"notes\.txt"),
+        ("settings.json .part-1.20261126/notes.txt", True, r"\.part-1\.20261126"),
+        ("part-1", False, "run"),  # as an interrupted removal leaves it
+        (None, False, "run"),
+        (None, True, "run"),
+    ],
+)
+def test_what_is_not_a_run_is_neither_continued_nor_deleted(
+    left: str | None, overwrite: bool, name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    if left is None:
+        path.touch()
+    else:
+        for one in left.split():
+            (path / one).parent.mkdir(parents=True, exist_ok=True)
+            (path / one).touch()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(OutputError, match=name):
+        Run(path, FILES).check_start(overwrite)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_run_that_another_process_trains_is_not_removed(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    run = started(tmp_path / "run")
+    with file_lock(run.path / "lock"), pytest.raises(LockedError, match="run"):
+        run.remove()
+    assert run.check_start(overwrite=False)

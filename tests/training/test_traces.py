@@ -18,10 +18,10 @@ from elmokit.network.softmax import softmax_config
 from elmokit.training.config import TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.loop import run_training
-from elmokit.training.reports import TrainingProgress, TrainingReport
 from elmokit.training.run import Run
 from elmokit.training.setup import TrainingSetup
 from elmokit.training.softmax_transfer import with_softmax_over
+from tests.helpers.tiny_training import Reports
 from tests.helpers.trace_b import CHARS, FORWARD_WORDS, LINES, TIED_WORDS, write_checkpoint
 
 # Losses of the directions, and the global norm of the gradient times n_steps before clipping.
@@ -118,11 +118,10 @@ def test_six_steps_of_bilm_tf_to_its_digits(name: str, tmp_path: Path) -> None:
         shuffle=False,
         log_every=1,
     )
-    reports: list[TrainingReport] = []
-    run_training(TrainingSetup(config, corpus, initial=model), Run(tmp_path / "run"), reports.append)
-    lines = [line for line in reports if isinstance(line, TrainingProgress)]
-    assert len(lines) == 6
-    for line, (losses, norm) in zip(lines, TRACES[name], strict=True):
+    reports = Reports()
+    run_training(TrainingSetup(config, corpus, initial=model), Run(tmp_path / "run"), reports)
+    assert len(reports.lines) == 6
+    for line, (losses, norm) in zip(reports.lines, TRACES[name], strict=True):
         assert line.losses == pytest.approx(losses, abs=1e-5)
         assert line.gradient_norm == pytest.approx(norm, abs=1e-5)
     newest = Run(tmp_path / "run").checkpoints()[-1].path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,11 @@ from elmokit.network.softmax import TiedSoftmax
 from elmokit.storage.tensor_file import SCALE, TensorFile, write_tensor_file
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.losses import WindowLosses
-from elmokit.training.reports import TrainingProgress
 from elmokit.training.results import TrainingResult
+from elmokit.training.run import Run
 from tests.helpers.instruction_sets import machine_library
+from tests.helpers.killing import Killed
+from tests.helpers.tiny_training import Reports, kill_after
 
 pytestmark = pytest.mark.usefixtures("unrendered_curves")
 
@@ -128,14 +131,10 @@ def test_pytorch_computes_the_same_as_the_engine(model: PretrainedBiLM) -> None:
 
 @pytest.mark.slow
 def test_an_interrupted_training_resumes_with_the_same_result(model: PretrainedBiLM) -> None:
-    def stop(report: object) -> None:
-        if isinstance(report, TrainingProgress) and report.n_steps == 6:
-            raise KeyboardInterrupt
-
     Path("text.txt").write_text(TEXT)
     settings = {**SIZES, "tokens": 200, "save_every": 2, "log_every": 2}
-    with pytest.raises(KeyboardInterrupt):
-        train("text.txt", held_out="text.txt", out="stopped", report=stop, **settings)
+    with pytest.raises(Killed):
+        train("text.txt", held_out="text.txt", out="stopped", report=kill_after(6), **settings)
     resumed = resume("stopped", report=lambda _: None)
     for name, array in model.arrays.items():
         assert np.array_equal(model_of(resumed).arrays[name], array), name
@@ -167,9 +166,26 @@ def test_fine_tuning_on_other_words_keeps_the_rows_of_known_ones(model: Pretrain
 
 
 def test_what_knows_no_word_table_says_so(model: PretrainedBiLM, run: Path) -> None:
-    with pytest.raises(OutputError, match="cannot hold a word table next to the characters"):
+    with pytest.raises(OutputError, match="word table"):
         save_model(model, "weights.hdf5")
     with pytest.raises(ConfigError, match="AllenNLP's ELMo reads characters alone"):
         char_cnn_of(model.config)
     with pytest.raises(ConfigError, match="has a word table of its own"):
         open_model(run, token_embeddings="table.hdf5")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{"max_words": 8}, {"softmax_inner_dim": 4}])
+def test_the_optimizer_is_kept_over_other_words_and_without_an_inner_layer(
+    changes: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("text.txt", TEXT), ("other.txt", "a cat and a dog ran .\nthe mat sat .\n" * 20)):
+        Path(name).write_text(text)
+    settings = {**SIZES, "softmax_inner_dim": 8, "n_samples": 0, "tokens": 60}
+    train("text.txt", held_out="text.txt", out="run", report=Reports(), **settings)
+    fine: dict[str, Any] = {"batch_size": 2, "window_length": 5, "tokens": 20, "keep_optimizer": True, **changes}
+    reports = Reports()
+    source = Run("run").checkpoints()[-1].path / "model"
+    finetune(source, "other.txt", held_out="text.txt", out="tuned", report=reports, **fine)
+    assert any("The optimizer continues with the state of" in notice for notice in reports.notices)

@@ -1,0 +1,264 @@
+"""What train, distill, finetune and resume refuse: the class, and the name that the error mentions."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elmokit import distill, finetune, resume, train
+from elmokit.engine.config import PRESETS
+from elmokit.errors import ConfigError, ElmoError, FormatError, LockedError, OutputError, TextError, TrainingError
+from elmokit.storage.lock import file_lock
+from elmokit.training.reports import TextCounts, TrainingReport
+from elmokit.training.run import Run
+from elmokit.training.setup import RunSettings
+from tests.conftest import random_model
+from tests.helpers.tiny_training import SETTINGS, TEXT
+
+pytestmark = pytest.mark.usefixtures("unrendered_curves")
+
+NOT_UTF8 = os.fsdecode(b"caf\xe9.txt")
+IS_LINUX = sys.platform.startswith("linux")  # elsewhere, no file has such a name
+CALLS: dict[str, Callable[..., object]] = {"train": train, "distill": distill, "finetune": finetune}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with text and a finished run."""
+    folder = tmp_path_factory.mktemp("trained")
+    for name in ("texts/a.txt", "dev.txt", "long.txt"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(TEXT * (1 + (name == "long.txt")))
+    (folder / "empty.txt").write_text("\n")
+    if IS_LINUX:
+        (folder / "odd").mkdir()
+        (folder / "odd" / NOT_UTF8).write_text(TEXT)
+    train(folder / "texts", held_out=folder / "dev.txt", out=folder / "run", report=quiet, **SETTINGS)
+    return folder
+
+
+@pytest.fixture
+def work(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working directory that is a copy of the one above."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    change_json(
+        tmp_path / "run/settings.json", lambda table: table["shards"][0].__setitem__(0, str(tmp_path / "texts/a.txt"))
+    )
+    monkeypatch.chdir(tmp_path)
+
+
+def quiet(_: object) -> None:
+    pass
+
+
+def call(kind: str, **settings: Any) -> object:
+    """Train, distill or fine-tune, from settings that fit all of them."""
+    given = {"texts": "texts", "held_out": "dev.txt", "report": quiet, **SETTINGS, **settings}
+    if kind != "train":
+        given["max_words"] = settings.get("max_words")
+        given["teacher" if kind == "distill" else "model"] = settings.get("model", random_model())
+    if kind == "finetune":
+        del given["preset"]
+    return CALLS[kind](**{name: value for name, value in given.items() if kind != "distill" or name != "model"})
+
+
+def change_json(path: Path, change: Callable[[Any], object]) -> None:
+    table = json.loads(path.read_text())
+    change(table)
+    path.write_text(json.dumps(table))
+
+
+NEWEST = "run/checkpoints/step-00000006"
+WITHOUT_SOFTMAX = random_model().replace(softmax=None)
+FORWARD = random_model(dataclasses.replace(PRESETS["tiny"], bidirectional=False))
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "error", "name"),
+    [
+        ("train", {"learning_rat": 0.1}, ConfigError, "'learning_rate'"),
+        ("train", {"batch_size": 0}, ConfigError, "batch_size"),
+        ("train", {"batch_size": "many"}, ConfigError, "batch_size"),
+        ("train", {"learning_rate": 0.0}, ConfigError, "learning_rate"),
+        ("train", {"warmup_ratio": 1.0}, ConfigError, "warmup_ratio"),
+        ("train", {"warmup_ratio": 0.9, "decay_ratio": 0.2}, ConfigError, "warmup_ratio"),
+        ("train", {"final_ratio": 1.5}, ConfigError, "final_ratio"),
+        ("train", {"final_ratio": -0.1}, ConfigError, "final_ratio"),
+        ("train", {"preset": "huge"}, ConfigError, "preset"),
+        ("train", {"recipe": "old"}, ConfigError, "recipe"),
+        ("train", {"optimizer": "sgd"}, ConfigError, "optimizer"),
+        ("train", {"epochs": 1.0}, ConfigError, "epochs"),
+        ("train", {"weight_decay": 0.1}, ConfigError, "weight_decay"),
+        ("train", {"matrix_learning_rate": 0.1}, ConfigError, "matrix_learning_rate"),
+        ("train", {"softmax": "adaptive", "cutoffs": (5,), "n_samples": 4}, ConfigError, "n_samples"),
+        ("train", {"frozen_layers": (3,)}, ConfigError, "frozen_layers"),
+        ("train", {"frozen_layers": (0, 1, 2), "freeze_softmax": True}, ConfigError, "nothing to train"),
+        ("train", {"input": "words", "softmax": "tied", "freeze_softmax": True}, ConfigError, "frozen_layers"),
+        ("train", {"input": "bytes"}, ConfigError, "input"),
+        ("train", {"input": "both", "softmax": "full"}, ConfigError, "'full'"),
+        ("train", {"config": {"inputs": "words"}}, ConfigError, "'inputs'"),
+        ("train", {"input": "both", "config": {"softmax": {"kind": "full"}}}, ConfigError, "'full'"),
+        ("train", {"softmax": "tied"}, ConfigError, "tied"),
+        ("train", {"device": "abacus"}, ConfigError, "abacus"),
+        ("train", {"device": "meta"}, ConfigError, "meta"),
+        ("train", {"vocabulary": "dev.txt"}, ConfigError, "vocabulary"),
+        ("train", {"temperature": 2.0}, ConfigError, "teacher"),
+        ("train", {"texts": ()}, ConfigError, "text to train on"),
+        ("train", {"held_out": ()}, ConfigError, "held-out"),
+        ("train", {"held_out": "empty.txt"}, TextError, "empty"),
+        ("train", {"texts": "empty.txt"}, TextError, "empty"),
+        ("train", {"batch_size": 41, "window_length": 1}, TextError, "batch_size .* at most 40"),
+        ("train", {"batch_size": 8, "window_length": 40}, TextError, "batch_size .* at most 6"),
+        ("train", {"window_length": 300}, TextError, "batch_size .* at most 1 and window_length .* at most 260,"),
+        ("train", {"texts": NOT_UTF8}, TextError, "caf"),
+        ("train", {"held_out": NOT_UTF8}, TextError, "caf"),
+        ("train", {"texts": "odd" if IS_LINUX else NOT_UTF8}, TextError, "caf"),
+        ("train", {"out": "texts/new"}, OutputError, "texts"),
+        ("train", {"texts": "text*", "out": "./texts/../texts/new"}, OutputError, "texts"),
+        ("train", {"out": "texts", "texts": "dev.txt"}, OutputError, "texts"),
+        ("train", {"out": "texts", "texts": "dev.txt", "overwrite": True}, OutputError, r"a\.txt"),
+        ("finetune", {"input": "words"}, ConfigError, "'input'"),
+        ("finetune", {"hidden_dim": 48}, ConfigError, "sizes"),
+        ("finetune", {"text_weight": 2.0}, ConfigError, "teacher"),
+        ("finetune", {"model": WITHOUT_SOFTMAX, "freeze_softmax": True}, ConfigError, "freeze_softmax"),
+        ("finetune", {"softmax_inner_dim": 8, "freeze_softmax": True}, ConfigError, "freeze_softmax"),
+        ("finetune", {"keep_optimizer": True}, TrainingError, "training checkpoint"),
+        ("finetune", {"model": NEWEST, "keep_optimizer": True, "optimizer": "adagrad"}, TrainingError, "of adagrad"),
+        ("distill", {"layer_weight": -1.0}, ConfigError, "layer_weight"),
+        ("distill", {"temperature": 0.0}, ConfigError, "temperature"),
+        ("distill", {"layer_loss": "mae"}, ConfigError, "layer_loss"),
+        ("distill", {"layer_weight": 0.0, "text_weight": 0.0, "prediction_weight": 0.0}, ConfigError, "layer_weight"),
+        ("distill", {"max_words": 6, "prediction_weight": 2.0}, ConfigError, "prediction_weight"),
+        ("distill", {"softmax": "adaptive", "cutoffs": (5,), "prediction_weight": 1.0}, ConfigError, "adaptive"),
+        ("distill", {"model": FORWARD}, ConfigError, "forward"),
+    ],
+)
+def test_a_call_is_refused_before_anything_is_written(
+    kind: str, settings: dict[str, Any], error: type[ElmoError], name: str, work: None
+) -> None:
+    before = sorted(Path().rglob("*"))
+    with pytest.raises(error, match=name):
+        call(kind, **{"out": "new", **settings})
+    assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "name"),
+    [
+        ("train", {"batch_size": 3}, "batch_size was 2 and is 3"),
+        ("train", {"hidden_dim": 48}, r"model\.hidden_dim was 64"),
+        ("train", {"max_words": 8}, "max_words was 9"),
+        ("train", {"texts": "long.txt"}, r"texts was .*a\.txt"),
+        ("train", {"held_out": "long.txt"}, "held_out has changed"),
+        ("distill", {}, "teacher was not given"),
+    ],
+)
+def test_a_call_with_other_settings_is_refused_and_says_what_differs(
+    kind: str, settings: dict[str, Any], name: str, work: None
+) -> None:
+    with pytest.raises(TrainingError, match=name):
+        call(kind, out="run", **settings)
+
+
+DAMAGES: dict[str, tuple[Callable[[], object], type[ElmoError], str]] = {
+    "no run": (lambda: shutil.rmtree("run"), TrainingError, "run"),
+    "no settings": (lambda: Path("run/settings.json").unlink(), TrainingError, r"settings\.json"),
+    "settings of another type": (lambda: Path("run/settings.json").write_text("[]"), FormatError, r"settings\.json"),
+    "unknown settings": (
+        lambda: change_json(Path("run/settings.json"), lambda table: table.update(a=1)),
+        ConfigError,
+        "'a'",
+    ),
+    "another version": (
+        lambda: change_json(Path("run/settings.json"), lambda table: table.pop("version")),
+        TrainingError,
+        "version",
+    ),
+    "no text": (lambda: Path("texts/a.txt").unlink(), TextError, r"a\.txt"),
+    "another text": (lambda: Path("texts/a.txt").write_text(TEXT.swapcase()), TrainingError, r"a\.txt"),
+    "other held-out text": (lambda: Path("run/held-out.txt").write_text(TEXT[:30]), TrainingError, "held_out"),
+    "other words": (
+        lambda: Path("run/vocab.txt").write_text(Path("run/vocab.txt").read_text().replace("cat", "bat")),
+        TrainingError,
+        "words",
+    ),
+    "no checkpoints": (lambda: shutil.rmtree("run/checkpoints"), TrainingError, "checkpoints"),
+    "a short file": (lambda: Path(NEWEST, "optimizer.safetensors").write_bytes(b"short"), TrainingError, NEWEST),
+    "one more file": (lambda: Path(NEWEST, "left-over").touch(), TrainingError, "left-over"),
+    "no checksums": (
+        lambda: change_json(Path(NEWEST, "progress.json"), lambda table: table.pop("checksums")),
+        TrainingError,
+        NEWEST,
+    ),
+    "no perplexity": (
+        lambda: change_json(
+            Path(NEWEST, "progress.json"), lambda table: table["counters"].update(best_perplexity=None)
+        ),
+        TrainingError,
+        NEWEST,
+    ),
+    "sums of another type": (
+        lambda: change_json(Path(NEWEST, "progress.json"), lambda table: table.update(loss_sums=[["much", 1]])),
+        TrainingError,
+        NEWEST,
+    ),
+    "another model": (lambda: shutil.rmtree(Path(NEWEST, "model")), TrainingError, NEWEST),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_run_is_not_resumed_and_keeps_its_model(damage: str, work: None) -> None:
+    change, error, name = DAMAGES[damage]
+    change()
+    before = {path: path.read_bytes() for path in Path("run/model").glob("*")}
+    with pytest.raises(error, match=name):
+        resume("run", tokens=120, report=quiet)
+    assert {path: path.read_bytes() for path in Path("run/model").glob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"batch_size": 3}, "batch_size"),
+        ({"tokens": 600.0}, "tokens is 600.0"),
+        ({"epochs": "3"}, "epochs is '3'"),
+        ({"tensorboard": "no"}, "tensorboard is 'no'"),
+        ({"save_words": 100}, "save_words is 100"),
+    ],
+)
+def test_a_change_that_cannot_be_made_leaves_the_run_as_it_is(change: dict[str, Any], name: str, work: None) -> None:
+    before = Path("run/settings.json").read_bytes()
+    with pytest.raises(ConfigError, match=name):
+        resume("run", report=quiet, **change)
+    assert Path("run/settings.json").read_bytes() == before
+
+
+def test_a_run_without_its_checkpoints_is_not_trained_anew(work: None) -> None:
+    shutil.rmtree("run/checkpoints")
+    with pytest.raises(TrainingError, match="checkpoints"):
+        call("train", out="run")
+
+
+def test_a_run_that_another_process_started_meanwhile_is_not_replaced(work: None) -> None:
+    def start_elsewhere(report: TrainingReport) -> None:
+        if isinstance(report, TextCounts):
+            call("train", out="new")
+
+    with pytest.raises(OutputError, match="new"):
+        call("train", out="new", report=start_elsewhere)
+    assert RunSettings.open(Path("new")).n_predictions == 60
+    assert Run("new").checkpoints()
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(work: None) -> None:
+    pytest.importorskip("fcntl")
+    with file_lock(Path("run/lock")), pytest.raises(LockedError, match="run"):
+        resume("run", tokens=120, report=quiet)
