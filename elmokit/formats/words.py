@@ -81,8 +81,7 @@ def with_words(model: PretrainedBiLM, path: Path | None) -> PretrainedBiLM:
         own = [] if model.vocabulary is None else model.vocabulary.words
         if (difference := first_difference(read_words(path), own)) is not None:
             raise ConfigError(
-                f"{model.source} has a softmax with words of its own, and {path} lists others: {difference}. Give its "
-                "own words, or leave them out."
+                f"{model.source} has a softmax with words of its own, and {path} lists others: {difference}."
             )
         return model
     table = "the dataset 'embedding'" if model.config.word_features is None else "the word table"
@@ -116,8 +115,7 @@ def with_token_embeddings(model: PretrainedBiLM, path: str | Path, vocabulary: s
     words_path = given_or_found(None if vocabulary is None else Path(vocabulary), find_vocabulary(path))
     if words_path is None:
         raise ModelNotFoundError(
-            f"There is no vocabulary next to {path} for its rows. Put {own_file(path, VOCABULARY).name} there, or "
-            "give it as vocabulary."
+            f"There is no vocabulary for the rows of {path}: give it, or put {own_file(path, VOCABULARY).name} there."
         )
     rows_of = f"the dataset 'embedding' of {path}"
     if config.n_words is None:
@@ -146,11 +144,9 @@ def read_embeddings(path: str | Path, dim: int) -> NDArray[np.float32]:
         with open_hdf5(path) as file:
             is_here = isinstance(file.get("embedding", getlink=True), h5py.HardLink)
             dataset = file["embedding"] if is_here else None
-            if not isinstance(dataset, h5py.Dataset):
-                raise FormatError(f"{path} holds no dataset 'embedding', so it is not a file of token embeddings.")
-            if dataset.ndim != 2 or dataset.shape[1] != dim or not len(dataset):
+            shape = dataset.shape if isinstance(dataset, h5py.Dataset) else None
+            if shape is None or len(shape) != 2 or shape[1] != dim or not shape[0]:
                 raise TensorMismatchError(
-                    f"The dataset 'embedding' of {path} is {dataset.shape}; this model's token vectors have "
-                    f"{dim} numbers, so (words, {dim}) was expected, with at least one word."
+                    f"The dataset 'embedding' of {path} is {shape}; expected (words, {dim}), with at least one word."
                 )
             return read_dataset(dataset, path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -66,14 +65,6 @@ def test_the_included_model_opens_without_the_modules_of_other_formats() -> None
 
 def test_weights_are_not_written_where_another_format_would_read_their_options(tmp_path: Path) -> None:
     fast_nlp_files.toy_model().write(tmp_path / "model")
-    with pytest.raises(OutputError, match=r"options\.json, which the fastNLP model in .* reads too"):
+    with pytest.raises(OutputError, match=r"options\.json.* fastNLP"):
         save_model(random_model(), tmp_path / "model" / "weights.hdf5")
     assert open_model(tmp_path / "model").family == "fastNLP"
-
-
-def test_an_incomplete_model_in_a_directory_of_an_archive_is_named_by_what_it_looks_like(tmp_path: Path) -> None:
-    (tmp_path / "content" / "chinese").mkdir(parents=True)
-    (tmp_path / "content" / "chinese" / "encoder.pkl").write_bytes(b"")
-    archive = shutil.make_archive(str(tmp_path / "model"), "zip", tmp_path / "content")
-    with pytest.raises(FormatError, match=r"model\.zip.* looks like an ELMoForManyLangs model"):
-        open_model(archive)

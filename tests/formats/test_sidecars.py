@@ -110,9 +110,7 @@ def test_vectors_next_to_a_model_are_not_taken_for_one(shell: Any) -> None:
 def test_weights_in_the_directory_of_a_checkpoint_leave_it_its_options(tmp_path: Path) -> None:
     run = trace_b.write_checkpoint(tmp_path / "run", trace_b.CHARS)
     before, options = open_model(run), (run / "options.json").read_bytes()
-    with pytest.raises(
-        OutputError, match=r"needs the file options\.json, which the tf-checkpoint model in .* reads too"
-    ):
+    with pytest.raises(OutputError, match=r"options\.json, which the tf-checkpoint model"):
         save_model(random_model(OTHER), run / "weights.hdf5", overwrite=True)
     save_model(random_model(OTHER), run / "other.hdf5")
     assert (run / "options.json").read_bytes() == options
