@@ -295,7 +295,7 @@ def _check_map(
         raise TensorMismatchError(f"{what} has {named}; expected {wanted}.")
     arrays = [read(name).astype(np.float32) for name in expected]
     if not all(map(is_finite, arrays)) or (n_words is not None and not bool((arrays[-1] > 0).all())):
-        raise FormatError(f"{what} holds NaN, infinity, or the weight of a word that is not above 0.")
+        raise FormatError(f"{what} holds NaN or infinity, or holds weights of words that are not above 0.")
     return arrays
 
 

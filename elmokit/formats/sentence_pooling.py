@@ -155,7 +155,9 @@ class Whitening(SentenceMap):
         variances, directions = variances[::-1], directions[:, ::-1]  # largest first
         n_varying = int((variances > RANK_TOLERANCE * max(variances[0], 0.0)).sum()) if variances[0] > 0 else 0
         if not n_varying:
-            raise TextError(f"The vectors of all {n:,} sentences are equal, so there is no map to estimate.")
+            raise TextError(
+                f"The vectors of all {n:,} sentences are equal, and whitening needs at least 2 sentences that differ."
+            )
         n_components = n_varying if n_components is None else n_components
         if n_components > n_varying:
             raise ConfigError(

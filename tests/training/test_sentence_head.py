@@ -185,7 +185,7 @@ def test_a_stored_head_with_weights_that_are_not_above_0_is_refused(
     tensors = load_file(path)
     tensors["word_weights"][2] = weight
     save_file(tensors, path)
-    with pytest.raises(FormatError, match=r"holds weights of words that are not above 0\..*train the head again"):
+    with pytest.raises(FormatError, match=r"holds weights of words that are not above 0"):
         open_model(tmp_path / "model")
 
 
@@ -196,7 +196,7 @@ def test_a_stored_head_with_weights_that_are_not_above_0_is_refused(
         ("projection", lambda array: array[:3], r"has .*projection \(3, 2\)"),
         ("projection", lambda array: array * np.nan, "holds NaN or infinity"),
         ("word_weights", lambda array: array[:2], r"has .*word_weights \(2,\)"),
-        ("word_weights", lambda array: array * 0, "holds weights of words that are not above 0"),
+        ("word_weights", lambda array: array * 0, "holds .*weights of words that are not above 0"),
     ],
 )
 def test_a_map_that_would_not_be_read_is_not_written(
@@ -208,11 +208,11 @@ def test_a_map_that_would_not_be_read_is_not_written(
 ) -> None:
     good = head_of(model, 1.0)
     head = replace(good, **{name: change(getattr(good, name))})
-    with pytest.raises(ModelError, match=rf"The sentence head {message}.*Train the head again"):
+    with pytest.raises(ModelError, match=rf"The sentence head {message}"):
         save_model(model.replace(sentence_head=head), tmp_path / "model")
     if name != "word_weights":
         whitening = Whitening(head.pooling, head.mean, head.projection)
-        with pytest.raises(ModelError, match=rf"The whitening {message}.*Fit a whitening again"):
+        with pytest.raises(ModelError, match=rf"The whitening {message}"):
             save_model(model.replace(whitening=whitening), tmp_path / "model")
     assert not list(tmp_path.iterdir())
 
@@ -233,7 +233,7 @@ def test_a_head_is_stored_with_the_model(trained: PretrainedBiLM, tmp_path: Path
     [
         ("mean", (3,), r"has mean \(3,\)"),
         ("projection", (3, 2), r"projection \(3, 2\)"),
-        ("word_weights", (2,), r"word_weights \(2,\); expected .* word_weights \(\d+,\).* train the head again"),
+        ("word_weights", (2,), r"word_weights \(2,\); expected .* word_weights \(\d+,\)"),
     ],
 )
 def test_a_head_of_another_size_is_refused(
