@@ -104,13 +104,19 @@ class FileArrays(Mapping[str, Floats]):
         self._integers = integers
 
     def __getitem__(self, name: str) -> Floats:
-        """Read a tensor, and check that it has no NaN and no infinity."""
+        """Read a tensor, and check its shape and that it has no NaN and no infinity."""
         theirs, layout = self._names[name]
         in_file = self._read(theirs)
         if in_file.dtype.kind != "f":
             in_file = in_file.astype(np.float32)
         with np.errstate(over="ignore"):  # a number that float32 cannot hold becomes infinity, which is refused below
             array = np.asarray(layout.to_ours(in_file), np.float32, order="C")
+        # Rows can depend on a vocabulary, which another file holds.
+        if array.shape != self._shapes[name]:
+            raise TensorMismatchError(
+                f"{self._what}: {theirs} (elmokit: {name}) becomes {array.shape}, expected {self._shapes[name]}: the "
+                "vocabulary does not belong to the tensors."
+            )
         if not is_finite(array):
             raise FormatError(f"{self._what} holds NaN or infinity in {theirs} (elmokit: {name}).")
         return array
