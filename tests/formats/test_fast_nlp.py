@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import torch
 from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ConfigError, ElmoError, FormatError, TensorMismatchError
 from elmokit.formats.open import open_model
-from elmokit.formats.save import save_model
 from tests.helpers.fast_nlp_files import CHARS, toy_model
 
 SENTENCES = [["das", "Haus"], ["Überläufer", "ist", "北", "", "zzz"], ["ist"]]
@@ -33,18 +31,6 @@ def test_sentence_marks_and_rows_that_the_lexicon_lacks_are_allowed(tmp_path: Pa
     toy.char_cnn["char_emb_layer.weight"] = torch.cat([toy.char_cnn["char_emb_layer.weight"], torch.ones(2, 3)])
     elmo = Elmo(open_model(toy.write(tmp_path / "model")), start="zero")
     np.testing.assert_allclose(elmo.embed(SENTENCES)[1], toy.layers(SENTENCES[1]), atol=2e-6)
-
-
-def test_the_published_archive_opens_and_can_be_saved(tmp_path: Path) -> None:
-    folder = toy_model().write(tmp_path / "elmo_en_Small")
-    with zipfile.ZipFile(tmp_path / "elmo_en_Small.zip", "w") as archive:
-        for path in folder.iterdir():
-            archive.write(path, f"elmo_en_Small/{path.name}")
-    model = open_model(tmp_path / "elmo_en_Small.zip")
-    save_model(model, tmp_path / "saved")
-    again = open_model(tmp_path / "saved")
-    for sentence in SENTENCES:
-        np.testing.assert_allclose(Elmo(again).embed([sentence])[0], Elmo(model).embed([sentence])[0], atol=1e-6)
 
 
 REFUSED: list[tuple[Callable[[Path], object], type[ElmoError], str]] = [

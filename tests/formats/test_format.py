@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tests.conftest import random_model
 from tests.helpers import fast_nlp_files
 from tests.helpers.every_format import FORMATS as KINDS
 from tests.helpers.every_format import write_model
+from tests.helpers.weights import same_numbers
 
 
 def test_formats_that_are_written_can_check_a_path_and_save() -> None:
@@ -30,6 +32,20 @@ def test_every_format_recognizes_its_own_models(kind: str, tmp_path: Path) -> No
     weight_format = find_format(path)
     assert weight_format is not None
     assert weight_format.name in (open_path(path).family, "archive")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "zip"])
+def test_every_format_opens_from_an_archive_of_its_directory_and_can_be_saved(kind: str, tmp_path: Path) -> None:
+    path = write_model(kind, tmp_path / "model")
+    folder = path if path.is_dir() else path.parent
+    with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as archive:
+        archive.add(folder, "published")
+    model, packed = open_model(path), open_model(tmp_path / "model.tar.gz")
+    save_model(packed, tmp_path / "saved")
+    for again in (packed, open_model(tmp_path / "saved")):
+        assert same_numbers(again, model)
+        assert (again.config, again.lexicon) == (model.config, model.lexicon)
+    assert (packed.family, packed.source) == (model.family, tmp_path / "model.tar.gz")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "zip"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import json
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,11 @@ from elmokit.engine.config import BiLMConfig, WordFeaturesConfig
 from elmokit.errors import ConfigError, ElmoError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.formats import many_langs
 from elmokit.formats.many_langs_config import read_settings, stock_settings
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.model import PretrainedBiLM, describe
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.network.bilm import BiLM
 from tests.helpers.many_langs_files import CHARS, SENTENCES, WORDS, ToyModel, dic_of, toy_model
-from tests.helpers.shell import Shell
 
 # What the released package (0.0.4.post2, PyTorch 2.13) made of [Überläufer, ist, zzz] and the files of toy_model(0):
 # the context-free layer, once, then the two LSTM layers with forward and backward side by side.
@@ -141,14 +139,10 @@ def test_an_elmokit_folder_holds_all_of_it(changes: dict[str, Any], tmp_path: Pa
     assert all(map(np.array_equal, vectors(again), vectors(model)))
 
 
-def test_the_command_line_converts_and_describes_it(shell: Shell) -> None:
-    toy_model().write(Path("toy"))
-    assert shell("convert", "toy", "ours").code == 0
-    for name, family in (("toy", "ELMoForManyLangs"), ("ours", "elmokit")):
-        facts = json.loads(shell("info", "--model", name, "--json").out)
-        assert facts["format"] == family
-        assert facts["tokens"].startswith("words: a table of 10 x 5; at most 9 characters")
-        assert facts["lexicon"] == f"10 words, {len(CHARS)} characters"
+def test_the_facts_name_both_tables(tmp_path: Path) -> None:
+    facts = describe(open_model(toy_model().write(tmp_path / "toy")))
+    assert facts["tokens"].startswith("words: a table of 10 x 5; at most 9 characters")
+    assert facts["lexicon"] == f"10 words, {len(CHARS)} characters"
 
 
 def test_hdf5_cannot_hold_a_lexicon(tmp_path: Path) -> None:
@@ -202,23 +196,6 @@ def test_tokens_of_spaces_collapse_onto_one_and_rows_still_count(tmp_path: Path)
     assert_equals_the_formulas(toy, model)
     save_model(model, tmp_path / "ours")
     assert_equals_the_formulas(toy, open_model(tmp_path / "ours"))
-
-
-def test_files_that_a_gpu_saved_in_the_old_container_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    toy = toy_model()
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.serialization, "location_tag", lambda _: "cuda:0")
-        toy.write(tmp_path / "toy", zipped=False)
-    assert b"cuda:0" in (tmp_path / "toy" / "encoder.pkl").read_bytes()
-    assert_equals_the_formulas(toy, open_model(tmp_path / "toy"))
-
-
-def test_an_archive_of_such_a_folder_opens(tmp_path: Path) -> None:
-    toy = toy_model()
-    with zipfile.ZipFile(tmp_path / "136.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in toy.write(tmp_path / "toy").iterdir():
-            archive.write(file, file.name)
-    assert_equals_the_formulas(toy, open_model(tmp_path / "136.zip"))
 
 
 def test_files_next_to_the_model_are_reported(tmp_path: Path) -> None:
@@ -281,9 +258,6 @@ def test_the_stock_configuration_has_the_published_sizes(name: str, tmp_path: Pa
     assert (settings.encoder["dim"], settings.encoder["projection_dim"], settings.max_chars) == (4096, 512, 50)
     assert (settings.token_embedder["char_dim"], settings.token_embedder["word_dim"]) == (50, 100)
     assert sum(count for _, count in settings.token_embedder["filters"]) == 2048
-
-
-def test_the_other_stock_configuration_has_words_alone() -> None:
     tokens = stock_settings("cnn_0_100_512_4096_sample.json")["token_embedder"]
     assert (tokens["char_dim"], tokens["word_dim"]) == (0, 100)
 

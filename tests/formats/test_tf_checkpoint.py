@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import tarfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +24,6 @@ from elmokit.formats.words import CachedModel
 from elmokit.lm.perplexity import perplexity
 from elmokit.storage.text_files import split_tokens
 from tests.conftest import WORDS, random_model
-from tests.helpers.shell import Shell
 from tests.helpers.tf_bundle_writer import write_bundle
 from tests.helpers.tf_names import checkpoint_tensors
 from tests.helpers.weights import same_weights
@@ -187,16 +185,6 @@ def test_a_vocabulary_that_is_given_names_the_softmax(tmp_path: Path, kind: str)
         open_model(path, vocabulary=few)
 
 
-def test_a_checkpoint_opens_from_an_archive_with_its_directory_as_seqvec_was_published(tmp_path: Path) -> None:
-    folder = write_checkpoint(random_model(), tmp_path / "seqvec_checkpoint")
-    (folder / "model.ckpt-207.meta").write_bytes(b"a graph")
-    with tarfile.open(tmp_path / "seqvec_checkpoint.tar.gz", "w:gz") as archive:
-        archive.add(folder, folder.name)
-    opened = open_model(tmp_path / "seqvec_checkpoint.tar.gz")
-    assert_same(opened, random_model())
-    assert opened.softmax is not None
-
-
 def test_the_words_of_a_softmax_are_not_exchanged(tmp_path: Path) -> None:
     save_folder(random_model(), tmp_path / "ours")
     for name, words in (("few", ["<S>", "</S>", "<UNK>", "cat"]), ("more", [*WORDS, "zebra"])):
@@ -296,15 +284,6 @@ def test_exported_weights_in_the_folder_come_first(tmp_path: Path) -> None:
     write_hdf5(random_model(seed=1), folder / "options.json", folder / "weights.hdf5", overwrite=True)
     assert open_model(folder).family == "bilm-tf"
     assert open_model(folder / "checkpoint").family == "tf-checkpoint"
-
-
-def test_the_command_line_describes_and_converts_a_checkpoint(shell: Shell) -> None:
-    write_checkpoint(random_model(), Path("run"))
-    assert "tf-checkpoint" in shell("info", "--model", "run").out
-    for target in ("ours", "theirs.hdf5"):
-        assert shell("convert", "run", target).code == 0
-        assert_same(open_model(target), open_model("run"))
-    assert open_model("ours").softmax is not None
 
 
 def test_a_checkpoint_embeds(tmp_path: Path) -> None:
