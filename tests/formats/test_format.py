@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from elmokit.errors import FormatError, OutputError
+from elmokit.errors import FormatError
 from elmokit.formats.format import FORMATS, Format, find_format, open_path
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
-from tests.conftest import random_model
-from tests.helpers import fast_nlp_files
 from tests.helpers.every_format import FORMATS as KINDS
 from tests.helpers.every_format import write_model
 from tests.helpers.weights import same_numbers
@@ -77,10 +75,3 @@ def test_the_included_model_opens_without_the_modules_of_other_formats() -> None
     assert "elmokit.formats.folder" in ran.stdout.split()
     others = {f"elmokit.formats.{module}" for module in FORMATS.modules} - {"elmokit.formats.folder"}
     assert not others & set(ran.stdout.split())
-
-
-def test_weights_are_not_written_where_another_format_would_read_their_options(tmp_path: Path) -> None:
-    fast_nlp_files.toy_model().write(tmp_path / "model")
-    with pytest.raises(OutputError, match=r"options\.json.* fastNLP"):
-        save_model(random_model(), tmp_path / "model" / "weights.hdf5")
-    assert open_model(tmp_path / "model").family == "fastNLP"

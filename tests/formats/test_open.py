@@ -164,13 +164,6 @@ def test_what_is_not_an_elmo_is_named_by_what_it_looks_like(
         open_model(tmp_path / "foreign")
 
 
-def test_several_weight_files_are_ambiguous(model: PretrainedBiLM, tmp_path: Path) -> None:
-    save_model(model, tmp_path / "one.hdf5")
-    (tmp_path / "two.hdf5").write_bytes((tmp_path / "one.hdf5").read_bytes())
-    with pytest.raises(FormatError, match=r"several HDF5 files \(one\.hdf5, two\.hdf5\)"):
-        open_model(tmp_path)
-
-
 def test_every_path_may_start_with_a_tilde(
     model: PretrainedBiLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
