@@ -61,7 +61,7 @@ def save_model(
         for name, array in arrays.items():
             if not bool((np.abs(array) <= largest).all()):
                 raise OutputError(
-                    f"{path} is not written: the model's {part}{name} holds NaN or a number too large for {storage}."
+                    f"{path} is not written: {part}{name} holds NaN or a number that {storage} cannot store."
                 )
     return target.save(model, path, storage, overwrite)
 

@@ -144,9 +144,10 @@ def read_embeddings(path: str | Path, dim: int) -> NDArray[np.float32]:
         with open_hdf5(path) as file:
             is_here = isinstance(file.get("embedding", getlink=True), h5py.HardLink)
             dataset = file["embedding"] if is_here else None
-            shape = dataset.shape if isinstance(dataset, h5py.Dataset) else None
-            if shape is None or len(shape) != 2 or shape[1] != dim or not shape[0]:
+            if not isinstance(dataset, h5py.Dataset):
+                raise FormatError(f"{path} holds no dataset 'embedding', so it is not a file of token embeddings.")
+            if dataset.ndim != 2 or dataset.shape[1] != dim or not len(dataset):
                 raise TensorMismatchError(
-                    f"The dataset 'embedding' of {path} is {shape}; expected (words, {dim}), with at least one word."
+                    f"The dataset 'embedding' of {path} is {dataset.shape}; a filled table (words, {dim}) was expected."
                 )
             return read_dataset(dataset, path)
