@@ -22,8 +22,7 @@ def read_alignment(sources: Sequence[str | Path], config: BiLMConfig) -> LayerAl
     n_layers = config.n_layers + 1
     if len(sources) not in (1, n_layers):
         raise ConfigError(
-            f"There are {len(sources)} alignment matrices, and the model has {n_layers} layers (0 to {n_layers - 1}). "
-            "Give one for all layers, or one for each."
+            f"There are {len(sources)} alignment matrices, and the model has {n_layers} layers: give one or {n_layers}."
         )
     matrices = [read_alignment_matrix(source, config.output_dim) for source in sources]
     return LayerAlignment.of_matrices(np.stack(matrices * n_layers if len(sources) == 1 else matrices))

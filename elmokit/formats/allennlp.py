@@ -23,12 +23,12 @@ LSTM = "_elmo_lstm"
 
 def char_cnn_of(config: BiLMConfig) -> CharCNNConfig:
     """Return the config of the char CNN, or raise a ConfigError if AllenNLP's ELMo cannot represent the model."""
-    if config.char_cnn is None or config.word_features is not None:
+    if config.char_cnn is None or config.word_features is not None or not config.bidirectional:
+        what = "words" if config.bidirectional else "in one direction"
         raise ConfigError(
-            "AllenNLP's ELMo reads characters alone, and this model reads words. Open it with elmokit.Elmo."
+            f"AllenNLP's ELMo reads characters alone, in both directions, and this model reads {what}. Open it with "
+            "elmokit.Elmo."
         )
-    if not config.bidirectional:
-        raise ConfigError("AllenNLP's ELMo reads in both directions, and this model in one. Open it with elmokit.Elmo.")
     return config.char_cnn
 
 
@@ -103,10 +103,8 @@ def from_allennlp(theirs: Mapping[str, Tensor], config: BiLMConfig) -> BiLM:
         projection = theirs[f"{ENCODER}._projection.{parameter}"]
         if cnn.n_features != config.projection_dim:
             ours[f"token_layer.projection.{parameter}"] = projection
-        elif parameter == "weight":
-            _check_identity(projection, f"{ENCODER}._projection.weight")
-        elif projection.count_nonzero():
-            raise TensorMismatchError(f"{ENCODER}._projection.bias is not zero, and this model has no such projection.")
+        else:
+            _check_placeholder(projection, f"{ENCODER}._projection.{parameter}")
     for cell, prefix in ((f"{LSTM}.{cell}", prefix) for cell, prefix in _cells(config)):
         parts = [theirs[f"{cell}.{name}_linearity.weight"] for name in ("input", "state")]
         ours[f"{prefix}.weight"] = swap_gates(torch.cat(parts, dim=1))
@@ -114,7 +112,7 @@ def from_allennlp(theirs: Mapping[str, Tensor], config: BiLMConfig) -> BiLM:
         if config.hidden_dim != config.projection_dim:
             ours[f"{prefix}.projection"] = theirs[f"{cell}.state_projection.weight"]
         else:
-            _check_identity(theirs[f"{cell}.state_projection.weight"], f"{cell}.state_projection.weight")
+            _check_placeholder(theirs[f"{cell}.state_projection.weight"], f"{cell}.state_projection.weight")
     with torch.device("meta"):
         bilm = BiLM(config)
     bilm.load_state_dict({name: tensor.detach().clone() for name, tensor in ours.items()}, assign=True)
@@ -130,9 +128,11 @@ def _cells(config: BiLMConfig) -> list[tuple[str, str]]:
     ]
 
 
-def _check_identity(projection: Tensor, name: str) -> None:
-    if not torch.equal(projection, torch.eye(len(projection), dtype=projection.dtype, device=projection.device)):
+def _check_placeholder(projection: Tensor, name: str) -> None:
+    """Check that a projection which our network does not have is still the identity, or a bias zero."""
+    placeholder = torch.eye(len(projection)) if projection.ndim == 2 else torch.zeros(len(projection))
+    if not torch.equal(projection, placeholder.to(projection)):
         raise TensorMismatchError(
-            f"{name} is no longer the identity, and a model of equal sizes has no such projection. "
-            "Keep it as an AllenNLP checkpoint (state_dict)."
+            f"{name} is no longer {'the identity' if projection.ndim == 2 else 'zero'}, and a model of equal sizes has "
+            "no such projection. Keep it as an AllenNLP checkpoint (state_dict)."
         )

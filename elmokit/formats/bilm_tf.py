@@ -15,7 +15,7 @@ import numpy as np
 
 from elmokit.config import read_json
 from elmokit.engine.config import BiLMConfig, CharCNNConfig, Shape
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
 from elmokit.formats.tensor_rows import SAME, Layout, TensorRow
 from elmokit.storage.hdf5 import SIGNATURE
 from elmokit.text.characters import N_CHARS
@@ -90,7 +90,7 @@ def read_options(path: str | Path) -> dict[str, Any]:
                 )
     options = read_json(path, f"There is no options file {path}.")
     if not isinstance(options.get("lstm"), dict):
-        raise FormatError(f"{path} is JSON but not an ELMo options file: it has no table 'lstm'.")
+        raise FormatError(f"{path} is not an ELMo options file: it has no table 'lstm'.")
     return options
 
 
@@ -116,12 +116,8 @@ def config_from_options(options: dict[str, Any], shapes: dict[str, Shape], where
                 max_chars=cnn["max_characters_per_token"],
                 n_chars=n_chars,
             )
-        elif "embedding" in shapes:
-            n_words = n_rows(shapes, "embedding")
         else:
-            raise TensorMismatchError(
-                f"{where} has no 'char_cnn' and the weights have no 'embedding': nothing says how tokens are read."
-            )
+            n_words = n_rows(shapes, "embedding")
         bidirectional = truth_from(options, "bidirectional", any(name.startswith("RNN_1/") for name in shapes))
         return BiLMConfig(
             char_cnn=char_cnn,
@@ -175,12 +171,9 @@ def config_errors(where: str) -> Iterator[None]:
     """Turn whatever a missing key or a value of the wrong type raises into a ConfigError that names the file."""
     try:
         yield
-    except KeyError as error:
-        raise ConfigError(
-            f"{where}: there is no key {error}. Use the configuration file that came with the weights."
-        ) from None
-    except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise ConfigError(f"{where}: a value has the wrong type ({error}).") from None
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        what = f"there is no key {error}" if isinstance(error, KeyError) else f"a value has the wrong type ({error})"
+        raise ConfigError(f"{where}: {what}.") from None
     except ConfigError as error:
         raise ConfigError(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
 
@@ -212,8 +205,5 @@ def clip_from(value: Any) -> float | None:
 
 
 def n_rows(shapes: Mapping[str, Shape], name: str, default: int = 1) -> int:
-    """Return the number of rows of a table, or the default if the table is missing; a scalar is a ConfigError."""
-    shape = shapes.get(name, (default,))
-    if not shape:
-        raise ConfigError(f"the tensor {name} is a single number; expected a table with one row per entry.")
-    return shape[0]
+    """Return the number of rows of a table, or the default if the table is missing or a single number."""
+    return (*shapes.get(name, ()), default)[0]

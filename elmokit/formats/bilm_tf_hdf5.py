@@ -76,10 +76,9 @@ class BilmTFHDF5(Format):
         if path.suffix == ".json" and not path.is_dir():
             options, path = options or path, _weights_of(path)
         weights = _only_model(path) if path.is_dir() else path
-        if not h5py.is_hdf5(weights) and (guess := guess_foreign(weights)):
-            raise FormatError(f"{weights} is not an HDF5 file. It looks like {guess}.")
-        if hint := guess_hdf5(weights):
-            raise FormatError(f"{weights} is an HDF5 file but not an ELMo. {hint}")
+        foreign = None if h5py.is_hdf5(weights) else guess_foreign(weights)
+        if hint := f"It looks like {foreign}." if foreign else guess_hdf5(weights):
+            raise FormatError(f"{weights} is not an HDF5 file of an ELMo. {hint}")
         model = read_hdf5(options or find_options(weights), weights)
         model = with_meta(with_words(model, given_or_found(words, find_vocabulary(weights))), weights.parent)
         if path.is_dir() and tf_checkpoint.find_checkpoint(path) is not None:

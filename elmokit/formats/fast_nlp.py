@@ -16,12 +16,11 @@ sentence mark among them. This was inferred from fastNLP's code; its published f
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from elmokit.config import read_json
 from elmokit.engine.config import tensor_shapes
-from elmokit.errors import FormatError
 from elmokit.formats import many_langs
+from elmokit.formats.bilm_tf import config_errors
 from elmokit.formats.format import Format
 from elmokit.formats.many_langs_config import ManyLangsSettings, bilm_config
 from elmokit.formats.model import PretrainedBiLM, Weights
@@ -80,15 +79,10 @@ class FastNLP(Format):
 def _settings(path: Path) -> ManyLangsSettings:
     """Read the configuration into the form of ELMoForManyLangs."""
     content = read_json(path)
-    for table in PARTS:
-        if not isinstance(content.get(table), dict):
-            raise FormatError(f"{path} has no table {table!r}: it is not a configuration of {FAMILY}'s ELMo.")
-    tokens: dict[str, Any] = content["char_cnn"]
-    embedding = tokens.get("embedding")
-    if not isinstance(embedding, dict):
-        raise FormatError(f"{path} has no table 'embedding' in 'char_cnn'.")
-    tokens = {**tokens, "word_dim": 0, "char_dim": embedding.get("dim")}
-    return ManyLangsSettings(content["lstm"], tokens, 0.0, str(path), family=FAMILY)
+    with config_errors(str(path)):
+        tokens = content["char_cnn"]
+        tokens = {**tokens, "word_dim": 0, "char_dim": tokens["embedding"]["dim"]}
+        return ManyLangsSettings(content["lstm"], tokens, 0.0, str(path), family=FAMILY)
 
 
 def _marks(chars: tuple[str | None, ...]) -> Marks:

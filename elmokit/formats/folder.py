@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 import numpy as np
 
-from elmokit.config import encode_json, from_dict, read_json, to_dict
+from elmokit.config import check_choice, encode_json, from_dict, read_json, to_dict
 from elmokit.engine.config import BiLMConfig, Shape, tensor_shapes
 from elmokit.engine.precision import Precision
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
@@ -179,7 +179,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
     softmax = None
     if (folder / "softmax.safetensors").exists():
         if vocabulary is None:
-            raise ModelNotFoundError(f"{folder} has a softmax but no vocab.txt that names its words.")
+            raise ModelNotFoundError(f"{words} is missing: {folder} has a softmax, whose words it names.")
         kind = from_dict(SoftmaxConfig, content.get("softmax"), f"{folder / 'config.json'}, softmax")
         kind.check_sizes(len(vocabulary), config.projection_dim, config.n_table_words)
         shapes = kind.tensor_shapes(len(vocabulary), config.projection_dim)
@@ -224,24 +224,16 @@ def _read_config(folder: Path) -> dict[str, Any]:
     known = {"format": NAME, "format_version": FORMAT_VERSION}
     if {name: content.get(name) for name in known} != known:
         raise FormatError(
-            f"{path} does not say format {NAME!r}, version {FORMAT_VERSION}, which is what this elmokit reads. If a "
-            "newer elmokit wrote it, upgrade."
+            f"{path} does not say format {NAME!r}, version {FORMAT_VERSION}, which this elmokit reads. If a newer one "
+            "wrote it, upgrade."
         )
     card = content.get("card")
-    if not isinstance(card, dict | None):
-        raise FormatError(f"{path}: the card is not a table of named values. Remove it.")
-    return content | {"card": card or {}}
+    return content | {"card": card if isinstance(card, dict) else {}}
 
 
 def _choice(folder: Path, content: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> Any:
     """Return a setting of ``config.json`` that has few possible values."""
-    value = content.get(name)
-    if value not in choices:
-        raise FormatError(
-            f"{folder / 'config.json'} says {name} {value!r}; expected one of {', '.join(choices)}. If a newer elmokit "
-            "wrote it, upgrade."
-        )
-    return value
+    return check_choice(f"{folder / 'config.json'}: {name}", content.get(name), choices)
 
 
 def _read_whitening(folder: Path, content: Mapping[str, Any], config: BiLMConfig) -> Whitening | None:
@@ -249,7 +241,7 @@ def _read_whitening(folder: Path, content: Mapping[str, Any], config: BiLMConfig
     if "sentence_pooling" not in content:
         return None
     pooling = from_dict(SentencePooling, content["sentence_pooling"], f"{folder / 'config.json'}, sentence_pooling")
-    return Whitening(pooling, *_read_map(folder / _WHITENING, pooling, config, "fit a whitening again"))
+    return Whitening(pooling, *_read_map(folder / _WHITENING, pooling, config))
 
 
 def _read_sentence_head(
@@ -260,32 +252,29 @@ def _read_sentence_head(
         return None
     pooling = from_dict(SentencePooling, content["sentence_head"], f"{folder / 'config.json'}, sentence_head")
     n_words = 0 if vocabulary is None else len(vocabulary)
-    return SentenceHead(pooling, *_read_map(folder / _HEAD, pooling, config, "train the head again", n_words))
+    return SentenceHead(pooling, *_read_map(folder / _HEAD, pooling, config, n_words))
 
 
-def _read_map(
-    path: Path, pooling: SentencePooling, config: BiLMConfig, remedy: str, n_words: int | None = None
-) -> list[Floats]:
+def _read_map(path: Path, pooling: SentencePooling, config: BiLMConfig, n_words: int | None = None) -> list[Floats]:
     """Read the numbers of a linear map of sentence vectors, and of the weights of words, if it has any."""
     file = TensorFile(path)
-    remedy = f"Restore the file that belongs to the model, or {remedy}"
-    return _check_map(str(path), file.shapes, file.read, pooling, config, remedy, n_words)
+    return _check_map(str(path), file.shapes, file.read, pooling, config, n_words)
 
 
 def _check_maps(model: PretrainedBiLM) -> None:
     """Check the alignment, the whitening and the head of a model as they are checked when they are read."""
     alignment = model.alignment
     if alignment is not None and not (is_finite(alignment.matrices) and is_finite(alignment.offsets)):
-        raise FormatError("The alignment holds NaN or infinity. Learn it again, or copy its file again.")
+        raise FormatError("The alignment holds NaN or infinity.")
     n_words = 0 if model.vocabulary is None else len(model.vocabulary)
-    for what, fitted, remedy, n_weights in (
-        ("The whitening", model.whitening, "Fit a whitening again", None),
-        ("The sentence head", model.sentence_head, "Train the head again", n_words),
+    for what, fitted, n_weights in (
+        ("The whitening", model.whitening, None),
+        ("The sentence head", model.sentence_head, n_words),
     ):
         if fitted is not None:
             tensors = fitted.tensors()
             shapes = {name: array.shape for name, array in tensors.items()}
-            _check_map(what, shapes, tensors.__getitem__, fitted.pooling, model.config, remedy, n_weights)
+            _check_map(what, shapes, tensors.__getitem__, fitted.pooling, model.config, n_weights)
 
 
 def _check_map(
@@ -294,7 +283,6 @@ def _check_map(
     read: Callable[[str], Array],
     pooling: SentencePooling,
     config: BiLMConfig,
-    remedy: str,
     n_words: int | None = None,
 ) -> list[Floats]:
     """Check the sizes and the numbers of a linear map of sentence vectors, and return what ``read`` returns of it."""
@@ -306,12 +294,10 @@ def _check_map(
     shapes = {name: found.get(name, ()) for name in expected}
     if shapes != expected:
         named, wanted = (" and ".join(f"{name} {shape}" for name, shape in each.items()) for each in (shapes, expected))
-        raise TensorMismatchError(f"{what} has {named}; expected {wanted}. {remedy}.")
+        raise TensorMismatchError(f"{what} has {named}; expected {wanted}.")
     arrays = [read(name).astype(np.float32) for name in expected]
-    if not all(map(is_finite, arrays)):
-        raise FormatError(f"{what} holds NaN or infinity. {remedy}.")
-    if n_words is not None and not bool((arrays[-1] > 0).all()):
-        raise FormatError(f"{what} holds weights of words that are not above 0. {remedy}.")
+    if not all(map(is_finite, arrays)) or (n_words is not None and not bool((arrays[-1] > 0).all())):
+        raise FormatError(f"{what} holds NaN or infinity, or holds weights of words that are not above 0.")
     return arrays
 
 
@@ -342,7 +328,7 @@ def _read_lexicon(path: Path, config: BiLMConfig) -> Lexicon:
     if given != expected:
         raise TensorMismatchError(
             f"{path} holds {given[0]} words and {given[1]} characters, tokens cut to {given[2]}; config.json says "
-            f"{expected[0]}, {expected[1]} and {expected[2]}. Restore the lexicon that belongs to the model."
+            f"{expected[0]}, {expected[1]} and {expected[2]}."
         )
     return lexicon
 

@@ -71,7 +71,7 @@ class Format(ABC):
         Raises:
             OutputError: It may not.
         """
-        raise NotImplementedError(f"{self.name} has extensions, so it needs check_target")
+        raise NotImplementedError
 
     def save(self, model: PretrainedBiLM, path: Path, storage: Storage, overwrite: bool) -> list[Path]:
         """Write a model, and return the paths that were written.
@@ -80,7 +80,7 @@ class Format(ABC):
             OutputError: The path exists and may not be overwritten, cannot be written, or the format cannot hold the
                 model.
         """
-        raise NotImplementedError(f"{self.name} has extensions, so it needs save")
+        raise NotImplementedError
 
 
 class _Formats:

@@ -37,7 +37,7 @@ from elmokit.formats.tensor_rows import GATE_BIAS, GATES, Array, Layout, TensorR
 from elmokit.formats.words import with_meta, with_words
 from elmokit.storage.bounded import read_bounded
 from elmokit.text.lexicon import Lexicon, Marks
-from elmokit.text.vocabulary import MAX_BYTES, MAX_WORDS
+from elmokit.text.vocabulary import MAX_BYTES
 
 # The code that trained these models put <eow> before a token and <bow> after it, so a reader must do the same.
 MARKS = Marks(
@@ -154,10 +154,7 @@ def read_entries(
     rows: dict[str, int] = {}
     named: set[int] = set()
     try:
-        content = read_bounded(path, MAX_BYTES)
-        if content.count(b"\n") > MAX_WORDS:
-            raise ValueError(f"it has more than {MAX_WORDS:,} lines")
-        lines = content.decode("utf-8").split("\n")
+        lines = read_bounded(path, MAX_BYTES).decode("utf-8").split("\n")
     except FileNotFoundError:
         raise ModelNotFoundError(f"{path} is missing: without it, the words of the rows are unknown.") from None
     except (OSError, ValueError) as error:
@@ -173,7 +170,7 @@ def read_entries(
     if not (named == set(range(n_rows)) if every_row else named <= set(range(n_rows))):
         raise TensorMismatchError(
             f"{path} names {len(named)} rows, the last of them {max(named, default=-1)}; the table in {table_in} has "
-            f"{n_rows}, from 0 to {n_rows - 1}. They are of different models: take all files from one download."
+            f"{n_rows}, from 0 to {n_rows - 1}."
         )
     by_row = {row: token for token, row in rows.items()}
     return tuple(by_row.get(row) for row in range(n_rows))

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path, PureWindowsPath
 from typing import Any, NamedTuple
 
-from elmokit.config import read_json
+from elmokit.config import check_at_least, read_json
 from elmokit.engine.config import BiLMConfig, CharCNNConfig, Shape, WordFeaturesConfig
-from elmokit.errors import ConfigError, FormatError, TensorMismatchError
+from elmokit.errors import ConfigError, FormatError
 from elmokit.formats.bilm_tf import clip_from, config_errors, filters_from, n_rows
 from elmokit.storage.bounded import is_file
 
@@ -35,7 +35,10 @@ class ManyLangsSettings(NamedTuple):
         """Characters per token, including its begin and end marks. The token embedder "lstm" does not cut tokens."""
         if _kind(self.token_embedder) == "lstm":
             return _MAX_CHARS
-        return _count(self.token_embedder, "max_characters_per_token", self.where, most=_MAX_CHARS)
+        n_chars: Any = self.token_embedder.get("max_characters_per_token")
+        with config_errors(self.where):
+            check_at_least("max_characters_per_token", n_chars, 1, _MAX_CHARS)
+        return int(n_chars)
 
 
 def read_settings(folder: Path) -> ManyLangsSettings:
@@ -52,14 +55,18 @@ def read_settings(folder: Path) -> ManyLangsSettings:
     path = next((path for path in candidates if is_file(path)), None)
     content = stock_settings(windows.name) if path is None else read_json(path)
     where = f"the stock configuration, as {folder} holds no {windows.name!r}" if path is None else str(path)
-    for table in ("encoder", "token_embedder"):
-        if not isinstance(content.get(table), dict):
-            raise FormatError(f"{where} has no table {table!r}: it is not a configuration of {FAMILY}.")
-    settings = ManyLangsSettings(
-        content["encoder"], content["token_embedder"], content.get("dropout", 0.0), where, path is None
-    )
-    _refuse_other_networks(settings)
-    return settings
+    with config_errors(where):
+        encoder, tokens = content["encoder"], content["token_embedder"]
+        network, reader = _kind(encoder), _kind(tokens)
+        # The encoder "lstm" is not two language models: its second layer reads both directions of the first. The token
+        # embedder "lstm" with characters concatenates tensors of two and of three dimensions, which PyTorch refuses.
+        is_known = reader == "cnn" or (reader == "lstm" and not tokens.get("char_dim"))
+        if network != "elmo" or not is_known:
+            raise FormatError(
+                f"{where}: the encoder {network!r} with the token_embedder {reader!r} is not supported; expected "
+                "'elmo' with 'cnn', or with 'lstm' and char_dim 0."
+            )
+        return ManyLangsSettings(encoder, tokens, content.get("dropout", 0.0), where, path is None)
 
 
 def stock_settings(name: str) -> dict[str, Any]:
@@ -90,30 +97,6 @@ def stock_settings(name: str) -> dict[str, Any]:
     }
 
 
-def _refuse_other_networks(settings: ManyLangsSettings) -> None:
-    encoder, tokens = (_kind(table) for table in (settings.encoder, settings.token_embedder))
-    if encoder != "elmo":
-        because = (
-            ": its second layer reads both directions of the first, so they are not two independent language models"
-            if encoder == "lstm"
-            else ""
-        )
-        raise FormatError(
-            f"{settings.where}: the encoder {encoder!r} is not supported{because}. Only 'elmo' can be opened."
-        )
-    if tokens == "lstm" and settings.token_embedder.get("char_dim"):
-        # It concatenates tensors of two and of three dimensions, which PyTorch refuses.
-        raise FormatError(
-            f"{settings.where}: the token_embedder 'lstm' with characters is not supported: {FAMILY} itself stops with "
-            "an error in it, so its vectors are undefined. With char_dim 0 it can be opened."
-        )
-    if tokens not in ("cnn", "lstm"):
-        raise FormatError(
-            f"{settings.where}: the token_embedder {tokens!r} is not supported. Only 'cnn', and 'lstm' without "
-            "characters, can be opened."
-        )
-
-
 def _kind(table: Mapping[str, Any]) -> str:
     return str(table.get("name", "")).lower()
 
@@ -121,22 +104,15 @@ def _kind(table: Mapping[str, Any]) -> str:
 def bilm_config(settings: ManyLangsSettings, shapes: Mapping[str, Shape]) -> BiLMConfig:
     """Convert the settings to a config. The numbers of words and characters come from the shapes of the tables."""
     where, encoder, tokens = settings.where, settings.encoder, settings.token_embedder
-    word_dim, char_dim = (_count(tokens, name, where, least=0) for name in ("word_dim", "char_dim"))
-    n_layers = _count(encoder, "n_layers", where)
-    _check_number(shapes, r"encoder\.forward_layer_(\d+)\..*", n_layers, f"{where}: n_layers")
     words = cnn = None
     with config_errors(where):
-        if word_dim:
+        if word_dim := tokens["word_dim"]:
             words = WordFeaturesConfig(n_rows(shapes, WORD_TABLE), word_dim)
-        if char_dim:
-            filters = filters_from(tokens["filters"])
-            n_highway = _count(tokens, "n_highway", where, least=0)
-            _check_number(shapes, r"token_embedder\.convolutions\.(\d+)\.bias", len(filters), f"{where}: filters")
-            _check_number(shapes, r"token_embedder\.highways\._layers\.(\d+)\..*", n_highway, f"{where}: n_highway")
+        if char_dim := tokens["char_dim"]:
             cnn = CharCNNConfig(
-                filters=filters,
+                filters=filters_from(tokens["filters"]),
                 char_dim=char_dim,
-                n_highway=n_highway,
+                n_highway=tokens["n_highway"],
                 activation=tokens["activation"].lower(),
                 max_chars=settings.max_chars,
                 n_chars=n_rows(shapes, CHAR_TABLE),
@@ -144,9 +120,9 @@ def bilm_config(settings: ManyLangsSettings, shapes: Mapping[str, Shape]) -> BiL
         config = BiLMConfig(
             char_cnn=cnn,
             word_features=words,
-            projection_dim=_count(encoder, "projection_dim", where),
-            hidden_dim=_count(encoder, "dim", where),
-            n_layers=n_layers,
+            projection_dim=encoder["projection_dim"],
+            hidden_dim=encoder["dim"],
+            n_layers=encoder["n_layers"],
             cell_clip=clip_from(encoder.get("cell_clip")),
             projection_clip=clip_from(encoder.get("proj_clip")),
             dropout=settings.dropout,
@@ -165,23 +141,6 @@ def _refuse_equal_sizes(config: BiLMConfig, settings: ManyLangsSettings) -> None
     else:
         return
     raise ConfigError(
-        f"{settings.where}: {equal} equals projection_dim ({config.projection_dim}). {settings.family} has a "
-        "projection there and elmokit's network has none, so such a model is not supported."
+        f"{settings.where}: {equal} equals projection_dim ({config.projection_dim}), where elmokit's network has no "
+        f"projection and that of {settings.family} has one."
     )
-
-
-def _count(settings: Mapping[str, Any], name: str, where: str, least: int = 1, most: int = 2**31) -> int:
-    value = settings.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ConfigError(f"{where}: {name} is {value!r}; it is a whole number from {least} to {most}.")
-    return value
-
-
-def _check_number(shapes: Mapping[str, Shape], pattern: str, given: int, name: str) -> None:
-    """Compare with the number of layers in the tensors, so that a huge number is refused before a network is built."""
-    numbers = {match[1] for tensor in shapes if (match := re.fullmatch(pattern, tensor))}
-    if len(numbers) != given:
-        raise TensorMismatchError(
-            f"{name} says {given}, and the tensors have {len(numbers)}. Configuration and weights are of "
-            "different models."
-        )

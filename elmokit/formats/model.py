@@ -306,21 +306,15 @@ class PretrainedBiLM:
         if self.lexicon is not None:
             return self.lexicon.encode(tokens)
         if config.word_features is not None:
-            if config.char_cnn is not None and config.word_table is not None:  # the table of the vocabulary
-                if self.vocabulary is None:
-                    raise ModelNotFoundError(
-                        f"{self.source} has a word table and no vocabulary that names its rows. Put its vocab.txt next "
-                        "to the weights."
-                    )
+            if self.vocabulary is not None and config.char_cnn is not None and config.word_table is not None:
                 return self.vocabulary.encode_with_chars(tokens, config.char_cnn.max_chars)
-            raise ModelNotFoundError(f"{self.source} has a word table but no lexicon that assigns words to its rows.")
-        if config.char_cnn is not None:
+        elif config.char_cnn is not None:
             return encode_tokens(tokens, config.char_cnn.max_chars)
-        if self.vocabulary is None:
-            raise ModelNotFoundError(
-                f"{self.source} reads word ids and has no vocabulary. Put its vocab.txt next to the weights."
-            )
-        return self.vocabulary.word_ids(tokens) + 1  # 0 means "no token"
+        elif self.vocabulary is not None:
+            return self.vocabulary.word_ids(tokens) + 1  # 0 means "no token"
+        raise ModelNotFoundError(
+            f"{self.source} reads words and has no vocabulary. Put its vocab.txt next to the weights."
+        )
 
     def check_finite(self, results: Floats) -> None:
         """Check what the model computed for a batch.
@@ -340,7 +334,7 @@ class PretrainedBiLM:
         if not np.isfinite(total) and not bool(np.isfinite(results).all()):
             raise FormatError(
                 f"{self.source or 'The model'} computes NaN or infinity: its weights are finite, but so large that "
-                "sums overflow. Training diverged, or the file is damaged: use another checkpoint, or copy the file."
+                "sums overflow."
             )
 
     def word_vectors(self, words: Sequence[str], cache: TokenCache | None = None) -> Floats:

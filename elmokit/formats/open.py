@@ -72,17 +72,14 @@ def open_model(
     """
     # Before anything is read or downloaded.
     if not isinstance(source, str | os.PathLike | None):
-        raise ConfigError(
-            f"Expected the path or name of a model, but got one of type {type(source).__name__}. A model that is open "
-            "already is used as Elmo(model) or LanguageModel(model); that of an Elmo is its .model."
-        )
+        raise ConfigError(f"Expected the path or name of a model, but got one of type {type(source).__name__}.")
     check_precision(precision)
     check_device(device)
     try:
         model = _open(source, options, token_embeddings, vocabulary)
     except OSError as error:  # a file or directory that may not be read, or a disk that fails
         where = error.filename or source
-        raise FormatError(f"{where} cannot be read: {error.strerror or error}. Check that you may read it.") from None
+        raise FormatError(f"{where} cannot be read: {error.strerror or error}.") from None
     if precision is not None:
         model.precision = precision
     if device is not None:

@@ -21,6 +21,7 @@ second one. Vectors here are those of the network that was trained, with the ski
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -29,14 +30,13 @@ import numpy as np
 from elmokit.engine.config import FORGET_OFFSET, BiLMConfig, Shape, tensor_shapes
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
 from elmokit.engine.state import Floats
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
 from elmokit.formats.bilm_tf import TRANSPOSED, WITHOUT_ZERO_ROW, config_errors
 from elmokit.formats.format import Format
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.sidecars import given_or_found, visible_files
 from elmokit.formats.tensor_rows import Array, Layout, TensorRow, raised_forget, read_through
 from elmokit.formats.tf_bundle import proto_fields
-from elmokit.storage.tensor_file import MAX_DIMENSIONS
 from elmokit.text.vocabulary import row_vocabulary
 
 TABLE = "embedding_para"
@@ -74,8 +74,6 @@ class Paddle(Format):
     def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
         n_layers = sum(bool(re.fullmatch(r"fw_layer\d+_gate_w", file.name)) for file in path.iterdir())
         table, gates = (_Variable(path / name).shape for name in (TABLE, "fw_layer1_gate_w"))
-        if len(table) != 2 or len(gates) != 2:
-            raise TensorMismatchError(f"{path}: {TABLE} is {table} and fw_layer1_gate_w {gates}, expected matrices.")
         with config_errors(str(path)):
             config = BiLMConfig(
                 char_cnn=None,
@@ -88,13 +86,12 @@ class Paddle(Format):
             )
         if config.hidden_dim == config.projection_dim:
             raise ConfigError(
-                f"{path}: the LSTM and its projection have the same size ({config.hidden_dim}). Paddle has a "
-                "projection there and elmokit's network has none, so such a model is not supported."
+                f"{path}: the LSTM and its projection have the same size ({config.hidden_dim}), which is not supported."
             )
         rows = _rows(config)
         # Input and recurrent weights are two files, and one matrix of ours.
         variables = {row.theirs: [_Variable(path / name) for name in row.theirs.split(" and ")] for row in rows}
-        shapes = {names: _joined_shape(path, names, joined) for names, joined in variables.items()}
+        shapes = {names: _joined_shape(joined) for names, joined in variables.items()}
         arrays = read_through(
             rows,
             tensor_shapes(config),
@@ -124,12 +121,12 @@ def _rows(config: BiLMConfig) -> list[TensorRow]:
     return rows
 
 
-def _joined_shape(folder: Path, names: str, variables: list[_Variable]) -> Shape:
+def _joined_shape(variables: list[_Variable]) -> Shape:
     shapes = [variable.shape for variable in variables]
     if len(shapes) == 1:
         return shapes[0]
     if any(len(shape) != 2 or shape[1] != shapes[0][1] for shape in shapes):
-        raise TensorMismatchError(f"{folder}: {names} are {' and '.join(map(str, shapes))}.")
+        return sum(shapes, ())  # which no matrix of ours has, so the error shows it
     return (sum(shape[0] for shape in shapes), shapes[0][1])
 
 
@@ -168,38 +165,23 @@ def _shape(path: Path) -> tuple[Shape, int]:
     try:
         with path.open("rb") as file:
             fixed = file.read(20)
-            version, levels, inner, size = (
-                int.from_bytes(fixed[start:end], "little") for start, end in ((0, 4), (4, 12), (12, 16), (16, 20))
-            )
-            if len(fixed) < 20 or version or levels or inner or not 0 < size <= _MAX_HEADER:
-                raise FormatError(f"{path} is not a variable of PaddlePaddle 1. Download or copy it again.")
-            description = file.read(size)
+            description = file.read(min(int.from_bytes(fixed[16:], "little"), _MAX_HEADER))
             n_bytes = file.seek(0, 2)
+        fields = list(proto_fields(description))
     except FileNotFoundError:
         raise ModelNotFoundError(f"{path} is missing.") from None
-    except OSError as error:
-        raise FormatError(f"{path} cannot be read: {error.strerror or error}.") from None
-    shape: list[int] = []
-    dtype: object = None
-    for field, value in proto_fields(description, str(path)):
-        if field == 1:
-            dtype = value
-        elif field == 2 and isinstance(value, int):
-            shape.append(value)
-    if dtype != _FLOAT32:
-        raise FormatError(f"{path} holds numbers of type {dtype}; only float32 ({_FLOAT32}) can be read.")
-    if len(shape) > MAX_DIMENSIONS:
-        raise FormatError(f"{path} is said to have {len(shape)} dimensions. Download or copy it again.")
-    start = 20 + size
-    expected = 4
-    for dimension in shape:
-        expected *= dimension
-    if n_bytes - start != expected:
+    except LookupError:
+        fields = []
+    if any(fixed[:16]) or (1, _FLOAT32) not in fields:
+        raise FormatError(f"{path} is not a variable of PaddlePaddle 1 in float32.")
+    shape = tuple(value for field, value in fields if field == 2 and isinstance(value, int))
+    start = len(fixed) + len(description)
+    if n_bytes - start != 4 * math.prod(shape):
         raise FormatError(
-            f"{path} holds {n_bytes - start:,} bytes of numbers, and its shape {tuple(shape)} needs {expected:,}. "
-            "It is cut short or damaged: download or copy it again."
+            f"{path} holds {n_bytes - start:,} bytes of numbers, and its shape {shape} needs {4 * math.prod(shape):,}: "
+            "download or copy it again."
         )
-    return tuple(shape), start
+    return shape, start
 
 
 FORMAT = Paddle()

@@ -50,7 +50,7 @@ def save_model(
     refuse_target(path, overwrite)
     target = format_to_write(path)
     if storage != "float32" and not target.is_complete:
-        raise ConfigError(f"storage is {storage!r}, and {path.suffix} files hold float32. Leave it out.")
+        raise ConfigError(f"storage is {storage!r}, and {path.suffix} files hold float32.")
     largest = np.finfo(np.float16 if storage == "float16" else np.float32).max
     parts: dict[str, Mapping[str, Floats]] = {"": model.arrays}
     if target.is_complete and model.softmax is not None:
@@ -61,8 +61,7 @@ def save_model(
         for name, array in arrays.items():
             if not bool((np.abs(array) <= largest).all()):
                 raise OutputError(
-                    f"{path} is not written: the model's {part}{name} holds NaN or a number that {storage} cannot "
-                    "store, and it could not be opened again."
+                    f"{path} is not written: {part}{name} holds NaN or a number that {storage} cannot store."
                 )
     return target.save(model, path, storage, overwrite)
 

@@ -150,22 +150,18 @@ class Whitening(SentenceMap):
             # float64: the sums grow with the corpus, and a covariance is a difference of large sums.
             rows = batch.astype(np.float64)
             n, total, products = n + len(rows), total + rows.sum(axis=0), products + rows.T @ rows
-        if n < 2:
-            raise TextError(f"Whitening needs at least 2 sentences, and some thousands are better; there are {n}.")
-        mean = total / n
-        variances, directions = np.linalg.eigh(products / n - np.outer(mean, mean))
+        mean = total / max(n, 1)
+        variances, directions = np.linalg.eigh(np.atleast_2d(products / max(n, 1) - np.outer(mean, mean)))
         variances, directions = variances[::-1], directions[:, ::-1]  # largest first
         n_varying = int((variances > RANK_TOLERANCE * max(variances[0], 0.0)).sum()) if variances[0] > 0 else 0
         if not n_varying:
             raise TextError(
-                f"The vectors of all {n:,} sentences are equal, so there is no map to estimate. Give other sentences, "
-                "with words that the model knows."
+                f"The vectors of all {n:,} sentences are equal, and whitening needs at least 2 sentences that differ."
             )
         n_components = n_varying if n_components is None else n_components
         if n_components > n_varying:
             raise ConfigError(
-                f"n_components is {n_components}, but the vectors of {n:,} sentences vary in {n_varying} directions. "
-                "Choose a number from 1 to that, or fit on more sentences."
+                f"n_components is {n_components}, but the vectors of {n:,} sentences vary in {n_varying} directions."
             )
         # The sign of an eigenvector is arbitrary and differs between libraries: make its largest entry positive.
         kept = directions[:, :n_components]

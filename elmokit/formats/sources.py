@@ -46,7 +46,7 @@ def open_source(
         model = open_path(path, options, words)
     elif (known := published.find_published(name)) is not None:
         if options is not None:
-            raise ConfigError(f"{name} is the name of a published model, which has its own options; leave them out.")
+            raise ConfigError(f"{name} is a published model, which has its own options: leave out {options}.")
         model = _open_published(known, words)
     elif name.startswith(HUB_PREFIX) or (is_hub_id(name) and not _is_file_name(name)):
         model = open_path(_download_from_hub(name), options, words)
@@ -96,10 +96,8 @@ def _open_tf_hub(url: str, options: Path | None, words: Path | None) -> Pretrain
     if (cached := cached_module(url)) is not None:
         return open_path(cached, options, words)
     version = elmo_version(url)
-    if version is None:
+    if version is None or (elmo := published.tf_hub_elmo(version)) is None:
         return open_path(fetch(archive_url(url)), options, words)
-    if (elmo := published.tf_hub_elmo(version)) is None:
-        raise ModelNotFoundError(f"{url}: google/elmo has the versions 1, 2 and 3. Give the address of one of them.")
     by_hand = f", or unpack it into the directory {module_folder(url)}, where this address finds it"
     return _open_published(elmo, words, options, by_hand)
 
@@ -140,6 +138,4 @@ def _download_from_hub(name: str) -> Path:
     except (MissingExtraError, ModelNotFoundError) as error:
         if name.startswith(HUB_PREFIX):
             raise
-        raise ModelNotFoundError(
-            f"There is no file or directory {name}. If you mean a model on the Hub: {error}"
-        ) from None
+        raise ModelNotFoundError(f"There is no file or directory {name}, and no model on the Hub: {error}") from None

@@ -111,16 +111,14 @@ class FileArrays(Mapping[str, Floats]):
             in_file = in_file.astype(np.float32)
         with np.errstate(over="ignore"):  # a number that float32 cannot hold becomes infinity, which is refused below
             array = np.asarray(layout.to_ours(in_file), np.float32, order="C")
+        # Rows can depend on a vocabulary, which another file holds.
         if array.shape != self._shapes[name]:
             raise TensorMismatchError(
-                f"{self._what}: the vocabulary does not belong to the tensors. {theirs} (elmokit: {name}) becomes "
-                f"{array.shape}, expected {self._shapes[name]}. Copy the files again."
+                f"{self._what}: {theirs} (elmokit: {name}) becomes {array.shape}, expected {self._shapes[name]}: the "
+                "vocabulary does not belong to the tensors."
             )
         if not is_finite(array):
-            raise FormatError(
-                f"{self._what} holds NaN or infinity in {theirs} (elmokit: {name}). Training diverged, or the file is "
-                "damaged: download or copy it again."
-            )
+            raise FormatError(f"{self._what} holds NaN or infinity in {theirs} (elmokit: {name}).")
         return array
 
     def integers(self, name: str) -> IntegerRows | None:

@@ -157,9 +157,7 @@ def read_checkpoint(
     variables = _Variables(prefix)
     options = options or _in_or_above(prefix, OPTIONS)
     if options is None:
-        raise ModelNotFoundError(
-            f"{prefix} has no options.json next to it. Put the options of the training run there, or name them."
-        )
+        raise ModelNotFoundError(f"{prefix} has no options.json next to it. Put that of the training run there.")
     # The softmax is read by other rows below, so here its tensors would count as unexpected.
     lm_shapes = {name: shape for name, shape in variables.shapes.items() if not name.startswith(_SOFTMAX)}
     config = bilm_tf.config_from_options(bilm_tf.read_options(options), lm_shapes, str(options))
@@ -173,7 +171,7 @@ def read_checkpoint(
     if words_path is None:
         model.card["softmax"] = "left out: there is no vocabulary next to the checkpoint"
     else:
-        model.vocabulary = _vocabulary(words_path)
+        model.vocabulary = Vocabulary.from_file(words_path)
         if variables.has_softmax:
             model.softmax = _softmax(variables, model, model.vocabulary, f"{prefix} (words from {words_path})")
         else:
@@ -206,7 +204,7 @@ def attach_softmax(model: PretrainedBiLM, path: Path, vocabulary: Path | None = 
         if not _is_export_of(model, variables):
             model.card["softmax"] = f"left out: {prefix} is from another point of the training. Open it by its own path"
             return
-        words = _vocabulary(words_path)
+        words = Vocabulary.from_file(words_path)
         softmax = _softmax(variables, model, words, f"{prefix} (words from {words_path})")
     except ModelError as error:
         model.card["softmax"] = f"left out: {error}"
@@ -320,40 +318,21 @@ def _vocabulary_path(prefix: Path, given: str | Path | None) -> Path | None:
     return given_or_found(None if given is None else Path(given), found)
 
 
-def _vocabulary(path: Path) -> Vocabulary:
-    try:
-        return Vocabulary.from_file(path)
-    except FormatError as error:
-        raise FormatError(f"{error} Or remove the file to open the model without its softmax.") from None
-
-
 def _softmax_rows(variables: _Variables) -> list[TensorRow]:
     """List the softmax's own tensors: there is no weight if training tied it to the table of words."""
     bias = TensorRow("bias", f"{_SOFTMAX}b")
     return [TensorRow("weight", f"{_SOFTMAX}W"), bias] if f"{_SOFTMAX}W" in variables.names else [bias]
 
 
-def _check_softmax_rows(variables: _Variables, vocabulary: Vocabulary, where: str) -> None:
-    for row in _softmax_rows(variables):
-        n_rows = variables.shapes.get(row.theirs, (len(vocabulary),))[:1]
-        if n_rows != (len(vocabulary),):
-            raise TensorMismatchError(
-                f"{where}: the vocabulary has {len(vocabulary)} words and {row.theirs} {n_rows[0] if n_rows else 0} "
-                "rows. Replace it by the vocabulary that the model was trained with, or remove it to open the model "
-                "without its softmax."
-            )
-
-
 def _softmax(variables: _Variables, model: PretrainedBiLM, vocabulary: Vocabulary, where: str) -> WordSoftmax:
-    _check_softmax_rows(variables, vocabulary, where)
     rows = _softmax_rows(variables)
     # With tied weights bilm-tf stores only the bias of the softmax.
-    table_words = model.config.n_words if len(rows) == 1 else None
-    if table_words is None:
+    is_tied = len(rows) == 1 and model.config.n_words is not None
+    if not is_tied:
         rows = [TensorRow("weight", f"{_SOFTMAX}W"), rows[-1]]  # a character model has no table to tie it to
     shapes = {row.theirs: variables.shapes[row.theirs] for row in rows if row.theirs in variables.shapes}
-    config = SoftmaxConfig("full" if table_words is None else "tied")
-    wanted = config.tensor_shapes(table_words or len(vocabulary), model.config.projection_dim)
+    config = SoftmaxConfig("tied" if is_tied else "full")
+    wanted = config.tensor_shapes(len(vocabulary), model.config.projection_dim)
     arrays = read_through(rows, wanted, shapes, variables.read, where)
     table = model.config.word_table if config.kind == "tied" else None
     return WordSoftmax(config, arrays, len(vocabulary), None if table is None else (model.arrays, table))

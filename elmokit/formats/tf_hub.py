@@ -74,8 +74,7 @@ class TFHub(Format):
             shapes[_CHAR_TABLE] = (N_CHARS, *shapes[_CHAR_TABLE][1:])
             if as_floats(bundle, names[_CHAR_TABLE])[0].any():
                 raise FormatError(
-                    f"{path}: the character table has {N_CHARS + 1} rows and the first is not zero, so it is not the "
-                    "one for no token. elmokit does not know the layout of this module."
+                    f"{path}: the layout of a character table of {N_CHARS + 1} rows, the first not zero, is not known."
                 )
 
         def read(name: str) -> Floats:
@@ -116,8 +115,7 @@ def stored_mix(model: PretrainedBiLM) -> tuple[list[float], float] | None:
         numbers = np.zeros(0, np.float32)
     if numbers.shape != (n_layers + 1,) or not np.isfinite(numbers).all():
         raise FormatError(
-            f"{model.source}: the model's card has no valid {MIX!r}. Expected 'weights', a list of {n_layers} numbers, "
-            "and 'gamma', a number. Correct it in config.json, or remove it."
+            f"{model.source}: its card has no valid {MIX!r}: expected {n_layers} numbers as 'weights' and a 'gamma'."
         )
     *weights, gamma = numbers.tolist()
     return weights, gamma
@@ -140,16 +138,14 @@ def _options_from(shapes: dict[str, Shape], folder: Path) -> dict[str, Any]:
     """Make an options file's content: sizes from the shapes, the rest from the original model."""
     filters: list[list[int]] = []
     while (shape := shapes.get(f"CNN/W_cnn_{len(filters)}")) is not None:
-        if len(shape) != 4:
-            raise TensorMismatchError(f"{folder}: CNN/W_cnn_{len(filters)} is {shape}, expected four dimensions.")
-        filters.append([shape[1], shape[3]])
+        filters.append([*shape[1:4:2]])
     n_layers = sum(name.startswith("RNN_0/") and name.endswith("/W_0") for name in shapes)
     cell = "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/"
     kernel, table = shapes.get(cell + "W_0", ()), shapes[_CHAR_TABLE]
     projection = shapes.get(cell + "W_P_0", kernel)
     if not filters or len(kernel) != 2 or len(projection) != 2 or len(table) != 2:
         raise TensorMismatchError(
-            f"{folder} holds no char CNN and LSTMs from which to infer the sizes. Give an options file."
+            f"{folder} holds no char CNN and LSTMs from which to infer the sizes: give an options file."
         )
     hidden_dim = kernel[1] // 4
     return {
@@ -181,10 +177,7 @@ def _mix(bundle: TensorBundle, n_layers: int, used: set[str]) -> dict[str, Any] 
             return None
         values = as_floats(bundle, names[0]).ravel().tolist()
         if len(values) != size:
-            raise TensorMismatchError(
-                f"{bundle.prefix}: {names[0]} holds {len(values)} numbers, expected {size}: one for each layer, and "
-                "one for all."
-            )
+            raise TensorMismatchError(f"{bundle.prefix}: {names[0]} holds {len(values)} numbers, expected {size}.")
         mix.append(values)
         used.add(names[0])
     weights, gamma = mix

@@ -19,14 +19,12 @@ import pickle
 import pickletools
 import zipfile
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.engine.config import Shape
-from elmokit.storage.tensor_file import MAX_DIMENSIONS
 
 Array = NDArray[Any]
 
@@ -54,19 +52,6 @@ _OPCODES = {
     "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET", "NEWOBJ",
 }  # fmt: skip
 
-_TUPLES = ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")
-_MAX_TUPLES = 10_000
-"""A tensor has four or five. Python crashes where it hashes a tuple, as the key of a dict, that has several 100,000
-others inside of each other."""
-
-
-class ForeignNameError(Exception):
-    """A pickle asks for more than tensors need, or for a kind that is not read: sparse, quantized, complex."""
-
-    def __init__(self, name: str, is_tensor: bool) -> None:
-        super().__init__(name)
-        self.name, self.is_tensor = name, is_tensor
-
 
 class Storage(NamedTuple):
     """What a pickle says about a storage."""
@@ -84,11 +69,6 @@ class StoredTensor(NamedTuple):
     shape: Shape
     strides: Shape
 
-    @property
-    def n_bytes(self) -> int:
-        """The size of the tensor as an array of its own."""
-        return prod(self.shape) * _STORAGES[self.storage.kind].itemsize
-
 
 class TorchFile:
     """The content of a file that ``torch.save`` wrote, memory-mapped, with a :class:`StoredTensor` for each tensor."""
@@ -97,7 +77,6 @@ class TorchFile:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self.n_bytes = len(self._map)
         self._ranges: dict[str, tuple[int, int]] = {}
         """Where the bytes of each storage begin and end, by its key."""
         is_zip = self._map[: len(ZIP_MAGIC)] == ZIP_MAGIC
@@ -115,8 +94,7 @@ class TorchFile:
             return np.empty(tensor.shape, np.float32 if kind == _BFLOAT16 else dtype)
         numbers = np.frombuffer(self._map, dtype, n_numbers, start)
         strides = [stride * dtype.itemsize for stride in tensor.strides]
-        # Within the storage: checked when the pickle was read, and here. `as_strided` checks nothing, and crashes
-        # NumPy 1 if there are more dimensions than it knows.
+        # That it is within the storage was checked when the pickle was read.
         offset = tensor.offset * dtype.itemsize
         array = np.ndarray(tensor.shape, dtype, numbers, offset, strides).copy(order="C")
         return (array.astype(np.uint32) << 16).view(np.float32) if kind == _BFLOAT16 else array
@@ -130,7 +108,7 @@ class TorchFile:
         if "byteorder" in ranges and self._map[slice(*ranges["byteorder"])] != b"little":
             raise ValueError("it was saved on a big-endian machine")
         self._ranges = {name.removeprefix("data/"): span for name, span in ranges.items() if name.startswith("data/")}
-        return _load(io.BytesIO(self._map[slice(*ranges["data.pkl"])]), self.n_bytes)[0]
+        return _load(io.BytesIO(self._map[slice(*ranges["data.pkl"])]))[0]
 
     def _range(self, member: zipfile.ZipInfo) -> tuple[int, int]:
         """Find where the bytes of a member begin and end. Its checksum is not compared: PyTorch may leave it out."""
@@ -138,19 +116,19 @@ class TorchFile:
         n_name, n_extra = (int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
         start = member.header_offset + _LOCAL_HEADER + n_name + n_extra
         stop = start + member.file_size
-        if not header.startswith(ZIP_MAGIC) or member.compress_type != zipfile.ZIP_STORED or stop > self.n_bytes:
-            raise ValueError(f"its member {member.filename} is damaged")
+        if not header.startswith(ZIP_MAGIC) or member.compress_type != zipfile.ZIP_STORED or stop > len(self._map):
+            raise ValueError(f"its member {member.filename} is damaged or compressed")
         return start, stop
 
     def _open_pickles(self) -> Any:
         for expected in (_MAGIC, _PROTOCOL):
-            if _load(self._map, self.n_bytes)[0] != expected:
+            if _load(self._map)[0] != expected:
                 raise ValueError("it does not begin as such a file")
-        machine, _ = _load(self._map, self.n_bytes)
+        machine, _ = _load(self._map)
         if machine["little_endian"] is not True:
             raise ValueError("it was saved on a big-endian machine")
-        content, storages = _load(self._map, self.n_bytes)
-        keys, _ = _load(self._map, self.n_bytes)
+        content, storages = _load(self._map)
+        keys, _ = _load(self._map)
         at = self._map.tell()
         for key in keys:
             storage = storages[key]
@@ -159,44 +137,36 @@ class TorchFile:
             start = at + 8
             at = start + storage.n_numbers * _STORAGES[storage.kind].itemsize
             self._ranges[key] = start, at
-        if at > self.n_bytes:
-            raise ValueError(f"it ends at byte {self.n_bytes:,} of {at:,}")
         return content
 
 
-def _load(stream: IO[bytes] | mmap.mmap, n_bytes: int) -> tuple[Any, dict[str, Storage]]:
+def _load(stream: IO[bytes] | mmap.mmap) -> tuple[Any, dict[str, Storage]]:
     """Read the pickle at the position of a stream, and return its content and its storages by key."""
-    start, n_tuples = stream.tell(), 0
+    start = stream.tell()
     for number, (opcode, argument, _) in enumerate(pickletools.genops(stream)):  # type: ignore[arg-type]
-        if opcode.name not in _OPCODES:
-            raise ValueError(f"its pickle has the opcode {opcode.name}")
-        # Python allocates a list of this length. Pickles number their objects without gaps.
-        if opcode.name == "LONG_BINPUT" and (argument or 0) > number:
-            raise ValueError(f"its pickle numbers an object {argument:,}")
-        n_tuples += opcode.name in _TUPLES
-        if n_tuples > _MAX_TUPLES:
-            raise ValueError(f"its pickle has more than {_MAX_TUPLES:,} tuples")
+        # Python allocates a list as long as LONG_BINPUT says. Pickles number their objects without gaps.
+        if opcode.name not in _OPCODES or (opcode.name == "LONG_BINPUT" and (argument or 0) > number):
+            raise ValueError(f"its pickle has the opcode {opcode.name} with {argument}")
     stop = stream.tell()
     stream.seek(start)
-    unpickler = _Unpickler(stream, n_bytes)
+    unpickler = _Unpickler(stream)
     content = unpickler.load()
     stream.seek(stop)
     return content, unpickler.storages
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads plain values and notes of tensors. It copies ``n_bytes`` at most: short calls can repeat long arguments."""
+    """Reads plain values and notes of tensors."""
 
-    def __init__(self, stream: IO[bytes] | mmap.mmap, n_bytes: int) -> None:
+    def __init__(self, stream: IO[bytes] | mmap.mmap) -> None:
         super().__init__(stream, encoding="utf-8")
         self.storages: dict[str, Storage] = {}
-        self._n_left = n_bytes
         calls: dict[str, Callable[..., Any]] = {
-            "collections.OrderedDict": self._ordered_dict,
+            "collections.OrderedDict": _OrderedDict,
             "torch._utils._rebuild_tensor": _rebuild_tensor,
             "torch._utils._rebuild_tensor_v2": _rebuild_tensor,
-            "torch._utils._rebuild_parameter": _rebuild_parameter,
-            "_codecs.encode": self._encode,
+            "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
+            "_codecs.encode": lambda text, _: text.encode("latin-1"),  # which every pickle of bytes asks for
             "numpy.dtype": _PickledDtype,
             # Its names before and since NumPy 2.
             "numpy.core.multiarray._reconstruct": _PickledArray,
@@ -212,32 +182,14 @@ class _Unpickler(pickle.Unpickler):
             return full
         if module == "torch" and name in _STORAGES:
             return name
-        raise ForeignNameError(full, module in ("torch", "torch._utils", "torch._tensor", "torch.storage"))
+        raise ValueError(f"it asks for {full} and not for plain tensors by name, and none of it was run")
 
     def persistent_load(self, reference: Any) -> Storage:
         what, kind, key, _, n_numbers, *view = reference
         if what != "storage" or kind not in _STORAGES or not isinstance(key, str) or any(view):
             raise ValueError("its pickle refers to something else than a storage")
-        (n_numbers,) = _sizes([n_numbers])
-        storage = Storage(kind, key, n_numbers)
-        if self.storages.setdefault(key, storage) != storage:
-            raise ValueError(f"its pickle describes storage {key} in two ways")
+        storage = self.storages[key] = Storage(kind, key, *_sizes([n_numbers]))
         return storage
-
-    def _ordered_dict(self, items: Sequence[Any] = ()) -> _OrderedDict:
-        self._count(len(items))
-        return _OrderedDict(items)
-
-    def _encode(self, text: str, encoding: str) -> bytes:
-        if encoding not in ("latin1", "latin-1"):
-            raise ValueError(f"its pickle encodes bytes as {encoding}")
-        self._count(len(text))
-        return text.encode("latin-1")
-
-    def _count(self, n_copied: int) -> None:
-        self._n_left -= n_copied
-        if self._n_left < 0:
-            raise ValueError("its pickle unpacks to more than the file holds")
 
 
 class _Call:
@@ -270,15 +222,10 @@ class _PickledDtype:
     __slots__ = ("_kind", "dtype")
 
     def __init__(self, kind: str, *_: Any) -> None:
-        if kind not in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1"):
-            raise ValueError(f"its array has the dtype {kind}")
         self._kind = kind
 
     def __setstate__(self, state: Sequence[Any]) -> None:
-        order = state[1]
-        if order not in ("<", "|"):
-            raise ValueError("its array is not little-endian")
-        self.dtype = np.dtype(order + self._kind)
+        self.dtype = np.dtype(f"{state[1]}{self._kind}")
 
 
 class _PickledArray:
@@ -291,8 +238,6 @@ class _PickledArray:
 
     def __setstate__(self, state: Sequence[Any]) -> None:
         _, shape, dtype, is_fortran, octets = state
-        if not isinstance(octets, bytes):
-            raise ValueError("its array holds objects")
         self.array = np.frombuffer(octets, dtype.dtype).reshape(shape, order="F" if is_fortran else "C")
 
 
@@ -301,19 +246,13 @@ def _rebuild_tensor(
 ) -> StoredTensor:
     """Note a tensor, after checking that it is within its storage."""
     # `others` are requires_grad, hooks, and marks of a tensor that shows its storage negated or conjugated.
-    if not isinstance(storage, Storage) or not len(shape) == len(strides) <= MAX_DIMENSIONS or any(others[2:]):
-        raise ValueError("its pickle describes a tensor that is not plain")
     (offset,) = _sizes([offset])
     tensor = StoredTensor(storage, offset, _sizes(shape), _sizes(strides))
+    if not isinstance(storage, Storage) or any(others[2:]):
+        raise ValueError("its pickle describes a tensor that is not plain")
     last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     if 0 not in shape and last >= storage.n_numbers:
         raise ValueError(f"a tensor of the shape {tensor.shape} reaches beyond its storage")
-    return tensor
-
-
-def _rebuild_parameter(tensor: StoredTensor, *_: Any) -> StoredTensor:
-    if not isinstance(tensor, StoredTensor):
-        raise ValueError("its pickle describes a parameter that is no tensor")
     return tensor
 
 

@@ -83,8 +83,7 @@ def with_words(model: PretrainedBiLM, path: Path | None) -> PretrainedBiLM:
         own = [] if model.vocabulary is None else model.vocabulary.words
         if (difference := first_difference(read_words(path), own)) is not None:
             raise ConfigError(
-                f"{model.source} has a softmax with words of its own, and {path} lists others: {difference}. Give its "
-                "own words, or leave them out."
+                f"{model.source} has a softmax with words of its own, and {path} lists others: {difference}."
             )
         return model
     table = "the dataset 'embedding'" if model.config.word_features is None else "the word table"
@@ -118,8 +117,7 @@ def with_token_embeddings(model: PretrainedBiLM, path: str | Path, vocabulary: s
     words_path = given_or_found(None if vocabulary is None else Path(vocabulary), find_vocabulary(path))
     if words_path is None:
         raise ModelNotFoundError(
-            f"There is no vocabulary next to {path} for its rows. Put {own_file(path, VOCABULARY).name} there, or "
-            "give it as vocabulary."
+            f"There is no vocabulary for the rows of {path}: give it, or put {own_file(path, VOCABULARY).name} there."
         )
     rows_of = f"the dataset 'embedding' of {path}"
     if config.n_words is None:
@@ -152,7 +150,6 @@ def read_embeddings(path: str | Path, dim: int) -> NDArray[np.float32]:
                 raise FormatError(f"{path} holds no dataset 'embedding', so it is not a file of token embeddings.")
             if dataset.ndim != 2 or dataset.shape[1] != dim or not len(dataset):
                 raise TensorMismatchError(
-                    f"The dataset 'embedding' of {path} is {dataset.shape}; this model's token vectors have "
-                    f"{dim} numbers, so (words, {dim}) was expected, with at least one word."
+                    f"The dataset 'embedding' of {path} is {dataset.shape}; a filled table (words, {dim}) was expected."
                 )
             return read_dataset(dataset, path)

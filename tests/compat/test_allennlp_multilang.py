@@ -65,9 +65,6 @@ def test_what_is_not_a_matrix_is_rejected_and_never_run(
     torch.save(torch.eye(3), tmp_path / "small.pth")
     with pytest.raises(FormatError, match=rf"shape \(3, 3\); expected \({DIM}, {DIM}\)"):
         ElmoTokenEmbedderMultiLang.from_params(table(files, aligning_files={"en": tmp_path / "small.pth"}))
-    torch.save(torch.zeros(1).expand(10**6, 10**6), tmp_path / "forged.pth")  # 4 TB if it were copied
-    with pytest.raises(FormatError, match="declares tensors of 4,000,000,000,000 bytes"):
-        ElmoTokenEmbedderMultiLang.from_params(table(files, aligning_files={"en": tmp_path / "forged.pth"}))
     with pytest.raises(ModelNotFoundError, match="is missing"):
         ElmoTokenEmbedderMultiLang.from_params(table(files, aligning_files={"en": tmp_path / "gone.pth"}))
     assert capsys.readouterr().out == ""

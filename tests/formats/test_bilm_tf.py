@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorM
 from elmokit.formats import bilm_tf
 from elmokit.formats.bilm_tf_hdf5 import placeholders, read_hdf5, write_hdf5
 from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
 from tests.conftest import fixture_sentences, random_model
 from tests.helpers.weights import same_weights
 
@@ -188,19 +190,6 @@ def sigmoid(values: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-values))
 
 
-def test_the_clip_of_an_absent_projection_is_not_written() -> None:
-    config = dataclasses.replace(PRESETS["tiny"], hidden_dim=32, projection_clip=0.5)
-    assert bilm_tf.options_from_config(config)["lstm"]["proj_clip"] is None
-
-
-def test_a_real_backward_lstm_is_refused_if_the_options_say_forward(tmp_path: Path) -> None:
-    options, weights = saved(random_model(), tmp_path)
-    content = json.loads(options.read_text())
-    options.write_text(json.dumps(content | {"bidirectional": False}))
-    with pytest.raises(TensorMismatchError, match="unexpected: RNN_1/RNN/MultiRNNCell/Cell0/LSTMCell/B"):
-        read_hdf5(options, weights)
-
-
 def test_the_model_card_is_in_the_options(tmp_path: Path) -> None:
     model = random_model()
     model.card = {"command": "elmokit train …", "held_out_perplexity": [3.5, 4.25], "corpus": {"n_tokens": 7}}
@@ -211,21 +200,12 @@ def test_the_model_card_is_in_the_options(tmp_path: Path) -> None:
     assert read_hdf5(options, weights).card == {}
 
 
-def test_options_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+@pytest.mark.parametrize("n_characters", [261, 262])
+def test_both_counts_of_characters_open_after_a_byte_order_mark(n_characters: int, tmp_path: Path) -> None:
     options, weights = saved(random_model(), tmp_path)
+    with_options(n_characters=n_characters)(tmp_path)
     options.write_bytes(codecs.BOM_UTF8 + options.read_bytes())
     assert read_hdf5(options, weights).config == PRESETS["tiny"]
-
-
-@pytest.mark.parametrize("n_characters", [261, 262])
-def test_both_counts_of_characters_open(n_characters: int, tmp_path: Path) -> None:
-    options, weights = saved(random_model(), tmp_path)
-    content = json.loads(options.read_text())
-    content["char_cnn"]["n_characters"] = n_characters
-    options.write_text(json.dumps(content))
-    config = read_hdf5(options, weights).config
-    assert config.char_cnn is not None
-    assert config.char_cnn.n_chars == 261
 
 
 def test_training_leftovers_are_ignored(tmp_path: Path) -> None:
@@ -250,21 +230,17 @@ def test_options_without_optional_keys_take_bilm_tfs_defaults(tmp_path: Path) ->
         del content["lstm"][key]
     options.write_text(json.dumps(content))
     config = read_hdf5(options, weights).config
-    assert (config.n_layers, config.skip_connections, config.cell_clip, config.projection_clip) == (
-        1,
-        False,
-        None,
-        None,
-    )
-    assert config.bidirectional
+    assert (config.n_layers, config.skip_connections, config.bidirectional) == (1, False, True)
+    assert config.cell_clip is config.projection_clip is None
 
 
-def test_a_clip_of_zero_means_no_clip() -> None:
+def test_a_clip_of_zero_means_no_clip_and_that_of_an_absent_projection_is_not_written() -> None:
     options = bilm_tf.options_from_config(PRESETS["tiny"])
     options["lstm"] |= {"cell_clip": 0, "proj_clip": 0}
     config = bilm_tf.config_from_options(options, {}, "here")
-    assert config.cell_clip is None
-    assert config.projection_clip is None
+    assert (config.cell_clip, config.projection_clip) == (None, None)
+    config = dataclasses.replace(PRESETS["tiny"], hidden_dim=32, projection_clip=0.5)
+    assert bilm_tf.options_from_config(config)["lstm"]["proj_clip"] is None
 
 
 def test_all_tensors_that_do_not_fit_are_reported_together_by_both_names(tmp_path: Path) -> None:
@@ -283,54 +259,117 @@ def test_all_tensors_that_do_not_fit_are_reported_together_by_both_names(tmp_pat
     assert "\n" not in message
 
 
-def test_a_huge_declared_shape_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    options, weights = saved(random_model(), tmp_path)
-    with h5py.File(weights, "a") as file:
-        del file["CNN/b_cnn_0"]
-        file.create_dataset("CNN/b_cnn_0", shape=(1 << 38,), dtype="float32", chunks=(1024,))
-    with pytest.raises(FormatError, match="CNN/b_cnn_0 declares the shape"):
-        read_hdf5(options, weights)
-    with h5py.File(weights, "a") as file:
-        del file["char_embed"]
-        file.create_dataset("char_embed", shape=(1 << 37, 8), dtype="float32", chunks=(1024, 8))
-        del file["CNN/b_cnn_0"]
-    with pytest.raises(FormatError, match="char_embed declares the shape"):
-        read_hdf5(options, weights)
-    with pytest.raises(ConfigError, match=r"n_chars is 137,438,953,472\. It can be at most"):
-        bilm_tf.config_from_options(bilm_tf.read_options(options), {"char_embed": (1 << 37, 8)}, "here")
+def with_options(**changes: Any) -> Callable[[Path], None]:
+    """Change values of the options, or of their tables."""
+
+    def change(folder: Path) -> None:
+        content = json.loads((folder / "options.json").read_text())
+        for name, value in changes.items():
+            table = next((content[key] for key in ("lstm", "char_cnn") if name in content[key]), content)
+            table[name] = value
+        (folder / "options.json").write_text(json.dumps(content))
+
+    return change
 
 
-@pytest.mark.parametrize("n_bytes", [0, 100, 5000])
-def test_a_truncated_weight_file_is_a_clear_error(n_bytes: int, tmp_path: Path) -> None:
-    options, weights = saved(random_model(), tmp_path)
-    weights.write_bytes(weights.read_bytes()[:n_bytes])
-    with pytest.raises(FormatError, match="not a readable HDF5 file"):
-        read_hdf5(options, weights)
+def with_file(name: str, content: bytes | Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    """Replace the content of a file."""
+
+    def change(folder: Path) -> None:
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content((folder / name).read_bytes()))
+
+    return change
 
 
-def test_missing_files_are_named(tmp_path: Path) -> None:
-    options, weights = saved(random_model(), tmp_path)
-    with pytest.raises(ModelNotFoundError, match="no weight file"):
+def with_dataset(value: Any, name: str = "char_embed", **how: Any) -> Callable[[Path], None]:
+    """Put another dataset in the place of the character vectors, or of the first of them."""
+
+    def change(folder: Path) -> None:
+        with h5py.File(folder / "weights.hdf5", "r+") as file:
+            old = file["char_embed"][()]
+            del file["char_embed"]
+            if how:
+                file.create_dataset(name, old.shape, "f4", **how)
+            else:
+                file[name] = old[:value] if isinstance(value, int) else value
+
+    return change
+
+
+def words_alone(folder: Path) -> None:
+    with_dataset(np.float32(1), "embedding")(folder)
+    content = json.loads((folder / "options.json").read_text())
+    del content["char_cnn"]
+    (folder / "options.json").write_text(json.dumps(content))
+
+
+REFUSED: list[tuple[Callable[[Path], Any], type[Exception], str]] = [
+    (with_file("options.json", b"{not json"), FormatError, "options.json"),
+    (with_file("options.json", b"[]"), FormatError, "options.json"),
+    (with_file("options.json", b"\0"), FormatError, "options.json"),
+    (with_file("options.json", b'{"lstm": ' * 50_000), FormatError, "options.json"),
+    (with_file("options.json", b"{}"), FormatError, "options.json.*lstm"),
+    (with_file("options.json", b'{"lstm": 3}'), FormatError, "options.json"),
+    (with_file("options.json", b'{"lstm": {}, "char_cnn": {}}'), ConfigError, "filters"),
+    (with_file("options.json", b'{"lstm": {"dim": 4}, "char_cnn": {"filters": 3}}'), ConfigError, "options.json"),
+    (with_file("options.json", b'{"lstm": {"dim": 64}}'), ConfigError, "projection_dim"),
+    (with_options(card={"x": "\ud83d"}), FormatError, "options.json"),
+    (with_options(bidirectional=False), TensorMismatchError, "unexpected: RNN_1/RNN/MultiRNNCell/Cell0/LSTMCell/B"),
+    (with_options(n_layers=10**9), ConfigError, "options.json: n_layers"),
+    (with_options(n_layers=None), ConfigError, "n_layers"),
+    (with_options(n_highway=10**9), ConfigError, "n_highway"),
+    (with_options(max_characters_per_token=10**9), ConfigError, "max_chars"),
+    (with_options(max_characters_per_token=float("nan")), ConfigError, "max_chars"),
+    (with_options(dim=10**12), ConfigError, "hidden_dim"),
+    (with_options(dim="64"), ConfigError, "hidden_dim"),
+    (with_options(projection_dim=None), ConfigError, "projection_dim"),
+    (with_options(filters=[[1, 10**12]]), ConfigError, "filters"),
+    (with_options(filters="none"), ConfigError, "options.json"),
+    (with_options(filters=[[float("inf"), 4]]), ConfigError, "options.json"),
+    (with_options(filters=[[1.5, 4]]), ConfigError, "1.5"),
+    (with_options(cell_clip=10**400), ConfigError, "options.json"),
+    (with_options(use_skip_connections="false"), ConfigError, "use_skip_connections"),
+    (with_file("weights.hdf5", lambda data: data[: len(data) // 2]), FormatError, "weights.hdf5"),
+    (
+        with_file("weights.hdf5", lambda data: data[: len(data) // 2].ljust(len(data), b"\0")),
+        FormatError,
+        "weights.hdf5",
+    ),
+    (with_file("weights.hdf5", b""), FormatError, "weights.hdf5"),
+    (with_file("weights.hdf5", b"<html>404</html>"), FormatError, "web page"),
+    (with_dataset(100), ConfigError, "char_embed"),
+    (with_dataset(["text"]), FormatError, "char_embed"),
+    (with_dataset(np.float32(1)), TensorMismatchError, "char_embed"),
+    (words_alone, TensorMismatchError, "embedding"),
+    (with_dataset(None, external=[("/etc/passwd", 0, h5py.h5f.UNLIMITED)]), FormatError, "char_embed"),
+    (lambda folder: (folder / "options.json").unlink(), ModelNotFoundError, "options.json"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "name"), REFUSED, ids=range(len(REFUSED)))
+def test_what_is_no_elmo_is_refused(
+    change: Callable[[Path], Any], error: type[Exception], name: str, tmp_path: Path
+) -> None:
+    saved(random_model(), tmp_path)
+    change(tmp_path)
+    with pytest.raises(error, match=name):
+        open_model(tmp_path)
+
+
+def test_missing_weights_are_named(tmp_path: Path) -> None:
+    options, _ = saved(random_model(), tmp_path)
+    with pytest.raises(ModelNotFoundError, match=r"elsewhere\.hdf5"):
         read_hdf5(options, tmp_path / "elsewhere.hdf5")
-    with pytest.raises(ModelNotFoundError, match="no options file"):
-        read_hdf5(tmp_path / "elsewhere.json", weights)
 
 
-@pytest.mark.parametrize(
-    ("content", "error", "message"),
-    [
-        ("{not json", FormatError, "not a readable JSON"),
-        ('{"lstm": 3}', FormatError, "not an ELMo options file"),
-        ('{"lstm": {}, "char_cnn": {}}', ConfigError, "there is no key 'filters'"),
-        ('{"lstm": {"dim": 4}, "char_cnn": {"filters": 3}}', ConfigError, "a value has the wrong type"),
-        ('{"lstm": {"dim": 64}}', TensorMismatchError, "nothing says how tokens are read"),
-    ],
-)
-def test_invalid_options_are_a_clear_error(content: str, error: type[Exception], message: str, tmp_path: Path) -> None:
-    options, weights = saved(random_model(), tmp_path)
-    options.write_text(content)
-    with pytest.raises(error, match=message):
-        read_hdf5(options, weights)
+def test_groups_that_are_in_themselves_are_read_once_and_compressed_weights_open(tmp_path: Path) -> None:
+    _, weights = saved(random_model(), tmp_path)
+    with h5py.File(weights, "r+") as file:
+        file["RNN_0/RNN/again"] = file["RNN_0"]
+        numbers = file["CNN_proj/W_proj"][()]
+        del file["CNN_proj/W_proj"]
+        file.create_dataset("CNN_proj/W_proj", data=numbers, compression="gzip")
+    assert same_weights(open_model(tmp_path), random_model())
 
 
 # The golden model that bilm-tf published for its own tests.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
-from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from elmokit.engine.config import PRESETS, BiLMConfig, WordFeaturesConfig
 from elmokit.engine.layer_alignment import LayerAlignment
 from elmokit.engine.softmax import WordSoftmax
 from elmokit.errors import ConfigError, ElmoError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
-from elmokit.formats import folder as folder_module
 from elmokit.formats.folder import load_folder, read_card, save_folder
 from elmokit.formats.model import PretrainedBiLM, describe
 from elmokit.formats.open import open_model
@@ -65,11 +64,10 @@ def test_a_vocabulary_with_another_number_of_words_than_the_table_is_refused(n_w
     save_folder(word_table_model(), tmp_path / "model")
     words = tmp_path / "model" / "vocab.txt"
     words.write_text("".join(f"{word}\n" for word in [*WORDS, "more"][:n_words]), encoding="utf-8")
-    message = rf"vocab\.txt lists {n_words} words, and the table of .*model has {len(WORDS)} rows"
-    with pytest.raises(TensorMismatchError, match=message):
+    with pytest.raises(TensorMismatchError, match=rf"vocab\.txt lists {n_words} words"):
         load_folder(tmp_path / "model")
     given = words.rename(tmp_path / "words.txt")
-    with pytest.raises(TensorMismatchError, match=rf"words\.txt lists {n_words} words.* has {len(WORDS)} rows"):
+    with pytest.raises(TensorMismatchError, match=rf"words\.txt lists {n_words} words"):
         open_model(tmp_path / "model", vocabulary=given)
 
 
@@ -88,7 +86,7 @@ def test_a_lexicon_that_assigns_the_rows_lets_the_vocabulary_have_other_words(tm
 def test_a_model_with_a_word_table_and_no_vocabulary_names_vocab_txt(tmp_path: Path) -> None:
     save_folder(word_table_model(), tmp_path / "model")
     words = (tmp_path / "model" / "vocab.txt").rename(tmp_path / "words.txt")
-    with pytest.raises(ModelNotFoundError, match=r"no vocabulary that names its rows\. Put its vocab\.txt next to"):
+    with pytest.raises(ModelNotFoundError, match=r"no vocabulary\. Put its vocab\.txt"):
         load_folder(tmp_path / "model").encode(["cat"])
     assert open_model(tmp_path / "model", vocabulary=words).encode(["cat"])[0, 0] == WORDS.index("cat") + 1
 
@@ -113,9 +111,6 @@ def test_a_model_has_the_precision_that_its_files_name(model: PretrainedBiLM, tm
     assert LanguageModel.from_pretrained(tmp_path / "model").model.precision == "int8"
     save_folder(again, tmp_path / "again")
     assert load_folder(tmp_path / "again").precision == "int8"
-    edit_config(tmp_path / "model", precision="int4")
-    with pytest.raises(FormatError, match="says precision 'int4'; expected one of float32, bfloat16, int8, int7"):
-        load_folder(tmp_path / "model")
 
 
 def test_an_existing_model_is_not_overwritten_unless_requested(model: PretrainedBiLM, tmp_path: Path) -> None:
@@ -132,43 +127,67 @@ def edit_config(folder: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_damaged_folders_are_clear_errors(model: PretrainedBiLM, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    save_folder(model, folder)
-    content = json.loads((folder / "config.json").read_text())
+def with_config(**changes: object) -> Callable[[Path], None]:
+    return lambda folder: edit_config(folder, **changes)
 
-    edit_config(folder, format_version=99)
-    with pytest.raises(FormatError, match="If a newer elmokit wrote it, upgrade"):
-        load_folder(folder)
-    edit_config(folder, format_version=1, bilm=content["bilm"] | {"hiden_dim": 3})
-    with pytest.raises(ConfigError, match=r"unknown key 'hiden_dim'\. Did you mean 'hidden_dim'"):
-        load_folder(folder)
-    edit_config(folder, bilm=content["bilm"] | {"n_layers": 3})
-    with pytest.raises(TensorMismatchError, match=r"missing: directions\.0\.layers\.2\.weight"):
-        load_folder(folder)
-    edit_config(folder, bilm=content["bilm"])
-    (folder / "vocab.txt").unlink()
-    with pytest.raises(ModelNotFoundError, match=r"no vocab\.txt"):
-        load_folder(folder)
-    (folder / "softmax.safetensors").unlink()
-    del content["softmax"]
-    (folder / "config.json").write_text(json.dumps(content))
-    assert load_folder(folder).softmax is None
 
-    weights = folder / "model.safetensors"
-    whole = weights.read_bytes()
-    for damaged in (b"", whole[:50], whole[:-10], b"\xff" * 64):
-        weights.write_bytes(damaged)
-        with pytest.raises(FormatError, match="not a readable safetensors file"):
-            load_folder(folder)
-    weights.unlink()
-    with pytest.raises(ModelNotFoundError, match=r"model\.safetensors is missing"):
-        load_folder(folder)
-    (folder / "config.json").write_text("{")
-    with pytest.raises(FormatError, match="is not a readable JSON"):
-        load_folder(folder)
-    with pytest.raises(ModelNotFoundError, match=r"no config\.json"):
-        load_folder(tmp_path)
+def with_bilm(**changes: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        edit_config(folder, bilm=json.loads((folder / "config.json").read_text())["bilm"] | changes)
+
+    return change
+
+
+def with_file(name: str, content: bytes | Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    """Replace the content of a file."""
+
+    def change(folder: Path) -> None:
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content((folder / name).read_bytes()))
+
+    return change
+
+
+def without(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+# What is wrong, the error, and the name that it mentions.
+REFUSED: list[tuple[Callable[[Path], None], type[ElmoError], str]] = [
+    (with_config(format="other"), FormatError, "config.json"),
+    (with_config(format_version=99), FormatError, "config.json.*upgrade"),
+    (with_config(storage=None), ConfigError, "config.json: storage"),
+    (with_config(precision="int4"), ConfigError, "config.json: precision .*'int4'"),
+    (with_config(bilm=None), ElmoError, "config.json, bilm"),
+    (with_config(softmax=None), ElmoError, "config.json, softmax"),
+    (with_config(lexicon=True), ModelNotFoundError, "lexicon.json"),
+    (with_config(alignment=True), ModelNotFoundError, "alignment.safetensors"),
+    (with_bilm(hiden_dim=3), ConfigError, "'hiden_dim'.*'hidden_dim'"),
+    (with_bilm(n_layers=3), TensorMismatchError, r"directions\.0\.layers\.2\.weight"),
+    (with_file("config.json", b"{"), FormatError, "config.json"),
+    (with_file("config.json", b"[]"), FormatError, "config.json"),
+    (with_file("config.json", b'{"format": "elmokit", "x": ' + b"[" * 100_000), FormatError, "config.json"),
+    (with_file("model.safetensors", b""), FormatError, "model.safetensors"),
+    (with_file("model.safetensors", lambda data: data[:50]), FormatError, "model.safetensors"),
+    (with_file("model.safetensors", lambda data: data[:-10]), FormatError, "model.safetensors"),
+    (without("config.json"), ModelNotFoundError, "config.json"),
+    (without("model.safetensors"), ModelNotFoundError, "model.safetensors"),
+    (without("vocab.txt"), ModelNotFoundError, "vocab.txt"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "name"), REFUSED, ids=range(len(REFUSED)))
+def test_a_damaged_folder_is_named(
+    change: Callable[[Path], None], error: type[ElmoError], name: str, model: PretrainedBiLM, tmp_path: Path
+) -> None:
+    save_folder(model, tmp_path / "model")
+    change(tmp_path / "model")
+    with pytest.raises(error, match=name):
+        load_folder(tmp_path / "model")
+
+
+def test_files_have_the_default_permissions(model: PretrainedBiLM, tmp_path: Path) -> None:
+    save_folder(model, tmp_path / "model")
+    assert len({file.stat().st_mode for file in (tmp_path / "model").iterdir()}) == 1
 
 
 def test_a_lost_softmax_is_a_warning_and_one_that_is_not_declared_is_not(model: PretrainedBiLM, tmp_path: Path) -> None:
@@ -183,28 +202,6 @@ def test_a_lost_softmax_is_a_warning_and_one_that_is_not_declared_is_not(model: 
     assert load_folder(tmp_path / "without").softmax is None  # a warning would be an error here
 
 
-@pytest.mark.parametrize("key", ["storage", "bilm", "softmax"])
-def test_a_configuration_that_lacks_a_key_is_a_clear_error(key: str, model: PretrainedBiLM, tmp_path: Path) -> None:
-    save_folder(model, tmp_path / "model")
-    path = tmp_path / "model" / "config.json"
-    content = json.loads(path.read_text())
-    del content[key]
-    path.write_text(json.dumps(content))
-    with pytest.raises(ElmoError, match=rf"config\.json.* {key}.* None"):
-        load_folder(tmp_path / "model")
-
-
-@pytest.mark.parametrize("content", ["[" * 100_000, '{"format": "elmokit", "x": ' + "[" * 100_000, "[]", "1"])
-def test_a_configuration_that_is_not_a_table_is_a_clear_error(
-    content: str, model: PretrainedBiLM, tmp_path: Path
-) -> None:
-    save_folder(model, tmp_path / "model")
-    (tmp_path / "model" / "config.json").write_text(content)
-    assert not folder_module.is_model_folder(tmp_path / "model")
-    with pytest.raises(FormatError, match=r"config\.json is"):
-        load_folder(tmp_path / "model")
-
-
 def test_a_model_card_is_read_without_the_tensors(model: PretrainedBiLM, tmp_path: Path) -> None:
     model.card["corpus"] = "novels"
     save_folder(model, tmp_path / "model")
@@ -212,12 +209,11 @@ def test_a_model_card_is_read_without_the_tensors(model: PretrainedBiLM, tmp_pat
     assert read_card(tmp_path / "model") == model.card
 
 
-@pytest.mark.parametrize("card", [[1], "text", 3])
-def test_a_model_card_that_is_not_a_table_is_a_clear_error(card: object, model: PretrainedBiLM, tmp_path: Path) -> None:
+@pytest.mark.parametrize("card", [[1], "text", 3, None])
+def test_a_model_card_that_is_not_a_table_is_empty(card: object, model: PretrainedBiLM, tmp_path: Path) -> None:
     save_folder(model, tmp_path / "model")
     edit_config(tmp_path / "model", card=card)
-    with pytest.raises(FormatError, match="the card is not a table"):
-        load_folder(tmp_path / "model")
+    assert load_folder(tmp_path / "model").card == {}
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
@@ -255,37 +251,11 @@ def test_a_model_that_could_not_be_opened_again_is_not_saved(part: str, tmp_path
     save_model(model, tmp_path / "model.hdf5")  # which has none of them
 
 
-def test_files_have_the_default_permissions(model: PretrainedBiLM, tmp_path: Path) -> None:
-    save_folder(model, tmp_path / "model")
-    modes = {file.stat().st_mode for file in (tmp_path / "model").iterdir()}
-    assert len(modes) == 1
-
-
-def test_a_write_that_fails_is_an_output_error_and_leaves_nothing(
-    model: PretrainedBiLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(folder_module, "write_tensor_file", full)
-    with pytest.raises(OutputError, match="No space left on device"):
-        save_folder(model, tmp_path / "model")
-    assert not list(tmp_path.iterdir())
-
-
-def test_what_is_no_model_is_refused_with_what_to_pass(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"Expected a model as open_model returns it, but got one of type Elmo"):
-        save_model(Elmo(random_model()), tmp_path / "model")  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
-    ("model", "remedy"),
-    [
-        ("en-mini", r"the name 'en-mini'\. Use open_model\('en-mini'\)\."),
-        (3, r"type int\. Open one with open_model\."),
-        (Elmo(random_model()), r"type Elmo\. Pass its \.model\."),
-    ],
+    ("model", "name"),
+    [("en-mini", "'en-mini'"), (3, "type int"), (Elmo(random_model()), r"type Elmo\. Pass its \.model")],
 )
-def test_the_facts_are_those_of_an_opened_model(model: Any, remedy: str) -> None:
-    with pytest.raises(ConfigError, match=f"Expected a model as open_model returns it, but got .*{remedy}"):
-        describe(model)
+def test_another_object_than_a_model_is_refused_with_what_to_pass(model: Any, name: str, tmp_path: Path) -> None:
+    for use in (describe, lambda model: save_model(model, tmp_path / "model")):
+        with pytest.raises(ConfigError, match=name):
+            use(model)

@@ -8,7 +8,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,32 +17,11 @@ import pytest
 import torch
 
 from elmokit.engine.state import Floats
-from elmokit.formats.model import PretrainedBiLM, describe
+from elmokit.formats.model import describe
 from elmokit.formats.open import open_model
 from elmokit.formats.tensor_rows import FileArrays
 from tests.helpers.every_format import FORMATS, write_model
-from tests.helpers.weights import same_weights
-
-
-def numbers(model: PretrainedBiLM) -> Iterator[tuple[str, Floats]]:
-    """Everything that a model computes with."""
-    yield from model.arrays.items()
-    if model.softmax is not None:
-        yield from ((f"softmax.{name}", array) for name, array in model.softmax.arrays.items())
-        yield "softmax", model.softmax.weight
-    if model.start_state is not None:
-        yield from model.start_state._asdict().items()
-    if model.alignment is not None:
-        yield "alignment", model.alignment.matrices
-
-
-def same(first: PretrainedBiLM, second: PretrainedBiLM) -> bool:
-    others = dict(numbers(second))
-    return (
-        same_weights(first, second)
-        and all(np.array_equal(array, others.pop(name)) for name, array in numbers(first))
-        and not others
-    )
+from tests.helpers.weights import numbers, same_numbers
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -57,8 +35,8 @@ def test_a_file_that_is_replaced_does_not_change_an_open_model(kind: str, tmp_pa
         if file.is_file():
             shutil.copy(file, tmp_path / "new")
             (tmp_path / "new").replace(folder / file.relative_to(new))
-    assert same(model, expected)
-    assert same(open_model(path), open_model(other))
+    assert same_numbers(model, expected)
+    assert same_numbers(open_model(path), open_model(other))
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -69,7 +47,7 @@ def test_copies_hold_the_numbers_themselves(kind: str, tmp_path: Path) -> None:
         _ = model.softmax.weight
     copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), model.replace(card={})]
     for made in copies:
-        assert same(made, model)
+        assert same_numbers(made, model)
     for made in copies[:2]:
         assert isinstance(made.arrays, dict)
         if made.softmax is not None:
@@ -98,7 +76,7 @@ def test_threads_may_read_at_the_same_time(kind: str, tmp_path: Path) -> None:
     path = write_model(kind, tmp_path / "model")
     model, expected = open_model(path), copy.deepcopy(open_model(path))
     with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(lambda _: same(model, expected), range(16)))
+        assert all(pool.map(lambda _: same_numbers(model, expected), range(16)))
 
 
 @pytest.mark.parametrize("kind", ["elmokit", "tied", "hdf5", "checkpoint", "module", "paddle"])
@@ -173,4 +151,4 @@ def test_every_format_opens_without_pytorch(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", script, *paths], capture_output=True, text=True)
     assert len(ended.stdout.split()) == len(paths) + 1, ended.stderr
     for path in paths:
-        assert same(open_model(str(path).replace(".", "-") + "-saved"), open_model(path))
+        assert same_numbers(open_model(str(path).replace(".", "-") + "-saved"), open_model(path))

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import codecs
-import io
 import json
-import pickle
-import zipfile
-from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +18,11 @@ from elmokit.engine.config import BiLMConfig, WordFeaturesConfig
 from elmokit.errors import ConfigError, ElmoError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.formats import many_langs
 from elmokit.formats.many_langs_config import read_settings, stock_settings
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.model import PretrainedBiLM, describe
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.network.bilm import BiLM
 from tests.helpers.many_langs_files import CHARS, SENTENCES, WORDS, ToyModel, dic_of, toy_model
-from tests.helpers.memory import less_memory_than
-from tests.helpers.shell import Shell
 
 # What the released package (0.0.4.post2, PyTorch 2.13) made of [Überläufer, ist, zzz] and the files of toy_model(0):
 # the context-free layer, once, then the two LSTM layers with forward and backward side by side.
@@ -144,19 +139,15 @@ def test_an_elmokit_folder_holds_all_of_it(changes: dict[str, Any], tmp_path: Pa
     assert all(map(np.array_equal, vectors(again), vectors(model)))
 
 
-def test_the_command_line_converts_and_describes_it(shell: Shell) -> None:
-    toy_model().write(Path("toy"))
-    assert shell("convert", "toy", "ours").code == 0
-    for name, family in (("toy", "ELMoForManyLangs"), ("ours", "elmokit")):
-        facts = json.loads(shell("info", "--model", name, "--json").out)
-        assert facts["format"] == family
-        assert facts["tokens"].startswith("words: a table of 10 x 5; at most 9 characters")
-        assert facts["lexicon"] == f"10 words, {len(CHARS)} characters"
+def test_the_facts_name_both_tables(tmp_path: Path) -> None:
+    facts = describe(open_model(toy_model().write(tmp_path / "toy")))
+    assert facts["tokens"].startswith("words: a table of 10 x 5; at most 9 characters")
+    assert facts["lexicon"] == f"10 words, {len(CHARS)} characters"
 
 
 def test_hdf5_cannot_hold_a_lexicon(tmp_path: Path) -> None:
     model = open_model(toy_model().write(tmp_path / "toy"))
-    with pytest.raises(OutputError, match="Write a directory instead"):
+    with pytest.raises(OutputError, match=r"x\.hdf5"):
         save_model(model, tmp_path / "x.hdf5")
     assert not (tmp_path / "x.hdf5").exists()
 
@@ -169,33 +160,30 @@ def test_the_lexicon_of_an_elmokit_folder_may_begin_with_a_byte_order_mark(tmp_p
     assert open_model(tmp_path / "ours").lexicon == model.lexicon
 
 
-def test_an_elmokit_folder_without_its_lexicon_is_reported(tmp_path: Path) -> None:
-    model = open_model(toy_model().write(tmp_path / "toy"))
-    save_model(model, tmp_path / "ours")
-    file = tmp_path / "ours" / "lexicon.json"
-    content = json.loads(file.read_text(encoding="utf-8"))
-    file.write_text(json.dumps({**content, "words": [*content["words"], "more"]}), encoding="utf-8")
-    with pytest.raises(TensorMismatchError, match="holds 11 words"):
-        open_model(tmp_path / "ours")
-    file.unlink()
-    with pytest.raises(ModelNotFoundError, match=r"lexicon\.json is missing"):
-        open_model(tmp_path / "ours")
-
-
 @pytest.mark.parametrize(
-    "content", ["[[]", '{"words": [[], []', '{"words": ["\\ud800", null]}', "{}", '{"words": 1.5}']
+    ("content", "error"),
+    [
+        ("[[]", FormatError),
+        ('{"words": [[], []', FormatError),
+        ('{"words": ["\\ud800", null]}', FormatError),
+        ("{}", ElmoError),
+        ('{"words": 1.5}', FormatError),
+        ("one word more", TensorMismatchError),
+        (None, ModelNotFoundError),
+    ],
 )
-def test_a_damaged_lexicon_of_an_elmokit_folder_is_named(content: str, tmp_path: Path) -> None:
+def test_another_lexicon_of_an_elmokit_folder_is_named(
+    content: str | None, error: type[ElmoError], tmp_path: Path
+) -> None:
     save_model(open_model(toy_model().write(tmp_path / "theirs")), tmp_path / "ours")
-    (tmp_path / "ours" / "lexicon.json").write_text(content)
-    with pytest.raises(ElmoError, match=r"ours/lexicon\.json"):
-        open_model(tmp_path / "ours")
-
-
-def test_lists_in_lists_of_a_lexicon_are_refused_in_little_memory(tmp_path: Path) -> None:
-    save_model(open_model(toy_model().write(tmp_path / "theirs")), tmp_path / "ours")
-    (tmp_path / "ours" / "lexicon.json").write_text('{"words":[' + "[]," * 1_000_000 + "[]]}")
-    with less_memory_than(1 << 24), pytest.raises(FormatError, match="not a readable lexicon: Expected `str"):
+    file = tmp_path / "ours" / "lexicon.json"
+    lexicon = json.loads(file.read_text(encoding="utf-8"))
+    file.unlink()
+    if content == "one word more":
+        content = json.dumps({**lexicon, "words": [*lexicon["words"], "more"]})
+    if content is not None:
+        file.write_text(content, encoding="utf-8")
+    with pytest.raises(error, match=r"ours/lexicon\.json"):
         open_model(tmp_path / "ours")
 
 
@@ -208,64 +196,6 @@ def test_tokens_of_spaces_collapse_onto_one_and_rows_still_count(tmp_path: Path)
     assert_equals_the_formulas(toy, model)
     save_model(model, tmp_path / "ours")
     assert_equals_the_formulas(toy, open_model(tmp_path / "ours"))
-
-
-@pytest.mark.parametrize("name", ["word", "char"])
-@pytest.mark.parametrize("n_more", [-1, 1])
-def test_a_lexicon_of_another_model_is_named(name: str, n_more: int, tmp_path: Path) -> None:
-    toy = toy_model()
-    entries = WORDS if name == "word" else CHARS
-    entries = [*entries, "more"] if n_more == 1 else entries[1:]
-    setattr(toy, f"{name}_dic", dic_of(entries))
-    with pytest.raises(TensorMismatchError, match=rf"{name}\.dic names {len(entries)} rows.*of different models"):
-        open_model(toy.write(tmp_path / "toy"))
-
-
-@pytest.mark.parametrize(
-    ("dic", "what"),
-    [
-        ("das 0\n", r"word\.dic, line 1: expected a token, a tab and its row; found 'das 0'"),
-        ("das\t0\t1\n", "line 1"),
-        ("das\t0\n\nist\t1\n", "line 2"),
-        ("das\t" + "9" * 5000, "line 1"),
-        (dic_of([*WORDS[:9], WORDS[4]]).replace("<bos>", "<BOS>"), "lack the marks <bos>"),
-    ],
-)
-def test_a_damaged_lexicon_is_named_with_its_line(dic: str, what: str, tmp_path: Path) -> None:
-    toy = toy_model()
-    toy.word_dic = dic
-    with pytest.raises(FormatError, match=what):
-        open_model(toy.write(tmp_path / "toy"))
-
-
-def test_a_lexicon_without_an_end_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elmokit.formats.many_langs.MAX_BYTES", 10)
-    with pytest.raises(FormatError, match=r"\.dic is not readable .*larger than 10 bytes"):
-        open_model(toy_model().write(tmp_path / "toy"))
-
-
-def test_a_lexicon_of_many_blank_lines_is_refused_before_they_are_listed(tmp_path: Path) -> None:
-    folder = toy_model().write(tmp_path / "model")
-    (folder / "word.dic").write_bytes(b"\n" * 51_000_000)
-    with less_memory_than(1 << 28), pytest.raises(FormatError, match=r"word\.dic .* more than 50,000,000 lines"):
-        open_model(folder)
-
-
-def test_files_that_a_gpu_saved_in_the_old_container_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    toy = toy_model()
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.serialization, "location_tag", lambda _: "cuda:0")
-        toy.write(tmp_path / "toy", zipped=False)
-    assert b"cuda:0" in (tmp_path / "toy" / "encoder.pkl").read_bytes()
-    assert_equals_the_formulas(toy, open_model(tmp_path / "toy"))
-
-
-def test_an_archive_of_such_a_folder_opens(tmp_path: Path) -> None:
-    toy = toy_model()
-    with zipfile.ZipFile(tmp_path / "136.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in toy.write(tmp_path / "toy").iterdir():
-            archive.write(file, file.name)
-    assert_equals_the_formulas(toy, open_model(tmp_path / "136.zip"))
 
 
 def test_files_next_to_the_model_are_reported(tmp_path: Path) -> None:
@@ -328,9 +258,6 @@ def test_the_stock_configuration_has_the_published_sizes(name: str, tmp_path: Pa
     assert (settings.encoder["dim"], settings.encoder["projection_dim"], settings.max_chars) == (4096, 512, 50)
     assert (settings.token_embedder["char_dim"], settings.token_embedder["word_dim"]) == (50, 100)
     assert sum(count for _, count in settings.token_embedder["filters"]) == 2048
-
-
-def test_the_other_stock_configuration_has_words_alone() -> None:
     tokens = stock_settings("cnn_0_100_512_4096_sample.json")["token_embedder"]
     assert (tokens["char_dim"], tokens["word_dim"]) == (0, 100)
 
@@ -346,71 +273,89 @@ def test_the_token_embedder_lstm_opens_without_characters_and_does_not_cut_words
     assert elmo.model.encode(["Überläu"])[0, 0] == WORDS.index("Überläu") + 1
 
 
-@pytest.mark.parametrize(
-    ("changes", "what"),
-    [
-        ({"encoder": {"name": "lstm"}}, "encoder 'lstm' is not supported: its second layer reads both directions"),
-        ({"name": "lstm"}, "token_embedder 'lstm' with characters is not supported: .* stops with an error in it"),
-        ({"name": "bert"}, "token_embedder 'bert' is not supported. Only 'cnn', and 'lstm' without characters"),
-    ],
-    ids=str,
-)
-def test_other_networks_are_refused_with_the_reason(changes: dict[str, Any], what: str, tmp_path: Path) -> None:
-    toy = toy_model(**changes)
-    with pytest.raises(FormatError, match=what):
-        open_model(toy.write(tmp_path / "toy"))
+def with_settings(part: str, **changes: Any) -> Callable[[ToyModel], None]:
+    return lambda toy: toy.settings[part].update(changes)
 
 
-@pytest.mark.parametrize(
-    ("part", "changes", "what"),
-    [
-        ("encoder", {"dim": 4}, r"encoder\.dim equals projection_dim \(4\)"),
-        ("encoder", {"dim": 8}, "wrong shape: .*forward_layer_0"),
-        ("encoder", {"dim": 2**31}, "hidden_dim is 2,147,483,648. It can be at most"),
-        ("encoder", {"n_layers": 10**9}, "n_layers says 1000000000, and the tensors have 2"),
-        ("encoder", {"dim": "7"}, "dim is '7'"),
-        ("encoder", {"cell_clip": -1}, "cell_clip is -1"),
-        ("token_embedder", {"max_characters_per_token": 10**12}, "max_characters_per_token is 1000000000000"),
-        pytest.param("encoder", {"cell_clip": 10**400}, "a value has the wrong type", id="a clip beyond float"),
-        ("token_embedder", {"word_dim": 2**31}, "word_dim is 2,147,483,648. It can be at most"),
-        ("token_embedder", {"word_dim": 0}, "unexpected: token_embedder.word_emb_layer"),
-        ("token_embedder", {"word_dim": 0, "char_dim": 0}, "reads either characters or word ids"),
-        ("token_embedder", {"filters": [[1, 3]]}, "filters says 1, and the tensors have 3"),
-        ("token_embedder", {"filters": [[1, 3], [2, 4], 3]}, "a value has the wrong type"),
-        ("token_embedder", {"filters": [[float("inf"), 3], [2, 4], [3, 2]]}, "a value has the wrong type"),
-        ("token_embedder", {"n_highway": 1}, "n_highway says 1, and the tensors have 2"),
-        ("token_embedder", {"activation": "gelu"}, "activation is 'gelu'"),
-    ],
-    ids=str,
-)
-def test_a_configuration_of_another_model_is_named(
-    part: str, changes: dict[str, Any], what: str, tmp_path: Path
+def with_dic(name: str, content: str) -> Callable[[ToyModel], None]:
+    return lambda toy: setattr(toy, f"{name}_dic", content)
+
+
+def with_scalar(name: str) -> Callable[[ToyModel], None]:
+    return lambda toy: toy.token_embedder.update({f"{name}.embedding.weight": torch.tensor(1.0)})
+
+
+def without_projection(toy: ToyModel) -> None:
+    toy.settings = toy_model(word_dim=0).settings
+    toy.settings["encoder"].update(projection_dim=9, dim=12)
+
+
+# What is wrong, the error, and the name that it mentions.
+REFUSED: list[tuple[Callable[[ToyModel], Any], type[ElmoError], str]] = [
+    (with_settings("encoder", name="lstm"), FormatError, r"sizes\.json.*'lstm'"),
+    (with_settings("token_embedder", name="lstm"), FormatError, "'lstm'"),
+    (with_settings("token_embedder", name="bert"), FormatError, "'bert'"),
+    (with_settings("encoder", dim=4), ConfigError, r"encoder\.dim"),
+    (with_settings("encoder", dim=8), TensorMismatchError, "forward_layer_0"),
+    (with_settings("encoder", dim=2**31), ConfigError, "hidden_dim"),
+    (with_settings("encoder", dim="7"), ConfigError, "hidden_dim"),
+    (with_settings("encoder", n_layers=10**9), ConfigError, "n_layers"),
+    (with_settings("encoder", n_layers=3), TensorMismatchError, "forward_layer_2"),
+    (with_settings("encoder", cell_clip=-1), ConfigError, "cell_clip"),
+    (with_settings("encoder", cell_clip=10**400), ConfigError, r"sizes\.json"),
+    (with_settings("token_embedder", max_characters_per_token=10**12), ConfigError, "max_characters_per_token"),
+    (with_settings("token_embedder", max_characters_per_token="9"), ConfigError, "max_characters_per_token"),
+    (with_settings("token_embedder", word_dim=2**31), ConfigError, "word_dim"),
+    (with_settings("token_embedder", word_dim=0), TensorMismatchError, r"token_embedder\.word_emb_layer"),
+    (with_settings("token_embedder", word_dim=0, char_dim=0), ConfigError, r"sizes\.json"),
+    (with_settings("token_embedder", filters=[[1, 3]]), TensorMismatchError, r"convolutions\.1"),
+    (with_settings("token_embedder", filters=[[1, 3], [2, 4], 3]), ConfigError, r"sizes\.json"),
+    (with_settings("token_embedder", filters=[[float("inf"), 3]]), ConfigError, r"sizes\.json"),
+    (with_settings("token_embedder", n_highway=1), TensorMismatchError, r"highways\._layers\.1"),
+    (with_settings("token_embedder", activation="gelu"), ConfigError, "activation"),
+    (lambda toy: setattr(toy, "settings", {"encoder": {}}), ConfigError, "token_embedder"),
+    (lambda toy: setattr(toy, "settings", {"encoder": [], "token_embedder": 3}), ConfigError, r"sizes\.json"),
+    (without_projection, ConfigError, "the sum of the filters"),
+    (with_scalar("word_emb_layer"), TensorMismatchError, r"word_emb_layer\.embedding"),
+    (with_scalar("char_emb_layer"), TensorMismatchError, r"char_emb_layer\.embedding"),
+    (with_dic("word", dic_of(WORDS[1:])), TensorMismatchError, rf"word\.dic names {len(WORDS) - 1} rows"),
+    (with_dic("word", dic_of([*WORDS, "more"])), TensorMismatchError, rf"word\.dic names {len(WORDS) + 1} rows"),
+    (with_dic("char", dic_of([*CHARS, "more"])), TensorMismatchError, rf"char\.dic names {len(CHARS) + 1} rows"),
+    (with_dic("word", "das 0\n"), FormatError, r"word\.dic, line 1"),
+    (with_dic("word", "das\t0\t1\n"), FormatError, "line 1"),
+    (with_dic("word", "das\t0\n\nist\t1\n"), FormatError, "line 2"),
+    (with_dic("word", "das\t" + "9" * 5000), FormatError, "line 1"),
+    (with_dic("word", dic_of([*WORDS[:9], WORDS[4]]).replace("<bos>", "<BOS>")), FormatError, "<bos>"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "name"), REFUSED, ids=range(len(REFUSED)))
+def test_what_does_not_fit_together_is_refused(
+    change: Callable[[ToyModel], Any], error: type[ElmoError], name: str, tmp_path: Path
 ) -> None:
     toy = toy_model()
-    toy.settings[part].update(changes)
-    with pytest.raises((ConfigError, TensorMismatchError), match=what):
+    change(toy)
+    with pytest.raises(error, match=name):
         open_model(toy.write(tmp_path / "toy"))
 
 
-@pytest.mark.parametrize("name", ["word_emb_layer", "char_emb_layer"])
-def test_a_table_that_is_a_single_number_is_named(name: str, tmp_path: Path) -> None:
-    toy = toy_model()
-    toy.token_embedder[f"{name}.embedding.weight"] = torch.tensor(1.0)
-    with pytest.raises(ConfigError, match=rf"token_embedder\.{name}\.embedding\.weight is a single number"):
-        open_model(toy.write(tmp_path / "toy"))
-
-
-def test_characters_alone_need_filters_of_another_sum_than_the_projection(tmp_path: Path) -> None:
-    toy = toy_model(word_dim=0, encoder={"projection_dim": 9, "dim": 12})
-    with pytest.raises(ConfigError, match="the sum of the filters, without words, equals projection_dim"):
-        open_model(toy.write(tmp_path / "toy"))
-
-
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"config_path": ""}', "[" * 100_000])
-def test_a_damaged_configuration_is_named(content: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "content", "error"),
+    [
+        *(("config.json", content, FormatError) for content in ("{", "[]", "{}", '{"config_path": ""}')),
+        ("word.dic", "größe\t0\n".encode("latin1"), FormatError),
+        ("encoder.pkl", b"\x80", FormatError),
+        *((name, None, ModelNotFoundError) for name in ("config.json", "word.dic", "char.dic", "token_embedder.pkl")),
+    ],
+)
+def test_a_damaged_or_missing_file_is_named(
+    file: str, content: str | bytes | None, error: type[ElmoError], tmp_path: Path
+) -> None:
     folder = toy_model().write(tmp_path / "toy")
-    (folder / "config.json").write_text(content, encoding="utf-8")
-    with pytest.raises(FormatError, match=r"config\.json"):
+    (folder / file).unlink()
+    if content is not None:
+        (folder / file).write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(error, match=file):
         open_model(folder)
 
 
@@ -426,87 +371,6 @@ def test_mismatched_lstm_matrices_are_named(tmp_path: Path) -> None:
     assert "token_embedder.highways._layers.0.bias" in unexpected
 
 
-@pytest.mark.parametrize("name", ["config.json", "word.dic", "char.dic", "token_embedder.pkl"])
-def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
-    folder = toy_model().write(tmp_path / "toy")
-    (folder / name).unlink()
-    with pytest.raises(ModelNotFoundError, match=f"{name} is missing"):
-        open_model(folder)
-
-
-class Bomb:
-    """What a forged pickle would run."""
-
-    def __init__(self, touched: Path) -> None:
-        self.touched = touched
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.touched,)
-
-
-@pytest.mark.parametrize("container", ["pickle", "old", "zip"])
-def test_code_in_a_pickle_is_not_run(container: str, tmp_path: Path) -> None:
-    folder = toy_model().write(tmp_path / "toy")
-    content = OrderedDict(a=Bomb(tmp_path / "touched"))
-    with (folder / "encoder.pkl").open("wb") as file:
-        if container == "pickle":
-            pickle.dump(content, file, protocol=2)
-        else:
-            torch.save(content, file, _use_new_zipfile_serialization=container == "zip")
-    with pytest.raises(FormatError, match=r"encoder\.pkl .*(none of it was run|not a readable PyTorch state dict)"):
-        open_model(folder)
-    assert not (tmp_path / "touched").exists()
-
-
-@pytest.mark.parametrize("zipped", [True, False])
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
-def test_a_truncated_pickle_is_named(share: float, zipped: bool, tmp_path: Path) -> None:
-    folder = toy_model().write(tmp_path / "toy", zipped)
-    file = folder / "encoder.pkl"
-    data = file.read_bytes()
-    file.write_bytes(data[: int(share * len(data))])
-    with pytest.raises(FormatError, match=r"encoder\.pkl is not a readable PyTorch state dict"):
-        open_model(folder)
-
-
-@pytest.mark.parametrize("zipped", [True, False])
-def test_a_pickle_that_declares_more_than_it_holds_allocates_nothing(zipped: bool, tmp_path: Path) -> None:
-    folder = toy_model().write(tmp_path / "toy")
-    lie = {"forward_layer_0.input_linearity.weight": torch.zeros(1).expand(500_000, 500_000)}  # 1 TB from 4 bytes
-    torch.save(lie, folder / "encoder.pkl", _use_new_zipfile_serialization=zipped)
-    with pytest.raises(FormatError, match="declares tensors of 1,000,000,000,000 bytes"):
-        open_model(folder)
-
-
-def test_a_storage_with_a_forged_size_is_refused_before_it_is_allocated(tmp_path: Path) -> None:
-    folder = toy_model().write(tmp_path / "toy")
-    honest, forged = io.BytesIO(), folder / "encoder.pkl"
-    torch.save({"a": torch.zeros(77)}, honest)
-    with zipfile.ZipFile(honest) as source, zipfile.ZipFile(forged, "w") as target:
-        for entry in source.infolist():
-            content = source.read(entry)
-            if entry.filename.endswith("data.pkl"):
-                assert b"KM" in content  # 77 as one byte; in its place 10^12
-                content = content.replace(b"KM", b"\x8a\x06" + (10**12).to_bytes(6, "little"))
-            target.writestr(entry, content)
-    with pytest.raises(FormatError, match="declares tensors of 4,000,000,000,000 bytes"):
-        open_model(folder)
-
-
-@pytest.mark.parametrize("content", [[torch.ones(1)], {"a": 1}, {"a": torch.eye(2).to_sparse()}], ids=str)
-def test_a_pickle_of_something_else_is_named(content: Any, tmp_path: Path) -> None:
-    folder = toy_model().write(tmp_path / "toy")
-    torch.save(content, folder / "encoder.pkl")
-    with pytest.raises(FormatError, match="not a state dict: expected plain tensors by name"):
-        open_model(folder)
-
-
-def test_an_encoder_alone_is_not_a_model_of_this_format(tmp_path: Path) -> None:
-    (tmp_path / "encoder.pkl").write_bytes(b"")
-    with pytest.raises(FormatError, match="looks like an ELMoForManyLangs model"):
-        open_model(tmp_path)
-
-
 def test_a_new_model_of_words_and_characters_learns_from_both() -> None:
     bilm = BiLM(BiLMConfig(word_features=WordFeaturesConfig(6, 3), projection_dim=4, hidden_dim=5))
     bilm.reset_parameters(0)
@@ -516,13 +380,13 @@ def test_a_new_model_of_words_and_characters_learns_from_both() -> None:
     for name, parameter in bilm.token_layer.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.any(), name
-    with pytest.raises(ConfigError, match="word_dim is 0"):
+    with pytest.raises(ConfigError, match="word_dim"):
         WordFeaturesConfig(6, 0)
-    with pytest.raises(ConfigError, match="reads either characters or word ids"):
+    with pytest.raises(ConfigError, match="n_words"):
         BiLMConfig(n_words=3, word_features=WordFeaturesConfig(6))
 
 
 def test_a_word_table_without_a_lexicon_cannot_read_tokens() -> None:
     config = BiLMConfig(char_cnn=None, word_features=WordFeaturesConfig(6, 3), projection_dim=4, hidden_dim=5)
-    with pytest.raises(ModelNotFoundError, match="no lexicon"):
+    with pytest.raises(ModelNotFoundError, match="no vocabulary"):
         PretrainedBiLM(BiLM(config), "elmokit").encode(["a"])

@@ -6,7 +6,9 @@ import errno
 import json
 import os
 import pickle
+import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -14,7 +16,7 @@ import numpy as np
 import pytest
 
 from elmokit.embedding.elmo import Elmo
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
+from elmokit.errors import ConfigError, FormatError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model, open_model
 from elmokit.formats.save import save_model
@@ -30,9 +32,9 @@ def test_an_opened_model_is_taken_as_it_is_and_a_path_is_opened(model: Pretraine
 
 
 def test_a_wrong_device_or_precision_is_noticed_before_anything_is_opened() -> None:
-    with pytest.raises(ConfigError, match="no device 'cudda'"):
+    with pytest.raises(ConfigError, match="cudda"):
         open_model("no-such-model", device="cudda")
-    with pytest.raises(ConfigError, match="precision is 'int9'"):
+    with pytest.raises(ConfigError, match="int9"):
         open_model("no-such-model", precision="int9")  # type: ignore[arg-type]
 
 
@@ -70,7 +72,7 @@ def test_every_path_to_a_published_model_opens(model: PretrainedBiLM, tmp_path: 
 def test_an_options_file_for_a_model_without_one_is_refused(model: PretrainedBiLM, tmp_path: Path) -> None:
     save_model(model, tmp_path / "run" / "model")
     for source in (None, "en-mini", tmp_path / "run", tmp_path / "run" / "model"):
-        with pytest.raises(ConfigError, match=r"an elmokit directory, which has no options file\. Leave out .*x\.json"):
+        with pytest.raises(ConfigError, match=r"an elmokit directory.*x\.json"):
             open_model(source, options=tmp_path / "x.json")
 
 
@@ -91,35 +93,75 @@ def test_an_elmokit_folder_opens_by_its_path(model: PretrainedBiLM, tmp_path: Pa
     assert open_model(tmp_path / "model").family == "elmokit"
 
 
-def test_a_file_that_is_not_an_elmo_is_named_by_what_it_looks_like(tmp_path: Path) -> None:
-    bert = tmp_path / "bert"
-    bert.mkdir()
-    (bert / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    with pytest.raises(FormatError, match="looks like a Hugging Face model of type 'bert'"):
-        open_model(bert)
-    with zipfile.ZipFile(tmp_path / "x.bin", "w") as archive:
-        archive.writestr("a", "b")
-    with pytest.raises(FormatError, match="is not a model that elmokit can open"):
-        open_model(tmp_path / "x.bin")
-    (tmp_path / "x.pkl").write_bytes(pickle.dumps({"a": 1}))
-    with pytest.raises(FormatError, match="looks like a Python pickle"):
-        open_model(tmp_path / "x.pkl")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(FormatError, match="is not a model that elmokit can open"):
-        open_model(tmp_path / "empty")
+def hdf5_of(*names: str) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        with h5py.File(path, "w") as file:
+            for name in names:
+                file[name] = np.zeros(3)
+
+    return write
 
 
-def test_several_weight_files_are_ambiguous(model: PretrainedBiLM, tmp_path: Path) -> None:
-    save_model(model, tmp_path / "one.hdf5")
-    (tmp_path / "two.hdf5").write_bytes((tmp_path / "one.hdf5").read_bytes())
-    with pytest.raises(FormatError, match=r"several HDF5 files \(one\.hdf5, two\.hdf5\)"):
-        open_model(tmp_path)
+def zip_of(name: str) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(name, "b")
+
+    return write
 
 
-def test_a_deeply_nested_configuration_gives_no_hint_and_no_crash(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("[" * 200_000)
-    with pytest.raises(FormatError, match="is not a model that elmokit can open"):
-        open_model(tmp_path)
+def folder_of(name: str = "", content: object = None) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        path.mkdir()
+        if name:
+            (path / name).write_text(content if isinstance(content, str) else json.dumps(content))
+
+    return write
+
+
+UNKNOWN = "not a model that elmokit can open"
+CONTEXTUALIZER = {"type": "bidirectional_language_model_transformer", "input_dim": 512}
+# A file or directory of another program, and what the error says.
+FOREIGN: list[tuple[bytes | Callable[[Path], None], str]] = [
+    (b"<!DOCTYPE html><html>Not found", "web page"),
+    (b'<?xml version="1.0"?><Error><Code>NoSuchKey', "web page"),
+    (b"\xef\xbb\xbf<!-- cached --><html>", "web page"),
+    (b"<head><title>Not found", "web page"),
+    (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "Git LFS pointer"),
+    (b"GGUF\x03\x00", "GGUF"),
+    (b"\x93NUMPY\x01\x00", "NumPy array"),
+    (pickle.dumps({"a": 1}), "Python pickle"),
+    (struct.pack("<QQQ", 0x112, 0, 3) + bytes(100), r"GluonNLP's ELMo.* open 'small', 'medium', 'original'"),
+    (struct.pack("<Q", 10**18) + b"{}", UNKNOWN),
+    (b"", UNKNOWN),
+    (zip_of("a"), UNKNOWN),
+    (hdf5_of("0", "1", "sentence_to_index"), "vectors that elmokit embed"),
+    (hdf5_of("model_weights"), "Keras"),
+    (hdf5_of("softmax"), "softmax of an ELMo"),
+    (hdf5_of("embedding"), "give this file as token_embeddings"),
+    (hdf5_of("train", "test"), "It holds test, train"),
+    (hdf5_of(), "It holds nothing"),
+    (folder_of(), UNKNOWN),
+    (folder_of("config.json", "[" * 200_000), UNKNOWN),
+    (folder_of("config.json", {"model_type": "bert"}), "Hugging Face model of type 'bert'"),
+    (folder_of("config.json", {"model": {"contextualizer": CONTEXTUALIZER}}), r"transformer ELMo.*'original'"),
+    (folder_of("encoder.pkl", ""), "an ELMoForManyLangs model"),
+    (folder_of("checkpoint", ""), "a TensorFlow checkpoint"),
+    (folder_of("saved_model.pb", ""), "a TensorFlow SavedModel"),
+    (folder_of("pytorch_model.bin", ""), "a Hugging Face transformer"),
+]
+
+
+@pytest.mark.parametrize(("content", "hint"), FOREIGN, ids=range(len(FOREIGN)))
+def test_what_is_not_an_elmo_is_named_by_what_it_looks_like(
+    content: bytes | Callable[[Path], None], hint: str, tmp_path: Path
+) -> None:
+    if isinstance(content, bytes):
+        (tmp_path / "foreign").write_bytes(content)
+    else:
+        content(tmp_path / "foreign")
+    with pytest.raises(FormatError, match=f"foreign.*{hint}"):
+        open_model(tmp_path / "foreign")
 
 
 def test_every_path_may_start_with_a_tilde(
@@ -137,12 +179,7 @@ def test_every_path_may_start_with_a_tilde(
     assert open_model("~/model", options="~/options.json", vocabulary="~/words").vocabulary is not None
 
 
-def test_a_missing_path_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match="No model found for"):
-        open_model(tmp_path / "nowhere")
-
-
 def test_what_is_no_source_is_refused_with_what_to_pass(model: PretrainedBiLM) -> None:
     for source in (Elmo(model), model, 3):
-        with pytest.raises(ConfigError, match=f"path or name of a model, but got one of type {type(source).__name__}"):
+        with pytest.raises(ConfigError, match=f"of type {type(source).__name__}"):
             open_model(source)  # type: ignore[arg-type]

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import tarfile
 import zipfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.engine.config import PRESETS, BiLMConfig
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
+from elmokit.errors import ConfigError, ElmoError, FormatError, ModelNotFoundError, TensorMismatchError
 from elmokit.formats import bilm_tf, tf_checkpoint
 from elmokit.formats.bilm_tf_hdf5 import read_hdf5, write_hdf5
 from elmokit.formats.folder import save_folder
@@ -24,7 +24,6 @@ from elmokit.formats.words import CachedModel
 from elmokit.lm.perplexity import perplexity
 from elmokit.storage.text_files import split_tokens
 from tests.conftest import WORDS, random_model
-from tests.helpers.shell import Shell
 from tests.helpers.tf_bundle_writer import write_bundle
 from tests.helpers.tf_names import checkpoint_tensors
 from tests.helpers.weights import same_weights
@@ -142,7 +141,7 @@ def test_a_named_step_is_opened(tmp_path: Path) -> None:
     assert_same(tf_checkpoint.FORMAT.load(tmp_path / "model.ckpt-9"), random_model(seed=9))
     assert_same(open_model(tmp_path / "model.ckpt-9.index"), random_model(seed=9))
     assert_same(open_model(tmp_path / "checkpoint"), random_model(seed=100))
-    with pytest.raises(ModelNotFoundError, match=r"step 10; there are model\.ckpt-100, model\.ckpt-9"):
+    with pytest.raises(ModelNotFoundError, match=r"step 10.*model\.ckpt-9"):
         tf_checkpoint.read_checkpoint(tmp_path, step=10)
 
 
@@ -182,25 +181,16 @@ def test_a_vocabulary_that_is_given_names_the_softmax(tmp_path: Path, kind: str)
     assert opened.vocabulary is not None
     assert opened.vocabulary.words == WORDS
     assert "softmax" not in opened.card
-    with pytest.raises(TensorMismatchError, match="the vocabulary has 4 words"):
+    with pytest.raises(TensorMismatchError, match=r"few.*softmax/b .*\(4,\)"):
         open_model(path, vocabulary=few)
-
-
-def test_a_checkpoint_opens_from_an_archive_with_its_directory_as_seqvec_was_published(tmp_path: Path) -> None:
-    folder = write_checkpoint(random_model(), tmp_path / "seqvec_checkpoint")
-    (folder / "model.ckpt-207.meta").write_bytes(b"a graph")
-    with tarfile.open(tmp_path / "seqvec_checkpoint.tar.gz", "w:gz") as archive:
-        archive.add(folder, folder.name)
-    opened = open_model(tmp_path / "seqvec_checkpoint.tar.gz")
-    assert_same(opened, random_model())
-    assert opened.softmax is not None
 
 
 def test_the_words_of_a_softmax_are_not_exchanged(tmp_path: Path) -> None:
     save_folder(random_model(), tmp_path / "ours")
-    (tmp_path / "few").write_text("<S>\n</S>\n<UNK>\ncat\n")
-    with pytest.raises(ConfigError, match="a softmax with words of its own"):
-        open_model(tmp_path / "ours", vocabulary=tmp_path / "few")
+    for name, words in (("few", ["<S>", "</S>", "<UNK>", "cat"]), ("more", [*WORDS, "zebra"])):
+        (tmp_path / name).write_text("".join(f"{word}\n" for word in words))
+        with pytest.raises(ConfigError, match=rf"ours has a softmax .*{name} lists others: line"):
+            open_model(tmp_path / "ours", vocabulary=tmp_path / name)
     again = open_model(tmp_path / "ours", vocabulary=tmp_path / "ours" / "vocab.txt")
     assert again.softmax is not None
 
@@ -208,8 +198,6 @@ def test_the_words_of_a_softmax_are_not_exchanged(tmp_path: Path) -> None:
 def test_token_embeddings_do_not_change_the_words_of_a_checkpoints_softmax(tmp_path: Path) -> None:
     folder = write_checkpoint(random_model(), tmp_path / "run")
     index = folder / "model.ckpt-207.index"
-    with pytest.raises(ModelNotFoundError, match="no file of token embeddings"):
-        open_model(index, token_embeddings=tmp_path / "nowhere")
     words = tmp_path / "few"
     words.write_text("<S>\n</S>\ncat\n")
     with h5py.File(tmp_path / "table.hdf5", "w") as file:
@@ -252,46 +240,43 @@ def test_a_compressed_vocabulary_is_read_next_to_the_checkpoint_and_by_name(tmp_
     assert open_model(folder, vocabulary=tmp_path / "words.gz").softmax is not None
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (WORDS[:-1], f"has {len(WORDS) - 1} words and softmax/b {len(WORDS)} rows|softmax/W {len(WORDS)} rows"),
-        ([*WORDS, "more"], f"has {len(WORDS) + 1} words"),
-        ([*WORDS[:-1], "the"], "occurs more than once"),
-        (WORDS[3:], "remove the file"),
-    ],
-)
-def test_a_vocabulary_that_does_not_belong_is_an_error(tmp_path: Path, words: list[str], message: str) -> None:
-    folder = write_checkpoint(random_model(), tmp_path)
-    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
-    with pytest.raises((FormatError, TensorMismatchError), match=message):
-        open_model(folder)
+def with_words(*words: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
 
 
-def test_options_of_another_model_are_an_error(tmp_path: Path) -> None:
-    folder = write_checkpoint(random_model(), tmp_path)
-    options = bilm_tf.options_from_config(replace(TINY, hidden_dim=128))
-    (folder / "options.json").write_text(json.dumps(options))
-    with pytest.raises(TensorMismatchError, match="wrong shape"):
-        open_model(folder)
-    (folder / "options.json").unlink()
-    with pytest.raises(ModelNotFoundError, match=r"no options\.json"):
-        open_model(folder)
+def with_options(folder: Path) -> None:
+    (folder / "options.json").write_text(json.dumps(bilm_tf.options_from_config(replace(TINY, hidden_dim=128))))
 
 
-def test_a_checkpoint_of_something_else_says_what_it_holds(tmp_path: Path) -> None:
-    write_bundle(tmp_path / "bert_model.ckpt", {"bert/embeddings/word_embeddings": np.ones((3, 2), dtype=np.float32)})
-    with pytest.raises(FormatError, match="not of an ELMo: it holds bert/embeddings/word_embeddings"):
-        open_model(tmp_path)
-
-
-def test_a_damaged_checkpoint_says_so(tmp_path: Path) -> None:
-    folder = write_checkpoint(random_model(), tmp_path)
+def cut_index(folder: Path) -> None:
     index = folder / "model.ckpt-207.index"
     index.write_bytes(index.read_bytes()[:-1])
-    for path in (folder, index):
-        with pytest.raises(FormatError, match="does not end as one"):
-            open_model(path)
+
+
+def of_bert(folder: Path) -> None:
+    write_bundle(folder / "model.ckpt-207", {"bert/embeddings": np.ones((3, 2), dtype=np.float32)})
+
+
+# What is wrong, the error, and the name that it mentions.
+REFUSED: list[tuple[Callable[[Path], object], type[ElmoError], str]] = [
+    (with_words(*WORDS[:-1]), TensorMismatchError, r"vocab\.txt.*softmax/b"),
+    (with_words(*WORDS, "more"), TensorMismatchError, r"vocab\.txt.*softmax/b"),
+    (with_words(*WORDS[:-1], "the"), FormatError, r"vocab\.txt.*'the'"),
+    (with_words(*WORDS[3:]), FormatError, "<S>"),
+    (with_options, TensorMismatchError, r"options\.json.*RNN_0"),
+    (lambda folder: (folder / "options.json").unlink(), ModelNotFoundError, r"options\.json"),
+    (cut_index, FormatError, r"model\.ckpt-207\.index"),
+    (of_bert, FormatError, "bert/embeddings"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "name"), REFUSED, ids=range(len(REFUSED)))
+def test_files_that_do_not_belong_together_are_refused(
+    change: Callable[[Path], object], error: type[ElmoError], name: str, tmp_path: Path
+) -> None:
+    change(write_checkpoint(random_model(), tmp_path))
+    with pytest.raises(error, match=name):
+        open_model(tmp_path)
 
 
 def test_exported_weights_in_the_folder_come_first(tmp_path: Path) -> None:
@@ -299,15 +284,6 @@ def test_exported_weights_in_the_folder_come_first(tmp_path: Path) -> None:
     write_hdf5(random_model(seed=1), folder / "options.json", folder / "weights.hdf5", overwrite=True)
     assert open_model(folder).family == "bilm-tf"
     assert open_model(folder / "checkpoint").family == "tf-checkpoint"
-
-
-def test_the_command_line_describes_and_converts_a_checkpoint(shell: Shell) -> None:
-    write_checkpoint(random_model(), Path("run"))
-    assert "tf-checkpoint" in shell("info", "--model", "run").out
-    for target in ("ours", "theirs.hdf5"):
-        assert shell("convert", "run", target).code == 0
-        assert_same(open_model(target), open_model("run"))
-    assert open_model("ours").softmax is not None
 
 
 def test_a_checkpoint_embeds(tmp_path: Path) -> None:

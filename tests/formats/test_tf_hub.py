@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.engine.config import PRESETS
-from elmokit.errors import FormatError, TensorMismatchError
+from elmokit.errors import ConfigError, ElmoError, FormatError, TensorMismatchError
 from elmokit.formats import bilm_tf
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
@@ -75,39 +76,35 @@ def test_options_next_to_the_module_complete_the_variables(tmp_path: Path) -> No
     assert_same(open_model(folder), model)
 
 
-def test_262_rows_of_another_layout_are_refused(tmp_path: Path) -> None:
-    tensors = module_tensors(random_model(TINY), zero_row=True)
-    tensors["bilm/char_embed"] = tensors["bilm/char_embed"][::-1].copy()
-    with pytest.raises(FormatError, match="the first is not zero"):
-        open_model(write_module(tmp_path, tensors))
+def with_tensors(**changes: np.ndarray | None) -> dict[str, Any]:
+    """The variables of a module with a mix, some of them others or left out."""
+    tensors = module_tensors(random_model(TINY), zero_row=True) | GOOGLE_MIX
+    return {name: tensor for name, tensor in (tensors | changes).items() if tensor is not None}
 
 
-def test_a_missing_variable_is_named(tmp_path: Path) -> None:
-    tensors = module_tensors(random_model(TINY))
-    del tensors["bilm/CNN/b_cnn_1"]
-    with pytest.raises(TensorMismatchError, match="missing: CNN/b_cnn_1"):
-        open_model(write_module(tmp_path, tensors))
+ONES = np.ones((262, 8), np.float32)
+# The variables, the error, and the name that it mentions.
+REFUSED: list[tuple[Callable[[], dict[str, Any]], type[ElmoError], str]] = [
+    (lambda: with_tensors(**{"bilm/char_embed": ONES}), FormatError, "262 rows"),
+    (lambda: with_tensors(**{"bilm/CNN/b_cnn_1": None}), TensorMismatchError, "CNN/b_cnn_1"),
+    (
+        lambda: with_tensors(**{"aggregation/weights": np.zeros(4, np.float32)}),
+        TensorMismatchError,
+        "aggregation/weights",
+    ),
+    (lambda: {"dense/kernel": ONES}, FormatError, "dense/kernel"),
+    (lambda: {"bilm/char_embed": ONES[0]}, TensorMismatchError, "module"),
+    (lambda: {"bilm/char_embed": ONES[:261], "bilm/CNN/W_cnn_0": ONES[0]}, TensorMismatchError, "module"),
+    (lambda: with_tensors(**{"bilm/CNN/W_cnn_0": ONES[0]}), ConfigError, "module"),
+]
 
 
-def test_a_mix_of_another_model_is_refused(tmp_path: Path) -> None:
-    tensors = module_tensors(random_model(TINY)) | GOOGLE_MIX
-    tensors["aggregation/weights"] = np.zeros(4, dtype=np.float32)
-    with pytest.raises(TensorMismatchError, match="holds 4 numbers, expected 3"):
-        open_model(write_module(tmp_path, tensors))
-
-
-@pytest.mark.parametrize(
-    "tensors",
-    [
-        {"dense/kernel": np.ones((3, 2), dtype=np.float32)},
-        {"bilm/char_embed": np.ones(261, dtype=np.float32)},
-        {"bilm/char_embed": np.ones((261, 4), dtype=np.float32), "bilm/CNN/W_cnn_0": np.ones(4, dtype=np.float32)},
-    ],
-    ids=["a classifier", "a flat table", "a flat filter"],
-)
-def test_another_saved_model_is_reported(tmp_path: Path, tensors: dict[str, Any]) -> None:
-    with pytest.raises((FormatError, TensorMismatchError), match=r"not of an ELMo|expected four|no char CNN"):
-        open_model(write_module(tmp_path, tensors))
+@pytest.mark.parametrize(("tensors", "error", "name"), REFUSED, ids=range(len(REFUSED)))
+def test_another_module_is_refused(
+    tensors: Callable[[], dict[str, Any]], error: type[ElmoError], name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=name):
+        open_model(write_module(tmp_path / "module", tensors()))
 
 
 @pytest.mark.parametrize("top", ["", "./", "elmo_ru/module/"])
@@ -150,5 +147,5 @@ def test_a_module_embeds_and_its_mix_outlives_conversion(tmp_path: Path) -> None
 def test_a_mix_in_a_card_that_does_not_fit_the_model_is_refused(mix: Any) -> None:
     model = random_model()
     model.card[MIX] = mix
-    with pytest.raises(FormatError, match=r"card has no valid 'mix'\. Expected 'weights', a list of 3 numbers"):
+    with pytest.raises(FormatError, match=r"card has no valid 'mix'.* 3 numbers"):
         stored_mix(model)
