@@ -1,5 +1,4 @@
-"""Interrupted commands resumed elsewhere: another instruction set, precision, version, number of threads, device; and
-two machines that write one output without a lock between them.
+"""Interrupted commands resumed elsewhere: another instruction set, precision, version, number of threads, device.
 
 A command that is resumed under other conditions ends with the files of an uninterrupted run, or is refused in one line
 and can then be resumed under the old ones.
@@ -7,7 +6,6 @@ and can then be resumed under the old ones.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import shutil
@@ -21,10 +19,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import filelock
-
 from elmokit.engine.instruction_sets import available_sets
-from tests.campaign.commands import ALL_COMMANDS, COMMANDS
+from tests.campaign.commands import ALL_COMMANDS
 from tests.campaign.interruptions import (
     LIMITS,
     Command,
@@ -38,7 +34,7 @@ from tests.campaign.interruptions import (
 from tests.helpers.children import run_elmokit
 
 Outcome = tuple[int, list[str], str]
-N_RESUMED, N_SHARED = 300, 40
+N_RESUMED = 300
 RESUMED = ("embed", "embed to parquet", "embed stateful", "neighbors index", "evaluate minimal-pairs")
 TRAINED = ("train", "finetune", "task train", "task train, biLM too")
 
@@ -155,58 +151,6 @@ def _straight(command: Command, condition: Condition, folder: Path) -> dict[str,
     return content_of(folder) if ended.code == 0 else {}
 
 
-def without_locks() -> None:
-    """Let this process see no lock of others, as on a network file system that grants every lock."""
-    commit_always()
-
-    def acquire(self: filelock.BaseFileLock, *arguments: object, **settings: object) -> object:
-        raise NotImplementedError
-
-    filelock.FileLock.acquire = acquire  # type: ignore[assignment, method-assign]
-
-
-def two_machines(work: Path, scale: float) -> Outcome:
-    """Let two processes without a lock between them write one output: none that ends with 0 leaves a wrong one."""
-    command, failures, n = COMMANDS["embed"], [], max(2, round(N_SHARED * scale))
-    run_straight(command, work / "straight")
-    expected = (work / "straight" / "out.hdf5").read_bytes()
-    codes = Counter[str]()
-    for number in range(n):
-        folder = work / str(number)
-        folder.mkdir()
-        command.prepare(folder)
-        delay = Random(number).uniform(0, 0.2)
-
-        def start(late: bool, folder: Path = folder, delay: float = delay) -> object:
-            before = partial(_wait_without_locks, delay if late else 0.0)
-            return run_elmokit(*command.start, folder=folder, before=before, limits=LIMITS)
-
-        with ThreadPoolExecutor(2) as pool:
-            both = list(pool.map(start, (False, True)))
-        for ended in both:
-            failures += [f"run {number}: {problem}" for problem in check_failure(ended, "full")]  # type: ignore[arg-type]
-        found = sorted(ended.code for ended in both)  # type: ignore[attr-defined]
-        codes[str(found)] += 1
-        output = folder / "out.hdf5"
-        if output.exists() and output.read_bytes() != expected:
-            failures.append(f"run {number} ended with {found} and a wrong output")
-        if not output.exists():
-            failures += [
-                f"run {number}: {problem}" for problem in resume_and_compare(command, folder, work / "straight")
-            ]
-        with contextlib.suppress(OSError):
-            shutil.rmtree(folder)
-    return 2 * n, failures, ", ".join(f"{count} times {code}" for code, count in sorted(codes.items()))
-
-
-def _wait_without_locks(seconds: float) -> None:
-    import time
-
-    without_locks()
-    time.sleep(seconds)
-
-
 STEPS: dict[str, Callable[[Path, float], Outcome]] = {
-    **{f"resumed elsewhere: {name}": resumed_elsewhere(name) for name in (*RESUMED, *TRAINED)},
-    "two machines on one output, without locks": two_machines,
+    f"resumed elsewhere: {name}": resumed_elsewhere(name) for name in (*RESUMED, *TRAINED)
 }
