@@ -35,7 +35,7 @@ from elmokit.serve.lifecycle import WaitingRequests
 from elmokit.serve.served_model import ServedModel
 from tests.conftest import random_model
 from tests.helpers.hosts import needs_nltk
-from tests.helpers.http_client import Answer, Client, running
+from tests.helpers.http_client import Client, running
 
 pytestmark = needs_nltk
 
@@ -642,25 +642,6 @@ def test_a_model_that_cannot_predict_says_so(tmp_path: Path) -> None:
         assert client.post("/v1/embeddings", {"input": "the cat"}).status == 200
 
 
-def test_texts_are_split_at_spaces_if_asked(tmp_path: Path) -> None:
-    with running(create_app(served(tmp_path, tokenize=False), ServeConfig())) as client:
-        for text in ("It's the cat.", "It's the\ncat.\r\n"):
-            (one,) = client.post("/v1/surprisal", {"input": text}).json()["data"]
-            assert one["tokens"] == ["It's", "the", "cat."]
-
-
-def test_many_clients_at_once_all_get_their_own_answer(client: Client, model: ServedModel) -> None:
-    texts = [f"the {word} sat number {number}" for number in range(100) for word in ("cat", "dog")]
-    expected = model.elmo.embed([text.split() for text in texts], layers="top")
-
-    def ask(text: str) -> Answer:
-        return client.post("/v1/tokens", {"input": text, "layers": "top", "encoding_format": "base64"})
-
-    with ThreadPoolExecutor(64) as pool:
-        for answer, array in zip(pool.map(ask, texts), expected, strict=True):
-            assert np.array_equal(decoded(json.loads(answer.content)["data"][0]["vectors"]).reshape(array.shape), array)
-
-
 TWO = "the cat sat. the dog ran."
 SPLIT = [["the", "cat", "sat", "."], ["the", "dog", "ran", "."]]
 
@@ -700,7 +681,8 @@ def test_a_position_counts_the_tokens_of_all_sentences_of_a_text(client: Client,
     assert whole == alone
 
 
-def test_a_text_that_is_split_at_spaces_is_one_sentence(tmp_path: Path) -> None:
+def test_texts_are_one_sentence_split_at_spaces_if_asked(tmp_path: Path) -> None:
     with running(create_app(served(tmp_path, tokenize=False), ServeConfig())) as client:
-        (one,) = client.post("/v1/surprisal", {"input": TWO}).json()["data"]
-    assert one["tokens"] == TWO.split()
+        for text in ("It's the cat. a", "It's the\ncat. a\r\n"):
+            (one,) = client.post("/v1/surprisal", {"input": text}).json()["data"]
+            assert (one["tokens"], one["sentence_lengths"]) == (["It's", "the", "cat.", "a"], [4])
