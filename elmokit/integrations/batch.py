@@ -16,7 +16,6 @@ from elmokit.embedding.raw_text import embed_joined
 from elmokit.embedding.sentence_vectors import PoolingName, SentenceEmbedder
 from elmokit.engine.layer_selection import Layers, plain_layers
 from elmokit.engine.precision import Precision
-from elmokit.errors import ConfigError, TextError
 from elmokit.storage.text_files import split_tokens
 from elmokit.text.batching import sentences_of_all
 
@@ -83,24 +82,12 @@ class Embed:
             vectors an array ``(sentences, dim)``. In a table, vectors are fixed-size lists.
 
         Raises:
-            ConfigError: The batch has no column ``column``, or is neither a dict nor a table.
-            TextError: The column is one string, or a text is neither a string nor a list of strings.
+            TextError: The column is one string (set ``batched=True`` in ``Dataset.map``), or a text is neither a string
+                nor a list of strings.
         """
         is_table = not isinstance(batch, Mapping)
-        if is_table and not hasattr(batch, "column_names"):
-            raise ConfigError(
-                f"Expected a batch as a dict of columns or a pyarrow.Table, but got a {type(batch).__name__}. Set "
-                "batch_format='pyarrow' in Ray Data, or use with_format('arrow') in datasets."
-            )
         names = batch.column_names if is_table else list(batch)
-        if self.column not in names:
-            raise ConfigError(f"The batch has no column {self.column!r}, only {', '.join(names)}. Set column=...")
         texts = batch[self.column].to_pylist() if is_table else batch[self.column]
-        if isinstance(texts, str):
-            raise TextError(
-                f"Expected a batch of texts in the column {self.column!r}, but got the string {texts[:30]!r}. Set "
-                "batched=True in Dataset.map, or wrap it in a list."
-            )
         split = sentences_of_all(texts, self.tokenize)
         columns = self._embed(split)
         if not is_table:

@@ -43,7 +43,7 @@ def add_vectors(
         A data frame of the same library with the new column; in pandas, with the same index.
 
     Raises:
-        ConfigError: There is no such column, there are several, or ``frame`` is not a data frame.
+        ConfigError: ``frame`` is not a data frame.
         TextError: A row has no text, or something that is neither a string nor a list of strings.
         MissingExtraError: pandas needs pyarrow, which is not installed.
 
@@ -56,18 +56,10 @@ def add_vectors(
     """
     library = _library_of(frame, "DataFrame")
     table: Any = frame
-    if column not in table.columns:
-        names = ", ".join(map(repr, list(table.columns)[:10])) or "no column at all"
-        raise ConfigError(f"The data frame has no column {column!r}, but {names}. Set column=...")
     with needs_extra("A column of vectors in pandas", "dataframes"):
         if library == "pandas":
             import pyarrow
     texts = table[column]
-    if len(texts.shape) > 1:
-        raise ConfigError(f"The data frame has {texts.shape[1]} columns {column!r}. Rename or drop all but one.")
-    if (missing := _first_null(texts)) is not None:
-        drop = f"dropna(subset=[{column!r}])" if library == "pandas" else f"drop_nulls({column!r})"
-        raise TextError(f"Row {missing} of column {column!r} has no text (null). Use frame.{drop}, or fill it.")
     sentences = sentences_of_all(texts.to_list(), tokenize)
     embedder = SentenceEmbedder.from_pretrained() if embedder is None else embedder
     vectors = embedder.embed_texts(sentences)
@@ -98,8 +90,9 @@ def to_matrix(column: Any) -> NDArray[np.float32]:
         (192,)
     """
     library = _library_of(column, "Series")
-    if (missing := _first_null(column)) is not None:
-        raise TextError(f"Row {missing} of the column has no vector (null). Drop such rows first.")
+    is_null = np.asarray(column.isna() if hasattr(column, "isna") else column.is_null())
+    if is_null.any():
+        raise TextError(f"Row {int(is_null.argmax())} of the column has no vector (null). Drop such rows first.")
     matrix: NDArray[np.float32]
     try:
         if library == "pandas" and "fixed_size_list" in str(column.dtype):
@@ -126,9 +119,3 @@ def _library_of(value: Any, kind: str) -> str:
     given = f"{type(value).__module__.split('.')[0]}.{type(value).__name__}"
     collect = " Call collect() first." if type(value).__name__ == "LazyFrame" else ""
     raise ConfigError(f"Expected a {kind} of pandas or polars, but got {given}.{collect}")
-
-
-def _first_null(column: Any) -> int | None:
-    """Return the position of the first missing value of a column, or None."""
-    missing = np.asarray(column.isna() if hasattr(column, "isna") else column.is_null())
-    return int(missing.argmax()) if missing.any() else None

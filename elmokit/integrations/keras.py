@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.config import check_at_least
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.start_state import check_start_name
 from elmokit.engine.layer_selection import plain_layers
@@ -56,15 +57,12 @@ def encode_texts(
     """
     sentences = tokens_of_all(texts, tokenize)
     for number, sentence in enumerate(sentences):
-        if "" in sentence:  # which would look like padding
-            raise TextError(f"Token {sentence.index('')} of text {number} is empty. Leave it out.")
-        for token in sentence:
-            if "\0" in token:  # which would look like the end of a token
-                raise TextError(f"Token {sentence.index(token)} of text {number} has the character NUL. Remove it.")
+        for index, token in enumerate(sentence):
+            if not token or "\0" in token:  # which would look like padding, or the end of a token
+                raise TextError(f"Token {index} of text {number} is empty or has the character NUL.")
     if n_tokens is None:
         n_tokens = max([1, *map(len, sentences)])
-    if n_tokens < 0:
-        raise ConfigError(f"n_tokens is {n_tokens}; it must be at least 0, or None for the longest text.")
+    check_at_least("n_tokens", n_tokens, 0)
     padded = [[*sentence[:n_tokens], *[""] * (n_tokens - len(sentence))] for sentence in sentences]
     # NumPy stores a string as its code points, and 0 behind its end.
     strings = np.array(padded, f"U{TOKEN_CHARS}").reshape(len(sentences), n_tokens)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from elmokit.config import check_choice
 from elmokit.errors import ConfigError, needs_extra
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
@@ -73,8 +74,7 @@ class ElmoLM(LM):  # type: ignore[misc]
             self.lm = self.lm.to(parse_device(device))
         names = self.lm.model.config.direction_names
         choices = [*names, "both"] if len(names) == 2 else names
-        if direction not in choices:
-            raise ConfigError(f"direction is {direction!r}. With this model, choose {' or '.join(choices)}.")
+        check_choice("direction", direction, choices)
         self._rows = [0, 1] if direction == "both" else [names.index(direction)]
         self.direction, self.sentence_end = direction, sentence_end
         self._split = get_tokenizer(tokenization)

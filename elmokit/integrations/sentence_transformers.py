@@ -26,7 +26,7 @@ from elmokit.embedding.sentence_vectors import (
 )
 from elmokit.embedding.start_state import StartName, check_start_name
 from elmokit.engine.layer_selection import select_layers
-from elmokit.errors import ModelNotFoundError, TextError, needs_extra
+from elmokit.errors import ModelNotFoundError, needs_extra
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
 from elmokit.formats.save import save_model
@@ -118,13 +118,7 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
             ``attention_mask``; ``token_sentences``, the number of a token's sentence in its text; and if the model has
             a vocabulary, ``token_probabilities``, infinite for tokens that have no part in the vector of a text, and
             ``token_word_ids``, the words whose weights a trained pooling gives them.
-
-        Raises:
-            TextError: An input is not a string.
         """
-        for text in inputs:
-            if not isinstance(text, str):
-                raise TextError(f"Expected texts as strings, but got {text!r} of type {type(text).__name__}.")
         max_length, vocabulary = kwargs.get("max_length") or self.max_seq_length, self.elmo.model.vocabulary
         texts: list[Sequence[str]] = []
         numbers: list[list[int]] = []

@@ -132,8 +132,7 @@ def _check_is_one_column(X: Any) -> None:
         names = ", ".join(map(repr, list(getattr(X, "columns", ()))[:5]))
         raise TextError(
             f"Expected one column of texts, but got {type(X).__name__} of shape {tuple(shape)}"
-            f"{f' with the columns {names}' if names else ''}. Select one column; in a ColumnTransformer, give "
-            "ElmoVectorizer the name of one column. Tokens must be lists."
+            f"{f' with the columns {names}' if names else ''}. Tokens must be lists."
         )
 
 

@@ -65,9 +65,7 @@ class _Network(nn.Module):
     @property
     def elmo(self) -> ElmoModule:
         if self._elmo is None:
-            raise ConfigError(
-                "elmokit.Tok2Vec.v1 has no weights yet. Call nlp.initialize() before you use the pipeline."
-            )
+            raise ConfigError("elmokit.Tok2Vec.v1 has no weights yet. Call nlp.initialize().")
         return self._elmo
 
     def open(self, source: PretrainedBiLM) -> None:
@@ -88,12 +86,7 @@ def _initialize(model: Model, X: Any = None, Y: Any = None) -> None:
     if network._elmo is None:
         network.open(open_model(network.model_name))
     dim = network.elmo.output_dim
-    if model.has_dim("nO") and model.get_dim("nO") != dim:
-        raise ConfigError(
-            f"width is {model.get_dim('nO')}, but the vectors of {network.model_name or 'the model'} have {dim} "
-            f"dimensions. Set width = {dim} for elmokit.Tok2Vec.v1."
-        )
-    model.set_dim("nO", dim)
+    model.set_dim("nO", dim)  # an error of its own if the config gives another width
 
 
 def _convert_docs(model: Model, docs: Sequence[Doc], is_train: bool) -> tuple[ArgsKwargs, Callable[[Any], list[Doc]]]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.config import from_dict, to_dict
+from elmokit.config import check_choice, from_dict, to_dict
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError, needs_extra
 from elmokit.formats.model import PretrainedBiLM
@@ -167,12 +167,16 @@ class ElmoForSequenceClassification(_ElmoClassifier):
 class _ElmoLM(ElmoPreTrainedModel):
     """What the language models share: a biLM and its softmax."""
 
+    reads_both: bool
+
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
         if config.softmax is None or config.vocab_size is None:
+            raise ConfigError(f"The model has no softmax, which {type(self).__name__} needs.")
+        if config.bilm_config.bidirectional != self.reads_both:
+            wanted, other = ("both directions", "CausalLM") if self.reads_both else ("one direction", "MaskedLM")
             raise ConfigError(
-                "The model has no softmax, so it cannot predict words. Create it with from_elmokit of "
-                f"{type(self).__name__}, from a model that has one."
+                f"{type(self).__name__} reads {wanted}. Create it with from_elmokit, or use ElmoFor{other}."
             )
         self.elmo = ElmoModel(config)
         kind = from_dict(SoftmaxConfig, config.softmax, "softmax")
@@ -219,13 +223,12 @@ class ElmoForMaskedLM(_ElmoLM):
         'edge'
     """
 
+    reads_both = True
     task = "fill-mask"
     auto_class = AutoModelForMaskedLM
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
-        if not config.bilm_config.bidirectional:
-            raise ConfigError("The model reads one direction, but ElmoForMaskedLM needs both. Use ElmoForCausalLM.")
         self.register_buffer("log_unigram", torch.zeros(config.vocab_size or 0))
         self.log_unigram: Tensor
         self.post_init()
@@ -296,16 +299,12 @@ class ElmoForCausalLM(_ElmoLM):
         torch.Size([1, 5, 30000])
     """
 
+    reads_both = False
     task = "text-generation"
     auto_class = AutoModelForCausalLM
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
-        if config.bilm_config.bidirectional:
-            raise ConfigError(
-                "The model reads both directions, but ElmoForCausalLM only one. Create it with "
-                "ElmoForCausalLM.from_elmokit, or use ElmoForMaskedLM."
-            )
         self.post_init()
 
     @classmethod
@@ -322,8 +321,7 @@ class ElmoForCausalLM(_ElmoLM):
         """
         opened, softmax, _ = _open_with_softmax(model)
         sizes, names = opened.config, opened.config.direction_names
-        if direction not in names:
-            raise ConfigError(f"direction is {direction!r}, but the model reads {' and '.join(names)}.")
+        check_choice("direction", direction, names)
         bilm = to_dict(replace(sizes, bidirectional=False, backward_only=False))
         return cls._with_weights(opened, softmax, names.index(direction), bilm=bilm)
 

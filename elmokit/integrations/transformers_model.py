@@ -213,8 +213,8 @@ class ElmoModel(ElmoPreTrainedModel):
         self.selection = None if is_mix else select_layers(layers, sizes.n_layers + 1, None, "this model")
         if self.selection is not None and isinstance(self.selection.returned, tuple):
             raise ConfigError(
-                f"output_layers is {layers!r}. Choose 'top', 'average', 'mix' or the number of a layer. For the "
-                "vectors of several layers, pass output_hidden_states=True to the model."
+                f"output_layers is {layers!r}, but a model returns one vector per token. For those of several layers, "
+                "pass output_hidden_states=True."
             )
         start = self.bilm.zero_state(1)
         self.register_buffer("start_hidden", start.hidden)
@@ -287,15 +287,9 @@ class ElmoModel(ElmoPreTrainedModel):
         width = self.bilm.config.ids_per_token
         if char_ids is not None and width is not None and char_ids.shape[-1] != width:
             raise ValueError(
-                f"char_ids has {char_ids.shape[-1]} numbers per token, and this model reads {width}: a word and its "
-                "characters. Use the tokenizer of this model: ElmoTokenizer.from_elmokit, or save it beside the model."
+                f"char_ids has {char_ids.shape[-1]} numbers per token, and this model reads {width}. Use its tokenizer."
             )
         if char_ids is None:
-            if input_ids is None or not self.config.n_token_ids:
-                raise ValueError(
-                    "A model without a vocabulary needs char_ids. Pass all that ElmoTokenizer returns: "
-                    "model(**tokenizer(...))."
-                )
             char_ids = self.word_char_ids[input_ids].long()
         elif input_ids is not None and self.config.n_token_ids:
             # A mask may have been put over a token whose characters are still there.

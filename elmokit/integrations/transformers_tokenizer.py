@@ -11,9 +11,9 @@ import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from elmokit.config import encode_json, from_dict, read_json, to_dict
+from elmokit.config import check_choice, encode_json, from_dict, read_json, to_dict
 from elmokit.errors import ConfigError, needs_extra
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
@@ -126,8 +126,8 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
         word_table: bool = False,
         **kwargs: Any,
     ) -> None:
-        if direction not in (None, "forward", "backward"):
-            raise ConfigError(f"direction is {direction!r}. Choose None, 'forward' or 'backward'.")
+        if direction is not None:
+            check_choice("direction", direction, get_args(Direction))
         self.vocabulary = Vocabulary(read_words(vocab_file), strict=False)
         self.lexicon: Lexicon | None = None
         if lexicon_file is not None:

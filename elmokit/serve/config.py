@@ -18,6 +18,7 @@ MAX_BATCH_WAIT_MS = 60_000
 """Requests get no answer while the first of them waits, and Python cannot wait for more than some hundred years."""
 ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#A-Z]+")
 HOST = re.compile(r"\*|\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]*]+")
+NAME = re.compile(r".*\S.*", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -95,20 +96,14 @@ class ServeConfig:
             check_at_least(name, getattr(self, name), 1)
         for name in ("max_text_characters", "max_request_tokens", "max_connections", "stop_timeout_seconds"):
             check_at_least(name, getattr(self, name), 1)
-        for name in self.allowed_hosts:
-            if not HOST.fullmatch(name):
-                raise SettingError(
-                    "allowed_hosts", f"has {name!r}. Expected a host without scheme and port, such as elmo.example.org."
-                )
-        for origin in self.cors_origins:
-            if not ORIGIN.fullmatch(origin):
-                raise SettingError(
-                    "cors_origins",
-                    f"has {origin!r}. Expected scheme and host as browsers send them, such as https://example.org, or "
-                    "* for any page.",
-                )
-        if self.name is not None and not self.name.strip():
-            raise SettingError("name", "is empty.")
+        for name, given, form, expected in (
+            ("allowed_hosts", self.allowed_hosts, HOST, "a host without scheme and port, such as elmo.example.org"),
+            ("cors_origins", self.cors_origins, ORIGIN, "scheme and host as browsers send them: https://example.org"),
+            ("name", () if self.name is None else (self.name,), NAME, "a name"),
+        ):
+            for value in given:
+                if not form.fullmatch(value):
+                    raise SettingError(name, f"has {value!r}; it must be {expected}.")
         check_at_least("port", self.port, 0)
         check_at_most("port", self.port, 65_535)
         check_not_negative("batch_wait_ms", self.batch_wait_ms)

@@ -141,15 +141,15 @@ class Endpoints:
         """Compute one vector of length 1 per text, as the OpenAI API does."""
         self._check_model(body.model)
         embedder = self.model.embedder
-        if body.dimensions is not None and not isinstance(embedder.linear_map, Whitening):
+        is_whitened = isinstance(embedder.linear_map, Whitening)
+        if body.dimensions is not None and (not is_whitened or body.dimensions > embedder.dim):
+            kind = "whitened" if is_whitened else "not whitened"
             raise Problem(
                 422,
-                f"dimensions needs whitened vectors, whose first dimensions say most; those of {self.model.name} are "
-                "not. Leave dimensions out, or fit a whitening (docs/how-to/compare-sentences.md).",
+                f"dimensions is {body.dimensions}: only whitened vectors can be cut, and those of {self.model.name} "
+                f"are {kind} and have {embedder.dim}.",
                 param="dimensions",
             )
-        if body.dimensions is not None and body.dimensions > embedder.dim:
-            raise Problem(422, f"dimensions is {body.dimensions}, but vectors have {embedder.dim}.", param="dimensions")
         texts = await self._texts(body.input)
         vectors = await self._compute("embeddings", self.model.sentence_vectors, texts)
 

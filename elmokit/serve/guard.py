@@ -8,7 +8,7 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
-from typing import Any
+from typing import Any, NoReturn
 
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.lifecycle import Lifecycle
@@ -132,9 +132,7 @@ class Guard:
         n_bytes = whole_number(length.decode("latin-1"))  # None, too, for a number of thousands of digits
         if length.isdigit() and (n_bytes is None or n_bytes > self.config.max_body_mib * MIB):
             # A client that waits for "100 Continue" has not sent it yet.
-            if headers.get(b"expect", b"").lower() != b"100-continue":
-                await self._discard(receive)
-            raise self._too_large()
+            await self._refuse_body(None if headers.get(b"expect", b"").lower() == b"100-continue" else receive)
 
     async def _discard(self, receive: Receive) -> None:
         """Read a body that is too large, within limits."""
@@ -150,8 +148,11 @@ class Guard:
         except TimeoutError:
             return
 
-    def _too_large(self) -> Problem:
-        return Problem(
+    async def _refuse_body(self, receive: Receive | None) -> NoReturn:
+        """Refuse a body that is too large; what is still on its way is read first."""
+        if receive is not None:
+            await self._discard(receive)
+        raise Problem(
             413,
             f"The body is larger than {self.config.max_body_mib} MiB. Send fewer texts at once, or start the server "
             "with a larger --max-body-mib.",
@@ -180,8 +181,7 @@ class Guard:
                 ) from None
             n_bytes += len(message.get("body", b""))
             if n_bytes > self.config.max_body_mib * MIB:
-                await self._discard(receive)
-                raise self._too_large()
+                await self._refuse_body(receive)
             is_complete = not message.get("more_body", False)
             return message
 

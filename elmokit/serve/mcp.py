@@ -35,8 +35,6 @@ with needs_extra("elmokit mcp", "mcp"):
 MAX_SENTENCES, MAX_COMPARED = 100, 30
 MAX_TEXT = 20_000
 """Characters of a sentence, and of a word."""
-MAX_TEXTS = 100_000
-"""Characters of all sentences of a call together: some seconds, and some 100 MB of vectors."""
 CONTEXT_CHARACTERS = 60
 """How much of a sentence is shown on each side of a word."""
 MAX_SHOWN = 2000
@@ -126,7 +124,7 @@ class Tools:
         word. To see which of two sentences is more acceptable, compare their totals; use sentences of the same length.
         """
         results = []
-        for text in self.model.surprisals(self._split_all(sentences)):
+        for text in self.model.surprisals(list(map(self._split, sentences))):
             tokens = []
             for scored in text:
                 by_token = zip(scored.tokens, scored.nats.T.tolist(), scored.is_unknown.tolist(), strict=True)
@@ -176,7 +174,7 @@ class Tools:
         Layer 0 sees no context, so it is 1 where the word is the same. In the layers above, uses in the same
         sense have higher cosines than uses in different senses; compare them with each other, not with a threshold.
         """
-        found = [_find(text, word) for text in self._split_all(sentences)]
+        found = [_find(text, word) for text in map(self._split, sentences)]
         positions = [position for _, position in found]
         vectors = self.model.token_vectors("all")([[tokens] for tokens, _ in found])  # (layers, tokens, dim) of each
         of_word = np.stack([array[:, position] for array, position in zip(vectors, positions, strict=True)], axis=1)
@@ -199,15 +197,6 @@ class Tools:
                 raise ToolError(str(error)) from error
 
         return call
-
-    def _split_all(self, sentences: Sequence[str]) -> list[SplitText]:
-        n_characters = sum(map(len, sentences))
-        if n_characters > MAX_TEXTS:
-            raise ConfigError(
-                f"The sentences have {n_characters:,} characters together, and {MAX_TEXTS:,} are allowed in a call. "
-                "Give fewer or shorter ones."
-            )
-        return [self._split(sentence) for sentence in sentences]
 
     def _split(self, sentence: str) -> SplitText:
         text = self.model.split(sentence)

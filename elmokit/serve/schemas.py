@@ -6,8 +6,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
 
-from elmokit.config import MAX_LAYERS
-
 Text = str | list[str]
 """A text, or the tokens of a sentence."""
 
@@ -15,7 +13,7 @@ NAMED_LAYERS = ("all", "top", "average", "mix")
 MAX_FIELDS = 100
 """Most fields of a body. No request has nearly as many, and pydantic would list unknown ones one by one."""
 
-_LAYERS_SCHEMA = {"type": "array", "items": {"type": "integer"}, "maxItems": MAX_LAYERS}
+_LAYERS_SCHEMA = {"type": "array", "items": {"type": "integer"}}
 _SELECTION_SCHEMA = {"anyOf": [{"enum": list(NAMED_LAYERS)}, {"type": "integer"}, _LAYERS_SCHEMA]}
 _TOKENS = {"type": "array", "items": {"type": "string"}}
 _SENTENCE_SCHEMA = {"anyOf": [{"type": "string"}, _TOKENS], "description": "A text, or the tokens of a sentence."}
@@ -27,48 +25,31 @@ _TEXTS_SCHEMA = {
 
 def check_text(value: Any, what: str = "the text") -> Any:
     """Check that a JSON value is a text or a list of tokens, which UTF-8 can represent."""
-    if isinstance(value, list):
-        for token in value:
-            if isinstance(token, int):
-                raise ValueError(f"{what} is a list of numbers, but tokens are strings here. Send a list of strings.")
-            if not isinstance(token, str):
-                raise ValueError(f"{what} must be a string or a list of strings.")
-    elif not isinstance(value, str):
-        raise ValueError(f"{what} must be a string or a list of strings.")
-    for string in [value] if isinstance(value, str) else value:
-        try:
-            string.encode("utf-8")
-        except UnicodeEncodeError:
-            raise ValueError(f"{what} has half of a surrogate pair, which is not a character.") from None
+    strings = value if isinstance(value, list) else [value]
+    if not all(isinstance(string, str) for string in strings):
+        raise ValueError(f"{what} must be a string or a list of strings: words, not ids.")
+    for string in strings:
+        string.encode("utf-8")  # an error of its own for half of a surrogate pair
     return value
 
 
 def _check_texts(value: Any) -> list[Text]:
-    if isinstance(value, str):
-        return [check_text(value)]
     if not isinstance(value, list):
-        raise ValueError("expected a string, a list of strings, or a list of lists of tokens.")
-    if value and isinstance(value[0], int):
-        raise ValueError("expected strings, but got numbers. The tokens of this server are words, not ids.")
+        return [check_text(value)]
     return [check_text(text, f"text {number}") for number, text in enumerate(value)]
 
 
-def _check_layers(value: Any) -> list[int]:
+def _check_layers(value: Any, expected: str = "a list of integers") -> list[int]:
     """Check a list of layers, and return each of them once."""
-    # The length first: pydantic would list the errors of millions of items one by one.
-    if isinstance(value, list) and len(value) > MAX_LAYERS:
-        raise ValueError(f"the list has {len(value):,} layers, and {MAX_LAYERS:,} are allowed.")
     if not isinstance(value, list) or not all(_is_integer(layer) for layer in value):
-        raise ValueError("expected a list of integers.")
+        raise ValueError(f"expected {expected}.")
     return list(dict.fromkeys(value))
 
 
 def _check_selection(value: Any) -> Any:
-    if isinstance(value, list):
-        return _check_layers(value)
     if _is_integer(value) or (isinstance(value, str) and value in NAMED_LAYERS):
         return value
-    raise ValueError(f"expected one of {', '.join(NAMED_LAYERS)}, an integer, or a list of integers.")
+    return _check_layers(value, f"one of {', '.join(NAMED_LAYERS)}, an integer, or a list of integers")
 
 
 def _is_integer(value: Any) -> bool:
@@ -77,7 +58,7 @@ def _is_integer(value: Any) -> bool:
 
 Texts = Annotated[list[Text], PlainValidator(_check_texts), WithJsonSchema(_TEXTS_SCHEMA)]
 Sentence = Annotated[Text, PlainValidator(check_text), WithJsonSchema(_SENTENCE_SCHEMA)]
-Layers = Annotated[list[int], PlainValidator(_check_layers), WithJsonSchema(_LAYERS_SCHEMA)]
+Layers = Annotated[list[int], PlainValidator(lambda value: _check_layers(value)), WithJsonSchema(_LAYERS_SCHEMA)]
 Selection = Annotated[Any, PlainValidator(_check_selection), WithJsonSchema(_SELECTION_SCHEMA)]
 Encoding = Annotated[
     Literal["float", "base64"] | None,

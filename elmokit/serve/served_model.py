@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -119,11 +120,9 @@ class ServedModel:
 
 def sentence_at(text: SplitText, position: int) -> tuple[Sequence[str], int]:
     """Return the sentence of a token, and its position there, by its position among all tokens of the text."""
-    for sentence in text:
-        if position < len(sentence):
-            return sentence, position
-        position -= len(sentence)
-    raise IndexError(position)
+    ends = list(accumulate(map(len, text)))
+    number = bisect_right(ends, position)
+    return text[number], position - ends[number] + len(text[number])
 
 
 def _split_at_spaces(text: str) -> list[list[str]]:

@@ -94,7 +94,7 @@ OTHER_COMMANDS = {
         ),
     )
 }
-"""Commands that only `make campaign` interrupts."""
+"""Commands that `make test` interrupts at a few changes of the disk, and `make campaign` at all."""
 COMMANDS = {
     command.name: command
     for command in (
@@ -107,5 +107,5 @@ COMMANDS = {
         _again("neighbors index", write_text_and_model, "neighbors", "index", "text.txt", "index", "--model", "model"),
     )
 }
-"""Commands that `make test` interrupts."""
+"""Commands that `make test` interrupts at a change of the disk from each place that makes one."""
 ALL_COMMANDS = COMMANDS | OTHER_COMMANDS

@@ -1,4 +1,4 @@
-"""Damage to files: what disks, copies, editors and attackers do to them."""
+"""Damage to files: what disks, copies and editors do to them."""
 
 from __future__ import annotations
 
@@ -85,10 +85,6 @@ def repeat_line(data: bytearray, random: Random) -> None:
     data[:] = b"\n".join(lines)
 
 
-def nest_deeply(data: bytearray, random: Random) -> None:
-    data[:] = random.choice((b"[", b'{"a":', b"(", b"[[")) * random.choice((2_000, 100_000))
-
-
 def change_json(data: bytearray, random: Random) -> None:
     """Change a value or a key somewhere in a JSON file, which stays one; other files get another number."""
     try:
@@ -133,7 +129,7 @@ ANY_FILE: tuple[Callable[[bytearray, Random], None], ...] = (
     *(flip_bit, flip_bit, flip_bit, overwrite_bytes, overwrite_bytes, truncate, zero_the_rest, delete_block),
     *(repeat_block, insert_bytes, swap_blocks, empty, fill_with_noise),
 )
-TEXT_FILE = (replace_number, replace_number, delete_line, repeat_line, nest_deeply, change_json, change_json)
+TEXT_FILE = (replace_number, replace_number, delete_line, repeat_line, change_json, change_json)
 
 
 def _position(data: bytearray, random: Random) -> int:

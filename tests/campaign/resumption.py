@@ -152,5 +152,5 @@ def _straight(command: Command, condition: Condition, folder: Path) -> dict[str,
 
 
 STEPS: dict[str, Callable[[Path, float], Outcome]] = {
-    **{f"resumed elsewhere: {name}": resumed_elsewhere(name) for name in (*RESUMED, *TRAINED)},
+    f"resumed elsewhere: {name}": resumed_elsewhere(name) for name in (*RESUMED, *TRAINED)
 }

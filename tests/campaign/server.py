@@ -100,7 +100,13 @@ def questions(model: Path, folder: Path, n: int = 60) -> list[Question]:
             layers = random.choice(("all", "top", "average", 1, [0, 2]))
             arrays = [elmo.embed([text], layers=layers)[0] for text in texts]
             data = [
-                {"index": at, "tokens": text, "shape": list(array.shape), "vectors": _base64(array)}
+                {
+                    "index": at,
+                    "tokens": text,
+                    "sentence_lengths": [len(text)],
+                    "shape": list(array.shape),
+                    "vectors": _base64(array),
+                }
                 for at, (text, array) in enumerate(zip(texts, arrays, strict=True))
             ]
             ask("tokens", {"data": data}, input=texts, layers=layers, encoding_format="base64")
@@ -135,7 +141,8 @@ def _surprisal(model: LanguageModel, texts: list[list[str]]) -> list[dict[str, A
     for index, text in enumerate(texts):
         (found,) = model.surprisal([text])
         inner = found.nats[:, 1:-1]
-        one = {"index": index, "tokens": text, "is_unknown": found.is_unknown[1:-1].tolist()}
+        one = {"index": index, "tokens": text, "sentence_lengths": [len(text)]}
+        one |= {"is_unknown": found.is_unknown[1:-1].tolist()}
         one |= {"forward": inner[0].tolist(), "backward": inner[1].tolist(), "both": inner.mean(axis=0).tolist()}
         data.append(one | {"total": dict(zip(("forward", "backward"), found.total_nats, strict=True))})
     return data
@@ -145,9 +152,9 @@ def refusals() -> list[Question]:
     """Return the bad requests of the server's tests; they need the limits of ``LIMITS``."""
     from tests.serve.test_serve import BAD
 
-    bodies = [body if isinstance(body, bytes) else json.dumps(body).encode() for _, body, *_ in BAD.values()]
     return [
-        Question(f"/v1/{path}", body, status) for (path, _, status, _), body in zip(BAD.values(), bodies, strict=True)
+        Question(f"/v1/{path}", body if isinstance(body, bytes) else json.dumps(body).encode(), status)
+        for path, body, status, _ in BAD
     ]
 
 

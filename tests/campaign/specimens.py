@@ -137,8 +137,6 @@ def judge(ended: Ended) -> str | None:
     errors = [line for line in lines if not line.startswith("elmokit: warning: ")]
     if len(errors) != (1 if ended.code else 0):
         return f"{len(errors)} lines of error and exit code {ended.code}: {ended.err}"
-    if "Out of memory" in ended.err:
-        return "asked for more memory than it may have"
     return None
 
 

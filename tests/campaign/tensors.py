@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -183,6 +184,7 @@ WRITERS: dict[str, Callable[[Path, RandomChange], None]] = {
 
 def use_model(model: str, backends: tuple[str, ...]) -> None:
     """Compute all that a model can with each backend, and store the vectors; print one line if it is refused."""
+    warnings.filterwarnings("ignore", ".* has no stored start state")
     for backend in backends:
         os.environ["ELMOKIT_BACKEND"] = backend if backend == "reference" else "auto"
         precision: Any = None if backend == "reference" else backend

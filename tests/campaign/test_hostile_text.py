@@ -27,8 +27,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.* is read as
 @pytest.fixture(scope="module")
 def lines() -> list[str]:
     random = Random(0)
-    plain = [f"a plain line {number}" for number in range(HEAD_LINES)]  # or it would be taken for a table
-    return plain + [hostile_line(random) for _ in range(N_LINES)]
+    # Plain lines come first: many tabs there would look like a table, which is refused.
+    return [*["the cat ."] * HEAD_LINES, *(hostile_line(random) for _ in range(N_LINES))]
 
 
 @pytest.fixture

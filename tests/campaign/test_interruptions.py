@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.campaign.commands import COMMANDS
+from tests.campaign.commands import COMMANDS, OTHER_COMMANDS
 from tests.campaign.interruptions import (
     Command,
     Fault,
@@ -19,9 +19,13 @@ from tests.campaign.interruptions import (
     resume_and_compare,
     run_straight,
 )
-from tests.helpers.children import Limits, run_elmokit
+from tests.helpers.children import Limits, run_elmokit, within
 
 pytestmark = pytest.mark.slow
+
+
+SECONDS = 60
+"""After this time, a test tries no more changes of the disk, because the machine is busy."""
 
 
 class Straight(NamedTuple):
@@ -40,9 +44,19 @@ def straight(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def test_a_command_that_dies_at_a_change_of_the_disk_can_be_resumed(straight: Straight, tmp_path: Path) -> None:
-    for number in one_of_each(straight.sites):
+    for number in within(SECONDS, one_of_each(straight.sites)):
         problems = interrupt_and_resume(straight.command, tmp_path / str(number), straight.folder, number, "kill")
         assert not problems, straight.sites[number - 1]
+
+
+@pytest.mark.parametrize("name", OTHER_COMMANDS)
+def test_every_other_command_can_be_resumed_too(name: str, tmp_path: Path) -> None:
+    command = OTHER_COMMANDS[name]
+    sites = run_straight(command, tmp_path / "straight")
+    faults: list[Fault] = ["kill", "full", "kill", "interrupt"]
+    for at, (number, fault) in enumerate(zip(Random(0).choices(one_of_each(sites), k=4), faults, strict=True)):
+        folder = tmp_path / str(at)
+        assert not interrupt_and_resume(command, folder, tmp_path / "straight", number, fault), sites[number - 1]
 
 
 @pytest.mark.parametrize("fault", ["interrupt", "full"])
@@ -55,16 +69,13 @@ def test_a_command_that_fails_at_a_change_of_the_disk_can_be_resumed(
 
 
 def test_a_command_that_cannot_write_a_large_file_can_be_resumed(straight: Straight, tmp_path: Path) -> None:
-    command, sizes = straight.command, sorted(path.stat().st_size for path in straight.folder.rglob("*"))
-    for number, size in enumerate((sizes[-1] // 2, sizes[-1] - 1)):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        command.prepare(folder)
-        # A write beyond the limit fails as on a full disk.
-        limits = Limits(file_size=size)
-        ended = run_elmokit(*command.start, folder=folder, before=command.hasten, limits=limits)
-        assert not check_failure(ended, "full")
-        assert not resume_and_compare(command, folder, straight.folder)
+    command, largest = straight.command, max(path.stat().st_size for path in straight.folder.rglob("*"))
+    command.prepare(tmp_path)
+    # A write beyond the limit fails as on a full disk.
+    limits = Limits(file_size=largest - 1)
+    ended = run_elmokit(*command.start, folder=tmp_path, before=command.hasten, limits=limits)
+    assert not check_failure(ended, "full")
+    assert not resume_and_compare(command, tmp_path, straight.folder)
 
 
 def test_a_command_can_be_interrupted_five_times(straight: Straight, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -84,6 +84,15 @@ class Limits:
     """Bytes of address space beyond what the child has when it starts (Linux only)."""
     file_size: int | None = None
     """Size of a file beyond which writing fails as on a full disk."""
+
+
+def within(seconds: float, numbers: Iterable[int]) -> Iterator[int]:
+    """Yield numbers, the first one always and the others until the time is over: a busy machine tries fewer."""
+    deadline = time.monotonic() + seconds
+    for index, number in enumerate(numbers):
+        if index and time.monotonic() > deadline:
+            return
+        yield number
 
 
 def start_fork_server() -> None:

@@ -76,15 +76,10 @@ def test_a_column_of_the_same_name_is_replaced(model: str) -> None:
     assert_equal(table["layer_0"].to_pylist(), columns["layer_0"])
 
 
-def test_a_missing_column_or_text_is_an_error(model: str) -> None:
-    with pytest.raises(ConfigError, match=r"a pyarrow\.Table, but got a list\. Set batch_format='pyarrow' in Ray Data"):
-        Embed(model)(TEXTS)
-    with pytest.raises(ConfigError, match=r"no column 'text', only a, b\. Set column="):
-        Embed(model)({"a": [], "b": []})
-    with pytest.raises(TextError, match="got None of type NoneType"):
-        Embed(model)({"text": ["the cat", None]})
-    with pytest.raises(TextError, match=r"got the string 'the cat'\. Set batched=True"):
-        Embed(model)({"text": "the cat"})  # a row in place of a batch
+@pytest.mark.parametrize("text", [["the cat", None], "the cat"])  # the second is a row in place of a batch
+def test_a_missing_text_is_an_error(model: str, text: Any) -> None:
+    with pytest.raises(TextError, match=r"None|'the cat'"):
+        Embed(model)({"text": text})
 
 
 def test_a_pickle_does_not_contain_the_model(model: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from elmokit import Elmo
-from elmokit.errors import ConfigError, ModelNotFoundError, TextError
+from elmokit.errors import ConfigError, TextError
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
 from tests.helpers.hosts import need_host
@@ -168,29 +168,33 @@ def test_mixed_precision_rounds_the_output_and_not_the_input(path: str) -> None:
         ElmoEmbedding(path)(keras.ops.cast(codes, "float16"))
 
 
-def test_mistakes_are_errors(path: str) -> None:
-    with pytest.raises(ConfigError, match="Choose 'warm' or 'zero'"):
-        ElmoEmbedding(path, start="stateful")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError):
-        ElmoEmbedding(path, layers=7)
-    for layers in ([0, 1], "all"):
-        with pytest.raises(ConfigError, match="Choose 'mix', 'top', 'average' or the number of a layer"):
-            ElmoEmbedding(path, layers=layers)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="expected ndim=3, found ndim=2"):
-        ElmoEmbedding(path)(encode_texts(TOKENS)[0])
-    with pytest.raises(ModelNotFoundError):
-        ElmoEmbedding(f"{path}-elsewhere")
-    with pytest.raises(TextError, match="Wrap it in a list"):
-        encode_texts("the cat")
-    with pytest.raises(TextError, match="Token 1 of text 0 is empty"):
-        encode_texts([["the", ""]])
-    for token in ("\0", "cat\0"):
-        with pytest.raises(TextError, match="Token 1 of text 0 has the character NUL"):
-            encode_texts([["the", token, "sat"]])
-    with pytest.raises(ConfigError, match="n_tokens is -1; it must be at least 0"):
-        encode_texts(TOKENS, -1)
-    with pytest.raises(TextError, match="got None of type NoneType"):
-        encode_texts([None])  # type: ignore[list-item]
+@pytest.mark.parametrize(
+    ("settings", "mentioned"),
+    [
+        ({"start": "stateful"}, "start"),
+        ({"layers": 7}, "7"),
+        ({"layers": [0, 1]}, "layers"),
+        ({"layers": "all"}, "layers"),
+    ],
+)
+def test_a_wrong_setting_is_an_error(path: str, settings: Any, mentioned: str) -> None:
+    with pytest.raises(ConfigError, match=mentioned):
+        ElmoEmbedding(path, **settings)
+
+
+@pytest.mark.parametrize(
+    ("texts", "n_tokens", "error", "mentioned"),
+    [
+        ("the cat", None, TextError, "'the cat'"),
+        ([["the", ""]], None, TextError, "Token 1 of text 0"),
+        ([["the", "cat\0", "sat"]], None, TextError, "Token 1 of text 0"),
+        ([None], None, TextError, "None"),
+        (TOKENS, -1, ConfigError, "n_tokens"),
+    ],
+)
+def test_a_wrong_text_is_an_error(texts: Any, n_tokens: int | None, error: type[Exception], mentioned: str) -> None:
+    with pytest.raises(error, match=mentioned):
+        encode_texts(texts, n_tokens)
 
 
 @pytest.mark.slow

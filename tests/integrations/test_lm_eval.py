@@ -170,7 +170,7 @@ def test_text_is_scored_line_by_line(model: PretrainedBiLM) -> None:
 
 
 def test_what_it_cannot_do_is_refused(model: PretrainedBiLM) -> None:
-    with pytest.raises(ConfigError, match="choose forward or backward or both"):
+    with pytest.raises(ConfigError, match="direction"):
         ElmoLM(model, direction="left")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="Choose 'treebank' or 'spaces'"):
         ElmoLM(model, tokenization="bpe")  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,17 +80,21 @@ def test_batches_of_any_size_can_be_run(model: PretrainedBiLM, tmp_path: Path) -
         np.testing.assert_allclose(run(path, elmo, sentences)[:, :, 1:-1], expected, atol=1e-4)
 
 
-def test_what_cannot_be_exported_is_refused(model: PretrainedBiLM, tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=r"does not end in \.onnx"):
-        export_onnx(model, tmp_path / "model.bin")
-    with pytest.raises(ConfigError, match="Choose 'warm' or 'zero'"):
-        export_onnx(model, tmp_path / "model.onnx", start="stateful")  # type: ignore[arg-type]
-    words = random_model(replace(TINY, char_cnn=None, n_words=11))
-    with pytest.raises(ConfigError, match="reads words alone"):
-        export_onnx(words, tmp_path / "model.onnx")
-    with pytest.raises(ConfigError, match=r"Set model\.alignment to None"):
-        export_onnx(aligned_model(), tmp_path / "model.onnx")
-    assert not list(tmp_path.iterdir())
-    export_onnx(model, tmp_path / "model.onnx")
-    with pytest.raises(OutputError, match="already exists"):
-        export_onnx(model, tmp_path / "model.onnx")
+WORD_MODEL = random_model(replace(TINY, char_cnn=None, n_words=11))
+REFUSED = [
+    (random_model(), "model.bin", "warm", OutputError, "model.bin"),
+    (random_model(), "there.onnx", "warm", OutputError, "there.onnx"),
+    (random_model(), "model.onnx", "stateful", ConfigError, "stateful"),
+    (WORD_MODEL, "model.onnx", "warm", ConfigError, "characters"),
+    (aligned_model(), "model.onnx", "warm", ConfigError, "alignment"),
+]
+
+
+@pytest.mark.parametrize(("model", "name", "start", "error", "mentioned"), REFUSED, ids=range(len(REFUSED)))
+def test_what_cannot_be_exported_is_refused(
+    model: PretrainedBiLM, name: str, start: Any, error: type[Exception], mentioned: str, tmp_path: Path
+) -> None:
+    (tmp_path / "there.onnx").touch()
+    with pytest.raises(error, match=mentioned):
+        export_onnx(model, tmp_path / name, start=start)
+    assert [path.name for path in tmp_path.iterdir()] == ["there.onnx"]

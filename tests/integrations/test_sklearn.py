@@ -70,22 +70,20 @@ def test_vectors_of_texts_and_tokens_are_those_of_the_sentence_embedder(model: s
         np.testing.assert_allclose(vectorizer.fit_transform(texts), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("layers", [[0, 1], range(2), np.array([0, 1]), {0, 1}])
-def test_layers_can_be_anything_that_holds_numbers(layers: Any, model: str) -> None:
-    expected = ElmoVectorizer(model, layers=(0, 1)).transform(TEXTS)
+@pytest.mark.parametrize(
+    ("layers", "same"),
+    [(range(2), (0, 1)), (np.array([0, 1]), (0, 1)), ({0, 1}, (0, 1)), (np.array(1), 1)],
+)
+def test_layers_can_be_anything_that_holds_numbers(layers: Any, same: Any, model: str) -> None:
+    expected = ElmoVectorizer(model, layers=same).transform(TEXTS)
     np.testing.assert_array_equal(ElmoVectorizer(model, layers=layers).transform(TEXTS), expected)
-
-
-def test_a_layer_can_be_an_array_of_no_dimension(model: str) -> None:
-    expected = ElmoVectorizer(model, layers=1).transform(TEXTS)
-    np.testing.assert_array_equal(ElmoVectorizer(model, layers=np.array(1)).transform(TEXTS), expected)
 
 
 @pytest.mark.parametrize("layers", [True, 1.0, [True]])
 def test_a_wrong_layer_is_an_error_after_an_equal_number_was_used(layers: Any, model: str) -> None:
     for valid in (1, [1]):
         ElmoVectorizer(model, layers=valid).fit(TEXTS)
-    with pytest.raises(ConfigError, match="layers is"):
+    with pytest.raises(ConfigError, match="layers"):
         ElmoVectorizer(model, layers=layers).fit(TEXTS)
 
 
@@ -166,9 +164,9 @@ def test_one_column_of_a_data_frame_is_the_texts(library: str, model: str) -> No
 def test_a_table_of_several_columns_is_an_error(library: str, model: str) -> None:
     frame = frame_type(library)({"title": TEXTS, "text": TEXTS})
     for method in ("fit", "transform", "fit_transform"):
-        with pytest.raises(TextError, match=r"of shape \(4, 2\) with the columns 'title', 'text'\. Select one column"):
+        with pytest.raises(TextError, match=r"'title', 'text'"):
             getattr(ElmoVectorizer(model), method)(frame)
-    with pytest.raises(TextError, match=r"got ndarray of shape \(4, 2\)\. Select one column"):
+    with pytest.raises(TextError, match=r"\(4, 2\)"):
         ElmoVectorizer(model).fit_transform(np.array([TEXTS, TEXTS]).T)
 
 
@@ -180,19 +178,22 @@ def test_a_column_transformer_selects_the_texts(model: str) -> None:
         assert transformer.fit_transform(frame).shape == (4, 65)
 
 
-def test_mistakes_are_errors(model: str) -> None:
-    with pytest.raises(TextError, match="Wrap it in a list"):
-        ElmoVectorizer(model).transform("the cat")
-    with pytest.raises(TextError, match="Wrap it in a list"):
-        ElmoVectorizer(model).fit("the cat")
-    with pytest.raises(TextError):
-        ElmoVectorizer(model).transform(np.zeros((2, 3)))
-    with pytest.raises(ConfigError, match="stores no whitening"):
-        ElmoVectorizer(model, pooling="whitened").fit(TEXTS)
-    with pytest.raises(TextError, match="got None of type NoneType"):
-        ElmoVectorizer(model).transform(["the cat", None])  # type: ignore[list-item]
-    with pytest.raises(ConfigError, match="it must be one of mean, sif"):
-        ElmoVectorizer(model, pooling="max").fit(TEXTS)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("settings", "texts", "error", "mentioned"),
+    [
+        ({}, "the cat", TextError, "'the cat'"),
+        ({}, np.zeros((2, 3)), TextError, "ndarray"),
+        ({}, ["the cat", None], TextError, "None"),
+        ({"pooling": "whitened"}, TEXTS, ConfigError, "whitening"),
+        ({"pooling": "max"}, TEXTS, ConfigError, "pooling"),
+    ],
+)
+def test_mistakes_are_errors(model: str, settings: Any, texts: Any, error: type[Exception], mentioned: str) -> None:
+    with pytest.raises(error, match=mentioned):
+        ElmoVectorizer(model, **settings).fit_transform(texts)
+    if isinstance(texts, str):
+        with pytest.raises(error, match=mentioned):
+            ElmoVectorizer(model).fit(texts)
 
 
 def test_a_paragraph_has_the_vector_of_all_its_sentences(model: str) -> None:

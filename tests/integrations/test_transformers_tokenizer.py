@@ -72,8 +72,6 @@ def test_a_pair_is_two_sentences_of_one_text(model: PretrainedBiLM) -> None:
     assert not batch["char_ids"][1][6:].any()
     tuples = tokenizer([("the cat", "on zebra ran")])
     np.testing.assert_array_equal(tuples["char_ids"][0], pair["char_ids"])
-    with pytest.raises(ValueError, match="For pairs, create it without one"):
-        ElmoTokenizer.from_elmokit(model, direction="forward")("the cat", "the dog")
 
 
 def test_a_mask_is_split_off_like_a_word() -> None:

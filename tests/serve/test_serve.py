@@ -34,7 +34,7 @@ from elmokit.serve.examples import SENSES, SENTENCES
 from elmokit.serve.lifecycle import WaitingRequests
 from elmokit.serve.served_model import ServedModel
 from tests.conftest import random_model
-from tests.helpers.http_client import Answer, Client, running
+from tests.helpers.http_client import Client, running
 
 TEXTS = ["the cat sat on the mat .", "the dog ran .", "a"]
 TOKENS = [text.split() for text in TEXTS]
@@ -95,7 +95,7 @@ def test_dimensions_keep_the_first_ones_of_whitened_vectors(tmp_path: Path) -> N
         unit = np.array(whole["embedding"][:3]) / np.linalg.norm(whole["embedding"][:3])
         assert np.allclose(part["embedding"], unit, atol=1e-6)
         too_many = client.post("/v1/embeddings", {"input": "the cat", "dimensions": 9})
-        assert (too_many.status, too_many.message()) == (422, "dimensions is 9, but vectors have 8.")
+        assert (too_many.status, "dimensions is 9" in too_many.message()) == (422, True)
 
 
 @pytest.mark.parametrize("layers", ["all", "top", "average", 0, 1, [0, 2]])
@@ -200,54 +200,45 @@ def test_models_and_examples_are_listed(client: Client) -> None:
     assert all(example["position"] < len(example["text"].split()) for example in examples["sentences"])
 
 
-BAD = {
-    "empty text": ("embeddings", {"input": ""}, 422, "Text 0 of input is empty"),
-    "blank text": ("tokens", {"input": ["the", "  "]}, 422, "Text 1 of input is empty"),
-    "no tokens": ("tokens", {"input": [[]]}, 422, "Text 0 of input is empty"),
-    "no texts": ("tokens", {"input": []}, 422, "empty list"),
-    "long text": ("embeddings", {"input": "a " * 5000}, 422, "Text 0 of input has 10,000 characters, and 2,000"),
-    "long token": ("tokens", {"input": [["a" * 100_000]]}, 422, "100,001 characters"),
-    "many texts": ("embeddings", {"input": ["a"] * 10_000}, 422, "input has 10,000 texts, and 100 are allowed"),
-    "many tokens": ("embeddings", {"input": ["a " * 900] * 2}, 422, "input has 1,800 tokens, and 1,000 are allowed"),
-    "text of 1 MB": ("embeddings", {"input": "a " * 600_000}, 413, "larger than 1 MiB"),
-    "invalid UTF-8": ("embeddings", b'{"input": "\xff"}', 400, "Send JSON in UTF-8"),
-    "half a surrogate pair": ("embeddings", b'{"input": "\\ud800"}', 422, "half of a surrogate pair"),
-    "broken JSON": ("embeddings", b'{"input": ', 400, "not valid JSON"),
-    "deep JSON": ("embeddings", b"[" * 100_000 + b"]" * 100_000, 400, "The JSON in the body is nested too deeply"),
-    "deep JSON that ends early": ("embeddings", b'{"input": ' + b"[" * 100_000, 400, "is nested too deeply"),
-    "huge number": (
-        "substitutes",
-        b'{"sentence": "a", "position": 1' + b"0" * 5000 + b"}",
-        400,
-        "The JSON in the body has a number with too many digits",
-    ),
-    "no body": ("embeddings", b"", 422, "Expected a JSON object"),
-    "no object": ("embeddings", [1], 422, "Expected a JSON object"),
-    "no input": ("embeddings", {}, 422, "input: The field is missing"),
-    "number": ("embeddings", {"input": 1}, 422, "expected a string"),
-    "null": ("embeddings", {"input": [None]}, 422, "text 0 must be a string or a list of strings"),
-    "token ids": ("embeddings", {"input": [1, 2]}, 422, "words, not ids"),
-    "lists of token ids": ("embeddings", {"input": [[1, 2]]}, 422, "tokens are strings here"),
-    "unknown field": ("tokens", {"input": "a", "layer": 1}, 422, "layer: Unknown field"),
-    "unknown model": ("embeddings", {"input": "a", "model": "gpt"}, 404, "This server has 'tiny'"),
-    "unknown layer": ("tokens", {"input": "a", "layers": 9}, 422, "Layer 9 does not exist"),
-    "no layers": ("tokens", {"input": "a", "layers": []}, 422, "layers is []"),
-    "boolean layer": ("tokens", {"input": "a", "layers": True}, 422, "layers"),
-    "no mix": ("tokens", {"input": "a", "layers": "mix"}, 422, "no scalar mix of its own"),
-    "many layers": ("tokens", {"input": "a", "layers": [0] * 150_000}, 422, "150,000 layers, and 1,000 are allowed"),
-    "many wrong layers": ("tokens", {"input": "a", "layers": ["a"] * 100_000}, 422, "1,000 are allowed"),
-    "many layers to search": ("neighbors", {"sentence": "a", "position": 0, "layers": [1] * 300_000}, 422, "1,000"),
-    "layer as text": ("neighbors", {"sentence": "a", "position": 0, "layers": ["1"]}, 422, "a list of integers"),
-    "many fields": ("tokens", {"input": "a", **{f"a{n}": 0 for n in range(50_000)}}, 422, "the body has 50,001 fields"),
-    "encoding": ("embeddings", {"input": "a", "encoding_format": "hex"}, 422, "encoding_format"),
-    "dimensions 0": ("embeddings", {"input": "a", "dimensions": 0}, 422, "dimensions"),
-    "not whitened": ("embeddings", {"input": "a", "dimensions": 2}, 422, "dimensions needs whitened vectors"),
-    "position": ("substitutes", {"sentence": "a b", "position": 2}, 422, "choose 0 to 1"),
-    "negative position": ("neighbors", {"sentence": "a b", "position": -1}, 422, "choose 0 to 1"),
-    "position as text": ("neighbors", {"sentence": "a b", "position": "1"}, 422, "position"),
-    "neighbors by layer 0": ("neighbors", {"sentence": "a", "position": 0, "layers": [0]}, 422, "no layer 0"),
-    "many expected": ("surprisal", {"input": "a", "n_expected": 51}, 422, "n_expected"),
-}
+BAD: list[tuple[str, Any, int, str]] = [
+    ("embeddings", {"input": ""}, 422, "Text 0 of input"),
+    ("tokens", {"input": ["the", "  "]}, 422, "Text 1 of input"),
+    ("tokens", {"input": [[]]}, 422, "Text 0 of input"),
+    ("tokens", {"input": []}, 422, "input"),
+    ("embeddings", {"input": "a " * 5000}, 422, "--max-text-characters"),
+    ("tokens", {"input": [["a" * 100_000]]}, 422, "100,001 characters"),
+    ("embeddings", {"input": ["a"] * 101}, 422, "--max-texts"),
+    ("embeddings", {"input": ["a " * 900] * 2}, 422, "--max-request-tokens"),
+    ("embeddings", {"input": "a " * 600_000}, 413, "--max-body-mib"),
+    ("embeddings", b'{"input": "\xff"}', 400, "UTF-8"),
+    ("embeddings", b'{"input": "\\ud800"}', 422, "surrogates"),
+    ("embeddings", b'{"input": ', 400, "JSON"),
+    ("embeddings", b"[" * 100_000 + b"]" * 100_000, 400, "nested too deeply"),
+    ("substitutes", b'{"sentence": "a", "position": 1' + b"0" * 5000 + b"}", 400, "too many digits"),
+    ("embeddings", b"", 422, "JSON object"),
+    ("embeddings", [1], 422, "JSON object"),
+    ("embeddings", {}, 422, "input"),
+    ("embeddings", {"input": [1, 2]}, 422, "words, not ids"),
+    ("embeddings", {"input": [["a", 2]]}, 422, "text 0"),
+    ("embeddings", {"input": {}}, 422, "input"),
+    ("tokens", {"input": "a", "layer": 1}, 422, "layer"),
+    ("embeddings", {"input": "a", "model": "gpt"}, 404, "'tiny'"),
+    ("tokens", {"input": "a", "layers": 9}, 422, "Layer 9"),
+    ("tokens", {"input": "a", "layers": []}, 422, "layers"),
+    ("tokens", {"input": "a", "layers": True}, 422, "layers"),
+    ("tokens", {"input": "a", "layers": "mix"}, 422, "mix"),
+    ("neighbors", {"sentence": "a", "position": 0, "layers": ["1"]}, 422, "layers"),
+    ("tokens", {"input": "a", **{f"a{n}": 0 for n in range(50_000)}}, 422, "50,001 fields"),
+    ("embeddings", {"input": "a", "encoding_format": "hex"}, 422, "encoding_format"),
+    ("embeddings", {"input": "a", "dimensions": 0}, 422, "dimensions"),
+    ("embeddings", {"input": "a", "dimensions": 2}, 422, "not whitened"),
+    ("substitutes", {"sentence": "a b", "position": 2}, 422, "position"),
+    ("neighbors", {"sentence": "a b", "position": -1}, 422, "position"),
+    ("neighbors", {"sentence": "a b", "position": "1"}, 422, "position"),
+    ("neighbors", {"sentence": "a", "position": 0, "layers": [0]}, 422, "layer 0"),
+    ("surprisal", {"input": "a", "n_expected": 51}, 422, "n_expected"),
+]
+"""The path and the body of a request, the status of its answer, and what the message mentions."""
 
 
 def test_an_answer_of_too_many_numbers_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,20 +247,13 @@ def test_an_answer_of_too_many_numbers_is_refused(client: Client, monkeypatch: p
     assert (answer.status, "and 100 are allowed" in answer.message()) == (422, True)
 
 
-def test_a_layer_that_is_repeated_counts_once(
-    client: Client, model: ServedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_layer_that_is_repeated_counts_once(client: Client) -> None:
     once, repeated = (
         client.post("/v1/tokens", {"input": "the cat", "layers": layers}).json() for layers in ([2, 0], [2, 0, 2] * 99)
     )
     assert once == repeated
-    searched = []
-    search = model.index._nearest
-    monkeypatch.setattr(
-        model.index, "_nearest", lambda vector, layer, *rest: (searched.append(layer), search(vector, layer, *rest))[1]
-    )
     answer = client.post("/v1/neighbors", {"sentence": "a", "position": 0, "layers": [1, 2] * 500}).json()
-    assert (list(answer["layers"]), searched) == (["1", "2"], [1, 2])
+    assert list(answer["layers"]) == ["1", "2"]
 
 
 def test_a_message_shows_only_the_beginning_of_what_the_client_has_named(client: Client) -> None:
@@ -284,12 +268,13 @@ def test_a_message_shows_only_the_beginning_of_what_the_client_has_named(client:
     assert all(len(answer.content) < 1000 for answer in answers)
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_request_has_a_clear_answer_and_the_next_is_served(client: Client, name: str) -> None:
-    path, body, status, message = BAD[name]
+@pytest.mark.parametrize(("path", "body", "status", "mentioned"), BAD, ids=range(len(BAD)))
+def test_a_bad_request_has_a_clear_answer_and_the_next_is_served(
+    client: Client, path: str, body: Any, status: int, mentioned: str
+) -> None:
     answer = client.post(f"/v1/{path}", body)
     assert answer.status == status, answer.content
-    assert message in answer.message()
+    assert mentioned in answer.message()
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
     assert client.post("/v1/embeddings", {"input": "the cat"}).status == 200
 
@@ -298,11 +283,7 @@ def test_a_path_or_method_that_does_not_exist_is_refused(client: Client) -> None
     assert client.get("/v2/embeddings").status == 404
     assert client.get("/v1/embeddings").status == 405
     assert client.get("/../../etc/passwd").status == 404
-
-
-def test_a_path_with_a_slash_too_many_is_not_redirected(client: Client) -> None:
-    answer = client.post("/v1/embeddings/", {"input": "a"})
-    assert (answer.status, answer.message()) == (404, "There is nothing at /v1/embeddings/. /docs lists the addresses.")
+    assert client.post("/v1/embeddings/", {"input": "a"}).status == 404  # not redirected
 
 
 def test_head_has_the_headers_of_get_and_no_body_wherever_there_is_get(client: Client) -> None:
@@ -320,21 +301,6 @@ def test_head_has_the_headers_of_get_and_no_body_wherever_there_is_get(client: C
     assert set(client.post("/healthz", {}).headers["allow"].split(", ")) == {"GET", "HEAD"}
     methods = {method for path in client.get("/openapi.json").json()["paths"].values() for method in path}
     assert methods == {"get", "post"}
-
-
-def test_head_leaves_the_connection_ready_for_the_next_request(client: Client) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=60)
-    for method in ("HEAD", "GET", "HEAD", "GET"):
-        connection.request(method, "/v1/examples")
-        answer = connection.getresponse()
-        assert (answer.status, bool(answer.read())) == (200, method == "GET")
-    connection.close()
-
-
-def test_head_needs_the_token_where_get_needs_it(model: ServedModel) -> None:
-    with running(create_app(model, ServeConfig(), TOKEN)) as client:
-        assert client.send("HEAD", "/v1/models", None, {}).status == 401
-        assert client.send("HEAD", "/v1/models", None, {"Authorization": f"Bearer {TOKEN}"}).status == 200
 
 
 def test_a_body_that_is_not_declared_as_json_is_refused(client: Client) -> None:
@@ -420,13 +386,6 @@ def test_a_request_is_dropped_if_its_client_leaves(model: ServedModel, slow_mode
 
 
 SEARCH = {"sentence": "the cat", "position": 1}
-
-
-def test_a_search_that_takes_too_long_is_answered_with_503(model: ServedModel, slow_search: Slow) -> None:
-    with running(create_app(model, ServeConfig(timeout_seconds=0.2))) as client:
-        late = client.post("/v1/neighbors", SEARCH)
-        assert (late.status, late.json()["error"]["code"]) == (503, "timeout")
-        slow_search.may_compute.set()
 
 
 def test_searches_do_not_hold_up_other_requests(model: ServedModel, slow_search: Slow) -> None:
@@ -553,10 +512,7 @@ def test_a_name_that_was_made_to_lead_here_is_refused(client: Client, path: str)
     for host in ("localhost", f"LocalHost:{client.port}", "localhost.", "127.0.0.1:1", "[::1]", f"[::1]:{client.port}"):
         assert client.get(path, Host=host).status == (404 if path == "/nothing" else 200), host
     assert client.post("/v1/neighbors", SEARCH, Host="evil.example").status == 421
-
-
-def test_health_can_be_asked_for_by_any_name(client: Client) -> None:
-    assert {client.get(path, Host="10.0.0.7:8000").status for path in ("/healthz", "/readyz")} == {200}
+    assert client.get("/healthz", Host="10.0.0.7:8000").status == 200  # a load balancer asks by any name
 
 
 def test_named_hosts_are_accepted(model: ServedModel) -> None:
@@ -585,21 +541,18 @@ def test_the_hosts_that_are_accepted_depend_on_the_address(settings: Any, expect
     assert ServeConfig(**settings).accepted_hosts == expected
 
 
-@pytest.mark.parametrize("name", ["https://example.org", "example.org:80", "", "a b"])
-def test_an_allowed_host_without_the_form_of_a_host_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"without scheme and port"):
-        ServeConfig(allowed_hosts=(name,))
-
-
-@pytest.mark.parametrize("origin", ["example.org", "https://example.org/", "https://Example.org", "foo", ""])
-def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
-    with pytest.raises(ConfigError, match="Expected scheme and host as browsers send them"):
-        ServeConfig(cors_origins=(origin,))
-
-
-def test_a_model_without_a_name_is_refused() -> None:
-    with pytest.raises(ConfigError, match="name is empty"):
-        ServeConfig(name=" ")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"allowed_hosts": (name,)} for name in ("https://example.org", "example.org:80", "", "a b")),
+        *({"cors_origins": (origin,)} for origin in ("example.org", "https://Example.org/", "foo", "")),
+        {"name": " "},
+    ],
+    ids=str,
+)
+def test_a_setting_of_another_form_is_refused(settings: Any) -> None:
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        ServeConfig(**settings)
 
 
 def test_a_name_that_is_not_utf8_is_readable_in_answers(tmp_path: Path) -> None:
@@ -686,25 +639,6 @@ def test_a_model_that_cannot_predict_says_so(tmp_path: Path) -> None:
         assert client.post("/v1/embeddings", {"input": "the cat"}).status == 200
 
 
-def test_texts_are_split_at_spaces_if_asked(tmp_path: Path) -> None:
-    with running(create_app(served(tmp_path, tokenize=False), ServeConfig())) as client:
-        for text in ("It's the cat.", "It's the\ncat.\r\n"):
-            (one,) = client.post("/v1/surprisal", {"input": text}).json()["data"]
-            assert one["tokens"] == ["It's", "the", "cat."]
-
-
-def test_many_clients_at_once_all_get_their_own_answer(client: Client, model: ServedModel) -> None:
-    texts = [f"the {word} sat number {number}" for number in range(100) for word in ("cat", "dog")]
-    expected = model.elmo.embed([text.split() for text in texts], layers="top")
-
-    def ask(text: str) -> Answer:
-        return client.post("/v1/tokens", {"input": text, "layers": "top", "encoding_format": "base64"})
-
-    with ThreadPoolExecutor(64) as pool:
-        for answer, array in zip(pool.map(ask, texts), expected, strict=True):
-            assert np.array_equal(decoded(json.loads(answer.content)["data"][0]["vectors"]).reshape(array.shape), array)
-
-
 TWO = "the cat sat. the dog ran."
 SPLIT = [["the", "cat", "sat", "."], ["the", "dog", "ran", "."]]
 
@@ -744,7 +678,8 @@ def test_a_position_counts_the_tokens_of_all_sentences_of_a_text(client: Client,
     assert whole == alone
 
 
-def test_a_text_that_is_split_at_spaces_is_one_sentence(tmp_path: Path) -> None:
+def test_texts_are_one_sentence_split_at_spaces_if_asked(tmp_path: Path) -> None:
     with running(create_app(served(tmp_path, tokenize=False), ServeConfig())) as client:
-        (one,) = client.post("/v1/surprisal", {"input": TWO}).json()["data"]
-    assert one["tokens"] == TWO.split()
+        for text in ("It's the cat. a", "It's the\ncat. a\r\n"):
+            (one,) = client.post("/v1/surprisal", {"input": text}).json()["data"]
+            assert (one["tokens"], one["sentence_lengths"]) == (["It's", "the", "cat.", "a"], [4])
