@@ -39,9 +39,7 @@ class BatchEmbedder:
         layers = plain_layers(layers)
         if isinstance(elmo, SentenceEmbedder):
             if layers != "all":
-                raise ConfigError(
-                    f"layers is {layers!r}, but a SentenceEmbedder has its own. Choose them in its pooling."
-                )
+                raise ConfigError(f"layers is {layers!r}, but a SentenceEmbedder has its own.")
             self.pooler, layers = elmo, elmo.pooling.layers
             elmo = elmo.elmo
         if isinstance(inside := getattr(elmo, "elmo", None), Elmo):  # an ElmoModule, for which PyTorch is not imported

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.config import check_at_least
+from elmokit.config import check_at_least, check_choice
 from elmokit.embedding.start_state import note_start, start_state
 from elmokit.engine.layer_selection import Layers, LayerSelection, Mix, select_layers
 from elmokit.engine.network import NetworkInput
@@ -75,8 +75,7 @@ class Elmo:
 
     def __init__(self, model: PretrainedBiLM, *, start: Start = "warm", token_cache_mib: int = 64) -> None:
         check_model(model, "Elmo.from_pretrained")
-        if start not in ("warm", "zero", "stateful"):
-            raise ConfigError(f"start is {start!r}. Choose 'warm', 'zero' or 'stateful'.")
+        check_choice("start", start, get_args(Start))
         check_at_least("token_cache_mib", token_cache_mib, 0)
         self.model = model
         self.start: Start = start
@@ -322,7 +321,7 @@ class Elmo:
         check_at_least("chunk_tokens", chunk_tokens, 1)
         # Chunks are mixed one at a time, when the statistics of the others are not known yet.
         if selection.needs_whole_batch:
-            raise ConfigError("A scalar mix with layer_norm=True needs the whole text in memory. Choose other layers.")
+            raise ConfigError("A scalar mix with layer_norm=True needs the whole text in memory.")
         return self._embed_in_chunks(check_sentence(tokens), selection, chunk_tokens)
 
     def embed_planned_batch(
@@ -448,11 +447,6 @@ def _needs_chunks(batch: Sequence[Sequence[str]], selection: LayerSelection) -> 
 
 def check_elmo(elmo: object) -> None:
     """Raise a ConfigError unless this is an :class:`Elmo`, or embeds as one: an :class:`~elmokit.ElmoModule`, say."""
-    if hasattr(elmo, "embed"):
-        return
-    given, remedy = f"one of type {type(elmo).__name__}", "Create one with Elmo.from_pretrained()."
-    if isinstance(elmo, str | Path):
-        given, remedy = f"the name {str(elmo)!r}", f"Use Elmo.from_pretrained({str(elmo)!r})."
-    elif isinstance(elmo, PretrainedBiLM):
-        remedy = "Use Elmo(model)."
-    raise ConfigError(f"Expected an Elmo, but got {given}. {remedy}")
+    if not hasattr(elmo, "embed"):
+        given = f"the name {str(elmo)!r}" if isinstance(elmo, str | Path) else f"one of type {type(elmo).__name__}"
+        raise ConfigError(f"Expected an Elmo, but got {given}. Create one with Elmo.from_pretrained or Elmo(model).")

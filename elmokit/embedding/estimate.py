@@ -41,8 +41,8 @@ def check_disk_space(output: str | Path, size: OutputSize, done: WriteProgress) 
     free = shutil.disk_usage(partial_folder(output)).free
     if sum(size) - done.data_end > free:
         raise OutputError(
-            f"{output} will take {size}, but its disk has {format_bytes(free)} left. Free some space, store less "
-            "(--dtype float16, --top or --average), or pass --force to start anyway."
+            f"{output} will take {size}, but its disk has {format_bytes(free)} left. Store less (--dtype float16, "
+            "--top), or pass --force to start anyway."
         )
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from elmokit.engine.state import Floats
-from elmokit.errors import TextError
 from elmokit.text.tokenize import text_splitter, tokenize
 
 Embed = Callable[[Iterator[Sequence[str]]], Any]
@@ -18,22 +17,9 @@ Embed = Callable[[Iterator[Sequence[str]]], Any]
 
 
 def split_raw(texts: Iterable[Any], language: str) -> Iterator[list[list[str]]]:
-    """Yield the tokenized sentences of raw texts; arguments are checked before the first one is read."""
-    if not isinstance(texts, Iterable):
-        raise TextError(f"Expected a raw text, or several, but got {texts!r} of type {type(texts).__name__}.")
+    """Return the tokenized sentences of each raw text; the language is checked before the first one is read."""
     text_splitter(language)
-
-    def read() -> Iterator[list[list[str]]]:
-        for number, text in enumerate([texts] if isinstance(texts, str) else texts):
-            if isinstance(text, list | tuple):
-                raise TextError(f"texts[{number}] is a list: it is tokenized already. Leave out tokenize.")
-            if not isinstance(text, str):
-                raise TextError(
-                    f"Expected raw texts as strings, but texts[{number}] is {text!r} of type {type(text).__name__}."
-                )
-            yield tokenize(text, language)
-
-    return read()
+    return (tokenize(text, language) for text in ([texts] if isinstance(texts, str) else texts))
 
 
 def embed_joined(texts: Iterable[Sequence[Sequence[str]]], embed: Embed) -> Iterator[Floats]:

@@ -121,7 +121,7 @@ class Corpus:
                 continue
             (tokens,) = sentences
             if self.strict and not tokens:
-                raise TextError(f"{self.source}, line {number} is blank. Remove it, or do not pass --strict.")
+                raise TextError(f"{self.source}, line {number} is blank, which --strict does not allow.")
             # Other white space is part of a token of split_tokens; other tokenizers, as AllenNLP's, split at it.
             name = line.strip(" \t" if self.tokenize is split_tokens else None)
             yield CorpusSentence(name, tokens, line)
@@ -158,7 +158,7 @@ def _skip(sentences: Iterator[CorpusSentence], done: WriteProgress) -> None:
     if checksum != done.checksum:
         raise TextError(
             f"The text is not the one that the interrupted run embedded: its first {done.n_sentences:,} sentences "
-            "differ. Restore the text, or start from scratch with --overwrite."
+            "differ. Restore it, or start from scratch with --overwrite."
         )
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
+from elmokit.config import check_choice
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.state import State
-from elmokit.errors import ConfigError, TextError
+from elmokit.errors import TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.text.batching import number_tokens
 
@@ -27,8 +28,7 @@ STATE_FACT = "warm_state"  # what the model card calls the text that the state w
 
 def check_start_name(start: str) -> None:
     """Check, where every sentence must start from the same state, that the start is neither "stateful" nor unknown."""
-    if start not in ("warm", "zero"):
-        raise ConfigError(f"start is {start!r}. Choose 'warm' or 'zero'.")
+    check_choice("start", start, get_args(StartName))
 
 
 def start_state(model: PretrainedBiLM, start: StartName | State = "warm") -> State:

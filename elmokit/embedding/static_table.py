@@ -20,6 +20,7 @@ from elmokit.errors import ConfigError, ModelError, OutputError, TextError
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.tensor_file import write_tensor_file
 from elmokit.storage.text_files import expand_user
+from elmokit.text.batching import check_texts
 from elmokit.text.marks import MarkReader
 from elmokit.text.vocabulary import SPECIALS
 
@@ -76,25 +77,17 @@ def export_static(
         (1, 192)
     """
     directory = expand_user(directory)
-    given: object = embedder
-    if not isinstance(given, SentenceEmbedder):
-        kind = type(given).__name__
-        raise ConfigError(f"Expected a SentenceEmbedder, but got one of type {kind}. Use SentenceEmbedder(elmo).")
     if not embedder.pooling.is_context_free:
         raise ConfigError(
-            f"A static table has one vector for each word, and layers is {embedder.pooling.layers!r}: the vectors of "
-            "other layers than 0 depend on the sentence. Choose SentencePooling(layers=0)."
+            f"layers is {embedder.pooling.layers!r}, but a static table needs layer 0: the vectors of other layers "
+            "depend on the sentence."
         )
     vocabulary = embedder.elmo.model.vocabulary
     if words is None:
         if vocabulary is None:
             raise ConfigError("The model has no vocabulary. Give the words of the table: words=, or --words FILE.")
         words = vocabulary.words
-    if isinstance(words, str):
-        raise TextError(f"Expected a list of words, but got the string {words!r}. Pass [{words!r}].")
-    words = list(words)
-    if not all(isinstance(word, str) for word in words):
-        raise TextError("Expected a list of words, and one of them is not a string.")
+    check_texts(words)
     # With "sif", tokens without a letter or digit have no weight.
     counts_all = embedder.pooling.weighting == "mean"
     listed = [
@@ -104,8 +97,8 @@ def export_static(
     ]
     if spaced := next((word for word in listed if any(map(str.isspace, word))), None):
         raise TextError(
-            f"The table has one row for each word, and {spaced!r} has a space. Give one word per line; "
-            "`elmokit vocab TEXT WORDS` lists the words of a text."
+            f"The table has one row for each word, and {spaced!r} has a space. List the words of a text with: "
+            "elmokit vocab TEXT WORDS"
         )
     if not listed:
         raise TextError("There is no word with a letter or digit to make a table of.")
@@ -147,7 +140,7 @@ def check_table_path(directory: Path, overwrite: bool) -> None:
     except ModelError:
         is_table = False
     if not is_table:
-        raise OutputError(f"{directory} is not a table of model2vec, so it is not overwritten. Choose another name.")
+        raise OutputError(f"{directory} is not a table of model2vec, so it is not overwritten.")
 
 
 def _tokenizer(words: list[str]) -> dict[str, Any]:

@@ -95,8 +95,8 @@ def bilm_tf_perplexity(model: PretrainedBiLM, sentences: Iterable[Sequence[str]]
         pass
     if not n_steps:
         raise TextError(
-            f"{n_sentences} sentences do not fill a batch of {batch_size}, for which bilm-tf prints nan. "
-            f"Give a batch size of at most {n_sentences}, or leave out --as-bilm-tf: then every token is counted."
+            f"{n_sentences} sentences do not fill a batch of {batch_size}, for which bilm-tf prints nan: give a "
+            f"batch size of at most {n_sentences}."
         )
     n_predictions = n_steps * batch_size
     mean_nats = tuple((total / n_predictions).tolist())

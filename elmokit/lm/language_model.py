@@ -280,7 +280,7 @@ class LanguageModel:
         items = items if first is None else chain([first], items)
         if not isinstance(first, str | Path):
             if split is not None:
-                raise ConfigError("raw_language is for files, and these sentences are lists of tokens. Leave it out.")
+                raise ConfigError("raw_language is for files, and these sentences are lists of tokens.")
             return items, None
         try:
             paths = find_text_files(items)

@@ -66,7 +66,7 @@ def encode_text(sentences: Iterable[Sequence[str]], vocabulary: Vocabulary) -> E
     words_of = (vocabulary.word_ids(map(vocabulary.read, sentence)) for sentence in sentences)
     rows = [np.concatenate((boundaries[0], ids, boundaries[1])).astype(np.int32) for ids in words_of]
     if not rows:
-        raise TextError("No sentence to count. Give a text of one tokenized sentence per line.")
+        raise TextError("No sentence to count.")
     lengths = np.array([len(row) for row in rows])
     starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
     words = np.concatenate(rows)

@@ -99,6 +99,5 @@ def score_minimal_pairs(
 
 def _checked_pair(pair: object) -> tuple[Sequence[str], Sequence[str]]:
     if not isinstance(pair, list | tuple) or len(pair) != 2:
-        given = f"{len(pair)} items" if isinstance(pair, list | tuple) else f"one of type {type(pair).__name__}"
-        raise TextError(f"Expected a pair of tokenized sentences, the acceptable one first, but got {given}.")
+        raise TextError(f"Expected a pair of tokenized sentences, the acceptable one first, but got {pair!r}.")
     return pair[0], pair[1]

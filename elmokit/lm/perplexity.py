@@ -185,7 +185,7 @@ def perplexity(
         if on_sentence is not None:
             on_sentence(sentence)
     if not n_sentences:
-        raise TextError("No sentence to score. Give a text of one tokenized sentence per line.")
+        raise TextError("No sentence to score.")
     n_predictions = n_tokens + n_sentences
     return Perplexity(
         mean_nats=tuple((total / n_predictions).tolist()),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from elmokit.config import check_at_least, token_index
+from elmokit.config import check_at_least, check_choice, token_index
 from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.softmax import ROWS_AT_ONCE, Ids
@@ -98,8 +98,7 @@ def expected_words(
 
 def _check(model: PretrainedBiLM, direction: str, n: int) -> None:
     softmax_and_vocabulary(model)
-    if direction not in ("forward", "backward", "both"):
-        raise ConfigError(f"direction is {direction!r}; expected 'forward', 'backward' or 'both'.")
+    check_choice("direction", direction, get_args(Direction))
     config = model.config
     only = "backward" if config.backward_only else "forward"
     if direction != only and not config.bidirectional:

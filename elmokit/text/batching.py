@@ -216,15 +216,7 @@ def make_batch(sentences: Sequence[Sequence[str]], encode: TokenEncoder) -> Enco
 def check_sentences(sentences: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
     """Check that sentences are not a string, and each, when it is read, that it is a list (not its tokens)."""
     if isinstance(sentences, str):
-        raise TextError(
-            f"Expected a list of tokenized sentences, but got the string {_shortened(sentences)!r}. Pass "
-            f"[{_first_words(sentences)}], or split raw text: with tokenize=True in Elmo.embed, else with "
-            "elmokit.tokenize(text)."
-        )
-    if not isinstance(sentences, Iterable):
-        raise TextError(
-            f"Expected a list of tokenized sentences, but got {sentences!r} of type {type(sentences).__name__}."
-        )
+        _check_is_list(sentences)
     return map(_check_is_list, sentences)
 
 
@@ -237,9 +229,9 @@ def check_sentence(sentence: Sequence[str]) -> Sequence[str]:
 
 
 def check_texts(texts: Iterable[str | Sequence[str]]) -> None:
-    """Raise a TextError for one text in place of a list of texts, which would be read as a list of its characters."""
+    """Raise a TextError for one string in place of a list of strings: it would be read as a list of its characters."""
     if isinstance(texts, str):
-        raise TextError(f"Expected a list of texts, but got the string {_shortened(texts)!r}. Wrap it in a list.")
+        raise TextError(f"Expected a list of strings, but got the string {_shortened(texts)!r}. Wrap it in a list.")
 
 
 def sentences_of(text: str | Sequence[str], split: Callable[[str], list[list[str]]]) -> list[list[str]]:
@@ -268,31 +260,18 @@ def tokens_of_all(texts: Iterable[str | Sequence[str]], tokenize: Callable[[str]
 
 
 def _check_is_list(sentence: Sequence[str]) -> Sequence[str]:
+    # Sets and mappings have no order of tokens.
+    if isinstance(sentence, Sized) and not isinstance(sentence, str | bytes | Set | Mapping):
+        return sentence
+    given, advice = f"{sentence!r} of type {type(sentence).__name__}", ""
     if isinstance(sentence, str):
         # A string with a space is probably a whole sentence; one without is a token of a sentence that was not wrapped.
-        advice = (
-            f"Pass {_first_words(sentence)}, or split raw text: with tokenize=True in Elmo.embed, else with "
-            "elmokit.tokenize(text)."
-            if " " in sentence
-            else f"Put the tokens of each sentence into a list of their own: [[{_shortened(sentence)!r}, ...]]."
-        )
-        raise TextError(
-            f"Expected a sentence as a list of tokens, but got the string {_shortened(sentence)!r}. {advice}"
-        )
-    given: object = sentence
-    if isinstance(given, bytes):
-        raise TextError("Expected a sentence as a list of tokens, but got bytes. Use .decode().split() of them.")
-    if not isinstance(sentence, Sized) or isinstance(sentence, Set | Mapping):  # which have no order of tokens
-        raise TextError(
-            f"Expected a sentence as a list of tokens, but got {sentence!r} of type {type(sentence).__name__}."
-        )
-    return sentence
+        given = f"the string {_shortened(sentence)!r}"
+        advice = " Split raw text: with tokenize=True in Elmo.embed, else with elmokit.tokenize(text)."
+        if " " not in sentence:
+            advice = f" Put the tokens of each sentence into a list of their own: [[{_shortened(sentence)!r}, ...]]."
+    raise TextError(f"Expected a sentence as a list of tokens, but got {given}.{advice}")
 
 
 def _shortened(text: str) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def _first_words(text: str) -> str:
-    words = text[:40].split()
-    return f"[{', '.join(map(repr, words))}{', ...' if len(text) > 40 else ''}]"

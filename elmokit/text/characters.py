@@ -11,8 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.errors import TextError
-
 N_CHARS = 261
 BEGIN_SENTENCE_CHAR = 257
 END_SENTENCE_CHAR = 258
@@ -38,8 +36,6 @@ def encode_tokens(tokens: Sequence[str], max_chars: int) -> CharIds:
     ids = np.full((len(tokens), max_chars), PADDING_CHAR, dtype=np.int64)
     ids[:, 0] = BEGIN_TOKEN_CHAR
     for row, token in zip(ids, tokens, strict=True):
-        if not isinstance(token, str):
-            raise TextError(f"Expected a token to be a string, but got {token!r} of type {type(token).__name__}.")
         if token in _BOUNDARY_CHARS:
             row[1] = _BOUNDARY_CHARS[token]
             row[2] = END_TOKEN_CHAR

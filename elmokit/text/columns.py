@@ -71,12 +71,7 @@ def read_column_sentences(
             continue
         columns = split(line)
         if n_columns not in (None, len(columns)):
-            raise TextError(
-                f"{path}, line {number}: {count_of(len(columns), 'column')}, expected {n_columns}, as on the "
-                "lines before. "
-                "Expected one token per line, with its columns separated by tabs or spaces, and a blank line after "
-                "each sentence."
-            )
+            raise TextError(f"{path}, line {number}: {count_of(len(columns), 'column')}, expected {n_columns}.")
         if not all(columns):
             raise TextError(f"{path}, line {number}: column {columns.index('') + 1} is empty.")
         first_line = first_line if rows else number

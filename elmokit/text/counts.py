@@ -71,10 +71,7 @@ class WordCounts:
             with path.open("w", encoding="utf-8", newline="\n") as file:
                 file.writelines(f"{count}\t{word}\n" for word, count in sorted(self.words.items()))
         except OSError as error:
-            raise OutputError(
-                f"Cannot write temporary word counts to {path.parent}: {error.strerror}. Set TMPDIR to a directory on "
-                "a larger disk."
-            ) from error
+            raise OutputError(f"{path.parent}: {error.strerror}. Set TMPDIR to a larger disk.") from error
         self._spilled.append(path)
         self.words.clear()
 

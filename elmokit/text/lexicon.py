@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.errors import FormatError, TextError
+from elmokit.errors import FormatError
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 from elmokit.text.marks import MarkReader
 
@@ -63,7 +63,7 @@ class Lexicon:
                 continue
             rows = _rows(entries)
             if len(rows) < sum(entry is not None for entry in entries):
-                raise FormatError(f"A lexicon contains each entry once, but one of its {kind} is repeated.")
+                raise FormatError(f"One of the lexicon's {kind} is repeated.")
             if missing := [mark for mark in needed if mark not in rows]:
                 raise FormatError(f"The lexicon's {kind} lack the marks {', '.join(missing)}.")
 
@@ -74,11 +74,7 @@ class Lexicon:
         character table ``(tokens, 1)``, without a word table ``(tokens, max_chars)``.
         """
         sentence_marks = {BEGIN_SENTENCE: self.marks.begin_sentence, END_SENTENCE: self.marks.end_sentence}
-        entries: list[str] = []
-        for token in tokens:
-            if not isinstance(token, str):
-                raise TextError(f"Expected a token to be a string, but got {token!r} of type {type(token).__name__}.")
-            entries.append(sentence_marks.get(token) or token[: self.max_chars - 2])
+        entries = [sentence_marks.get(token) or token[: self.max_chars - 2] for token in tokens]
         columns: list[NDArray[np.int64]] = []
         if self.words is not None:
             rows = self._word_rows

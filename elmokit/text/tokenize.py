@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from typing import Any, Literal, get_args
 
-from elmokit.errors import ConfigError, MissingExtraError, TextError
+from elmokit.config import check_choice
+from elmokit.errors import ConfigError, TextError, needs_extra
 from elmokit.storage.segmentation import SegmentationCheck
 from elmokit.storage.text_files import split_tokens
 from elmokit.text.english import sentence_spans, token_spans
@@ -82,24 +83,12 @@ def _split_with_spacy(pipeline: Any, line: str) -> list[list[str]]:
 
 def _spacy_pipeline(language: str) -> Any:
     """Return spaCy's tokenizer of a language, with its rules for the ends of sentences."""
-    try:
+    with needs_extra(f"Splitting raw text in the language {language!r}", "spacy"):
         import spacy
-    except ImportError:
-        raise MissingExtraError(f"Splitting raw text in the language {language!r}", "spacy") from None
     try:
         pipeline = spacy.blank(language)
-    except ImportError as error:
-        # spaCy raises the same class for an unknown language and for a missing library; the latter has a cause.
-        library = str(error).strip().split("\n")[0]
-        if "can't import language" in library.lower():
-            raise ConfigError(
-                f"spaCy has no language {language!r}. Pass a code such as de, fr, ja or zh; they are listed at "
-                "https://spacy.io/usage/models#languages."
-            ) from None
-        raise ConfigError(
-            f"Splitting text in the language {language!r} needs one more library. spaCy says: {library} "
-            f"For ja, ko and th, install it with: pip install 'spacy[{language}]'"
-        ) from None
+    except ImportError as error:  # an unknown language, or one that needs a further library, which spaCy names
+        raise ConfigError(f"spaCy cannot split the language {language!r}: {' '.join(str(error).split())}") from None
     pipeline.add_pipe("sentencizer")
     # The limit protects parsers, which these rules are not.
     pipeline.max_length = 1 << 30
@@ -130,8 +119,7 @@ def get_span_tokenizer(tokenization: Tokenization) -> Spans:
 
 def check_tokenization(tokenization: str) -> None:
     """Raise a ConfigError if there is no such tokenization."""
-    if tokenization not in get_args(Tokenization):
-        raise ConfigError(f"tokenization is {tokenization!r}. Choose 'treebank' or 'spaces'.")
+    check_choice("tokenization", tokenization, get_args(Tokenization))
 
 
 def _text_spans(text: str) -> Iterator[tuple[int, int]]:

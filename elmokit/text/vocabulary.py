@@ -6,7 +6,6 @@ import codecs
 import gzip
 import heapq
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import check_at_least
-from elmokit.errors import FormatError, ModelNotFoundError, SettingError, TensorMismatchError, TextError
+from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError, TextError
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
 from elmokit.text.marks import TYPOGRAPHIC, MarkReader
 
@@ -54,15 +53,12 @@ class Vocabulary:
         self.ids = dict(zip(self.words, range(len(self.words)), strict=True))
         required = SPECIALS if strict else (BEGIN_SENTENCE, END_SENTENCE)
         if missing := [word for word in required if word not in self.ids]:
+            raise FormatError(f"A vocabulary needs the words {', '.join(required)}; missing: {', '.join(missing)}.")
+        if strict and ("" in self.ids or len(self.ids) < len(self.words)):
+            wrong = next(number for number, word in enumerate(self.words) if not word or self.ids[word] != number)
             raise FormatError(
-                f"A vocabulary needs the words {', '.join(required)}; missing: {', '.join(missing)}. Add them as the "
-                "first lines, in that order, and train with that file."
+                f"Word {wrong + 1} of the vocabulary is empty or occurs more than once: {self.words[wrong]!r}."
             )
-        if strict and len(self.ids) < len(self.words):
-            repeated = next(word for word, count in Counter(self.words).items() if count > 1)
-            raise FormatError(f"A vocabulary contains each word once, but {repeated!r} occurs more than once.")
-        if strict and "" in self.ids:
-            raise FormatError(f"Word {self.ids[''] + 1} of the vocabulary is empty. Remove it.")
         self.begin_id, self.end_id = self.ids[BEGIN_SENTENCE], self.ids[END_SENTENCE]
         self.unknown_id = self.ids.get(UNKNOWN, -1)
         """The id of ``<UNK>``; -1 if the list has none."""
@@ -80,10 +76,7 @@ class Vocabulary:
         ids = np.array([self.ids.get(token, self.unknown_id) for token in tokens], dtype=np.int64)
         if self.unknown_id < 0 and (ids < 0).any():
             token = tokens[int(np.argmin(ids))]
-            raise TextError(
-                f"The word {token!r} is not in the model's vocabulary ({len(self):,} words), which has no {UNKNOWN} "
-                "for such words. Replace it, or use a model that reads characters."
-            )
+            raise TextError(f"The word {token!r} is not in the model's vocabulary, which has no {UNKNOWN}.")
         return ids
 
     def known_ids(self, tokens: Iterable[str]) -> NDArray[np.int64]:
@@ -132,14 +125,7 @@ class Vocabulary:
         Raises:
             ModelNotFoundError, FormatError: As in ``read_words``, or the file is not a valid vocabulary.
         """
-        words = read_words(path)
-        fix = f"Repair it for a new model with: elmokit vocab --repair {path} OUT"
-        if "" in words:
-            raise FormatError(f"Line {words.index('') + 1} of the vocabulary {path} is blank. {fix}")
-        try:
-            return cls(words)
-        except FormatError as error:
-            raise FormatError(f"{path}: {error} {fix}") from None
+        return _vocabulary_of_file(path, read_words(path))
 
     def to_text(self) -> str:
         """Return the content of a vocabulary file: one word per line.
@@ -151,9 +137,7 @@ class Vocabulary:
         read = _parse_words(text.removeprefix("\ufeff"))
         if read != self.words:
             wrong = next((word for word, again in zip(self.words, read, strict=False) if word != again), self.words[-1])
-            raise TextError(
-                f"A vocabulary file has one word per line, and {wrong!r} would not be read from it as it is. Remove it."
-            )
+            raise TextError(f"A vocabulary file cannot hold {wrong!r}: it would not be read as it is.")
         return text
 
 
@@ -178,8 +162,7 @@ def rank_words(
 
 def check_limits(max_words: int | None, min_count: int) -> None:
     """Check the limits of ``rank_words`` before anything is counted."""
-    if max_words is not None and max_words <= len(SPECIALS):
-        raise SettingError("max_words", f"is {max_words}, but the special words alone need {len(SPECIALS)}.")
+    check_at_least("max_words", max_words, len(SPECIALS) + 1, optional=True)
     check_at_least("min_count", min_count, 1)
 
 
@@ -189,22 +172,12 @@ def read_words(path: str | Path) -> list[str]:
     opener = gzip.open if path.suffix.lower() == ".gz" else open
     try:
         with opener(path, "rb") as file:
-            data: bytes = file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise ModelNotFoundError(f"The vocabulary file {path} does not exist.") from None
-    except IsADirectoryError:
-        raise FormatError(f"{path} is a directory. Give a file with one word per line.") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise FormatError(f"{path} cannot be read ({error}). Download or copy it again.") from None
-    if len(data) > MAX_BYTES:
-        raise FormatError(f"{path} contains more than {MAX_BYTES:,} bytes of text, so it is not a vocabulary.")
-    if data.count(b"\n") > MAX_WORDS:
-        raise FormatError(f"{path} contains more than {MAX_WORDS:,} lines, so it is not a vocabulary.")
-    try:
-        text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
+            return _parse_words(file.read().removeprefix(codecs.BOM_UTF8).decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise FormatError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}). Convert it to UTF-8.") from None
-    return _parse_words(text)
+        raise FormatError(f"{path} is not UTF-8: {error}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        kind = ModelNotFoundError if isinstance(error, FileNotFoundError) else FormatError
+        raise kind(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
 
 
 def first_difference(words: Sequence[str], stored: Sequence[str]) -> str | None:
@@ -230,10 +203,14 @@ def row_vocabulary(path: Path, n_rows: int, rows_of: str, strict: bool = False) 
     words = read_words(path)
     if len(words) != n_rows:
         raise TensorMismatchError(
-            f"{path} lists {len(words):,} words, and {rows_of} has {n_rows:,} rows: one row per word. They belong to "
-            "different models; give the vocabulary of this one."
+            f"{path} lists {len(words):,} words, and {rows_of} has {n_rows:,} rows: one row per word."
         )
+    return _vocabulary_of_file(path, words, strict)
+
+
+def _vocabulary_of_file(path: str | Path, words: list[str], strict: bool = True) -> Vocabulary:
     try:
         return Vocabulary(words, strict)
     except FormatError as error:
-        raise FormatError(f"{path} cannot be used: {error}") from None
+        fix = f"Repair it for a new model with: elmokit vocab --repair {path} OUT"
+        raise FormatError(f"{path}: {error} {fix}") from None

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from elmokit.errors import ConfigError, TextError
+from elmokit.errors import ConfigError
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.progress import ProgressCallback, count_of
 from elmokit.storage.text_files import check_not_input, find_text_files
@@ -83,7 +83,7 @@ def build_vocabulary(
                 unwritable.append(word)
         ranked = rank_words(counts, max_words, min_count)
     if not ranked:
-        raise ConfigError(f"No word of the text occurs {count_of(min_count, 'time')}. Lower the minimum count.")
+        raise ConfigError(f"No word of the text occurs {count_of(min_count, 'time')}.")
     n_boundaries = special_counts[BEGIN_SENTENCE] + special_counts[END_SENTENCE]
     n_unknown = counts.n_tokens - n_boundaries - sum(count for _, count in ranked)
     vocabulary = Vocabulary([*SPECIALS, *(word for word, _ in ranked)])
@@ -125,8 +125,6 @@ def repair_vocabulary(
     path = Path(path)
     check_output_path(path, overwrite)
     words, changes = repaired_words(read_words(source))
-    if len(words) == len(SPECIALS):
-        raise TextError(f"{source} contains no word to repair a vocabulary from. Give a file with one word per line.")
     if texts:
         files = find_text_files(texts)
         check_not_input(path, files)

@@ -46,6 +46,8 @@ def test_added_tokens_have_an_id_of_their_own_and_mappers_compare_by_them() -> N
     assert mapper.beginning_of_sentence_characters == [258, 256, 259, *[260] * 47]
     assert mapper.end_of_sentence_characters == [258, 257, 259, *[260] * 47]
     assert (mapper.max_word_length, mapper.padding_character) == (50, 260)
+    # The method can also be called on the class.
+    assert ELMoCharacterMapper.convert_word_to_char_ids("a") == padded(259, 98, 260)
 
 
 def test_indexer_has_the_methods_of_2_10_and_0_9() -> None:

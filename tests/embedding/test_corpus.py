@@ -20,14 +20,13 @@ from elmokit.embedding.batch_embedder import BatchEmbedder
 from elmokit.embedding.corpus import embed_file
 from elmokit.embedding.elmo import Elmo, Start
 from elmokit.embedding.elmo_module import ElmoModule
-from elmokit.embedding.outputs.layout import DatasetNames
-from elmokit.embedding.outputs.writer import ResumableWriter, partial_folder
+from elmokit.embedding.outputs.writer import partial_folder
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.config import BiLMConfig
 from elmokit.engine.layer_selection import Layers
 from elmokit.engine.precision import VARIABLE
 from elmokit.engine.threads import set_threads
-from elmokit.errors import ConfigError, OutputError, TextError
+from elmokit.errors import OutputError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
 from elmokit.formats.words import CachedModel
@@ -35,7 +34,7 @@ from elmokit.network import backends
 from elmokit.storage import resumable
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.vocabulary import Vocabulary
-from tests.conftest import model_beyond_float16, random_model
+from tests.conftest import random_model
 from tests.helpers.instruction_sets import choose_kernels_as_if
 
 TEXT = "the cat sat .\n\nthe dog ran on\u00a0the mat\nthe cat sat .\n"
@@ -91,24 +90,6 @@ def test_chosen_layers_are_written(elmo: Elmo, text: Path, tmp_path: Path, layer
         assert file["0"].shape == shape
 
 
-def test_blank_lines_are_refused_on_request(elmo: Elmo, text: Path, tmp_path: Path) -> None:
-    with pytest.raises(TextError, match=r"text\.txt, line 2 is blank"):
-        embed_file(elmo, text, tmp_path / "out.hdf5", strict=True)
-    assert not (tmp_path / "out.hdf5").exists()
-
-
-def test_a_bad_line_leaves_earlier_output_untouched(elmo: Elmo, tmp_path: Path) -> None:
-    output = tmp_path / "out.hdf5"
-    output.write_text("earlier")
-    (tmp_path / "bad.txt").write_bytes(b"the cat\n\xe9t\xe9\n")
-    with pytest.raises(TextError, match=r"bad\.txt, line 2: not UTF-8"):
-        embed_file(elmo, tmp_path / "bad.txt", output, overwrite=True)
-    with pytest.raises(OutputError, match="already exists"):
-        embed_file(elmo, tmp_path / "bad.txt", output)
-    assert output.read_text() == "earlier"
-    assert {path.name for path in tmp_path.iterdir()} == {"out.hdf5", "bad.txt"}
-
-
 def test_an_empty_file_gives_a_file_with_an_empty_map(elmo: Elmo, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("")
     assert embed_file(elmo, tmp_path / "empty.txt", tmp_path / "out.hdf5").n_sentences == 0
@@ -122,46 +103,6 @@ class Stopped(BaseException):
 
 def lines(n: int) -> str:
     return "".join(f"{'the cat ' * (number % 5)}{'sat' if number % 7 else ''} .\n" for number in range(n))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("start", ["warm", "zero", "stateful"])
-@pytest.mark.parametrize("keys", ["numbers", "sentences"])
-def test_a_run_interrupted_several_times_writes_the_same_file(
-    start: Start, keys: DatasetNames, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resumable, "COMMIT_SECONDS", 0.0)
-    elmo = Elmo(random_model(), start=start)
-    (tmp_path / "text.txt").write_text(lines(120))
-    settings: dict[str, Any] = {"batch_tokens": 24, "batch_size": 5, "dtype": "float16"}
-    settings["use_sentence_keys"] = keys == "sentences"
-    embed_file(elmo, tmp_path / "text.txt", tmp_path / "whole.hdf5", **settings)
-    done, n_stops = [0], 0
-    while not (tmp_path / "parts.hdf5").exists():
-        left = 31
-
-        def stop(stage: str, n_done: int, total: int | None) -> None:
-            nonlocal left
-            if left == 31:  # the first report says what earlier runs have done
-                done.append(n_done)
-            left -= 1
-            if left < 0 and done[-1] < 550:
-                raise Stopped
-
-        try:
-            embed_file(
-                elmo,
-                tmp_path / "text.txt",
-                tmp_path / "parts.hdf5",
-                **settings,
-                progress=stop,
-            )
-        except Stopped:
-            n_stops += 1
-    assert n_stops >= 2
-    assert done == sorted(done)
-    assert (tmp_path / "parts.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
-    assert {path.name for path in tmp_path.iterdir()} == {"text.txt", "whole.hdf5", "parts.hdf5"}
 
 
 def test_resuming_requires_the_same_text_and_model(elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,13 +216,6 @@ def test_vectors_never_replace_the_weights_that_compute_them(text: Path, tmp_pat
     assert weights.read_bytes() == before
 
 
-def test_a_number_that_float16_cannot_hold_is_an_error(text: Path, tmp_path: Path) -> None:
-    elmo = Elmo(model_beyond_float16())
-    with pytest.raises(ConfigError, match=r"beyond 65,504, the largest of float16\. Choose float32"):
-        embed_file(elmo, text, tmp_path / "out.hdf5", dtype="float16")
-    embed_file(elmo, text, tmp_path / "out.hdf5", overwrite=True)
-
-
 @pytest.mark.parametrize("layers", [np.int64(1), [np.int64(0), np.int32(2)], range(2)], ids=repr)
 def test_layers_can_be_numbers_of_numpy(elmo: Elmo, text: Path, tmp_path: Path, layers: Any) -> None:
     embed_file(elmo, text, tmp_path / "out.npz", layers=layers)
@@ -297,14 +231,6 @@ def test_anything_that_splits_a_line_can_be_called(elmo: Elmo, tmp_path: Path, t
     embed_file(elmo, text, tmp_path / "called.npz", tokenize=tokenize)
     with np.load(tmp_path / "plain.npz") as plain, np.load(tmp_path / "called.npz") as called:
         np.testing.assert_array_equal(called["vectors"], plain["vectors"])
-
-
-@pytest.mark.parametrize("dtype", ["float64", "int8", "FLOAT16", "foo", None, bool], ids=str)
-@pytest.mark.parametrize("name", ["out.npz", "out.hdf5"])
-def test_numbers_of_another_type_are_refused(elmo: Elmo, text: Path, tmp_path: Path, name: str, dtype: Any) -> None:
-    with pytest.raises(ConfigError, match=r"dtype is .* must be one of float32, float16"):
-        embed_file(elmo, text, tmp_path / name, dtype=dtype)
-    assert not list(tmp_path.glob("out*"))
 
 
 def test_a_type_of_numpy_is_a_type_of_numbers(elmo: Elmo, text: Path, tmp_path: Path) -> None:
@@ -337,18 +263,6 @@ def test_a_long_line_is_written_chunk_by_chunk(
         sentences = [line.split() for line in ("the dog .", long, "", "the cat", f"{long} .")]
         for number, expected in enumerate(elmo.embed(sentences, layers=layers)):
             np.testing.assert_allclose(file[str(number)][...], expected, atol=1e-5 if dtype == "float32" else 2e-3)
-
-
-def test_an_error_in_the_writing_thread_is_reported_once(
-    elmo: Elmo, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(self: ResumableWriter, offset: int, vectors: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(ResumableWriter, "write_vectors", full)
-    with pytest.raises(OutputError, match=r"Writing to .*failed: No space left on device\. Nothing was committed"):
-        embed_file(elmo, text, tmp_path / "out.hdf5")
-    assert {path.name for path in tmp_path.iterdir()} == {"text.txt"}
 
 
 CHANGES: dict[str, Callable[[str], str]] = {
@@ -408,11 +322,6 @@ def test_resuming_requires_the_same_words_and_tables_but_the_start_state_may_rou
     table = np.zeros((2, model.config.projection_dim), np.float32)
     cached = [CachedModel.of(model, {"the": row}, array) for row, array in ((0, table), (1, table), (1, table + 1))]
     assert len({name(model), *map(name, cached)}) == 4
-
-
-def test_a_name_instead_of_an_elmo_is_refused(text: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="Expected an Elmo, but got the name 'en-mini'"):
-        embed_file("en-mini", text, tmp_path / "out.npz")  # type: ignore[arg-type]
 
 
 def test_a_module_of_pytorch_embeds_a_file_as_its_elmo_does(text: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from elmokit.engine.config import BiLMConfig
 from elmokit.engine.layer_selection import Layers
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
 from elmokit.engine.state import Floats, State
-from elmokit.errors import ConfigError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.scalar_mix import ScalarMix
 from tests.conftest import WORDS, aligned_model, random_model
@@ -122,11 +120,6 @@ def test_mixed_vectors_and_their_gradients_are_those_of_forward(trainable: bool)
     torch.testing.assert_close(torch.cat(without), vectors.detach())
 
 
-def test_mixed_vectors_of_a_stateful_elmo_are_refused() -> None:
-    with pytest.raises(ConfigError, match="start is 'stateful'"):
-        ElmoModule(random_model(), start="stateful").mixed_vectors([["the"]])
-
-
 def test_dropout_is_applied_to_each_mix_in_training_only() -> None:
     elmo = ElmoModule(random_model(), n_mixes=2, dropout=0.5).train()
     ids = elmo.ids([["the", "cat"] * 20])
@@ -144,14 +137,6 @@ def test_state_is_an_argument_and_a_result() -> None:
     again = elmo(ids, once.state)
     assert not torch.allclose(once.mixes[0], again.mixes[0], atol=1e-3)
     torch.testing.assert_close(elmo(ids).mixes[0], once.mixes[0])
-
-
-def test_padding_between_tokens_is_refused() -> None:
-    elmo = ElmoModule(random_model())
-    ids = elmo.ids([["the", "cat", "sat"]])
-    ids[0, 2] = 0
-    with pytest.raises(ValueError, match="padding before or between tokens"):
-        elmo(ids)
 
 
 def test_a_saved_state_dict_restores_mixes_and_start_state() -> None:
@@ -186,9 +171,10 @@ def test_mixes_combine_the_requested_layers(layers: Layers, chosen: list[int]) -
     assert learned == (["mixes.0.weight", "mixes.0.gamma"] if with_weights else ["mixes.0.gamma"])
 
 
-def test_unknown_layers_are_refused() -> None:
-    with pytest.raises(ConfigError, match="layers 0 to 2"):
-        ElmoModule(random_model(), layers=[0, 3])
+@pytest.mark.parametrize("layers", [np.int64(1), np.array([0, 1]), range(2)], ids=repr)
+def test_layers_can_be_numpys(layers: Layers, model: PretrainedBiLM) -> None:
+    chosen = ElmoModule(model, layers=layers)  # type: ignore[arg-type]
+    assert chosen.embed([["the", "cat"]])[0].shape == (2, 64)
 
 
 def test_the_penalty_is_the_sum_over_the_mixes_raw_weights() -> None:
@@ -200,44 +186,10 @@ def test_the_penalty_is_the_sum_over_the_mixes_raw_weights() -> None:
     assert ElmoModule(random_model(), n_mixes=0).penalty().item() == 0.0
 
 
-def test_an_invalid_dropout_is_refused() -> None:
-    for dropout in (3, -0.5):
-        with pytest.raises(ConfigError, match=f"dropout is {dropout}; it must be at least 0 and at most 1"):
-            ElmoModule(random_model(), dropout=dropout)
-
-
-def test_a_device_that_pytorch_cannot_compute_on_is_an_error_of_one_short_line() -> None:
-    with pytest.raises(ConfigError, match=r"^device 'xla' cannot be used: .{,200}Omit it to use the CPU\.$"):
-        Elmo.from_pretrained(device="xla")
-
-
-def test_forward_says_how_to_make_its_input() -> None:
-    with pytest.raises(TypeError, match=r"ids of ElmoModule\.ids"):
-        ElmoModule(random_model())([["The"]])
-
-
-@pytest.mark.parametrize("change", [torch.Tensor.float, torch.Tensor.bool, lambda ids: ids[0], lambda ids: ids[None]])
-def test_ids_of_another_type_or_shape_are_refused(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    elmo = ElmoModule(random_model())
-    with pytest.raises(
-        (TypeError, ValueError), match=r"forward expects the ids of ElmoModule\.ids.*but got a tensor of"
-    ):
-        elmo(change(elmo.ids([["The", "cat"]])))
-
-
 def test_ids_of_32_bits_give_the_same_bits() -> None:
     elmo = ElmoModule.from_pretrained()  # int8, which rounds
     ids = elmo.ids([["The", "cat"]])
     assert torch.equal(elmo(ids.int())[0][0], elmo(ids)[0][0])
-
-
-@pytest.mark.parametrize("number", [100_000, -1])
-def test_ids_out_of_range_are_refused(number: int) -> None:
-    elmo = ElmoModule(random_model())
-    ids = elmo.ids([["The", "cat"]])
-    ids[0, 1, 0] = number
-    with pytest.raises(ValueError, match="ids contains numbers that the model has no character or word for"):
-        elmo(ids)
 
 
 def test_embed_returns_the_first_mix_by_default_and_any_layers_as_elmo_does() -> None:
@@ -251,8 +203,6 @@ def test_embed_returns_the_first_mix_by_default_and_any_layers_as_elmo_does() ->
         np.testing.assert_array_equal(mixed, vectors)
     for ours, expected in zip(elmo.embed(sentences, layers="all"), Elmo(random_model()).embed(sentences), strict=True):
         np.testing.assert_array_equal(ours, expected)
-    with pytest.raises(ConfigError, match="there is no scalar mix here"):
-        ElmoModule(random_model(), n_mixes=0).embed(sentences)
 
 
 def test_its_elmo_computes_with_weights_and_start_states_that_were_loaded_or_trained() -> None:
@@ -283,26 +233,6 @@ def test_a_word_input_model_reads_unknown_words_as_unk() -> None:
     assert mask.tolist() == [[True, True], [True, False]]
 
 
-@pytest.mark.parametrize("sentences", ["The cat", ["The", "cat"], None, [None], [["The"], 3]])
-def test_anything_but_a_list_of_sentences_is_refused(sentences: object) -> None:
-    elmo = ElmoModule(random_model())
-    for call in (elmo.ids, elmo.embed, elmo.padded_layers, elmo.mixed_vectors):
-        with pytest.raises(TextError, match="Expected a"):
-            call(sentences)  # type: ignore[operator]
-
-
-def test_booleans_are_not_layers() -> None:
-    with pytest.raises(ConfigError, match="layers is True"):
-        ElmoModule(random_model(), layers=True)
-
-
-def test_an_unknown_device_is_reported() -> None:
-    with pytest.raises(ConfigError, match=r"There is no device 'gpu'\. Choose 'cpu' or 'cuda'"):
-        ElmoModule.from_pretrained(device="gpu")
-    with pytest.raises(ConfigError, match="'meta' cannot compute"):
-        ElmoModule.from_pretrained(device="meta")
-
-
 def test_repr_has_the_model_the_start_and_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ELMOKIT_BACKEND", raising=False)
     first_lines = repr(ElmoModule.from_pretrained()).splitlines()[:2]
@@ -317,13 +247,6 @@ def test_it_can_be_copied_and_pickled() -> None:
         with torch.no_grad():
             other.mixes[0].gamma.fill_(2.0)
         np.testing.assert_allclose(other.embed(sentences)[0], 2 * elmo.embed(sentences)[0], rtol=1e-5)
-
-
-def test_a_module_without_mixes_has_none_to_compute() -> None:
-    with pytest.raises(ConfigError, match="mixed_vectors needs a mix, but n_mixes is 0"):
-        ElmoModule(random_model(), n_mixes=0).mixed_vectors([["the", "cat"]])
-    with pytest.raises(ConfigError, match="n_mixes is -1"):
-        ElmoModule(random_model(), n_mixes=-1)
 
 
 @pytest.mark.parametrize("default", [torch.float32, torch.float64])

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit import Elmo, ElmoModule
+from elmokit import Elmo
 from elmokit.embedding import elmo as embedder
 from elmokit.embedding.long_text import read_in_chunks
 from elmokit.engine.config import PRESETS
 from elmokit.engine.layer_selection import Layers
 from elmokit.engine.state import Floats, Ids, State
-from elmokit.errors import ConfigError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.text import batching
 from tests.conftest import WORDS, random_model
@@ -58,12 +57,3 @@ def test_embed_computes_a_long_sentence_in_chunks(model: PretrainedBiLM, monkeyp
     for ours, theirs in zip(elmo.embed(sentences), at_once, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
         assert ours.flags.owndata
-
-
-def test_invalid_documents_are_refused(model: PretrainedBiLM) -> None:
-    with pytest.raises(ConfigError, match="needs the whole text in memory"):
-        ElmoModule(model, layer_norm=True).elmo.embed_document(["the"], layers="mix")
-    with pytest.raises(ConfigError, match="chunk_tokens is 0"):
-        Elmo(model).embed_document(["the"], chunk_tokens=0)
-    with pytest.raises(TextError, match="Expected a sentence as a list of tokens"):
-        Elmo(model).embed_document("the cat")

@@ -59,8 +59,6 @@ def test_a_corpus_can_be_counted(tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("a\n" * 2500)
     assert Corpus(tmp_path / "long.txt").count(lambda *report: read.append(report)).n_sentences == 2500
     assert read == [("reading lines", 1000, None), ("reading lines", 2000, None)]
-    with pytest.raises(TextError, match="line 2 is blank"):
-        Corpus(tmp_path / "text.txt", strict=True).count()
 
 
 def test_the_name_of_a_sentence_has_the_spaces_that_its_tokens_have(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import pickle
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from elmokit import (
     tokenize,
 )
 from elmokit.embedding.sentence_vectors import fold_tokens, word_probability
-from elmokit.errors import ConfigError, FormatError, TensorMismatchError, TextError
+from elmokit.errors import ConfigError, FormatError, TensorMismatchError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sentence_pooling import Whitening
 from elmokit.text.vocabulary import Vocabulary
@@ -113,25 +113,6 @@ def test_a_list_of_layer_0_alone_is_context_free(elmo: Elmo) -> None:
     assert SentencePooling(layers=[0]).is_context_free  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("sentences", ["the cat", ["the cat"], None, [None]])
-def test_what_is_no_list_of_sentences_is_refused(elmo: Elmo, sentences: Any) -> None:
-    with pytest.raises(TextError, match="Expected a"):
-        SentenceEmbedder(elmo).embed(sentences)
-
-
-def test_an_unknown_pooling_is_answered_with_all_of_them(elmo: Elmo) -> None:
-    with pytest.raises(ConfigError, match="must be one of mean, sif, whitened, trained"):
-        SentenceEmbedder.by_name(elmo, "foo")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "counts", [{}, {"the": 0}, {"the": 3, "cat": -1}, {"the": math.nan}, {"the": 1, "cat": math.inf}]
-)
-def test_word_counts_without_a_count_are_refused(elmo: Elmo, counts: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="word_counts must have finite counts of at least 0, and one above it"):
-        SentenceEmbedder(elmo, word_counts=counts)
-
-
 def test_an_empty_sentence_has_a_zero_vector_with_and_without_whitening(elmo: Elmo) -> None:
     embedder = SentenceEmbedder(elmo)
     assert not embedder.embed([[]]).any()
@@ -179,6 +160,27 @@ def test_mapped_words_that_are_kept_change_no_bit_and_follow_the_map_and_the_mod
     np.testing.assert_array_equal(embedder.embed([["cat"]]), fresh.embed([["cat"]]))
 
 
+def test_word_counts_may_be_numpys_and_are_copied(elmo: Elmo) -> None:
+    counts = Counter({"the": np.int64(5), "cat": np.int64(2)})
+    embedder = SentenceEmbedder(elmo, SentencePooling(), counts)  # type: ignore[arg-type]
+    before = embedder.fingerprint()
+    counts["dog"] += 1
+    assert embedder.fingerprint() == before
+
+
+def test_a_whitening_does_not_depend_on_the_head_that_an_embedder_had_before() -> None:
+    whitenings = []
+    for has_head in (True, False):
+        model = open_model("en-mini")
+        embedder = SentenceEmbedder.by_name(Elmo(model), "trained")
+        if not has_head:
+            embedder = SentenceEmbedder(Elmo(model), embedder.pooling)
+        embedder.fit([["The", "bank", "paid", "me", "."], ["A", "dog", "ran"], ["He", "sat", "by", "the", "river"]])
+        assert model.whitening is not None
+        whitenings.append(model.whitening)
+    np.testing.assert_array_equal(whitenings[0].mean, whitenings[1].mean)
+
+
 @pytest.mark.parametrize("pooling", ["mean", "sif", "whitened", "trained"])
 def test_a_pickled_embedder_computes_the_same(pooling: Any) -> None:
     embedder = SentenceEmbedder.by_name(Elmo.from_pretrained(), pooling)
@@ -199,23 +201,6 @@ def test_n_components_keeps_the_directions_of_largest_variance(elmo: Elmo) -> No
     assert all_of_them is not None
     assert two is not None
     np.testing.assert_allclose(two.projection, all_of_them.projection[:, :2], atol=1e-5)
-
-
-def test_whitening_of_one_sentence_is_refused(elmo: Elmo) -> None:
-    with pytest.raises(TextError, match="at least 2 sentences"):
-        SentenceEmbedder(elmo).fit([["the", "cat"], []])
-
-
-def test_equal_sentences_vary_in_no_direction(elmo: Elmo) -> None:
-    with pytest.raises(TextError, match="The vectors of all 10 sentences are equal"):
-        SentenceEmbedder(elmo).fit([["the", "cat"]] * 10)
-
-
-def test_too_many_components_are_refused_with_the_possible_number(elmo: Elmo) -> None:
-    with pytest.raises(ConfigError, match="n_components is 999"):
-        SentenceEmbedder(elmo).fit(random_sentences(100), n_components=999)
-    with pytest.raises(ConfigError, match=r"n_components is 1.5; it must be a whole number of at least 1"):
-        SentenceEmbedder(elmo).fit(random_sentences(100), n_components=1.5)  # type: ignore[arg-type]
 
 
 def test_a_whitening_is_stored_with_the_model_and_used_by_default(elmo: Elmo, tmp_path: Path) -> None:
@@ -262,12 +247,6 @@ def test_sif_without_word_frequencies_says_what_to_give(model: PretrainedBiLM) -
     assert SentenceEmbedder(Elmo(model), word_counts={"the": 1}).embed(SENTENCES).shape[0] == 4
 
 
-@pytest.mark.parametrize("arguments", [{"weighting": "max"}, {"smoothing": 0.0}, {"smoothing": float("nan")}])
-def test_unknown_settings_are_refused(arguments: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(arguments))):
-        SentencePooling(**arguments)  # type: ignore[arg-type]
-
-
 def test_the_sign_of_a_direction_does_not_depend_on_the_library() -> None:
     vectors = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
     whitening = Whitening.fit([vectors], SentencePooling())
@@ -296,8 +275,6 @@ def test_capitalized_words_are_read_as_the_more_frequent_of_both_cases() -> None
     assert folded == ["the", "I", "May", "US", "us", "Zebra", "\u00f6l", "\u0130", "", "the"]
     assert fold_tokens(tokens, None, fold_case=True) == tokens
     assert fold_tokens(np.array(tokens), vocabulary, fold_case=True) == folded  # type: ignore[arg-type]
-    with pytest.raises(TextError, match="Expected a sentence as a list of tokens"):
-        fold_tokens("The mat", vocabulary, fold_case=True)
 
 
 def test_case_is_folded_where_words_have_no_context(elmo: Elmo) -> None:
@@ -329,32 +306,6 @@ def test_a_pooling_can_be_named_when_a_model_is_opened(tmp_path: Path, pooling: 
         SentenceEmbedder.from_pretrained(tmp_path / "model", one, counts) for one in (pooling, SentencePooling(pooling))
     )
     assert (named.embed([["the", "cat"]]) == given.embed([["the", "cat"]])).all()
-    with pytest.raises(ConfigError, match="stores no whitening"):
-        SentenceEmbedder.from_pretrained(tmp_path / "model", "whitened")
-
-
-@pytest.mark.parametrize(
-    ("elmo", "remedy"),
-    [
-        ("en-mini", r"the name 'en-mini'\. Use Elmo\.from_pretrained\('en-mini'\)"),
-        (random_model(), r"type PretrainedBiLM\. Use Elmo\(model\)"),
-        (3, r"type int\. Create one with Elmo\.from_pretrained\(\)"),
-    ],
-)
-def test_what_is_no_elmo_is_refused_with_what_to_pass(elmo: Any, remedy: str) -> None:
-    for make in (SentenceEmbedder, lambda elmo: SentenceEmbedder.by_name(elmo, "mean")):
-        with pytest.raises(ConfigError, match=f"Expected an Elmo, but got .*{remedy}"):
-            make(elmo)
-
-
-def test_the_name_of_a_pooling_is_not_a_pooling() -> None:
-    with pytest.raises(ConfigError, match=r"Use SentenceEmbedder\.by_name\(elmo, 'mean'\)"):
-        SentenceEmbedder(Elmo(random_model()), "mean")  # type: ignore[arg-type]
-
-
-def test_layers_of_a_pooling_that_no_model_has_are_refused() -> None:
-    with pytest.raises(ConfigError, match="layers is 'foo'; it must be one of all, top, average"):
-        SentencePooling("mean", layers="foo")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("pooling", [SentencePooling(), SentencePooling("mean", layers="all")])

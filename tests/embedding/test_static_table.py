@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from elmokit import Elmo, SentenceEmbedder, SentencePooling, open_model, save_model
+from elmokit import Elmo, SentenceEmbedder, open_model, save_model
 from elmokit.embedding.static_table import UNKNOWN, export_static
-from elmokit.errors import ConfigError, OutputError, TextError
+from elmokit.errors import OutputError
 from elmokit.formats.model import PretrainedBiLM
 from tests.helpers.shell import Shell
 
@@ -79,13 +79,6 @@ def test_a_blank_line_in_a_list_of_words_is_not_a_word(model: PretrainedBiLM, tm
     assert list(content["model"]["vocab"]) == ["[UNK]", "the", "cat"]
 
 
-def test_words_with_spaces_and_one_string_are_refused(embedder: SentenceEmbedder, tmp_path: Path) -> None:
-    with pytest.raises(TextError, match=r"'the cat' has a space.*elmokit vocab TEXT WORDS"):
-        export_static(embedder, tmp_path / "static", ["cat", "the cat"])
-    with pytest.raises(TextError, match=r"Pass \['cat'\]"):
-        export_static(embedder, tmp_path / "static", "cat")
-
-
 def test_the_table_has_a_row_for_each_word_with_a_letter_and_one_of_zeros_for_all_others(
     embedder: SentenceEmbedder, tmp_path: Path
 ) -> None:
@@ -95,18 +88,6 @@ def test_the_table_has_a_row_for_each_word_with_a_letter_and_one_of_zeros_for_al
     table = load_file(tmp_path / "static" / "model.safetensors")["embeddings"]
     assert (table.shape, table.dtype) == ((4, embedder.dim), np.float16)
     assert not table[0].any()
-
-
-def test_a_table_of_upper_layers_or_of_no_words_is_refused(model: PretrainedBiLM, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="layers is 'all': the vectors of other layers than 0 depend on the sentence"):
-        export_static(SentenceEmbedder(Elmo(model), SentencePooling(layers="all")), tmp_path / "static")
-    embedder = SentenceEmbedder(Elmo(model))
-    with pytest.raises(TextError, match="no word with a letter or digit"):
-        export_static(embedder, tmp_path / "static", [".", ","])
-    (tmp_path / "static").mkdir()
-    (tmp_path / "static" / "mine").touch()
-    with pytest.raises(OutputError):
-        export_static(embedder, tmp_path / "static")
 
 
 def test_the_command_writes_the_table(shell: Shell) -> None:
@@ -136,15 +117,6 @@ def test_only_a_table_is_overwritten_by_a_table(embedder: SentenceEmbedder, tmp_
     for words in (["cat"], ["cat", "dog"]):
         export_static(embedder, table, words, overwrite=True)
     assert len(load_file(table / "model.safetensors")["embeddings"]) == 3
-
-
-def test_the_command_refuses_to_overwrite_what_is_not_a_table(shell: Shell) -> None:
-    Path("victim").mkdir()
-    Path("victim/thesis.txt").write_text("x")
-    ran = shell("export", "static", "victim", "--model", "nowhere", "--overwrite")
-    assert ran.code == 2
-    assert "victim contains thesis.txt, which overwriting would delete" in ran.err
-    assert Path("victim/thesis.txt").read_text() == "x"
 
 
 def test_model2vec_loads_the_table_and_splits_text_as_in_the_penn_treebank(tmp_path: Path) -> None:

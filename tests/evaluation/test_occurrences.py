@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.evaluation import occurrences
 from elmokit.evaluation import probe_corpus as corpus_module
@@ -110,6 +111,31 @@ def test_a_negative_token_counts_from_the_right(index: OccurrenceIndex) -> None:
     last = index.neighbors(ELMO, ["the", "dog"], -1)
     assert last == index.neighbors(ELMO, ["the", "dog"], 1)
     assert "the [dog]" in last.to_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"among": "Same"}, "among is 'Same'"),
+        ({"among": None}, "among is None"),
+        ({"min_count": float("nan")}, "min_count is nan"),
+        ({"min_count": "2"}, "min_count is '2'"),
+        ({"layers": [True]}, "no layer True"),
+        ({"layers": 9}, "no layer 9"),
+    ],
+)
+def test_a_search_with_an_argument_that_has_no_meaning_is_refused(
+    arguments: dict[str, Any], name: str, index: OccurrenceIndex
+) -> None:
+    with pytest.raises(ConfigError, match=name):
+        index.neighbors(ELMO, ["the", "cat"], 1, **arguments)
+
+
+def test_a_module_of_pytorch_builds_and_searches_the_index_of_its_elmo(index: OccurrenceIndex, tmp_path: Path) -> None:
+    module: Any = ElmoModule(random_model())
+    other = build_index(module, corpus, tmp_path / "other")
+    found = [one.neighbors(elmo, ["the", "cat"], 1, layers=1) for one, elmo in ((index, ELMO), (other, module))]
+    assert found[0].to_dict() == found[1].to_dict()
 
 
 def test_words_without_context_are_compared_by_layer_0(index: OccurrenceIndex) -> None:

@@ -6,11 +6,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import elmokit
 from elmokit import Elmo, HeatMap, LanguageModel
-from elmokit.errors import ConfigError
 from elmokit.evaluation.occurrences import build_index
 from tests.conftest import random_model
 
@@ -78,8 +76,6 @@ def test_a_text_is_split_into_tokens() -> None:
 def test_a_model_is_opened_by_its_path(tmp_path: Path) -> None:
     elmokit.save_model(random_model(), tmp_path / "model")
     assert isinstance(elmokit.show(["the"], tmp_path / "model"), HeatMap)
-    with pytest.raises(ConfigError, match="n_expected is 0; it must be a whole number of at least 1"):
-        elmokit.show(["the"], tmp_path / "model", n_expected=0)
 
 
 def test_tokens_are_never_read_as_html() -> None:

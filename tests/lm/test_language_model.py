@@ -1,15 +1,15 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from elmokit import Elmo, LanguageModel
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TextError
+from elmokit import LanguageModel
+from elmokit.errors import FormatError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
@@ -19,7 +19,6 @@ from elmokit.lm.perplexity import perplexity, spelling_of
 from elmokit.lm.substitutes import _largest
 from elmokit.lm.surprisal import surprisals
 from elmokit.text.vocabulary import SPECIALS
-from tests.conftest import random_model
 from tests.helpers.shell import Shell
 
 TEXT = [["the", "cat", "sat", "."], ["dog"], ["the", "zebra", "ran", "."]]
@@ -64,8 +63,6 @@ def test_a_text_can_be_files_or_sentences(model: PretrainedBiLM, tmp_path: Path)
     expected = lm.perplexity(TEXT).mean_nats
     for texts in (tmp_path, str(tmp_path / "*.txt"), sorted(tmp_path.iterdir()), iter(TEXT)):
         assert lm.perplexity(texts).mean_nats == pytest.approx(expected)
-    with pytest.raises(TextError, match="No sentence"):
-        lm.perplexity([])
 
 
 def test_progress_counts_every_prediction(model: PretrainedBiLM, tmp_path: Path) -> None:
@@ -73,14 +70,6 @@ def test_progress_counts_every_prediction(model: PretrainedBiLM, tmp_path: Path)
     found: list[tuple[str, int, int | None]] = []
     result = LanguageModel(model).perplexity(tmp_path / "text.txt", progress=lambda *report: found.append(report))
     assert found[-1] == ("perplexity", result.n_predictions, result.n_predictions)
-
-
-def test_without_a_softmax_there_is_no_language_model(tmp_path: Path) -> None:
-    save_model(random_model(), tmp_path / "weights.hdf5")
-    with pytest.raises(ModelNotFoundError, match="cannot predict words"):
-        LanguageModel.from_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match="Choose 'warm' or 'zero'"):
-        LanguageModel(random_model(), start="cold")  # type: ignore[arg-type]
 
 
 def test_the_included_model_is_a_language_model() -> None:
@@ -166,40 +155,15 @@ def test_substitutes_without_a_position_are_for_every_token(model: PretrainedBiL
     assert lm.substitutes([]) == []
 
 
-def test_a_string_in_place_of_sentences_is_refused(model: PretrainedBiLM) -> None:
+def test_a_language_model_can_be_pickled_after_it_was_used(model: PretrainedBiLM) -> None:
     lm = LanguageModel(model)
-    with pytest.raises(TextError, match="list of tokenized sentences, but got the string 'The cat sat'"):
-        lm.surprisal("The cat sat")
-    with pytest.raises(TextError, match=r"No file matches 'The cat sat'.*\['The cat sat'.split\(\)\]"):
-        lm.perplexity("The cat sat")
+    before = lm.perplexity(TEXT)
+    assert pickle.loads(pickle.dumps(lm)).perplexity(TEXT) == before
 
 
 def test_substitutes_do_not_depend_on_the_word_itself(model: PretrainedBiLM) -> None:
     lm = LanguageModel(model)
     assert lm.substitutes(["the", "cat", "sat"], 1) == lm.substitutes(["the", "dog", "sat"], 1)
-
-
-@pytest.mark.parametrize(
-    ("position", "settings", "message"),
-    [
-        (3, {}, "position is 3; .* 3 tokens"),
-        (-4, {}, "position is -4"),
-        (1.0, {}, "position is 1.0"),
-        (True, {}, "position is True"),
-        (0, {"direction": "left"}, "expected 'forward', 'backward' or 'both'"),
-        (0, {"n": 0}, "a whole number of at least 1"),
-    ],
-)
-def test_invalid_positions_and_directions_are_refused(
-    model: PretrainedBiLM, position: Any, settings: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        LanguageModel(model).substitutes(["the", "cat", "sat"], position, **settings)
-
-
-def test_an_empty_sentence_has_no_position(model: PretrainedBiLM) -> None:
-    with pytest.raises(ConfigError, match="position is 0"):
-        LanguageModel(model).substitutes([], 0)
 
 
 def test_minimal_pairs_compare_whole_sentences(model: PretrainedBiLM) -> None:
@@ -209,8 +173,6 @@ def test_minimal_pairs_compare_whole_sentences(model: PretrainedBiLM) -> None:
     assert result.nats[0].tolist() == pytest.approx(np.array([first.total_nats, second.total_nats]))
     assert result.accuracy == 0.5
     assert result.accuracy_per_direction == (0.5, 0.5)
-    with pytest.raises(TextError, match="No pair"):
-        score_minimal_pairs(model, [])
 
 
 def test_a_model_is_opened_by_name_with_its_softmax() -> None:
@@ -220,15 +182,3 @@ def test_a_model_is_opened_by_name_with_its_softmax() -> None:
 def test_equally_probable_substitutes_are_in_vocabulary_order() -> None:
     scores = np.array([[2, 3, 1, 3, 2, 2], [0, -np.inf, 0, 0, -np.inf, 0]], np.float32)
     assert _largest(scores, 4).tolist() == [[1, 3, 0, 4], [0, 2, 3, 5]]
-
-
-@pytest.mark.parametrize("model", ["en-mini", Elmo(random_model())])
-def test_what_is_no_model_is_refused(model: Any) -> None:
-    with pytest.raises(ConfigError, match="Expected a model as open_model returns it, but got"):
-        LanguageModel(model)
-
-
-@pytest.mark.parametrize("pair", [(["a"], ["b"], ["c"]), "ab", 3])
-def test_a_minimal_pair_has_two_sentences(model: PretrainedBiLM, pair: Any) -> None:
-    with pytest.raises(TextError, match="Expected a pair of tokenized sentences, the acceptable one first, but got"):
-        LanguageModel(model).minimal_pairs([pair])

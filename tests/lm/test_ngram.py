@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
-from elmokit.errors import ConfigError, TextError
 from elmokit.lm.ngram import FALLBACK_DISCOUNTS, encode_text, ngram_nats
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 
@@ -103,12 +102,3 @@ def test_the_probabilities_of_all_words_add_up_to_one() -> None:
         nats = ngram_nats(encoded, encode_text([*tests, context], vocabulary), vocabulary, 4)
         last = [row[len(context)] for row in nats]
         assert np.exp(-np.array(last)).sum() == pytest.approx(1)
-
-
-def test_no_text_and_no_order_are_errors() -> None:
-    vocabulary = Vocabulary([*SPECIALS, "the"])
-    with pytest.raises(TextError, match="No sentence to count"):
-        encode_text([], vocabulary)
-    encoded = encode_text([["the"]], vocabulary)
-    with pytest.raises(ConfigError, match="order"):
-        ngram_nats(encoded, encoded, vocabulary, 0)

@@ -12,8 +12,7 @@ import torch
 
 from elmokit import LanguageModel
 from elmokit.embedding.start_state import boundary_state
-from elmokit.errors import FormatError, ModelNotFoundError, TextError
-from elmokit.formats.folder import save_folder
+from elmokit.errors import FormatError, ModelNotFoundError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
@@ -59,19 +58,6 @@ def test_batches_do_not_change_the_order(model: PretrainedBiLM, monkeypatch: pyt
     for one, other in zip(whole, surprisals(model, iter(text), batch_tokens=8), strict=True):
         assert one.tokens == other.tokens
         np.testing.assert_allclose(one.nats, other.nats, atol=1e-6)
-
-
-def test_a_string_instead_of_tokens_is_refused(model: PretrainedBiLM) -> None:
-    with pytest.raises(TextError, match="Expected a sentence as a list of tokens"):
-        list(surprisals(model, ["the cat"]))
-
-
-def test_a_model_without_a_softmax_is_refused_by_name(tmp_path: Path) -> None:
-    model = random_model()
-    model.softmax = None
-    save_folder(model, tmp_path / "model")
-    with pytest.raises(ModelNotFoundError, match="model has no softmax and vocabulary"):
-        softmax_and_vocabulary(open_model(tmp_path / "model"))
 
 
 def test_an_export_gets_its_softmax_from_the_checkpoint_next_to_it(tmp_path: Path) -> None:

@@ -103,7 +103,6 @@ PROMISES = {
             "embedding/outputs/test_writer.py::test_a_resumed_run_has_exactly_what_was_committed",
         ),
         "the resulting file is identical to that of an uninterrupted run": (
-            "embedding/test_corpus.py::test_a_run_interrupted_several_times_writes_the_same_file",
             "embedding/outputs/test_outputs.py::test_a_run_interrupted_several_times_writes_the_same_file",
         ),
         "also with another number of": (
@@ -120,7 +119,6 @@ PROMISES = {
         ),
         "the error names the one that differs": (
             "embedding/test_corpus.py::test_resuming_requires_the_same_text_and_model",
-            "embedding/outputs/test_writer.py::test_resuming_requires_the_same_settings",
         ),
         "The names of the datasets may change": (
             "embedding/test_corpus.py::test_standard_input_is_resumed_from_its_start_and_names_may_change",

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmokit.errors import TextError
 from elmokit.text import batching
 from elmokit.text.batching import N_BOUNDARIES, make_batch, map_in_batches, plan_batches, read_ahead
 from elmokit.text.characters import encode_tokens
@@ -36,17 +34,6 @@ def test_every_sentence_is_planned_once_and_batches_fit_the_limit(lengths: list[
 def test_similar_lengths_go_together() -> None:
     assert plan_batches([1, 30, 2, 31], 66) == [[3, 1], [2, 0]]
     assert plan_batches([1, 30, 2, 31], 33) == [[3], [1], [2, 0]]
-
-
-def test_a_string_in_place_of_a_list_of_tokens_is_refused() -> None:
-    with pytest.raises(TextError, match="Expected a sentence as a list of tokens, but got the string 'the cat'"):
-        make_batch(["the cat"], encode)
-    with pytest.raises(TextError, match=r"got the string 'The'. Put the tokens .* \[\['The', ...\]\]"):
-        make_batch(["The", "bank"], encode_tokens)
-    with pytest.raises(TextError, match="Expected a sentence as a list of tokens, but got None of type NoneType"):
-        make_batch([None], encode_tokens)  # type: ignore[list-item]
-    with pytest.raises(TextError, match="Expected tokens to be strings, but got None"):
-        make_batch([["the", None]], encode)  # type: ignore[list-item]
 
 
 @given(st.lists(st.integers(0, 20)), st.integers(1, 60), st.integers(0, 10))
@@ -79,24 +66,3 @@ def test_batches_can_be_planned_by_number_of_sentences_and_by_several_lengths() 
 def test_results_come_in_the_order_of_the_items(items: list[str], batch_tokens: int) -> None:
     results = map_in_batches(iter(items), lambda batch: map(str.upper, batch), batch_tokens=batch_tokens)
     assert list(results) == [item.upper() for item in items]
-
-
-@pytest.mark.parametrize("sentence", [{"a", "b"}, frozenset({"a"}), {"a": 1}])
-def test_tokens_without_an_order_are_refused(sentence: Any) -> None:
-    with pytest.raises(TextError, match=r"Expected a sentence as a list of tokens, but got .* of type (set|froz|dict)"):
-        batching.check_sentence(sentence)
-
-
-def test_one_text_in_place_of_a_list_of_texts_is_refused() -> None:
-    with pytest.raises(TextError, match=r"Expected a list of texts, but got the string 'The cat'\. Wrap it in a list"):
-        batching.tokens_of_all("The cat", str.split)
-
-
-def test_anything_but_a_list_of_sentences_is_refused() -> None:
-    with pytest.raises(TextError, match=r"got the string 'The cat sat'\. Pass \[\['The', 'cat', 'sat'\]\], or split"):
-        batching.check_sentences("The cat sat")
-    with pytest.raises(TextError, match="Expected a list of tokenized sentences, but got None of type NoneType"):
-        batching.check_sentences(None)  # type: ignore[arg-type]
-    with pytest.raises(TextError, match="Expected a sentence as a list of tokens, but got None"):
-        list(batching.check_sentences([["The"], None]))  # type: ignore[list-item]
-    assert list(batching.check_sentences(iter([["The"], []]))) == [["The"], []]

@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
-from elmokit.errors import TextError
 from elmokit.storage.text_files import read_lines, split_tokens
 from elmokit.text.columns import ColumnSentence, read_column_sentences
 
@@ -21,19 +18,6 @@ def test_columns_are_separated_by_spaces_or_tabs_and_document_marks_are_skipped(
     sentences = read("-DOCSTART- -X- O\n\na b  c\n-DOCSTART- -X- O\n\n\nd\u00a0e\tf\tg h\n")
     assert [sentence.rows for sentence in sentences] == [[["a", "b", "c"]], [["d\u00a0e", "f", "g h"]]]
     assert [sentence.where() for sentence in sentences] == ["file.txt, line 3", "file.txt, line 7"]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a b\nc\n", "line 2: 1 column, expected 2, as on the lines before"),
-        ("a\tb\nc\t\n", "line 2: column 2 is empty"),
-        ("a b c\n\nd e\n", "line 3: 2 columns, expected 3"),
-    ],
-)
-def test_ragged_columns_are_rejected(text: str, message: str) -> None:
-    with pytest.raises(TextError, match=rf"file\.txt, {message}"):
-        read(text)
 
 
 def test_sentences_may_differ_in_their_number_of_columns_where_the_format_says_so() -> None:

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elmokit.errors import OutputError, TextError
 from elmokit.text import counts as counts_module
 from elmokit.text.counts import WordCounts
 
@@ -52,24 +51,3 @@ def test_temporary_files_are_removed_at_the_end(tmp_path: Path, monkeypatch: pyt
         counts.add(text)
         assert len(list(aside.rglob("*"))) == 4  # a folder and three parts
     assert not list(aside.iterdir())
-
-
-def test_a_full_temporary_directory_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text("a b\n")
-
-    def fails(*arguments: object, **named: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with WordCounts(1) as counts:
-        counts.add(text)
-        monkeypatch.setattr(Path, "open", fails)
-        with pytest.raises(OutputError, match=r"No space left on device\. Set TMPDIR"):
-            counts._spill()
-
-
-def test_an_empty_shard_is_named(tmp_path: Path) -> None:
-    text = tmp_path / "empty.txt"
-    text.write_text("")
-    with pytest.raises(TextError, match=r"empty\.txt contains no sentence"):
-        WordCounts().add(text)

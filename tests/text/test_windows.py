@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.errors import TextError
 from elmokit.text import shards as shards_module
 from elmokit.text import windows as stream_module
 from elmokit.text.shards import SentenceBlocks
@@ -118,18 +117,6 @@ def test_shards_are_mixed(tmp_path: Path) -> None:
     words = next(make_stream(paths, 1, 40)).targets[0].ravel().tolist()
     assert 3 < words.count(3) < 17
     assert 3 < words.count(4) < 17
-
-
-def test_a_corpus_without_a_sentence_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TextError, match="nothing to train on"):
-        next(make_stream(written(tmp_path, "\n \n")))
-
-
-def test_a_line_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "bad.txt"
-    path.write_bytes(b"the .\nthe \xff\n")
-    with pytest.raises(TextError, match=r"bad\.txt, line 2: not UTF-8"):
-        next(make_stream([path]))
 
 
 @pytest.mark.parametrize("n_shards", [1, 4])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,5 @@ def read_about(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     try:
         return dict(json.loads(format_of(path).read_about(path)))
-    except (OSError, ValueError, KeyError, TypeError, NotImplementedError, RecursionError) as error:
-        raise FormatError(
-            f"{path} does not say what computed its vectors ({error}). Give a file that elmokit embed wrote."
-        ) from None
+    except (OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise FormatError(f"{path} does not say what computed its vectors: {error}") from None

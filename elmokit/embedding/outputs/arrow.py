@@ -30,7 +30,7 @@ from elmokit.embedding.outputs.output_format import ABOUT, OutputFormat
 from elmokit.embedding.outputs.rows import GROUP_BYTES, RowGroup, read_row_groups
 from elmokit.embedding.outputs.writer import ResumableWriter
 from elmokit.embedding.reading import SentenceCounts
-from elmokit.errors import ConfigError, MissingExtraError
+from elmokit.errors import ConfigError, needs_extra
 
 
 class _TableFormat(OutputFormat):
@@ -39,10 +39,8 @@ class _TableFormat(OutputFormat):
     def check(self, layout: VectorFileLayout) -> None:
         """Check also that pyarrow is installed and that no two columns have the same name."""
         super().check(layout)
-        try:
+        with needs_extra("Writing Parquet or Arrow files", "arrow"):
             import pyarrow.parquet  # noqa: F401
-        except ImportError:
-            raise MissingExtraError("Writing Parquet or Arrow files", "arrow") from None
         if layout.layers is not None and len(set(layout.layers)) < len(layout.layers):
             raise ConfigError(f"layers is {list(layout.layers)}, which would give two columns the same name.")
 
@@ -67,10 +65,8 @@ class _TableFormat(OutputFormat):
 
     def read_about(self, path: Path) -> bytes:
         """Read the metadata of the schema."""
-        try:
+        with needs_extra("Reading Parquet or Arrow files", "arrow"):
             metadata = self.read_schema(path).metadata
-        except ImportError:
-            raise MissingExtraError("Reading Parquet or Arrow files", "arrow") from None
         content: bytes = (metadata or {})[ABOUT.encode("ascii")]
         return content
 

@@ -162,8 +162,8 @@ def check_key(sentence: str, number: int) -> None:
     """Raise a TextError if a sentence is too long for the name of a dataset."""
     if len(sentence_key(sentence, number + 2).encode("utf-8")) > MAX_KEY_BYTES:
         raise TextError(
-            f"Sentence {number} has {len(sentence)} characters, too many for the name of an HDF5 dataset. Do not "
-            "pass --use-sentence-keys."
+            f"Sentence {number} has {len(sentence)} characters, too many for the name of an HDF5 dataset "
+            "(--use-sentence-keys)."
         )
 
 
@@ -195,14 +195,13 @@ def read_sentence_map(file: h5py.File | str | Path) -> dict[str, int]:
     if isinstance(file, str | Path):
         with damage_as_format_error(file), open_hdf5(file) as opened:
             return read_sentence_map(opened)
-    for name in MAPS:
-        if name in file:
-            try:
-                content = json.loads(file[name].asstr()[0])
-                return {sentence: int(index) for sentence, index in content.items()}
-            except (*HDF5_ERRORS, AttributeError, IndexError, RecursionError) as error:
-                raise FormatError(f"The sentence map {name} of {file.filename} is damaged ({error}).") from None
-    raise FormatError(
-        f"{Path(file.filename).name} has no sentence map ({MAPS[0]}): it was written with --forget-sentences or "
-        "--use-sentence-keys."
-    )
+    name = next((name for name in MAPS if name in file), None)
+    if name is None:
+        raise FormatError(
+            f"{file.filename} has no sentence map: it was written with --forget-sentences or --use-sentence-keys."
+        )
+    try:
+        content = json.loads(file[name].asstr()[0])
+        return {sentence: int(index) for sentence, index in content.items()}
+    except (*HDF5_ERRORS, AttributeError, IndexError) as error:
+        raise FormatError(f"{file.filename}, {name}: {error}") from None

@@ -133,8 +133,8 @@ def _write_text(file: BinaryIO, position: int, chunks: Iterable[bytes]) -> tuple
         n_bytes += file.write(chunk)
     if n_bytes > MAX_TEXT_BYTES:
         raise OutputError(
-            f"The map from sentences to numbers takes {n_bytes:,} bytes, but HDF5 stores texts of at most "
-            f"{MAX_TEXT_BYTES:,}. Omit it with --forget-sentences."
+            f"The map from sentences to numbers takes {n_bytes:,} bytes, more than HDF5 stores in a text. Omit it "
+            "with --forget-sentences."
         )
     used, size = 32 + _up_to_8(n_bytes), _collection_bytes(n_bytes)
     file.write(bytes(used - 32 - n_bytes) + struct.pack("<HHIQ", 0, 0, 0, size - used) + bytes(size - used - 16))
@@ -171,8 +171,6 @@ def write_group(
         file.write(leaves.tobytes())
         last_names.append(offsets[np.minimum(np.arange(1, len(leaves) + 1) * _PER_LEAF, len(block)) - 1])
         name_offset, n_leaves = int(name_offset + sizes.sum()), n_leaves + len(leaves)
-    if name_offset != heap_size:
-        raise ValueError(f"Names take {name_offset} bytes, but {heap_size} were announced.")
     file.seek(heap)
     file.write(struct.pack("<4sB3xQQQ", b"HEAP", 0, heap_size, 1, position))  # 1: it has no free space
     end = nodes + n_leaves * _LEAF.itemsize

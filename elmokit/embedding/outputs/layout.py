@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.config import check_choice
 from elmokit.embedding.outputs.writer import DATA_START
 from elmokit.embedding.reading import SentenceCounts
 from elmokit.errors import ConfigError
@@ -22,10 +23,9 @@ STORED_DTYPES: tuple[StoredDtype, ...] = get_args(StoredDtype)
 def stored_dtype(dtype: Any) -> StoredDtype:
     """Return the type of stored numbers by its name; NumPy's types, such as ``np.float16``, are accepted too."""
     with contextlib.suppress(TypeError):
-        for name in STORED_DTYPES:
-            if np.dtype(dtype) == name:
-                return name
-    raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(STORED_DTYPES)}.")
+        dtype = np.dtype(dtype).name
+    check_choice("dtype", dtype, STORED_DTYPES)
+    return dtype  # type: ignore[no-any-return]
 
 
 def as_stored(
@@ -64,12 +64,6 @@ class VectorFileLayout:
     """Whether HDF5 stores that map under its old name, too."""
     about: str = "{}"
     """What the file says about itself, as docs/reference/vector-files.md lists it: JSON in ASCII."""
-
-    def __post_init__(self) -> None:
-        if self.pooled and self.keys == "sentences":
-            raise ConfigError(
-                "Sentence vectors are rows of one table, so use_sentence_keys cannot be used. Leave it out."
-            )
 
     @property
     def n_layers(self) -> int | None:

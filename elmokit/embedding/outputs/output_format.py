@@ -32,17 +32,13 @@ class OutputFormat(ABC):
 
     def check(self, layout: VectorFileLayout) -> None:
         """Raise a ConfigError or MissingExtraError, before any work is done, if the file cannot be written."""
-        if self.stores == "keys":
-            return
-        if layout.keys == "sentences":
-            raise ConfigError(
-                f"A {self.name} output has no datasets, so use_sentence_keys cannot be used. Leave it out."
-            )
-        if layout.with_old_map:
-            raise ConfigError(
-                f"A {self.name} output has no map of sentences, so include_sentence_indices cannot be used. Leave "
-                "it out."
-            )
+        for name, is_chosen, is_possible in (
+            ("use_sentence_keys", layout.keys == "sentences", self.stores == "keys" and not layout.pooled),
+            ("include_sentence_indices", layout.with_old_map, self.stores == "keys"),
+        ):
+            if is_chosen and not is_possible:
+                vectors = "sentence vectors" if layout.pooled else "vectors"
+                raise ConfigError(f"{name} cannot be used: a {self.name} output stores {vectors} in one table.")
 
     def check_names(self, layout: VectorFileLayout, names: Sequence[str], first: int) -> None:  # noqa: B027
         """Raise a TextError if the format cannot hold the names of sentences; ``first`` is the number of the first."""

@@ -21,13 +21,12 @@ cannot be appended to after a crash either, so they too are written at the end.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,17 +172,7 @@ class ResumableWriter:
         with (self._store.folder / LENGTHS).open("rb") as file:
             for start in range(0, self.progress.n_sentences, n_at_once):
                 # In blocks: a corpus can have many millions of sentences.
-                yield read_numbers(file, "<i8", min(n_at_once, self.progress.n_sentences - start))
-
-
-def read_numbers(file: BinaryIO, dtype: str, n: int) -> NDArray[Any]:
-    """Read numbers from the position of a file, or raise an OSError if it has fewer."""
-    # `np.fromfile` would return fewer, also where a disk cannot read.
-    n_bytes = n * np.dtype(dtype).itemsize
-    content = file.read(n_bytes)
-    if len(content) < n_bytes:
-        raise OSError(errno.EIO, f"{file.name} ends too early")
-    return np.frombuffer(content, dtype)
+                yield np.fromfile(file, "<i8", min(n_at_once, self.progress.n_sentences - start))
 
 
 @contextlib.contextmanager
@@ -223,7 +212,7 @@ def check_resumable_output(output: str | Path, overwrite: bool) -> None:
     try:
         check_output_path(output, overwrite or _is_replaced(output))
     except OSError as error:  # a name that is too long with the ending of its partial output, for example
-        raise OutputError(f"Cannot write to {output}: {error.strerror}. Choose another name.") from None
+        raise OutputError(f"Cannot write to {output}: {error.strerror}.") from None
 
 
 def _is_replaced(output: str | Path) -> bool:

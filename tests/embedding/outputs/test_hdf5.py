@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from elmokit.embedding.outputs.hdf5 import (
     HDF5Format,
-    check_key,
     read_sentence_map,
     sentence_key,
     sentence_map,
@@ -21,7 +20,7 @@ from elmokit.embedding.outputs.hdf5 import (
 from elmokit.embedding.outputs.layout import DatasetNames, VectorFileLayout
 from elmokit.embedding.outputs.writer import DATA_START, WriteProgress, open_resumable
 from elmokit.embedding.reading import SentenceCounts
-from elmokit.errors import FormatError, TextError
+from elmokit.errors import FormatError
 from tests.reference.hdf5_h5py import VectorWriter
 
 DIM = 4
@@ -139,12 +138,6 @@ def test_keys_are_as_distinct_as_sentences(first: str, second: str, n: int, m: i
 def test_plain_sentences_are_their_own_keys() -> None:
     assert sentence_key("100 % of the cats .") == "100 % of the cats ."
     assert sentence_key("a / b") == "a %2F b"
-
-
-def test_a_sentence_that_is_too_long_for_a_key_is_refused() -> None:
-    check_key("a " * 29_000, 0)
-    with pytest.raises(TextError, match="Do not pass --use-sentence-keys"):
-        check_key("a " * 40_000, 0)
 
 
 def test_the_map_is_read_from_a_path(tmp_path: Path) -> None:

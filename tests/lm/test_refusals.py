@@ -1,0 +1,97 @@
+"""What a language model refuses: the class of the error, and what its text must mention."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elmokit import Elmo, LanguageModel, save_model, show
+from elmokit.errors import ConfigError, ModelNotFoundError, TextError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.lm.bilm_tf import bilm_tf_perplexity, read_like_bilm_tf
+from elmokit.lm.ngram import encode_text, ngram_nats
+from elmokit.lm.perplexity import perplexity
+from elmokit.text.vocabulary import SPECIALS, Vocabulary
+from tests.conftest import random_model
+
+TEXT = [["the", "cat", "sat"], ["dog"]]
+VOCABULARY = Vocabulary([*SPECIALS, "the"])
+
+
+def without_softmax() -> PretrainedBiLM:
+    model = random_model()
+    model.softmax = None
+    return model
+
+
+def ngrams(text: list[list[str]], order: int) -> object:
+    encoded = encode_text(text, VOCABULARY)
+    return ngram_nats(encoded, encoded, VOCABULARY, order)
+
+
+Call = Callable[[LanguageModel], Any]
+ROWS: list[tuple[str, Call, type[Exception], str]] = [
+    ("a name", lambda _: LanguageModel("en-mini"), ConfigError, "'en-mini'"),  # type: ignore[arg-type]
+    ("an Elmo", lambda lm: LanguageModel(Elmo(lm.model)), ConfigError, "Expected a model"),  # type: ignore[arg-type]
+    ("an unknown start", lambda lm: LanguageModel(lm.model, start="cold"), ConfigError, "start is 'cold'"),  # type: ignore[arg-type]
+    ("an unknown start of a call", lambda lm: lm.perplexity(TEXT, start="cold"), ConfigError, "start is 'cold'"),
+    ("no softmax", lambda _: perplexity(without_softmax(), TEXT), ModelNotFoundError, "has no softmax"),
+    ("a string", lambda lm: lm.surprisal("The cat sat"), TextError, "'The cat sat'"),
+    ("a sentence that is a string", lambda lm: lm.surprisal(["the cat"]), TextError, "'the cat'"),
+    ("no file", lambda lm: lm.perplexity("The cat sat"), TextError, "['The cat sat'.split()]"),
+    ("no sentence", lambda lm: lm.perplexity([]), TextError, "No sentence"),
+    ("no pair", lambda lm: lm.minimal_pairs([]), TextError, "No pair"),
+    *(
+        (f"the pair {pair}", lambda lm, pair=pair: lm.minimal_pairs([pair]), TextError, repr(pair))
+        for pair in ((["a"], ["b"], ["c"]), "ab", 3)
+    ),
+    ("a language of tokens", lambda lm: lm.perplexity(TEXT, raw_language="en"), ConfigError, "raw_language"),
+    ("no batch", lambda lm: lm.surprisal(TEXT, batch_tokens=0), ConfigError, "batch_tokens is 0"),
+    *(
+        (f"position {position}", lambda lm, position=position: lm.substitutes(TEXT[0], position), ConfigError, name)
+        for position, name in (
+            (3, "it is from -3 to 2"),
+            (-4, "it is from -3 to 2"),
+            (1.0, "position is 1.0"),
+            (True, "position is True"),
+        )
+    ),
+    ("no position", lambda lm: lm.substitutes([], 0), ConfigError, "position is 0"),
+    ("an unknown direction", lambda lm: lm.substitutes(TEXT[0], 0, "left"), ConfigError, "direction is 'left'"),
+    ("no substitute", lambda lm: lm.substitutes(TEXT[0], 0, n=0), ConfigError, "n is 0"),
+    ("no expected word", lambda lm: show(TEXT[0], lm, n_expected=0), ConfigError, "n_expected is 0"),
+    *(
+        (f"rows {rows}", lambda lm, rows=rows: lm.bilm_tf_perplexity(TEXT, rows), ConfigError, f"batch_size is {rows}")
+        for rows in (0, 1.0, True)
+    ),
+    ("too many rows", lambda lm: lm.bilm_tf_perplexity(TEXT, 3), TextError, "2 sentences do not fill a batch of 3"),
+    *(
+        (f"rows of {text}", lambda lm, text=text: bilm_tf_perplexity(lm.model, text, 1), TextError, "Expected")
+        for text in ("the cat", ["the cat"], [["the", 1]])
+    ),
+    ("no text to count", lambda _: ngrams([], 2), TextError, "No sentence"),
+    ("no order", lambda _: ngrams([["the"]], 0), ConfigError, "order"),
+    ("no spelling", lambda lm: perplexity(lm.model, TEXT).bits_per_character, ValueError, "spelling"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "name"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_arguments_without_a_meaning_are_refused(
+    call: Call, kind: type[Exception], name: str, model: PretrainedBiLM
+) -> None:
+    lm = LanguageModel(model)
+    with pytest.raises(kind, match=re.escape(name)):
+        call(lm)
+
+
+def test_a_file_without_its_softmax_or_a_sentence_is_named(tmp_path: Path) -> None:
+    save_model(random_model(), tmp_path / "weights.hdf5")
+    with pytest.raises(ModelNotFoundError, match="cannot predict words"):
+        LanguageModel.from_pretrained(tmp_path)
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.raises(TextError, match=r"empty\.txt contains no sentence"):
+        list(read_like_bilm_tf([tmp_path / "empty.txt"]))

@@ -1,0 +1,193 @@
+"""What the readers of text refuse: the class of the error, and what its text must mention."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elmokit.errors import (
+    ConfigError,
+    ElmoError,
+    FormatError,
+    MissingExtraError,
+    ModelNotFoundError,
+    OutputError,
+    TensorMismatchError,
+    TextError,
+)
+from elmokit.text.batching import check_sentence, check_sentences, make_batch, tokens_of_all
+from elmokit.text.characters import encode_tokens
+from elmokit.text.columns import read_column_sentences
+from elmokit.text.counts import WordCounts
+from elmokit.text.fasta import read_fasta
+from elmokit.text.lexicon import Lexicon, Marks
+from elmokit.text.tokenize import get_tokenizer, text_splitter, tokenize
+from elmokit.text.vocabulary import SPECIALS, Vocabulary, read_words, row_vocabulary
+from elmokit.text.vocabulary_files import build_vocabulary, counts_path, repair_vocabulary
+from elmokit.text.windows import WindowStream
+
+FIRST = "<S>\n</S>\n<UNK>\n"
+MARKS = Marks("?", "<", ">", "(", ")", " ")
+CHARS = ("?", "<", ">", "(", ")", " ")
+
+
+def read_columns(path: Path) -> object:
+    return list(read_column_sentences(path, enumerate(path.read_text().splitlines(), start=1)))
+
+
+def read_proteins(path: Path) -> object:
+    return list(read_fasta(path))
+
+
+def read_windows(path: Path) -> object:
+    vocabulary = Vocabulary([*SPECIALS, "the"])
+    return next(WindowStream([path], vocabulary, lambda tokens: vocabulary.word_ids(tokens) + 1, 2, 3))
+
+
+def count(path: Path) -> object:
+    counts = WordCounts()
+    return counts.add(path)
+
+
+def rows_of(path: Path) -> Vocabulary:
+    return row_vocabulary(path, 4, "the table")
+
+
+TEXTS: list[tuple[Callable[[Path], object], str | bytes, type[ElmoError], str]] = [
+    (read_columns, "a b\nc\n", TextError, "line 2: 1 column, expected 2"),
+    (read_columns, "a\tb\nc\t\n", TextError, "line 2: column 2 is empty"),
+    (read_columns, "a b c\n\nd e\n", TextError, "line 3: 2 columns, expected 3"),
+    (read_proteins, ">a\nMK\n>b\nM\n>a x\nM\n", TextError, "line 5: the identifier a is already used in line 1"),
+    (read_proteins, ">a\n>b\nM\n", TextError, "line 1: a has no residues"),
+    (read_proteins, ">a\nM\n>b\n*\n", TextError, "line 3: b has no residues"),
+    (read_proteins, ">a\nM\n>\nM\n", TextError, "line 3: expected the header"),
+    (read_proteins, "MKT\n", TextError, "line 1: expected the header"),
+    (read_proteins, ">a\nMK*\nT\n", TextError, "line 3: '*'"),
+    *((read_proteins, f">a\nM{wrong}K\n", TextError, f"line 2: {wrong!r}") for wrong in "-*Äß\u0131"),
+    (read_windows, "\n \n", TextError, "nothing to train on"),
+    (read_windows, b"the .\nthe \xff\n", TextError, "line 2: not UTF-8"),
+    (count, "", TextError, "contains no sentence"),
+    (Vocabulary.from_file, "<S>\n<UNK>\nthe\n", FormatError, "missing: </S>. Repair it"),
+    (Vocabulary.from_file, f"{FIRST}a\nb\na\n", FormatError, "Word 4 of the vocabulary"),
+    (Vocabulary.from_file, "<S>\n</S>\n\n<UNK>\n", FormatError, "Word 3 of the vocabulary"),
+    (Vocabulary.from_file, b"<S>\n\xff\n", FormatError, "not UTF-8"),
+    (rows_of, FIRST, TensorMismatchError, "lists 3 words, and the table has 4 rows"),
+    (rows_of, "a\nb\nc\nd\n", FormatError, "missing: <S>, </S>"),
+]
+ARGUMENTS: list[tuple[str, Callable[[], object], type[ElmoError], str]] = [
+    ("a string", lambda: check_sentences("The cat sat"), TextError, "elmokit.tokenize(text)"),
+    ("a sentence that is a string", lambda: make_batch(["the cat"], encode), TextError, "'the cat'"),
+    ("a list of tokens", lambda: make_batch(["The", "bank"], encode), TextError, "[['The', ...]]"),
+    ("no sentence", lambda: list(check_sentences([["The"], None])), TextError, "None of type NoneType"),  # type: ignore[list-item]
+    ("a missing token", lambda: make_batch([["the", None]], encode), TextError, "got None"),  # type: ignore[list-item]
+    ("a set of tokens", lambda: check_sentence({"a", "b"}), TextError, "type set"),  # type: ignore[arg-type]
+    ("a mapping of tokens", lambda: check_sentence({"a": 1}), TextError, "type dict"),  # type: ignore[arg-type]
+    ("one text", lambda: tokens_of_all("The cat", str.split), TextError, "'The cat'. Wrap it in a list"),
+    ("texts", lambda: tokenize(["a"]), TextError, "got list"),  # type: ignore[arg-type]
+    ("an unknown tokenization", lambda: get_tokenizer("blanks"), ConfigError, "treebank, spaces"),  # type: ignore[arg-type]
+    ("an empty word", lambda: Vocabulary([*SPECIALS, "", "a"]), FormatError, "Word 4"),
+    ("no room", lambda: Vocabulary.from_counts({"a": 1}, 3), ConfigError, "max_words is 3"),
+    ("no count", lambda: Vocabulary.from_counts({"a": 1}, min_count=0), ConfigError, "min_count is 0"),
+    ("an unknown word", lambda: Vocabulary(["<S>", "</S>"], strict=False).word_ids(["zebra"]), TextError, "'zebra'"),
+    *(
+        (f"the word {word!r}", lambda word=word: Vocabulary([*SPECIALS, word]).to_text(), TextError, repr(word))
+        for word in (" cat", "cat\u3000", "a\nb", "!!!MAXTERMID")
+    ),
+    ("no entries", lambda: Lexicon(MARKS, 9), FormatError, "neither"),
+    ("short tokens", lambda: Lexicon(MARKS, 2, chars=CHARS), FormatError, "max_chars is 2"),
+    ("an entry twice", lambda: Lexicon(MARKS, 9, chars=(*CHARS, "?")), FormatError, "characters is repeated"),
+    ("words without marks", lambda: Lexicon(MARKS, 9, words=("?", "the")), FormatError, "the marks <, >"),
+    ("characters without marks", lambda: Lexicon(MARKS, 9, chars=CHARS[:4]), FormatError, "the marks ),  "),
+]
+
+
+def encode(tokens: Any) -> Any:
+    return encode_tokens(tokens, 50)
+
+
+@pytest.mark.parametrize(("read", "content", "kind", "name"), TEXTS)
+def test_a_text_that_cannot_be_read_is_named_with_its_line(
+    read: Callable[[Path], object], content: str | bytes, kind: type[ElmoError], name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(kind, match=rf"text\.txt.*{re.escape(name)}"):
+        read(path)
+
+
+@pytest.mark.parametrize(("call", "kind", "name"), [row[1:] for row in ARGUMENTS], ids=[row[0] for row in ARGUMENTS])
+def test_arguments_without_a_meaning_are_refused(call: Callable[[], object], kind: type[ElmoError], name: str) -> None:
+    with pytest.raises(kind, match=re.escape(name)):
+        call()
+
+
+@pytest.mark.parametrize("name", ["missing.txt", "folder", "cut.gz"])
+def test_a_word_list_that_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"the\ncat\n")[:-9])
+    with pytest.raises(ModelNotFoundError if name == "missing.txt" else FormatError, match=name):
+        read_words(tmp_path / name)
+
+
+OUTPUTS: list[tuple[str, str, dict[str, Any], type[ElmoError], str]] = [
+    ("vocab.txt", "the cat\n", {"min_count": 9}, ConfigError, "9 times"),
+    ("vocab.zst", "the cat\n", {}, ConfigError, ".zst"),
+    ("vocab.txt", "\n", {}, TextError, "text.txt contains no sentence"),
+    ("mine", "the cat\n", {}, OutputError, "mine.counts.tsv already exists"),
+    ("folder", "the cat\n", {"overwrite": True}, OutputError, "is a directory"),
+    ("text.txt", "the cat\n", {"overwrite": True}, OutputError, "both the input and the output"),
+    ("vocab.txt", "the cat\n", {"max_words": 3}, ConfigError, "max_words"),
+    ("vocab.txt", "the cat\n", {"min_count": 0}, ConfigError, "min_count"),
+]
+
+
+@pytest.mark.parametrize(("output", "text", "limits", "kind", "name"), OUTPUTS)
+def test_no_vocabulary_is_written_on_an_error(
+    output: str, text: str, limits: dict[str, Any], kind: type[ElmoError], name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "text.txt").write_text(text)
+    counts_path(tmp_path / "mine").write_text("mine")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(kind, match=re.escape(name)):
+        build_vocabulary([tmp_path / "text.txt"], tmp_path / output, **limits)
+    assert sorted(tmp_path.iterdir()) == before
+    assert ((tmp_path / "text.txt").read_text(), counts_path(tmp_path / "mine").read_text()) == (text, "mine")
+
+
+def test_a_repaired_vocabulary_replaces_no_file(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("the\n")
+    with pytest.raises(OutputError, match="already exists"):
+        repair_vocabulary(tmp_path / "words.txt", tmp_path / "words.txt")
+
+
+def test_a_full_temporary_directory_names_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text.txt").write_text("a b\n")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with WordCounts(1) as counts:
+        counts.add(tmp_path / "text.txt")
+        (next(tmp_path.glob("elmokit-counts-*")) / "1").mkdir()  # the name of the next part
+        with pytest.raises(OutputError, match="TMPDIR"):
+            counts.add(tmp_path / "text.txt")
+
+
+@pytest.mark.skipif(find_spec("spacy") is None, reason="spaCy is not installed")
+def test_languages_that_spacy_cannot_split_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sudachipy", None)
+    for language, name in (("qq", "'qq'"), ("ja", "SudachiPy")):
+        with pytest.raises(ConfigError, match=name):
+            text_splitter.__wrapped__(language)
+
+
+def test_without_spacy_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    with pytest.raises(MissingExtraError, match=r"\[spacy\]"):
+        text_splitter.__wrapped__("de")
