@@ -87,7 +87,7 @@ def requested_target() -> Target | None:
 
 def compile_libraries(output: Path, target: Target | None) -> list[Path]:
     """Compile a library for each instruction set of the target, and return the files."""
-    from elmokit.engine.c_sources import PACKAGED, SUFFIXES, compile_sources, digest, packaged_prefix
+    from elmokit.engine.c_sources import PACKAGED, SUFFIXES, compile_sources, packaged_name
     from elmokit.engine.instruction_sets import INSTRUCTION_SETS, sets_for
 
     system, machine = (target.system, target.machine) if target else ("Linux", compiler_machine())
@@ -102,8 +102,7 @@ def compile_libraries(output: Path, target: Target | None) -> list[Path]:
             compile_sources(path, instructions, target=target)
         except subprocess.CalledProcessError as error:
             raise SystemExit(f"The C compiler rejected the kernels for {name}:\n{error.stderr.decode()}") from None
-        prefix = packaged_prefix(name, instructions, machine)
-        return path.rename(directory / f"{prefix}-{digest(path.read_bytes())}{path.suffix}")
+        return path.rename(directory / f"{packaged_name(name, instructions, machine)}{path.suffix}")
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(compile_one, sets_for(system, machine)))

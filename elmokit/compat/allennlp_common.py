@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
-import torch
 from torch import nn
 
+from elmokit.config import check_choice
 from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.formats.fetch import local_path, normalize_url
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
+from elmokit.network.devices import parse_device
 
 ConfigurationError = ConfigError  # AllenNLP's name
 
@@ -27,19 +28,14 @@ def open_files(options_file: Source, weight_file: Source) -> PretrainedBiLM:
     if weight_file in (None, "") or options_file == "":
         missing = "options_file" if weight_file else "weight_file"
         raise ConfigurationError(
-            f"No model given: {missing} is empty. Pass the two files of a model; or options_file=None, and as "
-            "weight_file the path or name of a model, such as 'original'."
+            f"{missing} is empty. Pass the two files of a model, or options_file=None and a model as weight_file."
         )
     return open_model(weight_file, options=options_file).replace(exact_marks=True)
 
 
 def on_cuda_device(module: Module, number: int) -> Module:
     """Move a module to the CUDA device with this number; -1 leaves it on the CPU."""
-    try:
-        return module if number < 0 else module.to(torch.device("cuda", number))
-    except (RuntimeError, AssertionError) as error:  # PyTorch asserts that it was compiled with CUDA
-        reason = str(error).splitlines()[0]
-        raise ConfigurationError(f"CUDA device {number} cannot be used: {reason}. Pass -1 to use the CPU.") from None
+    return module if number < 0 else module.to(parse_device(f"cuda:{number}"))
 
 
 class Params(dict[str, Any]):
@@ -66,17 +62,13 @@ class FromParams:
                 ``vocab_to_cache``.
 
         Raises:
-            ConfigurationError: The constructor has no argument of a name, ``type`` is another class, or ``vocab`` is
-                missing.
+            ConfigurationError: The constructor has no argument of a name, or ``type`` is another class.
         """
         if isinstance(vocab, Mapping):  # the order of 0.9: (vocab, params)
             params, vocab = vocab, params
         arguments = {name: dict(value) if isinstance(value, Mapping) else value for name, value in params.items()}
-        if (kind := arguments.pop("type", cls.registered_name)) != cls.registered_name:
-            raise ConfigurationError(f"type is {kind!r}; {cls.__name__} is registered as {cls.registered_name!r}.")
+        check_choice("type", arguments.pop("type", cls.registered_name), [cls.registered_name])
         if (namespace := arguments.pop("namespace_to_cache", None)) is not None:
-            if vocab is None:
-                raise ConfigurationError("namespace_to_cache needs the words of a vocabulary. Pass vocab too.")
             arguments["vocab_to_cache"] = list(vocab.get_token_to_index_vocabulary(namespace))
         if unknown := arguments.keys() - inspect.signature(cls).parameters:
             raise ConfigurationError(f"{cls.__name__} has no parameters named {', '.join(sorted(unknown))}.")
@@ -103,8 +95,7 @@ def cached_path(
     """
     if extract_archive or force_extract:
         raise ConfigurationError(
-            f"cached_path cannot unpack {url_or_filename}. Pass an archive of a model as it is to the class that opens "
-            "it, and unpack any other archive yourself."
+            f"cached_path cannot unpack {url_or_filename}. The archive of a model can be opened as it is."
         )
     path = local_path(normalize_url(url_or_filename))
     if not path.exists():

@@ -18,6 +18,7 @@ from elmokit.compat.allennlp_layers import _ElmoCharacterEncoder
 from elmokit.compat.allennlp_modules import DEFAULT_MODEL, _ElmoBiLm
 from elmokit.compat.allennlp_text import ELMoTokenCharactersIndexer, batch_to_ids
 from elmokit.compat.token_lists import token_lists
+from elmokit.config import check_at_least, check_choice
 from elmokit.engine.precision import requested_backend
 from elmokit.engine.token_cache import TokenCache
 from elmokit.network.backends import ParameterCache, are_plain
@@ -100,8 +101,7 @@ class ElmoEmbedder:
         Raises:
             ConfigurationError: ``batch_size`` is below 1.
         """
-        if batch_size < 1:
-            raise ConfigurationError(f"batch_size is {batch_size}; pass at least 1.")
+        check_at_least("batch_size", batch_size, 1)
         batches = read_ahead(sentences, max_items=batch_size)
         return (vectors for batch in batches for vectors in self.embed_batch(batch))
 
@@ -137,14 +137,11 @@ class ElmoEmbedder:
             "top": lambda layers: layers[-1],
             "average": lambda layers: layers.mean(axis=0),
         }
-        if output_format not in combine:
-            raise ConfigurationError(f"output_format is {output_format!r}; choose one of {', '.join(combine)}.")
+        check_choice("output_format", output_format, combine)
         sentences = [line.strip() for line in input_file]
         blank = [number for number, sentence in enumerate(sentences) if not sentence]
         if blank:
-            raise ConfigurationError(f"Lines {blank} (counted from 0) are blank. Remove them.")
-        if use_sentence_keys and len(set(sentences)) < len(sentences):
-            raise ConfigurationError("A sentence occurs on several lines, but a key can only be in the file once.")
+            raise ConfigurationError(f"Lines {blank} (counted from 0) are blank.")
         stream = self.embed_sentences([sentence.split() for sentence in sentences], batch_size)
         # The layout is that of elmokit.embedding.outputs.hdf5, and a test compares the two. That module writes
         # resumable files, and escapes sentences that are keys; old readers look up file[sentence] without escaping.
@@ -155,8 +152,7 @@ class ElmoEmbedder:
                     file.create_dataset(key, data=combine[output_format](layers))
                 except (TypeError, ValueError) as error:
                     raise ConfigurationError(
-                        f"Sentence {number}, {sentence!r}, cannot be a key in an HDF5 file ({error}). "
-                        "Leave out use_sentence_keys."
+                        f"Sentence {number}, {sentence!r}, cannot be a key in an HDF5 file: {error}"
                     ) from None
                 check()
             if not (forget_sentences or use_sentence_keys):

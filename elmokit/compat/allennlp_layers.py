@@ -124,8 +124,7 @@ class ScalarMix(nn.Module):
         if len(tensors) != self.mixture_size:
             raise ConfigurationError(f"Expected {self.mixture_size} tensors to mix, but got {len(tensors)}.")
         if self.do_layer_norm:
-            if mask is None:
-                raise ConfigurationError("ScalarMix with do_layer_norm needs the mask of the batch.")
+            assert mask is not None
             tensors = [_normalize(tensor, (mask != 0)[..., None]) for tensor in tensors]
         weights = torch.cat(list(self.scalar_parameters)).softmax(dim=0)
         mixed = weights[0] * tensors[0]
@@ -268,8 +267,7 @@ class _ElmoCharacterEncoder(nn.Module):
         """
         if inputs.dim() != 3 or inputs.shape[-1] != self.max_chars:
             raise ValueError(
-                f"Expected character ids of shape (batch, time, {self.max_chars}), but got {tuple(inputs.shape)}. "
-                f"Create them with batch_to_ids(sentences, max_word_length={self.max_chars})."
+                f"Expected character ids of shape (batch, time, {self.max_chars}), but got {tuple(inputs.shape)}."
             )
         begin, end = self._boundary_ids(inputs)
         ids, mask = add_sentence_boundary_token_ids(inputs, (inputs > 0).any(dim=-1), begin, end)

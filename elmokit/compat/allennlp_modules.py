@@ -18,6 +18,7 @@ from elmokit.compat.allennlp_layers import (
     set_parameters,
 )
 from elmokit.compat.allennlp_lstm import ElmoLstm
+from elmokit.config import check_at_least
 from elmokit.formats.allennlp import from_allennlp, lstm_to_allennlp
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.text.characters import encode_tokens
@@ -56,8 +57,8 @@ class _ElmoBiLm(nn.Module):
         self.config = config = bilm.config
         if not config.skip_connections:
             raise ConfigurationError(
-                f"{weight_file} has no skip connections (lstm.use_skip_connections in its options), and AllenNLP's "
-                "ELMo only reads models that have them. Open it with elmokit.Elmo.from_pretrained."
+                f"AllenNLP's ELMo reads only models with skip connections, which {weight_file} lacks. Open it with "
+                "elmokit.Elmo.from_pretrained."
             )
         # A list: the truth of an array of words is ambiguous.
         vocab_to_cache = None if vocab_to_cache is None else list(vocab_to_cache)
@@ -114,8 +115,7 @@ class _ElmoBiLm(nn.Module):
         tokens = list(tokens)
         if not _PADDING_ENTRY.fullmatch(tokens[0]):
             raise ConfigurationError(
-                f"vocab_to_cache begins with {tokens[0]!r}. Word id 0 means padding and gets a zero vector: insert "
-                "'@@PADDING@@' before it, and count word ids from there."
+                f"vocab_to_cache begins with {tokens[0]!r}. Word id 0 means padding: insert '@@PADDING@@' before it."
             )
         device = self._token_embedder._char_embedding_weights.device
         ids = torch.from_numpy(encode_tokens(tokens, self._token_embedder.max_chars)).to(device)
@@ -211,8 +211,7 @@ class Elmo(FromParams, nn.Module):
         stateful: bool = True,
     ) -> None:
         super().__init__()
-        if num_output_representations < 1:
-            raise ConfigurationError(f"num_output_representations is {num_output_representations}; pass at least 1.")
+        check_at_least("num_output_representations", num_output_representations, 1)
         if module is None:
             module = _ElmoBiLm(options_file, weight_file, requires_grad, vocab_to_cache, stateful=stateful)
         elif options_file is not None or weight_file is not None:
@@ -256,10 +255,6 @@ class Elmo(FromParams, nn.Module):
         if word_inputs is not None and not self._has_cached_vocab:
             warnings.warn("word_inputs is ignored: this Elmo was built without vocab_to_cache.", stacklevel=2)
             word_inputs = None
-        if inputs is not None and inputs.dim() < 3:
-            raise ValueError(
-                f"Expected character ids of shape (batch, ..., time, chars), but got {tuple(inputs.shape)}."
-            )
         leading = word_inputs.shape[:-1] if inputs is None and word_inputs is not None else None
         if inputs is not None:
             leading, inputs = inputs.shape[:-2], inputs.flatten(0, -3)

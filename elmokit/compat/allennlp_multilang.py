@@ -50,7 +50,7 @@ class ElmoTokenEmbedderMultiLang(FromParams, nn.Module):
         if options_files.keys() != weight_files.keys() or not weight_files:
             raise ConfigurationError(
                 f"options_files has the languages {', '.join(options_files) or 'none'} and weight_files has "
-                f"{', '.join(weight_files) or 'none'}. Give both files of each language."
+                f"{', '.join(weight_files) or 'none'}."
             )
         sizes = {}
         for lang, weight_file in weight_files.items():

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from elmokit.compat.allennlp_common import ConfigurationError, FromParams, Source, on_cuda_device, open_files
 from elmokit.compat.token_lists import token_lists
+from elmokit.config import check_at_least
 from elmokit.errors import OutputError
 from elmokit.formats.allennlp import char_cnn_of
 from elmokit.storage.atomic import atomic_write
@@ -260,16 +261,15 @@ def create_elmo_embeddings_from_vocab(
         OutputError: The files cannot be written, or the new vocabulary would replace the old one.
     """
     vocab_path, output_dir = Path(vocab_path), Path(output_dir)
-    if batch_size < 1:
-        raise ConfigurationError(f"batch_size is {batch_size}; pass at least 1.")
+    check_at_least("batch_size", batch_size, 1)
     words = [line.strip() for line in "\n".join(read_lines(vocab_path)).strip().split("\n")]
     if words[0] != DEFAULT_OOV_TOKEN and not use_custom_oov_token:
         raise ConfigurationError(
-            f"{vocab_path} begins with {words[0]!r}, but its first line must be {DEFAULT_OOV_TOKEN}, for unknown "
-            "words. Insert it, or pass use_custom_oov_token=True."
+            f"{vocab_path} begins with {words[0]!r} and not with {DEFAULT_OOV_TOKEN}. Insert it, or pass "
+            "use_custom_oov_token=True."
         )
     if "" in words:
-        raise ConfigurationError(f"Line {words.index('') + 1} of {vocab_path} is blank. Remove it.")
+        raise ConfigurationError(f"Line {words.index('') + 1} of {vocab_path} is blank.")
     if (output_dir / vocab_path.name).resolve() == vocab_path.resolve():
         raise OutputError(f"The new vocabulary would replace {vocab_path}. Choose another output directory.")
     model = open_files(elmo_config_path, elmo_weights_path)

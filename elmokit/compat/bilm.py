@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,14 +116,11 @@ class BidirectionalLanguageModel(nn.Module):
         super().__init__()
         bilm = read_hdf5(options_file, weight_file).bilm
         has_characters = bilm.config.char_cnn is not None
-        if use_character_inputs and not has_characters:
-            raise ConfigError(f"{options_file} describes a model of word ids; pass use_character_inputs=False.")
         if not use_character_inputs and embedding_weight_file is not None:
             bilm = _reading_words(bilm, embedding_weight_file)
         elif not use_character_inputs and has_characters:
             raise ConfigError(
-                "use_character_inputs=False needs the words' vectors: pass embedding_weight_file, a file written by "
-                "dump_token_embeddings."
+                "use_character_inputs=False needs embedding_weight_file, which dump_token_embeddings writes."
             )
         # The names under which bilm-tf keeps its arguments, which programs read.
         self._options = bilm_tf.read_options(options_file)
@@ -167,7 +164,7 @@ class BidirectionalLanguageModel(nn.Module):
             boundaries; ``mask (sentences, time - 2)`` bool; ``token_embeddings (sentences, time, projection_dim)``.
 
         Raises:
-            ConfigError: There are more sentences than ``max_batch_size``, or tokens of the wrong length.
+            ConfigError: There are more sentences than ``max_batch_size``.
             TextError: An id is outside the table.
             ValueError: The ids have another shape, lack boundaries, or have padding between tokens (which bilm-tf
                 accepted, with wrong results).
@@ -190,30 +187,20 @@ class BidirectionalLanguageModel(nn.Module):
     def _checked_mask(self, ids: Tensor) -> Tensor:
         """Check the ids; return ``(sentences, time)`` bool, True on a real token, boundaries included."""
         cnn = self.bilm.config.char_cnn
-        axes = "(sentences, time)" if cnn is None else "(sentences, time, chars)"
-        if ids.ndim != (2 if cnn is None else 3) or ids.shape[0] == 0 or ids.shape[1] < 2:
-            raise ValueError(
-                f"Expected ids of shape {axes}, with at least one sentence and its two boundaries, but got "
-                f"{tuple(ids.shape)}."
-            )
-        if cnn is not None and ids.shape[2] != cnn.max_chars:
-            raise ConfigError(
-                f"The ids have {ids.shape[2]} characters per token, but this model reads {cnn.max_chars}. "
-                f"Create the batcher with Batcher(vocab_file, {cnn.max_chars})."
-            )
+        of_token = () if cnn is None else (cnn.max_chars,)
+        if ids.ndim < 2 or ids.shape[2:] != of_token or ids.shape[0] == 0 or ids.shape[1] < 2:
+            axes = "(sentences, time)" if cnn is None else f"(sentences, time, {cnn.max_chars})"
+            raise ValueError(f"Expected ids of shape {axes}, boundaries included, but got {tuple(ids.shape)}.")
         if self.stateful and len(ids) > self.max_batch_size:
-            raise ConfigError(
-                f"The batch has {len(ids)} sentences, but max_batch_size is {self.max_batch_size}. Raise it."
-            )
+            raise ConfigError(f"The batch has {len(ids)} sentences, and max_batch_size is {self.max_batch_size}.")
         n_ids = self.bilm.config.n_words if cnn is None else cnn.n_chars
         if int(ids.max()) > (n_ids or 0) or int(ids.min()) < 0:
             raise TextError(
-                f"The ids range from {int(ids.min())} to {int(ids.max())}, but this model knows 0 to {n_ids}. "
-                "Use the vocabulary file that the embedding file was created from."
+                f"The ids range from {int(ids.min())} to {int(ids.max())}, but this model knows 0 to {n_ids}."
             )
         mask = self.bilm.mask_of(ids)
         if not bool(mask[:, :2].all()) or has_gaps(mask):
-            raise ValueError("Each row must be <S>, tokens, </S> and then zeros. Create the ids with batch_sentences.")
+            raise ValueError("Each row must be <S>, tokens, </S> and then zeros.")
         return mask
 
 
@@ -280,14 +267,10 @@ def weight_layers(
         ``weighted_op (sentences, time, dim)``; ``regularization_op``, a list of one scalar, or 0.0 for the top only.
 
     Raises:
-        ConfigError: The name contains a dot, or was used before with other switches.
+        ConfigError: The name was used before with other switches.
     """
     if mixes is None:
-        if not isinstance(bilm_ops, BilmOps):
-            raise ValueError("bilm_ops is a plain dict, which belongs to no model: pass mixes, a torch.nn.ModuleDict.")
-        mixes = bilm_ops.mixes
-    if "." in name:
-        raise ConfigError(f"The name {name!r} contains a dot, which PyTorch does not allow. Choose another name.")
+        mixes = cast(BilmOps, bilm_ops).mixes
     key = f"{name}_ELMo"
     embeddings = bilm_ops["lm_embeddings"]
     if key not in mixes:
@@ -295,7 +278,7 @@ def weight_layers(
     module = mixes[key]
     assert isinstance(module, WeightLayers)
     if (module.use_top_only, module.do_layer_norm) != (use_top_only, do_layer_norm):
-        raise ConfigError(f"The name {name!r} was used before with other switches. Choose another name.")
+        raise ConfigError(f"The name {name!r} was used before with other switches.")
     result: dict[str, Any] = module(bilm_ops, l2_coef)
     return result
 

@@ -68,9 +68,7 @@ class Vocabulary:
         """Raise a FormatError unless all these words are listed."""
         missing = [word for word in words if word not in self._word_to_id]
         if missing:
-            raise FormatError(
-                f"The vocabulary {filename} lacks {', '.join(missing)}. Add each of them on its own line."
-            )
+            raise FormatError(f"The vocabulary {filename} lacks {', '.join(missing)}.")
 
     @property
     def size(self) -> int:
@@ -205,8 +203,8 @@ class TokenBatcher:
         if (ids < 0).any():
             word = tokens[int(ids.argmin())]
             raise TextError(
-                f"The word {word!r} is not in {self._file}, and neither is {UNKNOWN}. List every word of the text and "
-                "dump the token embeddings again, or use character inputs."
+                f"Neither the word {word!r} nor {UNKNOWN} is in {self._file}. List every word of the text and dump the "
+                "token embeddings again, or use character inputs."
             )
         return ids + 1
 

@@ -223,19 +223,21 @@ def dumped_options(outfile: Path) -> Path:
 
 def _options_for(options: Mapping[str, Any], data: LMDataset | BidirectionalLMDataset) -> dict[str, Any]:
     """Return the options with the direction of the data, after a check that both fit together."""
-    if options.get("bidirectional") and len(data.read_backward) == 1:
-        raise ConfigError("The options say bidirectional, and the data have one direction. Use BidirectionalLMDataset.")
-    if data.is_test:
-        raise ConfigError("The data were made with test=True, which ends after one epoch. Leave it out.")
+    _check_directions("The options have", bool(options.get("bidirectional")), data)
     cnn = options.get("char_cnn")
     length = cnn.get("max_characters_per_token") if isinstance(cnn, Mapping) else None
     if length != data.max_word_length:
         raise ConfigError(
             f"The options have {length or 'no'} characters per word, and the vocabulary "
-            f"{data.max_word_length or 'none'}. Read it with load_vocab(vocab_file, {length})."
+            f"{data.max_word_length or 'none'}."
         )
     reverse = {} if options.get("bidirectional") or not data.read_backward[0] else {"reverse": True}
     return {**options, **reverse}
+
+
+def _check_directions(has: str, bidirectional: bool, data: LMDataset | BidirectionalLMDataset) -> None:
+    if bidirectional and len(data.read_backward) == 1:
+        raise ConfigError(f"{has} two directions, and the data have one. Use BidirectionalLMDataset.")
 
 
 def _open(checkpoint: str | Path, data: LMDataset | BidirectionalLMDataset) -> PretrainedBiLM:
@@ -243,8 +245,7 @@ def _open(checkpoint: str | Path, data: LMDataset | BidirectionalLMDataset) -> P
     # The checkpoint of a backward model does not say that it is one, because in bilm-tf that follows from the data.
     model = open_model(checkpoint, vocabulary=data.vocab.path).replace(exact_marks=True)
     config = model.config
-    if config.bidirectional and len(data.read_backward) == 1:
-        raise ConfigError(f"{checkpoint} has two directions, and the data have one. Use BidirectionalLMDataset.")
+    _check_directions(f"{checkpoint} has", config.bidirectional, data)
     if config.bidirectional or data.read_backward[0] == config.backward_only:
         return model
     if config.backward_only:

@@ -8,7 +8,6 @@ for vectors that do not.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -65,7 +64,6 @@ class SeqVecEmbedder:
             weights_file = model_directory
             if (Path(model_directory) / "weights_file").exists():
                 weights_file, options_file = (Path(model_directory) / f"{kind}_file" for kind in ("weights", "options"))
-        _check_device(device)
         self._elmo = Elmo.from_pretrained(
             DEFAULT_MODEL if weights_file is None else weights_file, options=options_file, start="zero", device=device
         )
@@ -125,9 +123,3 @@ class SeqVecEmbedder:
         """Compute one vector per protein, ``(dim,)``: the sum over the layers, then the mean over the residues."""
         vector: NDArray[np.float32] = embedding.sum(axis=0).mean(axis=0)
         return vector
-
-
-def _check_device(device: str | None) -> None:
-    """Check that a device is the CPU or a CUDA device, by its name."""
-    if device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", str(device)):
-        raise ConfigError(f"device is {device!r}; pass 'cpu', 'cuda' or 'cuda:NUMBER'.")

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from elmokit.compat.token_lists import token_lists
 from elmokit.embedding.elmo import Elmo, Start
 from elmokit.engine.layer_selection import Layers
-from elmokit.errors import ConfigError
 from elmokit.formats.open import open_model
 
 if TYPE_CHECKING:
@@ -121,12 +120,6 @@ class Embedder:
             TextError: A sentence is not a list of strings.
             ConfigError: The layer does not exist.
         """
-        n_layers = self.elmo.n_layers
-        if output_layer not in range(ALL, n_layers):
-            raise ConfigError(
-                f"output_layer is {output_layer!r}; pass {AVERAGE} for the mean of all layers, {ALL} for all layers, "
-                f"or a layer from 0 to {n_layers - 1}."
-            )
         named: dict[int, Layers] = {AVERAGE: "average", ALL: "all"}
         return self.elmo.embed(
             token_lists(sents),

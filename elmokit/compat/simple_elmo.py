@@ -24,13 +24,15 @@ from numpy.typing import NDArray
 
 from elmokit.compat.bilm_data import Batcher, UnicodeCharsVocabulary, Vocabulary
 from elmokit.compat.token_lists import token_list, token_lists
+from elmokit.config import check_at_least, check_choice
 from elmokit.embedding.elmo import Elmo
-from elmokit.errors import ConfigError, ModelNotFoundError, TextError
+from elmokit.errors import ModelNotFoundError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.sidecars import visible_files
 from elmokit.lm.substitutes import Substitute, all_substitutes
 from elmokit.storage.text_files import expand_user, split_tokens
+from elmokit.text.batching import check_texts
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 
 Layers = Literal["average", "top", "all"]
@@ -116,14 +118,12 @@ class ElmoModel:
         """
         if isinstance(max_batch_size, bool):  # `top`, from a program for the old signature
             return self.load(directory, limit=limit, full=full, top=max_batch_size)
-        if max_batch_size < 1:
-            raise ConfigError(f"max_batch_size is {max_batch_size}; pass at least 1.")
+        check_at_least("max_batch_size", max_batch_size, 1)
         model = open_model(_preferred_file(directory, full)).replace(exact_marks=True)
         if full and not model.can_predict:
             raise ModelNotFoundError(
                 f"{directory} has no softmax with its vocabulary, which full=True requires. Load a TensorFlow "
-                "checkpoint with its vocab.txt, or an elmokit directory with softmax.safetensors. Vectors need no "
-                "full=True."
+                "checkpoint with its vocab.txt, or an elmokit directory with softmax.safetensors."
             )
         self._zero = Elmo(model, start="zero")
         with warnings.catch_warnings():  # warmup says what a sentence starts from
@@ -148,7 +148,7 @@ class ElmoModel:
         """Do nothing: vectors do not depend on earlier batches."""
 
     def get_elmo_vectors(
-        self, texts: Iterable[Iterable[str]], warmup: bool = True, layers: Layers | None = None, session: None = None
+        self, texts: Iterable[Iterable[str]], warmup: bool = True, layers: Layers | None = None, session: object = None
     ) -> NDArray[np.float32]:
         """Embed every token.
 
@@ -157,7 +157,7 @@ class ElmoModel:
             warmup: Start each sentence from the model's start state, else from zero.
             layers: "average", the plain mean of the layers; "top", the last layer; or "all". None: "average", unless
                 the model was loaded with ``top``.
-            session: Must be None; there are no sessions.
+            session: Ignored; there are no sessions.
 
         Returns:
             ``(sentences, longest, dim)``, for "all" ``(sentences, layers, longest, dim)``; zero on padding.
@@ -165,10 +165,10 @@ class ElmoModel:
         Raises:
             ModelNotFoundError: No model is loaded.
             TextError: A sentence is not a list of strings.
-            ConfigError: ``layers`` is unknown, or a session was passed.
+            ConfigError: ``layers`` is unknown.
         """
         layers = self._layers if layers is None else layers
-        elmo = self._loaded(warmup, layers, session)
+        elmo = self._loaded(warmup, layers)
         sentences = token_lists(texts)
         longest = max(map(len, sentences), default=0)
         depth = (elmo.n_layers,) if layers == "all" else ()
@@ -178,7 +178,7 @@ class ElmoModel:
         return vectors
 
     def get_elmo_vector_average(
-        self, texts: Iterable[Iterable[str]], warmup: bool = True, layers: Layers | None = None, session: None = None
+        self, texts: Iterable[Iterable[str]], warmup: bool = True, layers: Layers | None = None, session: object = None
     ) -> NDArray[np.float32]:
         """Compute the mean vector of each sentence's tokens; zero without tokens. See ``get_elmo_vectors``.
 
@@ -186,7 +186,7 @@ class ElmoModel:
             ``(sentences, dim)``, for "all" ``(sentences, layers, dim)``.
         """
         layers = self._layers if layers is None else layers
-        elmo = self._loaded(warmup, layers, session)
+        elmo = self._loaded(warmup, layers)
         sentences = token_lists(texts)
         depth = (elmo.n_layers,) if layers == "all" else ()
         means = np.zeros((len(sentences), *depth, elmo.output_dim), dtype=np.float32)
@@ -217,13 +217,9 @@ class ElmoModel:
             TextError: A sentence is neither a string nor a list of strings.
             ConfigError: ``topn`` is below 1.
         """
-        model = self._loaded(True, "top", None).model
-        if topn < 1:
-            raise ConfigError(f"topn is {topn}; pass at least 1.")
-        if not model.can_predict:
-            raise ModelNotFoundError("Substitutes need the softmax and its vocabulary: load the model with full=True.")
-        if isinstance(data, str):
-            raise TextError("data is a string; put the sentence into a list.")
+        model = self._loaded(True, "top").model
+        check_at_least("topn", topn, 1)
+        check_texts(data)  # type: ignore[arg-type]
         texts = [split_tokens(text.strip("\r\n")) if isinstance(text, str) else token_list(text) for text in data]
         left_out = {BEGIN_SENTENCE, END_SENTENCE} if nodelimiters else set()
         n = topn + len(left_out)  # these may be among the first ones, and others then take their places
@@ -249,11 +245,8 @@ class ElmoModel:
             for entries in zip(texts, forward, backward, strict=True)
         ]
 
-    def _loaded(self, warmup: bool, layers: str, session: object) -> Elmo:
-        if session is not None:
-            raise ConfigError("There is no TensorFlow session here: leave out session. The model is set up by load.")
-        if layers not in get_args(Layers):
-            raise ConfigError(f"layers is {layers!r}; choose 'average', 'top' or 'all'.")
+    def _loaded(self, warmup: bool, layers: str) -> Elmo:
+        check_choice("layers", layers, get_args(Layers))
         elmo = self._warm if warmup else self._zero
         if elmo is None:
             raise ModelNotFoundError("No model is loaded yet: call load(directory) first.")

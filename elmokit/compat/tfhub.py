@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from elmokit.config import check_choice
 from elmokit.errors import ConfigError, TextError, needs_torch
 
 with needs_torch("elmokit.compat.tfhub"):
@@ -204,20 +205,17 @@ class Module(nn.Module):
         return self._outputs(sentences, max(map(len, sentences), default=0))
 
     def _call_tokens(self, tokens: Any, sequence_len: Any) -> dict[str, Tensor]:
-        tokens, sequence_len = list(_values(tokens)), _values(sequence_len)
-        if any(isinstance(row, str | bytes) for row in tokens):
-            raise TextError("tokens must be a matrix of strings, one row per sentence, but its rows are strings.")
-        rows = [list(row) for row in tokens]
-        lengths = [int(length) for length in sequence_len]
-        width = max(map(len, rows), default=0)
-        if len(rows) != len(lengths) or any(len(row) != width for row in rows):
+        tokens = list(_values(tokens))
+        rows = [[row] if isinstance(row, str | bytes) else list(row) for row in tokens]
+        lengths = [int(length) for length in _values(sequence_len)]
+        widths = sorted({len(row) for row in rows})
+        width = max(widths, default=0)
+        is_matrix = len(widths) == 1 and not any(isinstance(row, str | bytes) for row in tokens)
+        if not is_matrix or len(rows) != len(lengths) or any(not 0 <= length <= width for length in lengths):
             raise TextError(
-                "tokens must be a matrix of strings, with shorter sentences padded with '', and sequence_len must have "
-                f"one number per row, but there are rows of {sorted({len(row) for row in rows})} tokens and "
-                f"{len(lengths)} lengths for {len(rows)} rows."
+                "tokens must be a matrix of strings, padded with '', and sequence_len a number per row, but there are "
+                f"rows of {widths} tokens and sequence_len is {lengths}."
             )
-        if any(not 0 <= length <= width for length in lengths):
-            raise TextError(f"sequence_len is {lengths}, but tokens has {width} columns.")
         sentences = [[_text(token) for token in row[:length]] for row, length in zip(rows, lengths, strict=True)]
         return self._outputs(sentences, width)
 
@@ -302,9 +300,7 @@ def _open(spec: str | Path | None) -> PretrainedBiLM:
 def _checked(signature: str | None) -> str:
     """Return the name of a signature, by default "default"."""
     signature = signature or "default"
-    if signature not in SIGNATURES:
-        raise ConfigError(f"Unknown signature {signature!r}; choose from {', '.join(map(repr, SIGNATURES))}.")
-    return signature
+    return check_choice("signature", signature, SIGNATURES)
 
 
 def _values(given: Any) -> Any:

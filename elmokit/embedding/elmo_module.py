@@ -19,6 +19,7 @@ from elmokit.engine.state import Floats
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM, check_model
 from elmokit.network.alignment import AlignmentModule
+from elmokit.network.backends import weights_in
 from elmokit.network.bilm import BiLMOutput, BiLMState
 from elmokit.network.lstm import has_gaps
 from elmokit.network.scalar_mix import MixedLayers, ScalarMix, make_scalar_mix
@@ -352,7 +353,7 @@ class ElmoModule(nn.Module):
 
     def _is_trained(self) -> bool:
         """Whether a weight of the biLM is trained: one of an adapter may be where ``trainable`` is False."""
-        return any(parameter.requires_grad for parameter in self.bilm.parameters())
+        return any(parameter.requires_grad for parameter in weights_in([self.bilm]))
 
     def _word_vectors(self, words: Sequence[str]) -> Tensor:
         """Compute the vectors of distinct tokens, with gradient if the token layer is trained."""

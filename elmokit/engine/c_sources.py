@@ -85,7 +85,6 @@ def compile_sources(
     output: Path,
     instructions: InstructionSet,
     timeout: float | None = None,  # in seconds; None for no limit
-    descriptors: Sequence[int] = (),  # open files that the compiler inherits, for an output in /proc/self/fd
     target: Target | None = None,  # what zig compiles for; None for the compiler's own, without zig
 ) -> None:
     """Compile all C files into one shared library, which needs nothing but C's own."""
@@ -105,7 +104,6 @@ def compile_sources(
                 check=True,
                 capture_output=True,
                 timeout=timeout,
-                pass_fds=descriptors,
                 # Its intermediate files become part of the library too, so they are not left in a directory of others.
                 env={**variables, "TMPDIR": directory},
             )
@@ -137,15 +135,10 @@ def library_key(
     # Machines of different kinds may share one cache directory: the flags have the instruction set, but not the kind.
     command = [of_machine or machine(), *compiler, *FLAGS, *instructions.flags]
     named = [part for name, content in source_files().items() for part in (name.encode(), content)]
-    return digest(b"\0".join([*named, " ".join(command).encode()]))[:16]
+    return hashlib.sha256(b"\0".join([*named, " ".join(command).encode()])).hexdigest()[:16]
 
 
-def packaged_prefix(name: str, instructions: InstructionSet, of_machine: str | None = None) -> str:
-    """Return what the file name of a wheel's library starts with; ``-DIGEST`` and a suffix follow."""
+def packaged_name(name: str, instructions: InstructionSet, of_machine: str | None = None) -> str:
+    """Return the file name of a wheel's library, without its suffix."""
     # With a hash of the sources, so that a library that an older version left behind is not taken for this one.
     return f"{name}-{library_key(instructions, (), of_machine)}"
-
-
-def digest(content: bytes) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal."""
-    return hashlib.sha256(content).hexdigest()

@@ -12,33 +12,26 @@ for it:
 
 Without either, everything still works: NumPy computes the network.
 
-A library is code that runs with the user's rights. So one from the cache is loaded only if nobody but the user and root
-can have written it. The cache directory is opened, checked, and then used through its descriptor only: whoever can
-write to one of its parents could put another directory in its place, for example while the compiler runs. A library
-from the package is loaded only if whoever can have written it can also write the package's Python files. (Windows does
-not tell Python who can. There, a library has the permissions of its directory, as the Python files have.) Both are
-loaded only if their content has the digest in their name.
+A library is code that runs with the user's rights. So the cache directory is created with mode 0700, and is used only
+if nobody but the user and root can write to it or exchange one of its parents.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import platform
 import stat
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 from elmokit.engine.c_sources import (
     PACKAGED,
     compile_sources,
     compiler_command,
-    digest,
     header_text,
     library_key,
-    packaged_prefix,
+    packaged_name,
 )
 from elmokit.engine.instruction_sets import INSTRUCTION_SETS, InstructionSet, requested_sets
 from elmokit.engine.library import Library
@@ -90,34 +83,26 @@ def build(name: str, instructions: InstructionSet) -> Library:
 
 @functools.cache
 def _packaged(name: str, instructions: InstructionSet) -> Library | None:
-    """Load the library that a wheel carries; None if there is none, or none that can be trusted."""
-    for path in _packaged_files(name, instructions):
-        try:
-            library = _load_verified(path, name, _is_as_safe_as_the_package)
-        except OSError as error:
-            raise InstructionsError(f"the library of the package cannot be loaded: {error}") from None
-        if library is not None:
-            return _permitted(library)
-        warnings.warn(
-            f"{path} is not used: it was changed after it was installed, or more users can write to it than to the "
-            "rest of the package. Install elmokit again.",
-            stacklevel=5,
-        )
-    return None
+    """Load the library that a wheel carries; None if there is none."""
+    if (path := _packaged_file(name, instructions)) is None:
+        return None
+    try:
+        return _permitted(Library(path, name, header_text()))
+    except OSError as error:
+        raise InstructionsError(f"the library of the package cannot be loaded: {error}") from None
 
 
 @functools.cache
 def _compiled(name: str, instructions: InstructionSet) -> Library:
     """Load the library from the cache directory, or from a temporary one, compiling it if there is none to trust."""
     if platform.system() != "Linux":
-        # Descriptors stand in for paths below (/proc/self/fd), which other systems do not have.
         raise ElmoError("elmokit compiles them on Linux only. Install a wheel that is built for this system.")
     import subprocess  # here, because a wheel needs no compiler: a first vector does not wait for this module
 
     try:
         try:
             library = _open_cached(name, instructions)
-        except (OSError, OutputError, UnsafeCacheError) as problem:
+        except (OSError, OutputError) as problem:
             library = _open_temporary(name, instructions)
             # Not in silence: every process compiles for seconds, and someone may have prepared the directory.
             warnings.warn(
@@ -142,39 +127,28 @@ def _permitted(library: Library) -> Library:
     return library
 
 
-class UnsafeCacheError(ElmoError):
-    """A cache directory in which another user may have put a library."""
-
-
 def is_packaged(name: str) -> bool:
     """Check whether the package has the library for an instruction set."""
-    return bool(_packaged_files(name, INSTRUCTION_SETS[name]))
+    return _packaged_file(name, INSTRUCTION_SETS[name]) is not None
 
 
-def _packaged_files(name: str, instructions: InstructionSet) -> list[Path]:
-    return sorted(PACKAGED_LIBRARIES.glob(f"{packaged_prefix(name, instructions)}-*"))
-
-
-def _is_as_safe_as_the_package(status: os.stat_result) -> bool:
-    """Check that everyone who can change a file can change the package's Python files too."""
-    if platform.system() == "Windows":
-        return True  # the numbers of `stat` say nothing about permissions there
-    # Not `_is_private`: many installations belong to a group or to another user, whose code runs anyway.
-    package = Path(__file__).stat()
-    is_same_owner = (status.st_uid, status.st_gid) == (package.st_uid, package.st_gid)
-    writable_by = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return _is_private(status) or (is_same_owner and not writable_by & ~package.st_mode)
+def _packaged_file(name: str, instructions: InstructionSet) -> Path | None:
+    return next(PACKAGED_LIBRARIES.glob(f"{packaged_name(name, instructions)}.*"), None)
 
 
 def _open_cached(name: str, instructions: InstructionSet) -> Library:
-    """Load the library from the cache directory, compiling it if there is none that can be trusted."""
+    """Load the library from the cache directory, compiling it if it is not there."""
     from elmokit.storage.cache import cache_dir  # here, because a wheel needs none of it
 
     directory = cache_dir() / "kernels"
     directory.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        directory.mkdir(mode=0o700)
-    return _open_or_compile(directory, name, instructions)
+    directory.mkdir(mode=0o700, exist_ok=True)
+    directory = directory.resolve()
+    _check_writers(directory)
+    path = directory / f"{library_key(instructions, compiler_command())}.so"
+    if not path.exists():
+        _compile(path, instructions)
+    return Library(path, name, header_text())
 
 
 def _open_temporary(name: str, instructions: InstructionSet) -> Library:
@@ -182,82 +156,45 @@ def _open_temporary(name: str, instructions: InstructionSet) -> Library:
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="elmokit-") as directory:
-        return _open_or_compile(Path(directory), name, instructions)
+        path = Path(directory, "kernels.so")
+        _compile(path, instructions)
+        return Library(path, name, header_text())
 
 
-def _open_or_compile(directory: Path, name: str, instructions: InstructionSet) -> Library:
-    """Load the library from a directory of this user, compiling it if there is none that can be trusted."""
-    _check_owner(directory, directory.lstat())  # not `stat`: the target of a link is for whoever made it to choose
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        _check_owner(directory, os.fstat(descriptor))
-        opened = Path(f"/proc/self/fd/{descriptor}")
-        key = library_key(instructions, compiler_command())
-        for path in opened.glob(f"{key}-*.so"):
-            if (library := _load_verified(path, name, _is_private)) is not None:
-                return library
-            path.unlink(missing_ok=True)
-        path = _compile(opened, key, instructions, descriptor)
-        if (library := _load_verified(path, name, _is_private)) is None:
-            raise OSError(f"{directory / path.name} was changed while it was written")
-        return library
-    finally:
-        os.close(descriptor)
-
-
-def _check_owner(directory: Path, status: os.stat_result) -> None:
+def _check_writers(directory: Path) -> None:
     """Refuse a directory in which someone else could put a library: loading one runs its code."""
-    if stat.S_ISLNK(status.st_mode):
-        problem = "is a symbolic link"
-    elif status.st_uid not in _trusted_users():
-        problem = "belongs to another user"
-    elif not _is_private(status):
-        problem = "is a directory that other users can write to"
-    else:
-        return
-    raise UnsafeCacheError(
-        f"{directory} {problem}, and a library from there would run with your rights. Delete it: elmokit creates it "
-        "again, writable by you only. Or set ELMOKIT_CACHE to a directory of your own."
-    )
+    for path in (directory, *directory.parents):
+        status = path.stat()
+        # In a parent with the sticky bit, such as /tmp, everyone can create files, but nobody can exchange others'.
+        is_shared = path != directory and status.st_mode & stat.S_ISVTX
+        # Root can change every program on the machine; and a container image often holds a cache that root has filled.
+        is_mine = status.st_uid in (0, os.geteuid())
+        if not is_mine or (_is_writable_by_others(status) and not is_shared):
+            raise OutputError(
+                f"other users can write to {path}. Set ELMOKIT_CACHE to a directory that only you can write to."
+            )
 
 
-def _is_private(status: os.stat_result) -> bool:
-    """Check that only this user (and root) can change a file or directory."""
-    return status.st_uid in _trusted_users() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+def _is_writable_by_others(status: os.stat_result) -> bool:
+    if status.st_mode & stat.S_IWOTH:
+        return True
+    return bool(status.st_mode & stat.S_IWGRP) and not _is_own_group(status.st_gid)
 
 
-def _trusted_users() -> tuple[int, int]:
-    # Root can change every program on the machine; and a container image often holds a cache that root has filled.
-    return 0, os.geteuid()
+def _is_own_group(group: int) -> bool:
+    """Check whether a group is the user's alone: many systems create one for each user, with write permission."""
+    import grp
+    import pwd
 
-
-def _load_verified(path: Path, instructions: str, is_safe: Callable[[os.stat_result], bool]) -> Library | None:
-    """Load a library if its owner and permissions are safe and its content has the digest in its name.
-
-    The digest finds accidents, such as a file cut short by a full disk: the loader maps a library without reading it,
-    and a missing page kills the process (SIGBUS) at some later call.
-    """
-    by_descriptor = platform.system() == "Linux"
-    # Where libraries are loaded by their path, whoever can write to the directory could exchange one after the check.
-    if not by_descriptor and not is_safe(path.parent.stat()):
-        return None
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))  # Windows does not have it
-    except OSError:
-        return None
-    with open(descriptor, "rb", closefd=False) as file:
-        is_verified = is_safe(os.fstat(descriptor)) and digest(file.read()) == path.stem.rpartition("-")[2]
-    if is_verified and by_descriptor:
-        # By its descriptor and not by its path: this is then the file that was verified, also if the path now leads
-        # to another one. The descriptor stays open, because the loader knows the library by this name: another
-        # library that got the same number would not be loaded.
-        return Library(Path(f"/proc/self/fd/{descriptor}"), instructions, header_text())
-    os.close(descriptor)
-    return Library(path, instructions, header_text()) if is_verified else None
+        user, found = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
+    except KeyError:  # a number without an entry, as in some containers
+        return False
+    return found.gr_name == user and set(found.gr_mem) <= {user}
 
 
-def _compile(directory: Path, key: str, instructions: InstructionSet, descriptor: int) -> Path:
-    """Compile the library in a directory, which a descriptor leads to, and return its path, ``KEY-DIGEST.so``."""
+def _compile(path: Path, instructions: InstructionSet) -> None:
+    """Compile the library into a file, which another process sees complete or not at all."""
     import shutil
     import tempfile
 
@@ -266,12 +203,10 @@ def _compile(directory: Path, key: str, instructions: InstructionSet, descriptor
     command = compiler_command()[0]
     if shutil.which(command) is None:
         raise ElmoError(f"there is no C compiler {command!r}. Install one, or name another one with CC.")
-    with tempfile.TemporaryDirectory(dir=directory) as build_directory:
+    with tempfile.TemporaryDirectory(dir=path.parent) as build_directory:
         output = Path(build_directory, "kernels.so")
-        compile_sources(output, instructions, BUILD_SECONDS, [descriptor])
+        compile_sources(output, instructions, BUILD_SECONDS)
         output.chmod(0o700)  # whatever the umask is
-        path = directory / f"{key}-{digest(output.read_bytes())}.so"
         sync(output)
-        output.replace(path)  # atomic: another process sees no library or a complete one
-        sync(directory)
-    return path
+        output.replace(path)
+        sync(path.parent)

@@ -50,7 +50,6 @@ class Library:
         self.instructions = instructions
         self.structs, self.constants = declared.structs, declared.constants
         for name, (arguments, result) in declared.functions.items():
-            # A function that the file lacks raises AttributeError; the file is then damaged, and is built again.
             function = getattr(library, f"elmokit_{name}")
             function.argtypes, function.restype = arguments, result
             setattr(self, name, function)

@@ -20,13 +20,13 @@ weights are made again after any write to the weights (:class:`ParameterCache`).
 from __future__ import annotations
 
 import functools
-import operator
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
@@ -120,14 +120,27 @@ def are_plain(modules: Iterable[nn.Module | None], kind: type[nn.Module]) -> boo
         modules: The modules; None for one that a model lacks.
         kind: Their class. A subclass is not plain.
     """
-    return not any(_GLOBAL_HOOKS) and all(
-        type(module) is kind
-        and "forward" not in vars(module)
-        and not any(map(vars(module).get, _HOOKS))
-        and all(map(has_memory, module.parameters(recurse=False)))
-        for module in modules
-        if module is not None
-    )
+    if any(_GLOBAL_HOOKS):
+        return False
+    for module in modules:
+        if module is None:
+            continue
+        attributes = vars(module)
+        if type(module) is not kind or "forward" in attributes or any(map(attributes.get, _HOOKS)):
+            return False
+        for parameter in module._parameters.values():  # a short sentence would wait for the loops of `parameters()`
+            if parameter is not None and not has_memory(parameter):
+                return False
+    return True
+
+
+def weights_in(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
+    """Return the parameters of modules and of those inside, as ``parameters()`` does in several times the time."""
+    weights: list[nn.Parameter] = []
+    for module in modules:
+        weights += [parameter for parameter in module._parameters.values() if parameter is not None]
+        weights += weights_in([child for child in module._modules.values() if child is not None])
+    return weights
 
 
 def has_memory(tensor: Tensor) -> bool:
@@ -172,47 +185,96 @@ class ParameterCache(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._kept: tuple[Hashable, Sequence[Any], T] | None = None
+        # The key, the digests of the parameters (or copies), those of a table's rows, and the value.
+        self._kept: tuple[Any, Sequence[Any], NDArray[np.int64] | None, T] | None = None
 
-    def get(self, key: Hashable, parameters: Sequence[Tensor], make: Callable[[], T]) -> T:
-        """Return the kept value; if ``key`` or a parameter has changed, call ``make`` and keep its result."""
-        tensors = [parameter.detach() for parameter in parameters]
-        digests = _digests(tensors)
-        found: Sequence[Any] = tensors if digests is None else digests
-        are_same = _have_same_bits if digests is None else operator.eq
-        key = (key, len(tensors), digests is None)
-        if self._kept is not None and self._kept[0] == key and all(map(are_same, self._kept[1], found)):
-            return self._kept[2]
+    def get(
+        self,
+        key: Hashable,
+        parameters: Sequence[Tensor],
+        make: Callable[[], T],
+        table: Tensor | None = None,
+        rows: Tensor | None = None,
+    ) -> T:
+        """Return the kept value; if ``key`` or a parameter has changed, call ``make`` and keep its result.
+
+        Args:
+            key: What else the value depends on.
+            parameters: The parameters.
+            make: Derives the value from them.
+            table: One more parameter, if the value has its rows as they are and the caller uses a few of them only.
+            rows: ``(n,)``, the numbers of these rows.
+        """
+        tensors = list(parameters) if table is None else [*parameters, table]
+        library = _digest_library(tensors)
+        key = key, library is None, [(tensor.shape, tensor.dtype) for tensor in tensors]
+        if library is None:
+            found: Sequence[Any] = [tensor.detach() for tensor in tensors]
+        else:
+            found = _digests(library, parameters)
+        if self._kept is not None and self._kept[0] == key and self._has_same(library, found, table, rows):
+            return self._kept[-1]
         self._kept = None  # free the old value before the new one takes memory
-        contents = [tensor.clone() for tensor in tensors] if digests is None else digests
+        of_rows = None
+        if library is None:
+            found = [tensor.clone() for tensor in found]
+        elif table is not None:
+            of_rows = _row_digests(library, table)
         value = make()
-        self._kept = key, contents, value
+        self._kept = key, found, of_rows, value
         return value
+
+    def _has_same(
+        self, library: Library | None, found: Sequence[Any], table: Tensor | None, rows: Tensor | None
+    ) -> bool:
+        assert self._kept is not None
+        _, kept, of_rows, _ = self._kept
+        if library is None:
+            return all(map(_have_same_bits, kept, found))
+        if kept != found:
+            return False
+        if of_rows is None or table is None or rows is None:
+            return of_rows is None
+        return np.array_equal(of_rows[rows.numpy()], _row_digests(library, table.detach().index_select(0, rows)))
 
     @property
     def value(self) -> T | None:
         """The kept value, or None."""
-        return None if self._kept is None else self._kept[2]
+        return None if self._kept is None else self._kept[-1]
 
     def __reduce__(self) -> tuple[type[ParameterCache[T]], tuple[()]]:
         return ParameterCache, ()
 
 
-def _digests(tensors: Sequence[Tensor]) -> list[tuple[Any, ...]] | None:
-    """Return what identifies the contents of tensors; None where no C function can read them: they must be copied."""
-    is_reference = requested_backend() == "reference"
-    library = None if is_reference or not all(tensor.is_cpu for tensor in tensors) else native_library()
-    if library is None:
+def _digest_library(tensors: Sequence[Tensor]) -> Library | None:
+    """Return the C functions if they can read tensors, which must otherwise be copied to notice changes."""
+    if requested_backend() == "reference" or not all(tensor.is_cpu for tensor in tensors):
         return None
-    tensors = [tensor.contiguous() for tensor in tensors]
-    sizes = np.array([tensor.nbytes for tensor in tensors], np.int64)
+    return native_library()
+
+
+def _digests(library: Library, tensors: Sequence[Tensor]) -> list[int]:
+    """Return what identifies the numbers of each tensor."""
+    tensors = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in tensors]
     places = np.array([tensor.data_ptr() for tensor in tensors], np.uintp)
-    digests = np.empty(len(tensors), np.int64)
+    return _digests_at(library, places, np.array([tensor.nbytes for tensor in tensors], np.int64)).tolist()  # type: ignore[no-any-return]
+
+
+def _row_digests(library: Library, table: Tensor) -> NDArray[np.int64]:
+    """Return what identifies the numbers of each row of a table."""
+    table, n_rows = table.contiguous(), len(table)
+    n_bytes = table.nbytes // max(n_rows, 1)
+    places = table.data_ptr() + n_bytes * np.arange(n_rows, dtype=np.uintp)
+    return _digests_at(library, places, np.full(n_rows, n_bytes, np.int64))
+
+
+def _digests_at(library: Library, places: NDArray[np.uintp], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    digests = np.empty(len(sizes), np.int64)
     library.digests(
-        *(n_threads(), len(tensors), address("sizes", sizes, np.int64)),
+        *(n_threads(), len(sizes), address("sizes", sizes, np.int64)),
         *(address("places", places, np.uintp), address("digests", digests, np.int64)),
     )
-    return [(tensor.shape, tensor.dtype, digest) for tensor, digest in zip(tensors, digests.tolist(), strict=True)]
+    return digests
 
 
 def _have_same_bits(this: Tensor, that: Tensor) -> bool:

@@ -24,6 +24,7 @@ from elmokit.network.backends import (
     never_compiled,
     select_backend,
     tile_library_for,
+    weights_in,
 )
 from elmokit.network.char_convolution import are_plain_convolutions, pooled_by_modules, pooled_convolutions
 from elmokit.network.tile_layers import TileLinear, fits_tiles, tile_highway
@@ -133,42 +134,54 @@ class NativeTokenLayer(nn.Module):
         C code would read foreign memory for tensors of wrong sizes and for ids outside the table. PyTorch's operations
         raise their usual errors for these.
         """
-        parameters = list(self.parameters())
+        parameters = weights_in([self])
         if not self.is_plain() or not has_memory(ids):
             return None
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
             return None
-        if any(parameter.dtype != torch.float32 or parameter.device.type != "cpu" for parameter in parameters):
+        if any(parameter.dtype != torch.float32 or not parameter.is_cpu for parameter in parameters):
             return None
-        if ids.device.type != "cpu" or ids.dtype != torch.int64 or ids.ndim != 2 or not len(ids):
+        if not ids.is_cpu or ids.dtype != torch.int64 or ids.ndim != 2 or not len(ids):
             return None
-        library, kernel = native_library(), self.kernel()
+        library, kernel = native_library(), self._plain_kernel(ids.device)
         if kernel.backend not in NATIVE or library is None or torch.is_autocast_enabled("cpu"):
             return None
         precision = kernel.precision
-        layer = self._packed.get(
-            (precision, self.activation), parameters, lambda: pack_token_layer(library, precision, self.weights())
-        )
-        if layer is None:
-            return None
+        table = self._word_table()
+        packed_whole = [parameter for parameter in parameters if parameter is not table]
+        rows = None if table is None else ids[:, 0]
         try:
-            return torch.from_numpy(layer(ids.numpy(), n_threads()))
-        except ValueError:  # an id that is not in the table, or too few characters for a filter
+            layer = self._packed.get(
+                (precision, self.activation),
+                packed_whole,
+                lambda: pack_token_layer(library, precision, self.weights()),
+                table,
+                rows,
+            )
+            return None if layer is None else torch.from_numpy(layer(ids.numpy(), n_threads()))
+        except (IndexError, ValueError):  # an id that is not in the table, or too few characters for a filter
             return None
+
+    def _word_table(self) -> Tensor | None:
+        """Return the table of which the first id of a token is a row; None if there is none."""
+        return None
 
     def kernel(self) -> LayerKernel:
         """Describe what computes token vectors when no gradient is needed."""
         weight = next(self.parameters())
         if weight.dtype != torch.float32 or not self.is_plain():
             return LayerKernel("reference", "float32", None)
+        return self._plain_kernel(weight.device)
+
+    def _plain_kernel(self, device: torch.device) -> LayerKernel:
         request = requested_backend(self.precision)
-        backend = select_backend(weight.device, request)
+        backend = select_backend(device, request)
         if backend in NATIVE:
             library = native_library()
             assert library is not None
             return native_kernel(library.instructions, choose_kernels(library, NATIVE[backend], 0).token_layer)
         # Only the C functions round weights of this layer; without them, `TileLinear` computes it.
-        products = select_backend(weight.device, "reference" if request == "reference" else "float32")
+        products = select_backend(device, "reference" if request == "reference" else "float32")
         return LayerKernel(products, "float32", None)
 
 
@@ -402,9 +415,11 @@ class WordCharLayer(NativeTokenLayer):
             and are_plain([self.projection], TileLinear)
         )
 
-    def kernel(self) -> LayerKernel:
-        """Describe what computes token vectors when no gradient is needed."""
-        return LayerKernel("reference", "float32", None) if self.chars is None else super().kernel()
+    def _plain_kernel(self, device: torch.device) -> LayerKernel:
+        return LayerKernel("reference", "float32", None) if self.chars is None else super()._plain_kernel(device)
+
+    def _word_table(self) -> Tensor | None:
+        return self.word_embedding.weight
 
     def weights(self) -> TokenLayerWeights:
         """Return the weights as the C functions take them."""

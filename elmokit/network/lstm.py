@@ -39,6 +39,7 @@ from elmokit.network.backends import (
     native_library,
     never_compiled,
     select_backend,
+    weights_in,
 )
 from elmokit.network.lstm_inference import LayerWeights, TorchLayer, prepare_layer, run_stack
 from elmokit.network.tile_layers import Dropout
@@ -350,7 +351,7 @@ def select_lstm_backend(
     given = [inputs, *(part for of_stack in states for state in of_stack for part in state)]
     if not all(stack.is_plain() for stack in stacks) or not all(map(has_memory, given)):
         return "reference"
-    tensors = [*given, *(weight for stack in stacks for weight in stack.parameters())]
+    tensors = [*given, *weights_in(stacks)]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return "reference"
     if any(stack.drops_units for stack in stacks) or any(tensor.dtype != torch.float32 for tensor in tensors):
@@ -398,10 +399,9 @@ def run_in_engine(
     reverse: Sequence[bool],  # for each of them, whether to read from the last step to the first
 ) -> EngineResults:
     """Run some of the directions that are packed together, with what ``select_lstm_backend`` selected."""
-    parameters = [parameter for stack in stacks for parameter in stack.parameters()]
     first = stacks[0].layers[0]
     key = backend, first.cell_clip, first.projection_clip, stacks[0].skip_connections
-    lstm = packed.get(key, parameters, lambda: _pack(stacks, NATIVE[backend]))
+    lstm = packed.get(key, weights_in(stacks), lambda: _pack(stacks, NATIVE[backend]))
     config, (n_rows, n_steps) = lstm.config, inputs.shape[:2]
     # From NumPy: PyTorch would fill them in threads of its own, which then keep the engine's from their cores.
     layers = np.zeros((config.n_layers + 1, n_rows, n_steps, len(directions) * config.projection_dim), np.float32)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.compat.allennlp import ConfigurationError, Elmo, ElmoTokenEmbedderMultiLang, Params, batch_to_ids
-from elmokit.errors import FormatError, ModelNotFoundError
+from elmokit.compat.allennlp import Elmo, ElmoTokenEmbedderMultiLang, Params, batch_to_ids
 from tests.helpers.allennlp_files import DIM, Files, write_files
 
 IDS = batch_to_ids([["le", "chat"], ["non"]])
@@ -47,31 +46,3 @@ def test_without_a_matrix_vectors_are_not_aligned_and_can_be_projected(files: Fi
     expected = Elmo(files.options, files.weights, 1, dropout=0.0)(IDS)["elmo_representations"][0]
     torch.testing.assert_close(embedder(IDS, "fr"), expected)
     assert ElmoTokenEmbedderMultiLang.from_params(table(files, projection_dim=5))(IDS, "en").shape == (2, 2, 5)
-
-
-class Harmful:
-    def __reduce__(self) -> tuple[object, ...]:
-        return (print, ("this ran",))
-
-
-def test_what_is_not_a_matrix_is_rejected_and_never_run(
-    files: Files, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for content in (Harmful(), {"weight": torch.eye(DIM)}, np.array([Harmful()], dtype=object), "text"):
-        torch.save(content, tmp_path / "bad.pth")
-        with pytest.raises(FormatError, match="is not a matrix saved with") as raised:
-            ElmoTokenEmbedderMultiLang.from_params(table(files, aligning_files={"en": tmp_path / "bad.pth"}))
-        assert "\n" not in str(raised.value)
-    torch.save(torch.eye(3), tmp_path / "small.pth")
-    with pytest.raises(FormatError, match=rf"shape \(3, 3\); expected \({DIM}, {DIM}\)"):
-        ElmoTokenEmbedderMultiLang.from_params(table(files, aligning_files={"en": tmp_path / "small.pth"}))
-    with pytest.raises(ModelNotFoundError, match="is missing"):
-        ElmoTokenEmbedderMultiLang.from_params(table(files, aligning_files={"en": tmp_path / "gone.pth"}))
-    assert capsys.readouterr().out == ""
-
-
-def test_languages_must_be_known(files: Files) -> None:
-    with pytest.raises(ConfigurationError, match="options_files has the languages en and weight_files has fr"):
-        ElmoTokenEmbedderMultiLang({"en": files.options}, {"fr": files.weights})
-    with pytest.raises(ConfigurationError, match="no ELMo for the language 'de'"):
-        ElmoTokenEmbedderMultiLang.from_params(table(files))(IDS, "de")

@@ -7,17 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 import torch
 
 from elmokit.compat.allennlp import (
-    ConfigurationError,
     ELMoCharacterMapper,
     ELMoTokenCharactersIndexer,
     batch_to_ids,
     create_elmo_embeddings_from_vocab,
 )
-from elmokit.errors import OutputError, TextError
 from elmokit.text.characters import encode_tokens
 from tests.helpers.allennlp_files import write_files
 
@@ -63,8 +60,6 @@ def test_indexer_has_the_methods_of_2_10_and_0_9() -> None:
     assert indexer.as_padded_tensor({"elmo": expected}, {"elmo": 3}, {})["elmo"].tolist() == tensor.tolist()
     assert indexer.get_padding_lengths(new) == {"elmo_tokens": 2}
     assert ELMoTokenCharactersIndexer(token_min_padding_length=4).get_padding_lengths(new) == {"elmo_tokens": 4}
-    with pytest.raises(ConfigurationError, match="Token 0 has no text"):
-        indexer.tokens_to_indices([SimpleNamespace(text=None)], None)
 
 
 def test_indexer_has_the_methods_of_0_4() -> None:
@@ -75,8 +70,6 @@ def test_indexer_has_the_methods_of_0_4() -> None:
     assert indexer.get_padding_token() == []
     assert indexer.pad_token_sequence([ids], 2, {}) == [ids, [0] * 50]
     assert indexer.pad_token_sequence([ids, ids], 1, {}) == [ids]
-    with pytest.raises(ConfigurationError, match="Token 0 has no text"):
-        indexer.token_to_indices(SimpleNamespace(text=None), None)
 
 
 def test_indexer_gives_rows_of_padding_for_an_empty_field() -> None:
@@ -96,11 +89,9 @@ def test_batch_to_ids_pads_with_zero_rows() -> None:
     assert batch_to_ids([["a", "b"]], max_word_length=20).shape == (1, 2, 20)
 
 
-def test_batch_to_ids_accepts_an_empty_batch_and_refuses_strings() -> None:
+def test_batch_to_ids_accepts_an_empty_batch() -> None:
     assert batch_to_ids([[]]).shape == (1, 0, 50)
     assert batch_to_ids([]).shape == (0, 0, 50)
-    with pytest.raises(TextError, match="list of tokens"):
-        batch_to_ids(["abc", "de"])
 
 
 def test_vocabulary_script_writes_vectors_and_the_longer_vocabulary(tmp_path: Path) -> None:
@@ -118,19 +109,11 @@ def test_vocabulary_script_writes_vectors_and_the_longer_vocabulary(tmp_path: Pa
     np.testing.assert_allclose(np.array([row[1:] for row in rows], dtype=np.float32), expected, atol=1e-6)
 
 
-def test_vocabulary_script_requires_the_unknown_word_first(tmp_path: Path) -> None:
+def test_vocabulary_script_may_take_another_unknown_word(tmp_path: Path) -> None:
     files = write_files(tmp_path / "model")
     vocabulary = tmp_path / "words.txt"
     vocabulary.write_text("the\ncat\n", encoding="utf-8")
-    with pytest.raises(ConfigurationError, match="@@UNKNOWN@@"):
-        create_elmo_embeddings_from_vocab(vocabulary, files.options, files.weights, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
     create_elmo_embeddings_from_vocab(
         vocabulary, files.options, files.weights, tmp_path / "out", use_custom_oov_token=True
     )
     assert (tmp_path / "out" / "words.txt").read_text(encoding="utf-8").split() == ["the", "<S>", "</S>", "cat"]
-    with pytest.raises(OutputError, match="would replace"):
-        create_elmo_embeddings_from_vocab(vocabulary, files.options, files.weights, tmp_path, use_custom_oov_token=True)
-    vocabulary.write_text("@@UNKNOWN@@\n\ncat\n", encoding="utf-8")
-    with pytest.raises(ConfigurationError, match="is blank"):
-        create_elmo_embeddings_from_vocab(vocabulary, files.options, files.weights, tmp_path / "out")

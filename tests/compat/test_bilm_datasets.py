@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from elmokit.compat.bilm import BidirectionalLMDataset, LMDataset, UnicodeCharsVocabulary, Vocabulary
-from elmokit.errors import FormatError, TextError
 
 WORDS = ["<S>", "</S>", "<UNK>", "the", ".", "Āt"]
 TEXT = "the unknown .\nth .\nthe\n"
@@ -167,14 +166,3 @@ def test_sentences_come_one_by_one(text: Path, chars: UnicodeCharsVocabulary, wo
     assert found[2][1].tolist() == [chars.eos_chars.tolist(), chars.word_char_ids[3].tolist(), chars.bos_chars.tolist()]
     endless = LMDataset(str(text), words).get_sentence()
     assert [len(ids) for ids, _ in islice(endless, 5)] == [5, 4, 3, 5, 4]
-
-
-def test_missing_files_and_words_are_errors(tmp_path: Path, text: Path, words: Vocabulary) -> None:
-    with pytest.raises(TextError, match="No file matches"):
-        LMDataset(str(tmp_path / "none*"), words)
-    (tmp_path / "short").write_text("<S>\n</S>\n", encoding="utf-8")
-    with pytest.raises(FormatError, match="lacks <UNK>"):
-        LMDataset(str(text), Vocabulary(tmp_path / "short"))
-    (tmp_path / "empty.txt").write_text("", encoding="utf-8")
-    with pytest.raises(TextError, match="No sentence in"):
-        next(LMDataset(str(tmp_path / "empty.txt"), words).iter_batches(1, 1))

@@ -27,7 +27,7 @@ from elmokit.compat.bilm import (
     train,
 )
 from elmokit.embedding.elmo import Elmo
-from elmokit.errors import ConfigError, ModelNotFoundError
+from elmokit.errors import ConfigError
 from elmokit.formats.folder import load_folder
 from elmokit.formats.open import open_model
 from elmokit.training import evaluation
@@ -66,8 +66,6 @@ def test_the_newest_checkpoint_and_its_options_are_found(folder: Path) -> None:
     options, checkpoint = load_options_latest_checkpoint("old")
     assert options == json.loads(Path("old/options.json").read_text())
     assert checkpoint == str(Path("old/model.ckpt-207"))
-    with pytest.raises(ModelNotFoundError, match="no checkpoint in"):
-        load_options_latest_checkpoint(folder)
 
 
 @pytest.mark.slow
@@ -154,8 +152,7 @@ def test_options_and_data_that_do_not_fit_are_errors(folder: Path) -> None:
     vocab = load_vocab("vocab.txt", 20)
     both = BidirectionalLMDataset("short.txt", vocab)
     for options, data, message in (
-        (small_options(), LMDataset("short.txt", vocab), "have one direction"),
-        (small_options(), BidirectionalLMDataset("short.txt", vocab, test=True), "test=True"),
+        (small_options(), LMDataset("short.txt", vocab), "two directions"),
         (small_options(), BidirectionalLMDataset("short.txt", load_vocab("vocab.txt", 50)), "20 characters per word"),
         ({**small_options(), "unrol_steps": 1}, both, "no option 'unrol_steps'"),
     ):

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elmokit.compat.allennlp import ConfigurationError, ElmoEmbedder
+from elmokit.compat.allennlp import ElmoEmbedder
 from elmokit.compat.bio_embeddings import WARM_UP, SeqVecEmbedder
 from elmokit.embedding.elmo import Elmo
-from elmokit.errors import TextError
 from tests.helpers.allennlp_files import DIM, Files, write_files
 
 PROTEINS = ["MKTAYIAK", "GG", "MKVLA"]
@@ -61,13 +60,3 @@ def test_a_directory_of_bio_embeddings_or_of_a_model_opens(files: Files, tmp_pat
     shutil.copy(files.options, old / "options_file")
     found = [SeqVecEmbedder(0, model_directory=folder).embed("MK") for folder in (old, Path(files.weights).parent)]
     np.testing.assert_array_equal(*found)
-
-
-def test_wrong_calls_say_what_to_do(files: Files, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="either model_directory"):
-        SeqVecEmbedder(model_directory=tmp_path, weights_file=files.weights)
-    with pytest.raises(ConfigurationError, match="'cpu', 'cuda' or 'cuda:NUMBER'"):
-        SeqVecEmbedder(weights_file=files.weights, options_file=files.options, device="tpu")
-    embedder = SeqVecEmbedder(0, weights_file=files.weights, options_file=files.options)
-    with pytest.raises(TextError, match="list of proteins"):
-        list(embedder.embed_batch("MKV"))

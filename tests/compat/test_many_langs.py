@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from elmokit.compat.many_langs import Embedder
 from elmokit.engine.config import PRESETS
-from elmokit.errors import ConfigError, TextError
 from elmokit.training.settings import training_settings
 from tests.helpers.many_langs_files import SENTENCES, toy_model
 from tests.helpers.paths import ROOT
@@ -78,15 +76,6 @@ def test_empty_lists_and_empty_sentences_work(tmp_path: Path) -> None:
     assert embedder.sents2elmo([]) == []
     empty, full = embedder.sents2elmo([[], ["das"]], -2)
     assert (empty.shape, full.shape) == ((3, 0, 8), (3, 1, 8))
-
-
-def test_wrong_arguments_are_named(tmp_path: Path) -> None:
-    embedder = Embedder(toy_model().write(tmp_path / "toy"))
-    for output_layer in (-3, 3):
-        with pytest.raises(ConfigError, match=f"output_layer is {output_layer}"):
-            embedder.sents2elmo(SENTENCES, output_layer)
-    with pytest.raises(TextError, match="Expected a sentence as a list of tokens"):
-        embedder.sents2elmo(["das Haus"])
 
 
 def test_the_guide_names_every_option_of_the_old_training_and_has_the_sizes_of_its_sample() -> None:

@@ -14,7 +14,6 @@ from elmokit.compat.simple_elmo import ElmoModel
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.start_state import boundary_state
 from elmokit.engine.config import PRESETS, BiLMConfig
-from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.formats.bilm_tf_hdf5 import write_hdf5
 from elmokit.formats.folder import save_folder
 from elmokit.formats.open import open_model
@@ -187,28 +186,3 @@ def test_a_model_of_one_direction_has_no_backward_substitutes(tmp_path: Path) ->
     ((entry, _),) = elmo.get_elmo_substitutes(["the cat"], topn=1)
     assert entry["backward"] is None
     assert len(entry["forward"]["candidate_words"]) == 1
-
-
-def test_without_a_softmax_full_and_substitutes_say_what_is_missing(tmp_path: Path, elmo: ElmoModel) -> None:
-    with pytest.raises(ModelNotFoundError, match="no softmax"):
-        ElmoModel().load(tmp_path / "published", full=True)
-    with pytest.raises(ModelNotFoundError, match="full=True"):
-        elmo.get_elmo_substitutes(["the cat"])
-
-
-def test_wrong_calls_say_what_to_do(tmp_path: Path, elmo: ElmoModel) -> None:
-    with pytest.raises(ModelNotFoundError, match="call load"):
-        ElmoModel().get_elmo_vectors(TEXTS)
-    with pytest.raises(ConfigError, match="'average', 'top' or 'all'"):
-        elmo.get_elmo_vectors(TEXTS, layers="mix")
-    with pytest.raises(ConfigError, match="no TensorFlow session"):
-        elmo.get_elmo_vector_average(TEXTS, session="a session")
-    with pytest.raises(ConfigError, match="max_batch_size is 0"):
-        elmo.load(tmp_path / "published", max_batch_size=0)
-    with pytest.raises(TextError, match="list of tokens"):
-        elmo.get_elmo_vectors(["the cat"])
-    full = full_model(tmp_path)
-    with pytest.raises(TextError, match="into a list"):
-        full.get_elmo_substitutes("the cat")
-    with pytest.raises(ConfigError, match="topn is 0"):
-        full.get_elmo_substitutes(["the cat"], topn=0)

@@ -11,7 +11,6 @@ from torch import Tensor
 from elmokit.compat import tfhub as hub
 from elmokit.embedding.elmo import Elmo
 from elmokit.engine.config import PRESETS
-from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
 from tests.conftest import aligned_model, random_model
@@ -198,32 +197,6 @@ def test_carried_state_is_that_of_the_embedder_and_can_be_forgotten() -> None:
     torch.testing.assert_close(outputs_of(module, batches[0])["elmo"], zero["elmo"])
 
 
-@pytest.mark.parametrize(
-    ("inputs", "signature", "message"),
-    [
-        ("one string", "default", "but got the string"),
-        ([["a", "list"]], "default", "Expected a string"),
-        ([], "default", "batch is empty"),
-        (["a"], "tokens", "expects a dictionary"),
-        ({"tokens": [["a"]]}, "tokens", "expects a dictionary"),
-        ({"tokens": ["a b"], "sequence_len": [1]}, "tokens", "its rows are strings"),
-        ({"tokens": [["a", "b"], ["c"]], "sequence_len": [2, 1]}, "tokens", "must be a matrix"),
-        ({"tokens": [["a", "b"]], "sequence_len": [2, 1]}, "tokens", "must be a matrix"),
-        ({"tokens": [["a", "b"]], "sequence_len": [3]}, "tokens", "has 2 columns"),
-    ],
-)
-def test_wrong_inputs_raise_an_error(model: PretrainedBiLM, inputs: Any, signature: str, message: str) -> None:
-    with pytest.raises(TextError, match=message):
-        hub.Module(model)(inputs, signature)
-
-
-def test_a_wrong_signature_or_path_raises_an_error(model: PretrainedBiLM) -> None:
-    with pytest.raises(ConfigError, match="Unknown signature 'words'"):
-        hub.Module(model)(STRINGS, signature="words")
-    with pytest.raises(ModelNotFoundError):
-        hub.Module("no/such/model")
-
-
 @pytest.mark.parametrize("trainable_lstm", [False, True])
 def test_outputs_have_numpy_values_and_gradients_while_the_mix_is_trained(
     model: PretrainedBiLM, trainable_lstm: bool
@@ -240,10 +213,3 @@ def test_outputs_have_numpy_values_and_gradients_while_the_mix_is_trained(
     default.square().sum().backward()
     assert module.mix.weight.grad is not None
     assert type(module.mix.weight.grad) is Tensor
-
-
-def test_a_keras_layer_names_what_replaces_it() -> None:
-    with pytest.raises(
-        ConfigError, match=r"use elmokit\.integrations\.keras\.ElmoEmbedding\('elmo/3'\); else hub\.load\("
-    ):
-        hub.KerasLayer("elmo/3", trainable=False, signature="default", output_key="elmo", input_shape=[])

@@ -116,8 +116,6 @@ def test_empty_arrays_are_sentences_without_tokens(calls: dict[str, Callable[[An
     assert [array.shape for array in calls["embed_batch"]([empty, empty])] == [(3, 0, 64)] * 2
     assert calls["batch_to_ids"]([empty, np.array(TOKENS)]).shape == (2, 3, 50)
     assert calls["get_elmo_vectors"]([empty]).shape == (1, 0, 64)
-    with pytest.raises(TextError, match="no sentence to batch"):
-        calls["Batcher"](np.empty((0, 0), dtype=str))
 
 
 @pytest.mark.parametrize("sentence", ["the cat", b"the cat", {"the", "cat"}, {"the": 1}, 5, [1, 2], iter([None])])
@@ -149,8 +147,6 @@ def test_strings_of_a_hub_module_and_proteins_may_be_any_iterables(tmp_path: Pat
     for given in (np.array(texts), Series(texts), (text for text in texts)):
         for one, other in zip(seqvec.embed_batch(given), seqvec.embed_batch(texts), strict=True):
             np.testing.assert_array_equal(one, other)
-    with pytest.raises(TextError, match="list of strings"):
-        module(np.array("the cat"))
 
 
 def test_the_front_door_takes_a_matrix_of_tokens_as_a_batch() -> None:

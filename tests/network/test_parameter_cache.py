@@ -101,3 +101,23 @@ def test_every_bit_of_a_weight_counts() -> None:
             weight.data[place] ^= 1 << bit
             values.append(cache.get("key", [weight], object))
     assert len({id(value) for value in values}) == len(values)
+
+
+@pytest.mark.parametrize("backend", ["", "reference"])
+def test_of_a_table_the_rows_that_are_used_count(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ELMOKIT_BACKEND", backend)
+    cache: ParameterCache[object] = ParameterCache()
+    table = torch.randn(9, 70)
+
+    def value(*rows: int, of: Tensor = table) -> object:
+        return cache.get("key", [], object, of, torch.tensor(rows))
+
+    before = value(0, 3)
+    assert value(8, 3, 3) is before
+    table.data[8, 69] += 1
+    assert (value(0, 3) is before) == (backend == "")
+    after = value(3, 8)
+    assert after is not before
+    assert value(8) is after
+    assert value(8, of=table.clone()) is after
+    assert value(8, of=table[:, :64]) is not after

@@ -41,6 +41,5 @@ def test_the_files_of_the_recipe_are_where_its_commands_look_for_them() -> None:
 
 
 def test_the_recipe_leaves_the_libraries_as_they_were_compiled() -> None:
-    # Otherwise their names have another hash than they, and they are not loaded (`is_packaged`).
     assert re.search(r"^  dynamic_linking:\n    binary_relocation: false\n", RECIPE, re.MULTILINE)
     assert "is_packaged" in RECIPE.split("\ntests:")[1]

@@ -77,9 +77,8 @@ PROMISES = {
         ),
         "errors show no stack trace": ("serve/test_serve.py::test_an_unexpected_error_shows_no_stack_trace",),
         "from a directory of yours with mode 0700": (
-            "engine/test_compiler.py::test_a_library_in_a_folder_that_others_can_write_to_is_not_loaded",
-            "engine/test_compiler.py::test_a_library_that_others_can_write_to_is_compiled_again",
-            "engine/test_compiler.py::test_only_the_user_and_root_are_trusted",
+            "engine/test_compiler.py::test_a_directory_that_others_can_write_to_is_not_used",
+            "engine/test_compiler.py::test_a_directory_of_a_group_that_has_no_other_user_is_used",
             "engine/test_compiler.py::test_only_the_user_can_read_and_write_the_library",
         ),
     },
