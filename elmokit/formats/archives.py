@@ -126,7 +126,7 @@ def _unpack_zip(path: Path, folder: Path, wanted: Sequence[str]) -> list[str]:
         # Nothing is written before the names of all members were checked.
         targets = [_safe_path(path, member.filename) for member in members]
         for member, target in zip(members, targets, strict=True):
-            if not member.is_dir() and _is_wanted(target, wanted):
+            if _is_wanted(target, wanted) and not member.is_dir():
                 (folder / target).parent.mkdir(parents=True, exist_ok=True)
                 # A link is written as its text: zip has no type of its own for links.
                 with archive.open(member) as source, (folder / target).open("wb") as file:
