@@ -7,6 +7,7 @@ from typing import Any
 
 from elmokit.config import write_json
 from elmokit.embedding.elmo import Elmo
+from elmokit.errors import OutputError
 from elmokit.formats.folder import save_folder
 from elmokit.network.tensors import save_tensors
 from elmokit.storage.atomic import atomic_write
@@ -36,6 +37,9 @@ def describe_archive(opened: OpenedArchive) -> dict[str, Any]:
 
 def save_as_run(opened: OpenedArchive, folder: str | Path) -> None:
     """Write the model of an archive as a run directory, atomically."""
+    folder = Path(folder)
+    if folder.exists():  # `atomic_write` would advise a flag that the command does not have
+        raise OutputError(f"{folder} already exists; choose another directory.")
     setup = opened.setup
     elmo = None
     if opened.bilm is not None:
