@@ -184,23 +184,6 @@ def test_settings_are_checked_before_the_text_is_counted(shell: Shell, corpus: P
         assert "Counting" not in ran.err
 
 
-@pytest.mark.slow
-def test_words_that_do_not_descend_in_frequency_are_reported_where_that_matters(shell: Shell, corpus: Path) -> None:
-    Path("sorted.txt").write_text("<S>\n</S>\n<UNK>\nmat\non\nthe\n")
-    Path("ranked.txt").write_text("<S>\n</S>\n<UNK>\nthe\n.\nmat\n")
-    told = "The first tenth of the vocabulary does not contain the most frequent words of this text"
-    for vocab, flags, expected in (
-        ("sorted.txt", ("--n-samples", "2"), True),
-        ("ranked.txt", ("--n-samples", "2"), False),
-        ("sorted.txt", (), False),
-    ):
-        ran = shell(
-            *START[:4], "--out", f"run-{vocab}{len(flags)}", *SMALL, "--vocabulary", vocab, "--tokens", "20", *flags
-        )
-        assert ran.code == 0, ran.err
-        assert (told in ran.err) == expected
-
-
 def test_a_loss_that_is_no_number_is_one_line_with_the_step_and_what_to_change(shell: Shell, corpus: Path) -> None:
     flags = ("--learning-rate", "1e30", "--warmup-ratio", "0", "--max-grad-norm", "1e30", "--tokens", "500")
     ran = shell(*START, *flags, "--max-words", "8", "--save-every", "1")
