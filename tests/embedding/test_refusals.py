@@ -195,7 +195,6 @@ FILES: list[tuple[str, Callable[[Path], object], type[Exception], str]] = [
     ),
     ("layers of rows", lambda text: embed_file(embedder(), text, "out.npz", layers="top"), ConfigError, "'top'"),
     ("a name", lambda text: embed_file("en-mini", text, "out.npz"), ConfigError, "'en-mini'"),  # type: ignore[arg-type]
-    ("sentences", lambda _: embed_file(elmo(), [["a"]], "out.npz"), TextError, "path of a text file"),  # type: ignore[arg-type]
     (
         "a byte that is not UTF-8",
         lambda text: text.write_bytes(b"a\n\xe9\n") and embed_file(elmo(), text, OUTPUT, overwrite=True),

@@ -232,7 +232,7 @@ REFUSED: list[tuple[Callable[[OccurrenceIndex], object], type[Exception], str]] 
     (lambda index: index.neighbors(ELMO, *DOG, min_count=-1), ConfigError, "min_count is -1"),
     (lambda index: index.neighbors(ELMO, *DOG, among="most"), ConfigError, "among is 'most'"),  # type: ignore[arg-type]
     (lambda index: index.neighbors(ELMO, ["dog"], 7), ConfigError, "token is 7"),
-    (lambda index: index.neighbors(ELMO, [], 0), ConfigError, "the sentence is empty"),
+    (lambda index: index.neighbors(ELMO, [], 0), ConfigError, "token is 0"),
     (lambda index: build_index(ELMO, lambda: iter([]), index.path), TextError, "no words"),
     (lambda index: build_index(ELMO, lambda: iter(CORPUS[:2]), index.path), OutputError, "the text is not the one"),
     (lambda index: build_index(ELMO, corpus, index.path, "a"), OutputError, "model name 'a'. Use the included"),

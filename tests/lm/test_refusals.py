@@ -54,8 +54,8 @@ ROWS: list[tuple[str, Call, type[Exception], str]] = [
     *(
         (f"position {position}", lambda lm, position=position: lm.substitutes(TEXT[0], position), ConfigError, name)
         for position, name in (
-            (3, "it is from -3 to 2"),
-            (-4, "it is from -3 to 2"),
+            (3, "position is 3"),
+            (-4, "position is -4"),
             (1.0, "position is 1.0"),
             (True, "position is True"),
         )

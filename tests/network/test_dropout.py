@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from elmokit.tasks.nn.dropout import VariationalDropout
@@ -19,8 +18,3 @@ def test_a_feature_is_dropped_at_every_step_or_at_none() -> None:
 def test_in_evaluation_nothing_is_dropped() -> None:
     inputs = torch.randn(2, 3, 4)
     assert VariationalDropout(0.9).eval()(inputs) is inputs
-
-
-def test_a_probability_of_one_is_rejected() -> None:
-    with pytest.raises(ValueError, match="below 1"):
-        VariationalDropout(1.0)

@@ -569,9 +569,44 @@ def softmax(it: Scenario) -> None:
             check_written(*outputs)
 
 
+def digests(it: Scenario) -> None:
+    """Compute the digests of arrays of any length, and see that one changed number changes one of them."""
+    arrays = [it.weights(it.random.choice([0, 1, it.size(300), 70_000])) for _ in range(it.random.randint(1, 4))]
+    changed = [array.copy() for array in arrays]
+    if changed[0].size:
+        changed[0][it.random.randrange(changed[0].size)] += 1
+    before, after = (_digests_of(it, some) for some in (arrays, changed))
+    assert (before != after).tolist() == [changed[0].size > 0] + [False] * (len(arrays) - 1)
+
+
+def _digests_of(it: Scenario, arrays: Sequence[Array]) -> Array:
+    read = [it.buffers.of(array) for array in arrays]
+    n_bytes, places = it.buffers.of([array.nbytes for array in arrays], INT64), it.pointers(read)
+
+    def compute(n_threads: int) -> tuple[Array]:
+        outputs = it.buffers.output(len(arrays), dtype=INT64)
+        it.library.digests(n_threads, len(arrays), at(n_bytes), at(places), at(outputs))
+        return (outputs,)
+
+    it.same_bits(compute)
+    return compute(2)[0].copy()
+
+
 SCENARIOS: dict[str, Callable[[Scenario], None]] = {
     scenario.__name__: scenario
-    for scenario in (questions, matrix, tokens, lstm, scoring, training_steps, convolutions, window, linear, softmax)
+    for scenario in (
+        questions,
+        matrix,
+        tokens,
+        lstm,
+        scoring,
+        training_steps,
+        convolutions,
+        window,
+        linear,
+        softmax,
+        digests,
+    )
 }
 
 

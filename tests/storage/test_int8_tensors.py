@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from elmokit.embedding.start_state import boundary_state
-from elmokit.errors import ElmoError, FormatError, TensorMismatchError
+from elmokit.errors import ConfigError, ElmoError, FormatError, TensorMismatchError
 from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM, describe
 from elmokit.storage.tensor_file import to_int8
@@ -136,7 +136,7 @@ def test_scales_without_integers_are_unexpected_tensors(model: PretrainedBiLM, t
 def test_a_storage_of_another_version_is_refused(model: PretrainedBiLM, tmp_path: Path) -> None:
     config = stored(model, tmp_path) / "config.json"
     config.write_text(config.read_text().replace('"storage": "int8"', '"storage": "int4"'))
-    with pytest.raises(FormatError, match="int4"):
+    with pytest.raises(ConfigError, match="int4"):
         load_folder(config.parent)
 
 

@@ -116,7 +116,7 @@ def test_lines_that_are_no_pair_are_named(line: str, tokenize: str, named: str) 
 @pytest.mark.parametrize(
     ("content", "tokenize", "named"),
     [
-        ("gold_label\tsentence1\tsentence2\nneutral\ta\tb\n\ta c\tb\n", "treebank", "line 3: the label is empty"),
+        ("gold_label\tsentence1\tsentence2\nneutral\ta\tb\n\ta c\tb\n", "treebank", "line 3: the pair has no"),
         (NLI, "parse", "line 1: no sentence1_binary_parse"),
     ],
 )

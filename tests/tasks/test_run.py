@@ -95,7 +95,7 @@ def test_a_run_records_everything_needed_to_repeat_it(tmp_path: Path, bilm: str)
     assert facts["command"] == run_origin()["command"]
     assert facts["elmokit"].startswith(elmokit.__version__)
     assert facts["directory"] == str(Path.cwd())
-    assert {"torch", "numpy", "nltk"} <= set(facts["versions"])
+    assert {"torch", "numpy"} <= set(facts["versions"])
     n_bytes = len(TEXTS["ner"])
     sizes = {part: {name: size for name, (size, _) in files.items()} for part, files in facts["data"].items()}
     data = {str(tmp_path / "data"): n_bytes}
