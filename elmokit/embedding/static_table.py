@@ -84,9 +84,7 @@ def export_static(
         )
     vocabulary = embedder.elmo.model.vocabulary
     if words is None:
-        if vocabulary is None:
-            raise ConfigError("The model has no vocabulary. Give the words of the table: words=, or --words FILE.")
-        words = vocabulary.words
+        words = [] if vocabulary is None else vocabulary.words
     check_texts(words)
     # With "sif", tokens without a letter or digit have no weight.
     counts_all = embedder.pooling.weighting == "mean"
@@ -101,7 +99,7 @@ def export_static(
             "elmokit vocab TEXT WORDS"
         )
     if not listed:
-        raise TextError("There is no word with a letter or digit to make a table of.")
+        raise TextError("There is no word with a letter or digit to make a table of: give words (--words FILE).")
     check_table_path(directory, overwrite)
     table = np.concatenate([np.zeros((1, embedder.dim), np.float32), embedder.word_rows(listed)])
     # Cosines are independent of the scale; float16 is most exact where numbers are near 1.

@@ -94,14 +94,18 @@ class BackgroundWriter(Generic[Item]):
             while not self._ended.is_set():
                 with contextlib.suppress(KeyboardInterrupt):  # one is being raised already, or the block's error is
                     self._ended.wait()
-        if kind is None and self._error is not None:
-            raise self._error
+        if kind is None:
+            self._raise_error()
 
     def put(self, item: Item) -> None:
         """Pass an item on. Blocks while ``n`` items are waiting."""
         # The thread stops at its first error, so that no later write follows a failed one: a journal must not count
         # them.
-        if not _put(self._queue, item, self._stopped) and self._error is not None:
+        if not _put(self._queue, item, self._stopped):
+            self._raise_error()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
             raise self._error
 
     def _run(self) -> None:

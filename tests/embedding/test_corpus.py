@@ -83,20 +83,6 @@ def test_each_line_becomes_a_dataset_under_its_number(elmo: Elmo, text: Path, tm
         np.testing.assert_allclose(file["2"][...], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(("layers", "shape"), [("top", (4, 64)), ("average", (4, 64)), ([0, 2], (2, 4, 64))])
-def test_chosen_layers_are_written(elmo: Elmo, text: Path, tmp_path: Path, layers: object, shape: object) -> None:
-    embed_file(elmo, text, tmp_path / "out.hdf5", layers=layers)  # type: ignore[arg-type]
-    with h5py.File(tmp_path / "out.hdf5") as file:
-        assert file["0"].shape == shape
-
-
-def test_an_empty_file_gives_a_file_with_an_empty_map(elmo: Elmo, tmp_path: Path) -> None:
-    (tmp_path / "empty.txt").write_text("")
-    assert embed_file(elmo, tmp_path / "empty.txt", tmp_path / "out.hdf5").n_sentences == 0
-    with h5py.File(tmp_path / "out.hdf5") as file:
-        assert file["sentence_to_index"].asstr()[0] == "{}"
-
-
 class Stopped(BaseException):
     """Ends a run in the middle."""
 
@@ -216,13 +202,6 @@ def test_vectors_never_replace_the_weights_that_compute_them(text: Path, tmp_pat
     assert weights.read_bytes() == before
 
 
-@pytest.mark.parametrize("layers", [np.int64(1), [np.int64(0), np.int32(2)], range(2)], ids=repr)
-def test_layers_can_be_numbers_of_numpy(elmo: Elmo, text: Path, tmp_path: Path, layers: Any) -> None:
-    embed_file(elmo, text, tmp_path / "out.npz", layers=layers)
-    with np.load(tmp_path / "out.npz") as file:
-        assert file["vectors"].shape[1:-1] == np.shape(layers)
-
-
 @pytest.mark.parametrize("tokenize", [str.split, partial(str.split, sep=" "), methodcaller("split")], ids=repr)
 def test_anything_that_splits_a_line_can_be_called(elmo: Elmo, tmp_path: Path, tokenize: Any) -> None:
     text = tmp_path / "text.txt"
@@ -231,14 +210,6 @@ def test_anything_that_splits_a_line_can_be_called(elmo: Elmo, tmp_path: Path, t
     embed_file(elmo, text, tmp_path / "called.npz", tokenize=tokenize)
     with np.load(tmp_path / "plain.npz") as plain, np.load(tmp_path / "called.npz") as called:
         np.testing.assert_array_equal(called["vectors"], plain["vectors"])
-
-
-def test_a_type_of_numpy_is_a_type_of_numbers(elmo: Elmo, text: Path, tmp_path: Path) -> None:
-    for name, dtype in (("name", "float16"), ("type", np.float16)):
-        embed_file(elmo, text, tmp_path / f"{name}.npz", dtype=dtype)  # type: ignore[arg-type]
-    with np.load(tmp_path / "name.npz") as by_name, np.load(tmp_path / "type.npz") as by_type:
-        assert by_type["vectors"].dtype == np.float16
-        np.testing.assert_array_equal(by_type["vectors"], by_name["vectors"])
 
 
 @pytest.mark.parametrize(("layers", "dtype"), [("all", "float32"), ("top", "float16"), ([0, 2], "float16")])

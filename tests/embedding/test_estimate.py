@@ -8,14 +8,10 @@ from typing import NamedTuple
 import pytest
 
 from elmokit.embedding.batch_embedder import BatchEmbedder
-from elmokit.embedding.corpus import embed_file
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.estimate import OutputSize, check_disk_space, describe_work, format_bytes
-from elmokit.embedding.outputs.layout import VectorFileLayout
-from elmokit.embedding.outputs.table import output_format
 from elmokit.embedding.outputs.writer import WriteProgress
-from elmokit.embedding.reading import Corpus, CorpusSentence, SentenceCounts
-from elmokit.engine.layer_selection import Layers
+from elmokit.embedding.reading import CorpusSentence, SentenceCounts
 from elmokit.errors import OutputError
 from tests.conftest import random_model
 
@@ -29,17 +25,6 @@ class Usage(NamedTuple):
 @pytest.fixture(scope="module")
 def elmo() -> Elmo:
     return Elmo(random_model())
-
-
-@pytest.mark.parametrize(("layers", "dtype"), [("all", "float32"), ("top", "float16"), ([0, 2], "float32")])
-def test_the_estimated_size_is_the_size_written(elmo: Elmo, tmp_path: Path, layers: Layers, dtype: str) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text("".join(f"the cat {'sat ' * (number % 7)}{number} .\n" for number in range(300)))
-    embed_file(elmo, text, tmp_path / "out.hdf5", layers=layers, dtype=dtype)  # type: ignore[arg-type]
-    numbers = {"all": (0, 1, 2), "top": None}.get(str(layers), (0, 2))
-    layout = VectorFileLayout(numbers, elmo.output_dim, dtype)  # type: ignore[arg-type]
-    estimate = output_format("out.hdf5").file_bytes(layout, Corpus(text).count())
-    assert estimate == pytest.approx((tmp_path / "out.hdf5").stat().st_size, rel=0.01)
 
 
 def test_output_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

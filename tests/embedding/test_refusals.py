@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from elmokit import Elmo, ElmoModule, SentenceEmbedder, SentencePooling, embed_file
+from elmokit.embedding.start_state import mean_state
 from elmokit.embedding.static_table import export_static
 from elmokit.engine.config import BiLMConfig
 from elmokit.errors import ConfigError, ModelNotFoundError, OutputError, TextError
@@ -95,6 +96,7 @@ ELMO: list[Row] = [
     ),
     ("a stateful string", lambda: Elmo(random_model(), start="stateful").embed("The cat"), TextError, "'The cat'"),
     ("a document that is a string", lambda: elmo().embed_document("the cat"), TextError, "'the cat'"),
+    ("no text to calibrate", lambda: mean_state(random_model(), []), TextError, "no sentence"),
     ("tokens as raw text", lambda: elmo().embed(SENTENCES, tokenize=True), TextError, "got list"),  # type: ignore[call-overload]
     *(
         (f"layers {layers}", lambda layers=layers: elmo().embed(SENTENCES, layers=layers), ConfigError, name)
@@ -220,7 +222,7 @@ FILES: list[tuple[str, Callable[[Path], object], type[Exception], str]] = [
     (
         "a table of no list",
         lambda _: export_static(SentenceEmbedder(without_vocabulary(), SentencePooling("mean")), "static"),
-        ConfigError,
+        TextError,
         "--words",
     ),
     ("a table over a directory", lambda _: export_static(embedder(), "mine"), OutputError, "mine"),

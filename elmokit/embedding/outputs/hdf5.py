@@ -195,13 +195,11 @@ def read_sentence_map(file: h5py.File | str | Path) -> dict[str, int]:
     if isinstance(file, str | Path):
         with damage_as_format_error(file), open_hdf5(file) as opened:
             return read_sentence_map(opened)
-    name = next((name for name in MAPS if name in file), None)
-    if name is None:
-        raise FormatError(
-            f"{file.filename} has no sentence map: it was written with --forget-sentences or --use-sentence-keys."
-        )
+    name = next((name for name in MAPS if name in file), MAPS[0])
     try:
         content = json.loads(file[name].asstr()[0])
         return {sentence: int(index) for sentence, index in content.items()}
     except (*HDF5_ERRORS, AttributeError, IndexError) as error:
-        raise FormatError(f"{file.filename}, {name}: {error}") from None
+        raise FormatError(
+            f"{file.filename} has no sentence map (--forget-sentences, --use-sentence-keys) that can be read: {error}"
+        ) from None

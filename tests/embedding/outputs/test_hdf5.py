@@ -101,7 +101,7 @@ def test_a_file_without_a_map_says_so(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "out.hdf5") as file:
         assert set(file) == {"0"}
         assert file["0"].dtype == np.float16
-        with pytest.raises(FormatError, match="has no sentence map"):
+        with pytest.raises(FormatError, match=r"out\.hdf5 has no sentence map"):
             read_sentence_map(file)
 
 

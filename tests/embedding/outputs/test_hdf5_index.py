@@ -8,8 +8,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from elmokit.embedding.outputs.hdf5_index import (
     attribute_bytes,
@@ -52,29 +50,6 @@ def written(
     return arrays
 
 
-@settings(max_examples=30)
-@given(
-    st.dictionaries(
-        st.text(min_size=1, max_size=12).filter(lambda name: not {"/", "\0"} & set(name) and name != "."),
-        st.integers(0, 4),
-        max_size=80,
-    ),
-    st.sampled_from([None, 1, 3]),
-    st.sampled_from(["float32", "float16"]),
-)
-def test_h5py_reads_what_was_written(
-    tmp_path_factory: pytest.TempPathFactory, lengths: dict[str, int], n_layers: int | None, dtype: str
-) -> None:
-    path = tmp_path_factory.mktemp("format") / "out.hdf5"
-    names = [name.encode("utf-8") for name in lengths]
-    arrays = written(path, names, list(lengths.values()), n_layers, dtype)
-    with h5py.File(path) as file:
-        assert set(file) == set(lengths)
-        for name, array in zip(lengths, arrays, strict=True):
-            assert (file[name].dtype, file[name].shape) == (array.dtype, array.shape)
-            np.testing.assert_array_equal(file[name][...], array)
-
-
 @pytest.mark.parametrize("n", [0, 1, 8, 9, 256, 257, 1000, 8200])
 def test_groups_of_any_size_are_complete_and_can_grow(tmp_path: Path, n: int) -> None:
     arrays = written(tmp_path / "out.hdf5", [b"%d" % number for number in range(n)], [1] * n, 2, "float32")
@@ -90,20 +65,6 @@ def test_groups_of_any_size_are_complete_and_can_grow(tmp_path: Path, n: int) ->
     with h5py.File(tmp_path / "out.hdf5") as file:
         assert len(file) == 100 + n - len(range(0, n, 3))
         assert file["later 99"][()] == 99
-
-
-def test_a_dataset_equals_what_h5py_writes(tmp_path: Path) -> None:
-    for dtype in ("float32", "float16"):
-        (array,) = written(tmp_path / "ours.hdf5", [b"0"], [2], 3, dtype)
-        with h5py.File(tmp_path / "ours.hdf5") as ours, h5py.File(tmp_path / "theirs.hdf5", "w") as theirs:
-            theirs.create_dataset("0", data=array)
-            one, two = ours["0"], theirs["0"]
-            assert one.id.get_type().equal(two.id.get_type())
-            assert one.id.get_space().get_simple_extent_dims(True) == two.id.get_space().get_simple_extent_dims(True)
-            assert one.id.get_create_plist().get_layout() == two.id.get_create_plist().get_layout()
-            assert one.fillvalue == two.fillvalue
-            assert list(one.attrs) == list(two.attrs) == []
-            assert (one.compression, one.chunks, one.maxshape) == (two.compression, two.chunks, two.maxshape)
 
 
 @pytest.mark.parametrize("n_bytes", [0, 1, 4000, 4048, 4064, 4080, 100_000])

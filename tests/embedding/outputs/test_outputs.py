@@ -79,6 +79,19 @@ def read(path: Path) -> dict[str, list[Any]]:
     return table.to_pydict()
 
 
+def read_vectors(path: Path) -> list[np.ndarray]:
+    """Return the vectors of each sentence, with several layers ``(layers, tokens, dim)``."""
+    if path.suffix == ".hdf5":
+        with h5py.File(path) as file:
+            return [file[str(number)][...] for number in range(len(file) - ("sentence_to_index" in file))]
+    columns = read(path)
+    layers = [columns[name] for name in columns if name not in ("id", "tokens")]
+    rows = [
+        np.stack([np.asarray(layer, np.float32).reshape(-1, 64) for layer in row]) for row in zip(*layers, strict=True)
+    ]
+    return rows if len(layers) > 1 else [row[0] for row in rows]
+
+
 def assert_equal(rows: list[Any], expected: list[Any], atol: float = 1e-5) -> None:
     assert len(rows) == len(expected)
     for row, array in zip(rows, expected, strict=True):
@@ -120,30 +133,54 @@ def test_a_damaged_file_says_what_computed_it_or_nothing(elmo: Elmo, text: Path,
             read_about(output)
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_each_line_becomes_a_row_with_its_tokens_and_layers(
-    elmo: Elmo, text: Path, tmp_path: Path, suffix: str, dtype: Any
+@pytest.mark.parametrize("suffix", [".hdf5", *SUFFIXES])
+@pytest.mark.parametrize(
+    ("layers", "dtype"),
+    [
+        ("all", "float32"),
+        ("all", "float16"),
+        ("top", np.float16),
+        ("average", "float32"),
+        ([0, 2], "float16"),
+        ([np.int64(0), np.int32(2)], "float32"),
+        (np.int64(1), "float32"),
+        (range(2), "float32"),
+    ],
+    ids=str,
+)
+def test_what_is_written_is_read_back(
+    elmo: Elmo, tmp_path: Path, text: Path, suffix: str, layers: Any, dtype: Any
 ) -> None:
-    embed_file(elmo, text, tmp_path / f"out{suffix}", dtype=dtype)
-    columns = read(tmp_path / f"out{suffix}")
-    assert list(columns) == ["id", "tokens", "layer_0", "layer_1", "layer_2"]
-    assert columns["id"] == [0, 1, 2, 3]
-    assert columns["tokens"] == SENTENCES
-    for layer in range(3):
-        expected = elmo.embed(SENTENCES, layers=layer)
-        assert_equal(columns[f"layer_{layer}"], expected, 1e-5 if dtype == "float32" else 2e-3)
-    assert {path.name for path in tmp_path.iterdir()} == {"text.txt", f"out{suffix}"}
+    output = tmp_path / f"out{suffix}"
+    embed_file(elmo, text, output, layers=layers, dtype=dtype)
+    rows = read_vectors(output)
+    assert [row.shape for row in rows] == [row.shape for row in elmo.embed(SENTENCES, layers=layers)]
+    assert_equal(rows, elmo.embed(SENTENCES, layers=layers), 1e-5 if dtype == "float32" else 2e-3)
+    if suffix == ".hdf5":
+        assert set(read_sentence_map(output)) == {line.strip(" ") for line in TEXT.split("\n")}
+    else:
+        columns = read(output)
+        assert (columns["id"], columns["tokens"]) == ([0, 1, 2, 3], SENTENCES)
+        numbers = [0, 1, 2] if isinstance(layers, str) else list(layers) if np.ndim(layers) else []
+        names = [f"layer_{n}" for n in (range(len(rows[0])) if suffix == ".npz" else numbers)]
+        assert list(columns) == ["id", "tokens", *(["vectors"] if rows[0].ndim == 2 else names)]
+    assert {path.name for path in tmp_path.iterdir()} == {"text.txt", output.name}
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_one_layer_is_one_column_and_the_tokens_can_be_left_out(
-    elmo: Elmo, text: Path, tmp_path: Path, suffix: str
-) -> None:
-    embed_file(elmo, text, tmp_path / f"out{suffix}", layers="top", forget_sentences=True)
-    columns = read(tmp_path / f"out{suffix}")
-    assert list(columns) == ["id", "vectors"]
-    assert_equal(columns["vectors"], elmo.embed(SENTENCES, layers="top"))
+@pytest.mark.parametrize("suffix", [".hdf5", *SUFFIXES])
+def test_the_sentences_can_be_left_out_and_a_text_can_be_empty(elmo: Elmo, tmp_path: Path, suffix: str) -> None:
+    output = tmp_path / f"out{suffix}"
+    (tmp_path / "text.txt").write_text("the cat\n")
+    embed_file(elmo, tmp_path / "text.txt", output, layers="top", forget_sentences=True)
+    assert_equal(read_vectors(output), elmo.embed([["the", "cat"]], layers="top"))
+    if suffix != ".hdf5":
+        assert list(read(output)) == ["id", "vectors"]
+    (tmp_path / "text.txt").write_text("")
+    assert embed_file(elmo, tmp_path / "text.txt", output, layers="top", overwrite=True).n_sentences == 0
+    if suffix == ".hdf5":
+        assert read_sentence_map(output) == {}
+    else:
+        assert read(output) == {"id": [], "tokens": [], "vectors": []}
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -163,14 +200,6 @@ def test_row_groups_are_of_bounded_size(
         from pyarrow import parquet
 
         assert parquet.ParquetFile(tmp_path / "parts.parquet").num_row_groups > 9
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_an_empty_text_gives_an_empty_table(elmo: Elmo, tmp_path: Path, suffix: str) -> None:
-    (tmp_path / "empty.txt").write_text("")
-    embed_file(elmo, tmp_path / "empty.txt", tmp_path / f"out{suffix}", layers="top")
-    columns = read(tmp_path / f"out{suffix}")
-    assert [len(column) for column in columns.values()] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

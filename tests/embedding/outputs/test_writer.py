@@ -8,8 +8,7 @@ import pytest
 
 from elmokit.embedding.outputs.writer import DATA_START, ResumableWriter, WriteProgress, open_resumable, partial_folder
 from elmokit.engine.state import State
-from elmokit.errors import LockedError, OutputError
-from elmokit.storage.resumable import ResumableStore
+from elmokit.errors import LockedError
 from tests.helpers.killing import Killed
 
 SETTINGS = {"layers": "all", "batch": 2048}
@@ -45,14 +44,6 @@ def test_a_resumed_run_has_exactly_what_was_committed(output: Path) -> None:
         assert (partial_folder(output) / "lengths").stat().st_size == 8
         raise Killed
     assert partial_folder(output).is_dir()
-
-
-def test_the_output_appears_when_the_block_ends_without_an_error(output: Path) -> None:
-    with open_resumable(output, SETTINGS) as writer:
-        writer.write_vectors(DATA_START, np.ones(2, np.float32))
-        assert not output.exists()
-    assert output.read_bytes()[DATA_START:] == np.ones(2, np.float32).tobytes()
-    assert [path.name for path in output.parent.iterdir()] == ["out.hdf5"]
 
 
 def test_discarding_batches_is_committed_at_once(output: Path) -> None:
@@ -94,19 +85,6 @@ def test_two_runs_cannot_write_one_output(output: Path) -> None:
         with pytest.raises(LockedError, match="being written by another process"), open_resumable(output, SETTINGS):
             pass
         assert partial_folder(output).is_dir()
-
-
-def test_leftovers_of_a_complete_output_are_not_resumed(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_killed_after_one(output)
-    with monkeypatch.context() as killed, open_resumable(output, SETTINGS):
-        killed.setattr(ResumableStore, "_remove", lambda self: None)
-    assert (partial_folder(output) / "journal.json").exists()
-    with pytest.raises(OutputError, match="already exists"), open_resumable(output, SETTINGS):
-        pass
-    output.unlink()
-    with open_resumable(output, SETTINGS) as writer:
-        assert writer.progress == WriteProgress()
-    assert not partial_folder(output).exists()
 
 
 def test_a_run_that_overwrites_is_resumed_without_overwrite(output: Path) -> None:
