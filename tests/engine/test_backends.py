@@ -70,7 +70,7 @@ def test_the_environment_variable_overrides_the_precision_of_the_model(monkeypat
 
 def test_a_wrong_value_of_the_environment_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "in8")
-    with pytest.raises(ConfigError, match="ELMOKIT_BACKEND is 'in8'.*auto, reference, float32, bfloat16, int8, int7"):
+    with pytest.raises(ConfigError, match=r"ELMOKIT_BACKEND is 'in8'.*auto, reference, float32, bfloat16, int8, int7"):
         requested_backend()
 
 
