@@ -61,8 +61,8 @@ class SoftmaxConfig:
         """Check that the softmax fits a vocabulary and a biLM."""
         if self.kind == "tied" and table_words != n_words:
             raise ConfigError(
-                "A tied softmax shares the token layer's word table, which needs the same words. Read words (input "
-                f"'both' or 'words', {n_words} words), or choose a full softmax."
+                "A tied softmax shares the word table of the token layer, which needs the same words. Read words "
+                f"(input 'both' or 'words', {n_words} words), or choose a full softmax."
             )
         if self.kind == "adaptive" and self.cutoffs[-1] >= n_words:
             raise ConfigError(f"The last cutoff is {self.cutoffs[-1]} and the vocabulary holds {n_words} words.")
