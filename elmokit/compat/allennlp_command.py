@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TextIO, TypeVar
 
-import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from elmokit.compat.allennlp_common import ConfigurationError
+from elmokit.network.devices import parse_device
 from elmokit.text.batching import read_ahead
 
 Item = TypeVar("Item")
@@ -137,10 +136,9 @@ def check_for_gpu(device_id: int | Sequence[int] | None) -> None:
     Raises:
         ConfigurationError: One does not.
     """
-    n_devices = torch.cuda.device_count()
     for number in [device_id] if isinstance(device_id, int) else device_id or ():
-        if int(number) >= n_devices:
-            raise ConfigurationError(f"CUDA device {number} was asked for; there are {n_devices}. Pass -1 for the CPU.")
+        if int(number) >= 0:
+            parse_device(f"cuda:{number}")
 
 
 def get_device_of(tensor: Tensor) -> int:

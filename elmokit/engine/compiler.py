@@ -64,7 +64,7 @@ def _load() -> tuple[Library | None, str]:
                 try:
                     if (library := find(name, INSTRUCTION_SETS[name])) is not None:
                         return library, ""
-                except InstructionsError as error:
+                except (InstructionsError, OSError) as error:
                     reason = reason or str(error)  # the next set asks less of the compiler and of the system
     # ValueError: CC is not a valid command line.
     except (OSError, ElmoError, AttributeError, ValueError) as error:
@@ -86,10 +86,7 @@ def _packaged(name: str, instructions: InstructionSet) -> Library | None:
     """Load the library that a wheel carries; None if there is none."""
     if (path := _packaged_file(name, instructions)) is None:
         return None
-    try:
-        return _permitted(Library(path, name, header_text()))
-    except OSError as error:
-        raise InstructionsError(f"the library of the package cannot be loaded: {error}") from None
+    return _permitted(Library(path, name, header_text()))
 
 
 @functools.cache

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, replace
 from typing import Literal
 
-from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_at_most, setting
+from elmokit.config import (
+    MAX_LAYERS,
+    MAX_UNITS,
+    check_at_least,
+    check_at_most,
+    check_choice,
+    check_fraction,
+    check_positive,
+    setting,
+)
 from elmokit.errors import ConfigError
 
 Activation = Literal["relu", "tanh"]
@@ -38,17 +47,11 @@ class CharCNNConfig:
         if not self.filters or any(len(spec) != 2 or min(spec) < 1 for spec in self.filters):
             raise ConfigError(f"filters is {list(self.filters)}. Give pairs (width, count), both at least 1.")
         widest = max(width for width, _ in self.filters)
-        if self.max_chars < max(widest, MIN_CHARS):
-            raise ConfigError(
-                f"max_chars is {self.max_chars}, but the widest filter spans {widest} characters and a token needs "
-                f"{MIN_CHARS}. Raise max_chars to at least {max(widest, MIN_CHARS)}, or drop the wider filters."
-            )
-        if self.activation not in ("relu", "tanh"):
-            raise ConfigError(f"activation is {self.activation!r}. Use 'relu' or 'tanh'.")
+        check_choice("activation", self.activation, ("relu", "tanh"))
         check_at_least("char_dim", self.char_dim, 1, MAX_UNITS)
         check_at_least("n_chars", self.n_chars, 1, MAX_ROWS)
         check_at_least("n_highway", self.n_highway, 0, MAX_LAYERS)
-        check_at_least("max_chars", self.max_chars, MIN_CHARS, MAX_CHARS)
+        check_at_least("max_chars", self.max_chars, max(widest, MIN_CHARS), MAX_CHARS)  # a token fills every filter
         check_at_most("The number of all filters", self.n_features, MAX_UNITS)
 
     @property
@@ -111,26 +114,18 @@ class BiLMConfig:
     def __post_init__(self) -> None:
         if (self.char_cnn is None and self.word_features is None) == (self.n_words is None):
             raise ConfigError(
-                "A model reads either characters or word ids. Give char_cnn, word_features or both; or set char_cnn to "
-                "none and give n_words."
+                "A model reads either characters or word ids: give char_cnn, word_features or both, or else n_words."
             )
         check_at_least("n_words", self.n_words, 1, MAX_ROWS, optional=True)
         check_at_least("projection_dim", self.projection_dim, 1)
         check_at_least("hidden_dim", self.hidden_dim, 1, MAX_UNITS)
         check_at_least("n_layers", self.n_layers, 1, MAX_LAYERS)
-        if self.projection_dim > self.hidden_dim:
-            raise ConfigError(
-                f"projection_dim is {self.projection_dim}, more than hidden_dim, which is {self.hidden_dim}. "
-                f"Lower projection_dim to at most {self.hidden_dim}."
-            )
-        for name in ("cell_clip", "projection_clip"):
-            clip = getattr(self, name)
-            if clip is not None and not clip > 0:
-                raise ConfigError(f"{name} is {clip}. Give a number above 0, or none for no bound.")
+        check_at_most("projection_dim", self.projection_dim, self.hidden_dim)
+        check_positive("cell_clip", self.cell_clip)
+        check_positive("projection_clip", self.projection_clip)
         if self.backward_only and self.bidirectional:
             raise ConfigError("backward_only is for a model of one direction: set bidirectional to false, too.")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout is {self.dropout}. Give a probability of at least 0 and below 1.")
+        check_fraction("dropout", self.dropout)
 
     @property
     def n_directions(self) -> int:

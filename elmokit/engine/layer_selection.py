@@ -115,10 +115,7 @@ def select_layers(
         return LayerSelection(every, "average")
     if layers == "mix":
         if mix is None:
-            raise ConfigError(
-                "layers is 'mix', but there is no scalar mix here. Create an ElmoModule with n_mixes=1 or more, train "
-                "it, and call its embed."
-            )
+            raise ConfigError("layers is 'mix', but there is no scalar mix here: an ElmoModule with n_mixes=1 has one.")
         return LayerSelection(every, mix)
     is_list = isinstance(layers, list)
     numbers: list[Any] = layers if isinstance(layers, list) else [layers]

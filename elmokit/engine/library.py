@@ -14,7 +14,7 @@ import re
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,8 +55,9 @@ class Library:
             setattr(self, name, function)
         self.is_permitted_here = bool(self.is_permitted())
 
-    def __getattr__(self, name: str) -> Any:  # for type checkers: the functions are attributes
-        raise AttributeError(f"no header of this library declares the function elmokit_{name}")
+    if TYPE_CHECKING:  # the functions are attributes
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 class Declarations:
@@ -150,11 +151,11 @@ def close_with(owner: object, close: Any, handle: ctypes.c_void_p) -> None:
 
 def check(library: Library, reason: int) -> None:
     """Raise the error that a C function returned the reason of; do nothing for 0, which means success."""
-    if reason == library.constants["NO_MEMORY"]:
-        raise MemoryError("There is too little memory for the model or the batch.")
-    if reason == library.constants["BAD_IDS"]:
-        raise ValueError(UNKNOWN_IDS)
-    if reason == library.constants["BAD_LAYER"]:
-        raise ValueError("A layer is packed twice, or computed before all layers are packed.")
     if reason:
-        raise ValueError(WRONG_SIZES)
+        errors = {
+            "NO_MEMORY": MemoryError("There is too little memory for the model or the batch."),
+            "BAD_SIZES": ValueError(WRONG_SIZES),
+            "BAD_IDS": ValueError(UNKNOWN_IDS),
+            "BAD_LAYER": ValueError("A layer is packed twice, or computed before all layers are packed."),
+        }
+        raise next(error for name, error in errors.items() if library.constants[name] == reason)

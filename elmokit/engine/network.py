@@ -125,16 +125,11 @@ def check_batch(config: BiLMConfig, dtype: Any, inputs: NetworkInput, wanted: Se
     """Check the arguments of :meth:`Network.layers`: C would read foreign memory, and NumPy count from the end."""
     vectors, words, lengths, start = inputs
     n_rows = len(lengths)
-    if start.n_rows not in (1, n_rows):
-        raise ValueError(f"The state has {start.n_rows} rows, and the batch has {n_rows}.")
-    if len(words) and not 0 <= words.min() <= words.max() < len(vectors):
-        raise ValueError(f"words has numbers outside of the {len(vectors)} rows of vectors.")
-    if n_rows and lengths.min() < 0:
-        raise ValueError("lengths has a number below 0.")
-    if lengths.sum() != len(words):
-        raise ValueError(f"The lengths add up to {lengths.sum()}, and there are {len(words)} words.")
-    if len(set(wanted)) < len(wanted) or not set(wanted) <= set(range(config.n_layers + 1)):
-        raise ValueError(f"wanted must be distinct layers from 0 to {config.n_layers}, but is {list(wanted)}.")
+    are_words_rows = not len(words) or 0 <= words.min() <= words.max() < len(vectors)
+    are_lengths_right = (not n_rows or lengths.min() >= 0) and lengths.sum() == len(words)
+    are_layers = len(set(wanted)) == len(wanted) and set(wanted) <= set(range(config.n_layers + 1))
+    if not (are_words_rows and are_lengths_right and are_layers and start.n_rows in (1, n_rows)):
+        raise ValueError("The words, lengths, start state or wanted layers of the batch do not fit the model.")
     check_array("vectors", vectors, dtype, (-1, config.projection_dim))
     check_array("words", words, np.int64, (-1,))
     shape = (config.n_directions, config.n_layers, start.n_rows)
@@ -145,7 +140,7 @@ def check_batch(config: BiLMConfig, dtype: Any, inputs: NetworkInput, wanted: Se
 def check_direction(config: BiLMConfig, number: int) -> None:
     """Check that the model has a direction of this number."""
     if not 0 <= number < config.n_directions:
-        raise ValueError(f"The model has {config.n_directions} directions; there is none of number {number}.")
+        raise ValueError(f"The model has no direction {number}.")
 
 
 def token_rows(config: BiLMConfig, ids: Ids) -> Ids:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import Literal, NamedTuple, get_args
 
-from elmokit.errors import ConfigError
+from elmokit.config import check_choice
+from elmokit.errors import SettingError
 
 Precision = Literal["float32", "bfloat16", "int8", "int7"]
 """The lowest precision in which weights may be computed; see :data:`PRECISIONS`."""
@@ -37,8 +38,8 @@ REQUESTS: tuple[BackendRequest, ...] = ("reference", *NAMES)
 
 def check_precision(precision: str | None) -> None:
     """Check that a precision exists; None means the model's own."""
-    if precision is not None and precision not in PRECISIONS:
-        raise ConfigError(f"precision is {precision!r}. Use one of {', '.join(PRECISIONS)}.")
+    if precision is not None:
+        check_choice("precision", precision, PRECISIONS)
 
 
 def requested_backend(precision: Precision | None = None) -> BackendRequest:
@@ -57,4 +58,4 @@ def requested_backend(precision: Precision | None = None) -> BackendRequest:
     for request in REQUESTS:
         if override == request:
             return request
-    raise ConfigError(f"{VARIABLE} is {override!r}. Use one of auto, {', '.join(REQUESTS)}.")
+    raise SettingError(VARIABLE, f"is {override!r}; it must be one of auto, {', '.join(REQUESTS)}.")

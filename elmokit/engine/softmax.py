@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.config import MAX_UNITS, check_at_least, setting
+from elmokit.config import MAX_UNITS, check_at_least, check_choice, setting
 from elmokit.engine.config import Shape
 from elmokit.engine.library import Library, address, check
 from elmokit.engine.precision import NAMES, Precision, requested_backend
@@ -39,16 +39,15 @@ class SoftmaxConfig:
     inner_dim: int = setting(0, "Units of a layer between the LSTMs and the scores of words. 0: no such layer.")
 
     def __post_init__(self) -> None:
-        if self.kind not in ("full", "tied", "adaptive"):
-            raise ConfigError(f"softmax kind is {self.kind!r}; it is 'full', 'tied' or 'adaptive'.")
+        check_choice("kind", self.kind, ("full", "tied", "adaptive"))
         ascending = all(low < high for low, high in zip((0, *self.cutoffs), self.cutoffs, strict=False))
         if (self.kind == "adaptive") != bool(self.cutoffs) or not ascending:
             raise ConfigError(
                 f"cutoffs are {list(self.cutoffs)} of a softmax of kind {self.kind!r}; an adaptive one needs some, "
-                "ascending and above 0, such as [2000, 10000], and the others none."
+                "ascending and above 0, and the others none."
             )
         if not self.shrink >= 1:
-            raise ConfigError(f"shrink is {self.shrink}; tails become narrower, so it must be at least 1.")
+            raise ConfigError(f"shrink is {self.shrink}; it must be at least 1.")
         check_at_least("inner_dim", self.inner_dim, 0, MAX_UNITS)
         if self.inner_dim and self.kind == "adaptive":
             raise ConfigError(f"inner_dim is {self.inner_dim} of an adaptive softmax, which has no inner layer.")
@@ -62,19 +61,17 @@ class SoftmaxConfig:
         """Check that the softmax fits a vocabulary and a biLM."""
         if self.kind == "tied" and table_words != n_words:
             raise ConfigError(
-                "A tied softmax shares the word table of the token layer, which needs the same words. Read words, with "
-                f"or without characters (input 'both' or 'words', {n_words} words), or choose a full softmax."
+                "A tied softmax shares the word table of the token layer, which needs the same words. Read words "
+                f"(input 'both' or 'words', {n_words} words), or choose a full softmax."
             )
         if self.kind == "adaptive" and self.cutoffs[-1] >= n_words:
-            raise ConfigError(
-                f"The last cutoff is {self.cutoffs[-1]} and the vocabulary holds {n_words} words. Lower the cutoffs."
-            )
+            raise ConfigError(f"The last cutoff is {self.cutoffs[-1]} and the vocabulary holds {n_words} words.")
         # The logarithm first, since the power can be too large for a float.
         is_huge = len(self.cutoffs) * math.log(self.shrink) > math.log(MAX_UNITS) + 1
         if self.kind == "adaptive" and (is_huge or input_dim < self.shrink ** len(self.cutoffs)):
             raise ConfigError(
                 f"{len(self.cutoffs)} tails, each {self.shrink:g} times narrower, leave nothing of {input_dim} "
-                "dimensions. Lower shrink, or give fewer cutoffs."
+                "dimensions."
             )
 
     def tensor_shapes(self, n_words: int, input_dim: int) -> dict[str, Shape]:

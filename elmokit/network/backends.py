@@ -137,9 +137,11 @@ def are_plain(modules: Iterable[nn.Module | None], kind: type[nn.Module]) -> boo
 def weights_in(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
     """Return the parameters of modules and of those inside, as ``parameters()`` does in several times the time."""
     weights: list[nn.Parameter] = []
-    for module in modules:
+    waiting = list(modules)
+    for module in waiting:  # which grows
         weights += [parameter for parameter in module._parameters.values() if parameter is not None]
-        weights += weights_in([child for child in module._modules.values() if child is not None])
+        if module._modules:
+            waiting += [child for child in module._modules.values() if child is not None]
     return weights
 
 

@@ -68,10 +68,7 @@ class ScalarMix(nn.Module):
             ``(batch, time, dim)``
         """
         if len(layers) != self.n_layers:
-            raise ValueError(
-                f"ScalarMix mixes {self.n_layers} layers and was given {len(layers)}. "
-                "Build it with n_layers + 1 of the biLM it follows: layer 0 counts."
-            )
+            raise ValueError(f"ScalarMix mixes {self.n_layers} layers, layer 0 included, and got {len(layers)}.")
         if len(self.chosen) < self.n_layers:
             layers = layers[self.chosen]
         if self.layer_norm:

@@ -16,7 +16,7 @@ from elmokit.engine.precision import Precision
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.network.bilm import BiLM, BiLMState
-from elmokit.network.softmax import AdaptiveSoftmax, SoftmaxModule, softmax_config
+from elmokit.network.softmax import SoftmaxModule, softmax_config
 from elmokit.text.batching import pad_rows
 
 
@@ -113,9 +113,7 @@ class TorchSoftmax:
 
     @property
     def weight(self) -> Floats:
-        if isinstance(self._module, AdaptiveSoftmax):
-            raise TypeError("An adaptive softmax has no single weight for a word.")
-        return _numpy(self._module.weight)
+        return _numpy(self._module.weight)  # type: ignore[arg-type]
 
     @torch.no_grad()
     def scores(self, hidden: Floats) -> Floats:

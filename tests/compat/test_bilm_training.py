@@ -206,13 +206,6 @@ def test_a_stopped_script_says_how_to_resume(
     )
 
 
-@pytest.mark.parametrize("name", ["batch_size", "n_train_tokens", "n_epochs"])
-def test_a_number_that_replaces_nothing_is_refused(shell: Shell, folder: Path, name: str) -> None:
-    common = ("--vocab_file", "vocab.txt", "--train_prefix", "short.txt")
-    ran = shell("bilm-tf", "train_elmo", "--save_dir", "new", *common, f"--{name}=0")
-    assert (ran.code, f"{name} is 0; it must be a whole number of at least 1" in ran.err) == (2, True)
-
-
 @pytest.mark.slow
 def test_the_four_scripts_run_in_the_shell(shell: Shell, folder: Path) -> None:
     common = ("--vocab_file", "vocab.txt", "--train_prefix", "short.t?t")

@@ -142,7 +142,7 @@ ALLENNLP: list[Row] = [
     ),
     (lambda of: ElmoTokenEmbedder.from_params({"type": "embedding"}), ConfigurationError, "type is 'embedding'"),
     (lambda of: ElmoEmbedder(*of.both, cuda_device=99), ConfigurationError, "cuda:99"),
-    (lambda of: check_for_gpu([99]), ConfigurationError, "CUDA device 99"),
+    (lambda of: check_for_gpu([99]), ConfigurationError, "cuda:99"),
     (lambda of: ElmoEmbedder(*of.both).embed_sentences([], 0), ConfigurationError, "batch_size is 0"),
     (lambda of: batch_to_ids(["abc", "de"]), TextError, "list of tokens"),
     (lambda of: indexed(None), ConfigurationError, "Token 0 has no text"),

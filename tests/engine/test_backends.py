@@ -70,15 +70,14 @@ def test_the_environment_variable_overrides_the_precision_of_the_model(monkeypat
 
 def test_a_wrong_value_of_the_environment_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "in8")
-    expected = "ELMOKIT_BACKEND is 'in8'. Use one of auto, reference, float32, bfloat16, int8, int7"
-    with pytest.raises(ConfigError, match=expected):
+    with pytest.raises(ConfigError, match=r"ELMOKIT_BACKEND is 'in8'.*auto, reference, float32, bfloat16, int8, int7"):
         requested_backend()
 
 
 def test_the_precision_of_a_model_reaches_its_lstms_and_changes_their_vectors() -> None:
     bilm = BiLM(PRESETS["tiny"], precision="bfloat16")
     assert bilm.precision == "bfloat16"
-    with pytest.raises(ConfigError, match=r"precision is 'float16'\. Use one of float32, bfloat16, int8, int7"):
+    with pytest.raises(ConfigError, match="precision is 'float16'"):
         bilm.precision = "float16"  # type: ignore[assignment]
     if not backends.is_available("native-int8"):
         pytest.skip("this machine has no int8 products")

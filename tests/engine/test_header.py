@@ -12,7 +12,6 @@ import pytest
 
 from elmokit.engine import c_sources
 from elmokit.engine.library import address, parse_header
-from tests.helpers.instruction_sets import machine_library
 
 HEADER = """
 /* A comment with a struct: typedef struct { float never; } elmokit_never; */
@@ -70,13 +69,6 @@ def test_structs_have_the_layout_that_c_gives_them(tmp_path: Path) -> None:
     includes = [f'#include "{header}"' for header in ("stddef.h", *c_sources.HEADERS)]
     (tmp_path / "layout.c").write_text("\n".join([*includes, *lines, ""]))
     subprocess.run([*command, "-c", "-o", str(tmp_path / "layout.o"), str(tmp_path / "layout.c")], check=True)
-
-
-def test_a_function_that_no_header_declares_is_an_error() -> None:
-    library = machine_library()
-    assert library.constants["BAD_SIZES"] == 2
-    with pytest.raises(AttributeError, match="no header of this library declares the function elmokit_nothing"):
-        _ = library.nothing
 
 
 def test_only_arrays_that_c_can_read_have_an_address() -> None:

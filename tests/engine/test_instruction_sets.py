@@ -280,10 +280,8 @@ def test_the_environment_variable_chooses_an_instruction_set(monkeypatch: pytest
     assert instruction_sets.requested_sets() == ["portable"]
     monkeypatch.setenv(instruction_sets.VARIABLE, "sse9")
     with pytest.raises(ConfigError, match="ELMOKIT_INSTRUCTIONS is 'sse9'"):
-        instruction_sets.requested_sets()
-    with pytest.raises(ConfigError, match="ELMOKIT_INSTRUCTIONS is 'sse9'"):
         compiler._load.__wrapped__()  # rather than another way to compute, with other numbers
     monkeypatch.setattr(instruction_sets, "_features", lambda: frozenset({"avx2"}))
     monkeypatch.setenv(instruction_sets.VARIABLE, "amx")
-    with pytest.raises(ConfigError, match="this processor has only portable"):
+    with pytest.raises(ConfigError, match="auto, portable"):
         instruction_sets.requested_sets()

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from elmokit import LanguageModel, save_model
 from elmokit.engine.config import PRESETS
 from elmokit.engine.softmax import ROWS_AT_ONCE, SoftmaxConfig, WordSoftmax
-from elmokit.errors import ConfigError
 from elmokit.network.bilm import BiLM
 from elmokit.network.sampled_softmax import Sample, sampled_softmax_loss
 from elmokit.network.soft_targets import soft_target_loss
@@ -174,10 +173,3 @@ def test_a_saved_model_predicts_as_before(storage: Literal["float32", "int8"], t
     sentences = [["the", "cat", "sat"], ["the", "dog"]]
     for before, after in zip(LanguageModel(model).surprisal(sentences), again.surprisal(sentences), strict=True):
         np.testing.assert_allclose(before.nats, after.nats, atol=1e-5 if storage == "float32" else 0.1)
-
-
-def test_sizes_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ConfigError, match="inner_dim is -1; it must be a whole number of at least 0"):
-        SoftmaxConfig(inner_dim=-1)
-    with pytest.raises(ConfigError, match=r"inner_dim is 8 of an adaptive softmax, which has no inner layer"):
-        SoftmaxConfig("adaptive", (5,), inner_dim=8)
