@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from elmokit.errors import ConfigError
+from elmokit.errors import ConfigError, TextError
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.progress import ProgressCallback, count_of
 from elmokit.storage.text_files import check_not_input, find_text_files
@@ -125,6 +125,8 @@ def repair_vocabulary(
     path = Path(path)
     check_output_path(path, overwrite)
     words, changes = repaired_words(read_words(source))
+    if len(words) == len(SPECIALS):
+        raise TextError(f"{source} contains no word to repair a vocabulary from.")
     if texts:
         files = find_text_files(texts)
         check_not_input(path, files)

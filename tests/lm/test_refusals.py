@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from elmokit import Elmo, LanguageModel, save_model, show
+from elmokit.engine.config import PRESETS
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.bilm_tf import bilm_tf_perplexity, read_like_bilm_tf
@@ -31,6 +33,10 @@ def without_softmax() -> PretrainedBiLM:
 def ngrams(text: list[list[str]], order: int) -> object:
     encoded = encode_text(text, VOCABULARY)
     return ngram_nats(encoded, encoded, VOCABULARY, order)
+
+
+def of_one_direction() -> LanguageModel:
+    return LanguageModel(random_model(replace(PRESETS["tiny"], bidirectional=False)))
 
 
 Call = Callable[[LanguageModel], Any]
@@ -62,6 +68,7 @@ ROWS: list[tuple[str, Call, type[Exception], str]] = [
     ),
     ("no position", lambda lm: lm.substitutes([], 0), ConfigError, "position is 0"),
     ("an unknown direction", lambda lm: lm.substitutes(TEXT[0], 0, "left"), ConfigError, "direction is 'left'"),
+    ("no such direction", lambda _: of_one_direction().substitutes(TEXT[0], 0, "both"), ConfigError, "'forward'"),
     ("no substitute", lambda lm: lm.substitutes(TEXT[0], 0, n=0), ConfigError, "n is 0"),
     ("no expected word", lambda lm: show(TEXT[0], lm, n_expected=0), ConfigError, "n_expected is 0"),
     *(

@@ -40,7 +40,7 @@ SENTENCES = [
     ["the", "cat", "sat", ".\u00a0"],
 ]
 without_pyarrow = pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow is not installed")
-SUFFIXES = [*(pytest.param(suffix, marks=without_pyarrow) for suffix in (".parquet", ".arrow")), ".npz"]
+SUFFIXES = [*(pytest.param(suffix, marks=without_pyarrow) for suffix in (".parquet", ".arrow")), pytest.param(".npz")]
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +224,11 @@ def content(path: Path) -> bytes | dict[str, bytes]:
 CASES = [
     *((".hdf5", start, {}) for start in ("warm", "zero", "stateful")),
     *((".hdf5", start, {"use_sentence_keys": True}) for start in ("warm", "zero", "stateful")),
-    *((suffix, start, {}) for suffix in (".parquet", ".arrow", ".npz") for start in ("warm", "pooled")),
+    *(
+        pytest.param(*suffix.values, start, {}, marks=suffix.marks)
+        for suffix in SUFFIXES
+        for start in ("warm", "pooled")
+    ),
 ]
 
 
@@ -233,8 +237,6 @@ CASES = [
 def test_a_run_interrupted_several_times_writes_the_same_file(
     suffix: str, start: Any, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if suffix in (".parquet", ".arrow"):
-        pytest.importorskip("pyarrow")
     monkeypatch.setattr(resumable, "COMMIT_SECONDS", 0.0)
     text, whole, parts = tmp_path / "text.txt", tmp_path / f"whole{suffix}", tmp_path / f"parts{suffix}"
     text.write_text("".join(f"{'the cat ' * (number % 5)}{'sat' if number % 7 else ''} .\n" for number in range(120)))
