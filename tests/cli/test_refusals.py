@@ -33,6 +33,7 @@ REFUSED = [  # a command line, and the name that the error must mention
     (f"{EMBED} --strict", "line 2 is blank"),
     ("vocab no*.txt out.txt", "'no*.txt'"),
     ("vocab text.txt empty.txt out.txt", "empty.txt contains no sentence"),
+    ("vocab empty.txt out.txt --repair", "empty.txt"),
     ("surprisal empty.txt --model model", "empty.txt contains no sentence"),
     ("convert model out --calibrate empty.txt", "empty.txt contains no sentence"),
     ("evaluate similarity model --model model", "model: Is a directory"),
