@@ -167,7 +167,7 @@ def elmokit_embed_to_tables() -> None:
 
 @work
 def elmokit_evaluate() -> None:
-    command("evaluate", "perplexity", "text.txt", "--per-token", "tokens.tsv")
+    command("evaluate", "perplexity", "text.txt", "--per-token", "tokens.tsv", "--precision", "float32")
     command("surprisal", "text.txt", "--out", "surprisal.tsv")
     assert Path("surprisal.tsv").read_bytes() == Path("tokens.tsv").read_bytes()
     command("evaluate", "perplexity", "text.txt", "--as-bilm-tf", "2", "--json")
