@@ -90,6 +90,7 @@ REFUSED = [  # a command line, and the name that the error must mention
     ("evaluate perplexity text.txt --model lone/weights.hdf5", "weights.hdf5 has no softmax"),
     ("neighbors find model dog 'a dog'", "in model"),
     ("neighbors find nowhere dgo 'a dog'", "in nowhere"),
+    ("neighbors find text.txt dog 'a dog'", "no index of this version in text.txt"),
     # Options
     (EMBED.replace("--model", "--modle"), "No such option '--modle'"),
     (f"{EMBED} --layer 0", "Did you mean '--layers'?"),
@@ -139,6 +140,7 @@ REFUSED = [  # a command line, and the name that the error must mention
     (f"task train config.toml --run run --seeds {2**64}", "seeds is 18,446,744,073"),
     (f"task sweep config.toml --run run --over layers --seeds {2**64}", "seeds is 18,446,744,073"),
     ("task sweep config.toml --run run --over layers --ratios 0.5", "--ratios needs --over ratios"),
+    ("task sweep config.toml --run run --over ratios --ratios ''", "'--ratios': ''"),
     ("task train config.toml --run run --set train.epoch=1", "Did you mean 'train.epochs'"),
     ("task train config.toml --run run --device abc", "device 'abc'"),
     ("task train config.toml --run data", "data already exists"),
