@@ -344,7 +344,10 @@ class CommaSeparated(click.ParamType[tuple[Any, ...]]):
             from elmokit.config import parse_count
 
             parse = parse_count if self.kind is int else self.kind
-            return tuple(parse(number) for number in value.split(",") if number)
+            numbers = tuple(parse(number) for number in value.split(",") if number)
         except ValueError:
+            numbers = ()
+        if not numbers:
             example = "whole numbers such as 0,1" if self.kind is int else "numbers such as 0.1,1"
             self.fail(f"{value!r} is not a list of {example}.", param, ctx)
+        return numbers

@@ -10,7 +10,6 @@ import click
 
 from elmokit.cli.parameters import ModelOptions, ModelPrecision, Output, Overwrite, StartName
 from elmokit.cli.running import check_apart, print_note
-from elmokit.errors import ConfigError
 from elmokit.storage.progress import count_of
 
 
@@ -67,8 +66,8 @@ def convert(
         return
     check_apart("--start", start, {"--calibrate": calibrate})  # each stores a start state
     target_format = format_to_write(target, [".onnx"])
-    if storage != "float32" and not target_format.is_complete:
-        raise ConfigError(f"--storage {storage} is for an elmokit directory; {target.suffix} files hold float32.")
+    if not target_format.is_complete:
+        check_apart(f"A target named {target.suffix}", True, {f"--storage {storage}": storage != "float32"})
     target_format.check_target(target, overwrite)
     model = open_model(source, options=options)
     if precision is not None:

@@ -123,8 +123,7 @@ def embed(
     output_format(out)
     flags = {"layers": layers is not None, "all": all_, "top": top, "average": average}
     chosen = [name for name, is_given in flags.items() if is_given]
-    if len(chosen) > 1:
-        raise ConfigError(f"--{chosen[0]} and --{chosen[1]} both choose layers. Pass one of them.")
+    check_apart(f"--{chosen[0]}" if chosen else "", True, {f"--{name}": True for name in chosen[1:]})
     stored = {"--include-sentence-indices": include_sentence_indices, "--use-sentence-keys": use_sentence_keys}
     check_apart("--forget-sentences", forget_sentences, stored)
     check_apart("--fasta", fasta, {"--raw": raw, "--tokenize": tokenize, **stored})

@@ -27,7 +27,6 @@ from elmokit.cli.parameters import (
 from elmokit.cli.running import check_apart, echo_json, print_note, raw_language
 from elmokit.config import check_at_least
 from elmokit.engine.precision import Precision
-from elmokit.errors import ConfigError
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.progress import ProgressBar
 from elmokit.storage.text_files import STDIN, check_not_input
@@ -144,8 +143,7 @@ def perplexity(
     check_at_least("as_bilm_tf", as_bilm_tf, 1, optional=True)
     # bilm-tf splits lines at spaces, carries its state, and prints one number.
     check_apart("--as-bilm-tf", as_bilm_tf, {"--per-token": per_token, "--start": start, "--raw": raw})
-    if str(per_token) == STDIN and json:
-        raise ConfigError("--per-token - and --json both write to standard output.")
+    check_apart("--per-token -", str(per_token) == STDIN, {"--json": json})  # both write to standard output
     language = raw_language(raw, language)
     paths = find_text_files(texts)
     _check_table_path(per_token, overwrite, paths)

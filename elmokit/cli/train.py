@@ -11,7 +11,7 @@ import click
 
 from elmokit.cli.command import Flag, setting_options, with_settings
 from elmokit.cli.parameters import Model, ModelOptions, OutputPath, Threads
-from elmokit.cli.running import check_apart, given_settings, resumable_command
+from elmokit.cli.running import check_apart, check_needed, given_settings, resumable_command
 from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -99,14 +99,14 @@ def train(
     if config is not None:
         settings["config"] = config
     check_apart("--resume", resume, {"--out": out, "--overwrite": overwrite})
+    check_needed("elmokit train", resume is None, "--out, or --resume for a run that was started", out)
     if resume is not None:
         with _training(resume, threads, settings, only_once="--hours") as given:  # which count from now
             result = api.resume(resume, texts, device=device, **given)
-    elif out is not None:
+    else:
+        assert out is not None
         with _training(out, threads, settings) as given:
             result = api.train(texts, out=out, overwrite=overwrite, device=device, **given)
-    else:
-        raise ConfigError("Give a directory with --out, or a run to resume with --resume.")
     _print(result)
 
 

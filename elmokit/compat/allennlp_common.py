@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -62,7 +61,7 @@ class FromParams:
                 ``vocab_to_cache``.
 
         Raises:
-            ConfigurationError: The constructor has no argument of a name, or ``type`` is another class.
+            ConfigurationError: ``type`` is another class.
         """
         if isinstance(vocab, Mapping):  # the order of 0.9: (vocab, params)
             params, vocab = vocab, params
@@ -70,8 +69,6 @@ class FromParams:
         check_choice("type", arguments.pop("type", cls.registered_name), [cls.registered_name])
         if (namespace := arguments.pop("namespace_to_cache", None)) is not None:
             arguments["vocab_to_cache"] = list(vocab.get_token_to_index_vocabulary(namespace))
-        if unknown := arguments.keys() - inspect.signature(cls).parameters:
-            raise ConfigurationError(f"{cls.__name__} has no parameters named {', '.join(sorted(unknown))}.")
         return cls(**arguments)
 
 

@@ -22,7 +22,7 @@ from elmokit.network.backends import ParameterCache, are_plain, has_memory, neve
 from elmokit.network.bilm import BiLM
 from elmokit.network.char_cnn import CharCNN
 from elmokit.network.char_convolution import are_plain_convolutions, pooled_by_modules
-from elmokit.network.lstm import has_gaps
+from elmokit.network.lstm import check_no_gaps
 from elmokit.network.tile_layers import TileLinear
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, encode_tokens
 
@@ -44,10 +44,8 @@ def add_sentence_boundary_token_ids(
         ``(batch, time + 2)`` or ``(batch, time + 2, dim)``, and a bool mask ``(batch, time + 2)``.
 
     Raises:
-        ValueError: The tensor has another rank, or there is padding before or between entries.
+        ValueError: There is padding before or between entries.
     """
-    if tensor.dim() not in (2, 3):
-        raise ValueError(f"Expected a tensor of rank 2 or 3, but got shape {tuple(tensor.shape)}.")
     lengths = lengths_of(mask)
     n_rows, n_steps = tensor.shape[:2]
     bounded = F.pad(tensor, (0, 0) * (tensor.dim() - 2) + (1, 1))
@@ -73,8 +71,7 @@ def remove_sentence_boundaries(tensor: Tensor, mask: Tensor) -> tuple[Tensor, Te
 def lengths_of(mask: Tensor) -> Tensor:
     """Count the real entries in each row of a mask ``(batch, time)``, and refuse padding before or between them."""
     mask = mask != 0
-    if has_gaps(mask):
-        raise ValueError("There is padding before or between tokens; pad on the right only, as batch_to_ids does.")
+    check_no_gaps(mask)
     return mask.sum(dim=1)
 
 

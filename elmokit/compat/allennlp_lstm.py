@@ -312,16 +312,10 @@ class ElmoLstm(nn.Module):
         return outputs, states
 
     def reset_states(self, mask: Tensor | None = None) -> None:
-        """Reset the states of all rows, or of the rows where ``mask`` ``(rows,)`` is nonzero.
-
-        Raises:
-            ValueError: The mask has another length than the states.
-        """
+        """Reset the states of all rows, or of the rows where ``mask`` ``(rows,)`` is nonzero."""
         if mask is None or self._states is None:
             self._states = None
             return
-        if len(mask) != self._states[0].shape[1]:
-            raise ValueError(f"There are states of {self._states[0].shape[1]} rows; the mask has {len(mask)} entries.")
         # (1, rows, 1), against the states' (layers, rows, dim).
         kept = (mask == 0)[None, :, None]
         hidden, memory = (torch.where(kept.to(state.device), state, 0.0) for state in self._states)

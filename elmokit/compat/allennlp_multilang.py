@@ -47,11 +47,6 @@ class ElmoTokenEmbedderMultiLang(FromParams, nn.Module):
         stateful: bool = True,
     ) -> None:
         super().__init__()
-        if options_files.keys() != weight_files.keys() or not weight_files:
-            raise ConfigurationError(
-                f"options_files has the languages {', '.join(options_files) or 'none'} and weight_files has "
-                f"{', '.join(weight_files) or 'none'}."
-            )
         sizes = {}
         for lang, weight_file in weight_files.items():
             elmo = Elmo(

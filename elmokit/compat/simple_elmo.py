@@ -31,6 +31,7 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.sidecars import visible_files
 from elmokit.lm.substitutes import Substitute, all_substitutes
+from elmokit.lm.surprisal import softmax_and_vocabulary
 from elmokit.storage.text_files import expand_user, split_tokens
 from elmokit.text.batching import check_texts
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
@@ -120,11 +121,8 @@ class ElmoModel:
             return self.load(directory, limit=limit, full=full, top=max_batch_size)
         check_at_least("max_batch_size", max_batch_size, 1)
         model = open_model(_preferred_file(directory, full)).replace(exact_marks=True)
-        if full and not model.can_predict:
-            raise ModelNotFoundError(
-                f"{directory} has no softmax with its vocabulary, which full=True requires. Load a TensorFlow "
-                "checkpoint with its vocab.txt, or an elmokit directory with softmax.safetensors."
-            )
+        if full:
+            softmax_and_vocabulary(model)
         self._zero = Elmo(model, start="zero")
         with warnings.catch_warnings():  # warmup says what a sentence starts from
             warnings.simplefilter("ignore")

@@ -36,6 +36,7 @@ from elmokit.formats.tf_hub import stored_mix
 from elmokit.formats.tf_hub_address import archive_url, cached_module, elmo_version, is_hub_address
 from elmokit.network.bilm import BiLMState
 from elmokit.network.scalar_mix import ScalarMix
+from elmokit.text.batching import check_texts
 
 SIGNATURES = ("default", "tokens")
 _FILE_SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip", ".hdf5", ".h5")
@@ -199,8 +200,7 @@ class Module(nn.Module):
 
     def _call_strings(self, strings: Any) -> dict[str, Tensor]:
         strings = _values(strings)
-        if isinstance(strings, str | bytes):
-            raise TextError(f"The signature 'default' expects a list of strings, but got the string {strings[:40]!r}.")
+        check_texts(strings)
         sentences = [[token for token in _text(string).split(" ") if token] for string in strings]
         return self._outputs(sentences, max(map(len, sentences), default=0))
 

@@ -21,7 +21,7 @@ from elmokit.formats.model import PretrainedBiLM, check_model
 from elmokit.network.alignment import AlignmentModule
 from elmokit.network.backends import weights_in
 from elmokit.network.bilm import BiLMOutput, BiLMState
-from elmokit.network.lstm import has_gaps
+from elmokit.network.lstm import check_no_gaps
 from elmokit.network.scalar_mix import MixedLayers, ScalarMix, make_scalar_mix
 from elmokit.text.batching import check_sentences, map_in_batches, pad_batch
 
@@ -255,8 +255,7 @@ class ElmoModule(nn.Module):
         # Char ids are shifted by 1 as in AllenNLP, so that 0 is padding and nothing else.
         mask = self.bilm.mask_of(ids)
         # `within_boundaries` finds <S> and </S> at the two ends of a row, which a gap would move.
-        if has_gaps(mask):
-            raise ValueError("There is padding before or between tokens: pad on the right, as ElmoModule.ids does.")
+        check_no_gaps(mask)
         # An explicit state wins over `start`, so that a caller can continue rows itself.
         state = self.start_state(len(ids)) if state is None else state
         layers, state = self.layers_of(ids, mask, state)

@@ -21,7 +21,7 @@ from elmokit.config import check_at_least, check_positive
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import RESTORE
 from elmokit.embedding.outputs.layout import as_stored
-from elmokit.errors import ConfigError, TextError, needs_torch
+from elmokit.errors import TextError, needs_torch
 from elmokit.evaluation.figures import Series, layer_title, plot_layers
 from elmokit.evaluation.probe_corpus import model_settings, read_chunks, text_digest
 from elmokit.evaluation.result import Record, ResultGroup, TableResult, computed, value
@@ -202,8 +202,7 @@ def probe_pos(
         from elmokit.evaluation.linear_probe import predict_linear, train_linear
 
     chosen = list(range(elmo.n_layers)) if layers is None else sorted(set(layers))
-    if not seeds or not chosen:
-        raise ConfigError("The probe needs at least one layer and one seed.")
+    check_at_least("the number of seeds", len(seeds), 1)
     tags = sorted({tag for sentence in train for tag in sentence.tags if tag is not None})
     for name, text in (("training", train), ("test", test)):
         if not any(tag is not None for sentence in text for tag in sentence.tags):

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from elmokit.config import check_choice
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import fingerprint, vector_settings
-from elmokit.errors import ConfigError
 from elmokit.evaluation.sense_files import DATA, GOLD, read_sense_xml
 from elmokit.storage.text_files import (
     TextPaths,
@@ -65,10 +65,7 @@ def model_settings(elmo: Elmo) -> dict[str, Any]:
 
 def model_digest(elmo: Elmo) -> str:
     """Identify a model: equal for models that give the same vectors, up to rounding. Stateful ones are refused."""
-    if elmo.start == "stateful":
-        raise ConfigError(
-            "With start='stateful', vectors depend on the previous sentences; expected start='warm' or start='zero'."
-        )
+    check_choice("start", elmo.start, ("warm", "zero"))  # then vectors do not depend on the previous sentences
     return fingerprint(elmo.model, elmo.start)[:16]
 
 

@@ -92,6 +92,21 @@ def as_model(source: str | Path | PretrainedBiLM | None, *, options: str | Path 
     return source if isinstance(source, PretrainedBiLM) else open_model(source, options=options)
 
 
+def open_to_export(source: str | Path | PretrainedBiLM | None, what: str, can_align: bool = False) -> PretrainedBiLM:
+    """Return a model for what reads characters, and perhaps has no place for an alignment.
+
+    Raises:
+        ModelError: No model was found, or it cannot be opened.
+        ConfigError: The model reads no characters, or has an alignment that would be lost.
+    """
+    model = as_model(source)
+    if model.config.char_cnn is None:
+        raise ConfigError(f"{model.source} reads words alone, and {what} reads characters.")
+    if model.alignment is not None and not can_align:
+        raise ConfigError(f"The model has an alignment, which {what} lacks. Set model.alignment to None to drop it.")
+    return model
+
+
 def _open(
     source: str | Path | None,
     options: str | Path | None,

@@ -118,8 +118,7 @@ class ElmoLM(LM):  # type: ignore[misc]
         Raises:
             ConfigError: The direction is "both": the sum of two directions has no perplexity.
         """
-        if self.direction == "both":
-            raise ConfigError("direction is 'both', but a perplexity needs one. Choose 'forward' or 'backward'.")
+        check_choice("direction", self.direction, ("forward", "backward"))
         texts = [[self._split(line) for line in request.args[0].splitlines() if line.strip()] for request in requests]
         scored = self._surprisals([sentence for text in texts for sentence in text], disable_tqdm)
         results = []

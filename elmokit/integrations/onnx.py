@@ -17,10 +17,10 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.start_state import StartName, check_start_name
 from elmokit.engine.config import FORGET_OFFSET, BiLMConfig, CharCNNConfig
 from elmokit.engine.state import Floats, State
-from elmokit.errors import ConfigError, OutputError, needs_extra
+from elmokit.errors import OutputError, needs_extra
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.open import as_model
-from elmokit.storage.atomic import atomic_write, check_output_path
+from elmokit.formats.open import open_to_export
+from elmokit.storage.atomic import atomic_write, check_extension, check_output_path
 from elmokit.storage.text_files import expand_user
 
 with needs_extra("elmokit.integrations.onnx", "onnx"):
@@ -66,16 +66,12 @@ def export_onnx(
         >>> (layers,) = session.run(["layers"], {"char_ids": Elmo.from_pretrained().ids([["The", "bank"]])})
     """
     path = expand_user(path, OutputError)
-    if path.suffix != ".onnx":
-        raise OutputError(f"{path} does not end in .onnx. Choose a name that does.")
+    check_extension(path, [".onnx"])
     check_output_path(path, overwrite)
     check_start_name(start)
-    opened = as_model(model)
+    opened = open_to_export(model, "the graph")
     config, arrays = opened.config, opened.arrays
-    if opened.alignment is not None:
-        raise ConfigError("The model has an alignment, which the graph lacks. Set model.alignment to None to drop it.")
-    if config.char_cnn is None:
-        raise ConfigError(f"{opened.source} reads words alone, but the graph reads characters.")
+    assert config.char_cnn is not None
     graph = _Graph()
     # Where there is no token, all char ids are 0.
     largest = graph.add("ReduceMax", "char_ids", axes=[2], keepdims=1)

@@ -14,17 +14,17 @@ from elmokit.engine.config import BiLMConfig
 from elmokit.engine.layer_selection import select_layers
 from elmokit.errors import ConfigError, needs_extra
 from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_to_export
 from elmokit.integrations.transformers_tokenizer import (
     AUTO_MAP,
     MASK,
     PADDING,
     Source,
-    open_character_model,
     token_ids,
     write_code,
 )
 from elmokit.network.bilm import BiLM, BiLMState
-from elmokit.network.lstm import has_gaps
+from elmokit.network.lstm import check_no_gaps
 from elmokit.network.scalar_mix import ScalarMix, selected_layers
 from elmokit.network.softmax import SoftmaxModule
 from elmokit.text.characters import UNKNOWN
@@ -296,8 +296,7 @@ class ElmoModel(ElmoPreTrainedModel):
             is_masked = (input_ids == self.config.mask_id)[..., None]
             char_ids = torch.where(is_masked, self.word_char_ids[self.config.mask_id].to(char_ids), char_ids)
         mask = self.bilm.mask_of(char_ids) if attention_mask is None else attention_mask.bool()
-        if has_gaps(mask):
-            raise ValueError("There is padding before or between tokens. Pad on the right: padding_side='right'.")
+        check_no_gaps(mask)
         state = BiLMState(self.start_hidden, self.start_cell).repeat_row(len(char_ids))
         # Not only by the parameters' own flag, which loading a model resets. If they differ, an adapter is trained.
         is_trained = self.config.trainable or len({weight.requires_grad for weight in self.bilm.parameters()}) > 1
@@ -328,7 +327,4 @@ class ElmoModel(ElmoPreTrainedModel):
 
 
 def open_without_alignment(model: Source) -> PretrainedBiLM:
-    opened = open_character_model(model)
-    if opened.alignment is not None:
-        raise ConfigError("The model has an alignment, which ElmoModel lacks. Set model.alignment to None to drop it.")
-    return opened
+    return open_to_export(model, "ElmoModel")

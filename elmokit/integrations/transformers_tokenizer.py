@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from elmokit.config import check_choice, encode_json, from_dict, read_json, to_dict
-from elmokit.errors import ConfigError, needs_extra
+from elmokit.errors import needs_extra
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.open import as_model
+from elmokit.formats.open import open_to_export
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.marks import MARKS, MarkReader
@@ -400,10 +400,7 @@ def open_character_model(model: Source) -> PretrainedBiLM:
         ModelError: No model was found, or it cannot be opened.
         ConfigError: The model reads word ids.
     """
-    opened = as_model(model)
-    if opened.config.n_words is not None:
-        raise ConfigError(f"{opened.source} reads word ids, but the classes for transformers read characters.")
-    return opened
+    return open_to_export(model, "a class for transformers", can_align=True)
 
 
 def _is_one_text(text: Any, is_split_into_words: bool) -> bool:

@@ -445,6 +445,12 @@ def _pack(stacks: Sequence[LSTMStack], precision: Precision) -> LSTM:
 
 
 @never_compiled
+def check_no_gaps(mask: Tensor) -> None:
+    """Refuse a mask with padding before or between tokens, with a ``ValueError``."""
+    if has_gaps(mask):
+        raise ValueError("There is padding before or between tokens; pad on the right only.")
+
+
 def has_gaps(mask: Tensor) -> bool:
     """Say whether a row of a mask ``(batch, time)`` has padding before or between its tokens."""
     return bool((mask[:, 1:] & ~mask[:, :-1]).any())

@@ -16,7 +16,6 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.raw_text import embed_joined
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.layer_selection import FixedMix
-from elmokit.errors import ConfigError
 from elmokit.evaluation.occurrences import OccurrenceIndex, build_index
 from elmokit.formats.folder import DEFAULT_MODEL
 from elmokit.formats.model import describe
@@ -99,8 +98,6 @@ class ServedModel:
 
     def token_vectors(self, layers: Any) -> Callable[[Sequence[SplitText]], list[NDArray[np.float32]]]:
         """Return the function that computes token vectors of the given layers, as ``Elmo.embed`` of raw texts."""
-        if layers == "mix" and self.mix is None:
-            raise ConfigError("layers is 'mix', but this model has no scalar mix of its own. Choose 'average'.")
         self.elmo.embed([], layers=layers)  # checks the layers
         return lambda texts: list(embed_joined(texts, partial(self.elmo.embed, layers=layers)))
 

@@ -122,7 +122,7 @@ def read_journal(folder: Path) -> StoreContents | None:
             # The journal may have been edited; a name with a slash would lead out of the directory.
             if size < 0 or Path(name).name != name:
                 raise ValueError(f"{name!r} has size {size!r}")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise StoreContents({}, folder=folder).damaged(JOURNAL, error) from None

@@ -19,7 +19,7 @@ from elmokit.config import (
     deep_merge,
     setting,
 )
-from elmokit.errors import ConfigError, SettingError
+from elmokit.errors import ConfigError
 from elmokit.storage.text_files import find_text_files
 
 Paths = str | tuple[str, ...]
@@ -269,8 +269,7 @@ class TaskTrainingConfig:
 
 def check_sizes(name: str, sizes: Sequence[int]) -> None:
     """Raise a SettingError unless there are one or more sizes, all in the range of a layer's units."""
-    if not sizes:
-        raise SettingError(name, "is empty; it must have at least one size.")
+    check_at_least(f"the length of {name}", len(sizes), 1)
     for size in sizes:
         check_at_least(name, size, 1, MAX_UNITS)
 

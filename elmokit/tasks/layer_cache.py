@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from elmokit.config import check_choice
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import vector_settings
 from elmokit.embedding.outputs.layout import as_stored, stored_dtype
@@ -53,8 +54,7 @@ class LayerCache:
     """
 
     def __init__(self, folder: str | Path, elmo: Elmo, dtype: Literal["float16", "float32"] = "float16") -> None:
-        if elmo.start == "stateful":
-            raise ValueError('The start of a cached Elmo must be "warm" or "zero", so that sentences are independent.')
+        check_choice("start", elmo.start, ("warm", "zero"))  # then sentences are independent
         self.elmo, self.dtype = elmo, np.dtype(stored_dtype(dtype))
         self.shape = ElmoShape(elmo.n_layers, elmo.output_dim)
         self._settings = vector_settings(elmo.model, elmo.start)

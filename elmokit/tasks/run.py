@@ -12,13 +12,11 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from elmokit.config import write_json
+from elmokit.config import check_choice, write_json
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.embedding.fingerprint import fingerprint
 from elmokit.errors import (
-    ConfigError,
-    FormatError,
     ModelNotFoundError,
     TextError,
     UnknownLabelError,
@@ -41,13 +39,13 @@ from elmokit.tasks.run_folder import (
     OWN_BILM,
     RESULTS,
     VOCABULARY,
+    check_bilm,
     check_recordable,
     elmo_start,
     finished_seeds,
     load_best_weights,
     mean_and_deviation,
     n_best_weights,
-    read_facts,
     read_result,
     read_vocabulary,
     resolve_path,
@@ -111,10 +109,8 @@ def train_task(
     path = whole_run.path
     torch_device = parse_device(device)
     task.check_inputs(config)
-    if config.elmo is not None and config.elmo.start == "continued":
-        raise ConfigError(
-            "elmo.start is 'continued', which is for models that AllenNLP trained; it must be 'warm' or 'zero'."
-        )
+    if config.elmo is not None:  # "continued" is for models that AllenNLP trained
+        check_choice("elmo.start", config.elmo.start, ("warm", "zero"))
     check_recordable(task, config)
     train, dev = _read_examples(task, config, "train"), _read_examples(task, config, "dev")
     texts = [tuple(map(tuple, task.texts(example))) for example in train]
@@ -222,7 +218,8 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
 
     Raises:
         ModelNotFoundError: The run or seed does not exist, or its training is not finished.
-        FormatError: The run is damaged, or its biLM has changed.
+        FormatError: The run is damaged.
+        TrainingError: Its biLM has changed.
         ConfigError: The device cannot be used.
         ModelError, ConfigError: An archive cannot be opened; see
             :func:`elmokit.tasks.allennlp_archive.opened.open_task_archive`.
@@ -234,8 +231,6 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
         if opened.assumed is not None:
             warnings.warn(f"{run}: {opened.assumed}", stacklevel=2)
         return run_of_archive(opened, torch_device)
-    if not (run / CONFIG).is_file():
-        raise ModelNotFoundError(f"{run} is not a task's run: it has no {CONFIG}.")
     task, config = load_config(run / CONFIG)
     finished = finished_seeds(run)
     if seed is None and finished:
@@ -358,13 +353,8 @@ def _open_elmo(config: ElmoConfig, source: str | None, device: torch.device) -> 
 def _open_elmo_of(config: ElmoConfig, run: Path, seed: int, device: torch.device) -> Elmo:
     """Open the biLM of a finished training: the one that it has trained, or the run's frozen one."""
     source = str(run / f"seed-{seed}" / OWN_BILM) if config.trainable else _model_of(config, run)
-    facts = read_facts(run, f"seed-{seed}/result.json" if config.trainable else FACTS)
     elmo = _open_elmo(config, source, device)
-    if facts.fingerprint != fingerprint(elmo.model, elmo.start):
-        raise FormatError(
-            f"{run} was trained with another biLM than the one that is now at {source or DEFAULT_MODEL}. Restore the "
-            "old one, or train again."
-        )
+    check_bilm(run, fingerprint(elmo.model, elmo.start), f"seed-{seed}/result.json" if config.trainable else FACTS)
     return elmo
 
 

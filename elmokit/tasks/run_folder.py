@@ -220,9 +220,9 @@ def check_data(run: Path, task: AnyTask, config: Any, checksum_of: Callable[[str
         _check_same(run, "other data", read_facts(run).data, _data_checksums(task, config, checksum_of))
 
 
-def check_bilm(run: Path, now: str | None) -> None:
-    """Check that a run was started with the biLM that has this fingerprint; None is no biLM."""
-    _check_same(run, "another biLM", read_facts(run).fingerprint, now)
+def check_bilm(run: Path, now: str | None, file: str = FACTS) -> None:
+    """Check that a run, or what it trained, has the biLM with this fingerprint; None is no biLM."""
+    _check_same(run, "another biLM", read_facts(run, file).fingerprint, now)
 
 
 def _check_same(run: Path, what: str, earlier: object, now: object) -> None:

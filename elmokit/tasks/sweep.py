@@ -294,8 +294,7 @@ def _start_sweep(task: AnyTask, folder: Path) -> None:
         if folder.exists() and not (folder.is_dir() and all(path.name.startswith(".") for path in folder.iterdir())):
             raise OutputError(f"{folder} already exists and is not a sweep to continue.")
         write_json(path, {"task": task.name})
-    if (earlier := read_json(path).get("task")) != task.name:
-        raise TrainingError(f"{folder} is a sweep of the task {earlier}, not {task.name}.")
+    _check_same(folder, changed_settings(read_json(path), {"task": task.name}, set()))
 
 
 def _check_started(task: AnyTask, variants: Sequence[Variant], folder: Path, may_lack_inputs: bool) -> None:
@@ -311,16 +310,18 @@ def _check_started(task: AnyTask, variants: Sequence[Variant], folder: Path, may
         run, config = training.run(folder), _config_of(training, folder)
         if not (run / CONFIG).exists():
             continue
-        if differing := changed_settings(to_dict(load_config(run / CONFIG)[1]), to_dict(config), MAY_CHANGE):
-            raise TrainingError(
-                f"{folder} is a sweep with other settings: in {training.variant.name}, {', '.join(differing)}."
-            )
+        _check_same(run, changed_settings(to_dict(load_config(run / CONFIG)[1]), to_dict(config), MAY_CHANGE))
         with contextlib.suppress(*missing):
             check_data(run, task, config, checksum_of)
         # A biLM that was fine-tuned first is in the run.
         if (run / FACTS).exists() and config.elmo is not None and config.elmo.finetune is None:
             with contextlib.suppress(*missing):
                 check_bilm(run, fingerprint_of(config.elmo.model, elmo_start(config.elmo)))
+
+
+def _check_same(started: Path, changes: Sequence[str]) -> None:
+    if changes:
+        raise TrainingError(f"{started} was started with other settings: {', '.join(changes)}.")
 
 
 def _started(variant: Variant, folder: Path) -> list[SweepTraining]:

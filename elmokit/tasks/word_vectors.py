@@ -139,10 +139,9 @@ def _read_binary(path: str, file: _Buffered, n_words: int, dim: int, wanted: set
     for number in range(1, n_words + 1):
         word = file.read_until_space().lstrip(b"\n")
         data = file.read(FLOAT_BYTES * dim)
-        if not word or len(data) < FLOAT_BYTES * dim:
-            raise TextError(f"{path}: word {number:,} of {n_words:,} is cut short.")
         name = word.decode("utf-8", "replace")
-        if name in wanted and name not in vectors:
-            vector = np.frombuffer(data, dtype="<f4").astype(np.float32)
+        is_whole = len(word) > 0 and len(data) == FLOAT_BYTES * dim
+        if not is_whole or (name in wanted and name not in vectors):
+            vector = np.frombuffer(data if is_whole else b"", dtype="<f4").astype(np.float32)
             vectors[name] = _checked(vector, dim, f"{path}, word {number:,} of {n_words:,}", name)
     return WordVectors(vectors, dim, n_words)

@@ -33,6 +33,13 @@ class ColumnSentence:
         """Return the file and line of a token, for error messages."""
         return f"{self.path}, line {self.first_line + token}"
 
+    def check_width(self, least: int) -> int:
+        """Return the number of columns, which must be at least so many."""
+        n_columns = len(self.rows[0])
+        if n_columns < least:
+            raise TextError(f"{self.where()}: {count_of(n_columns, 'column')}, expected at least {least}.")
+        return n_columns
+
 
 def split_columns(line: str) -> list[str]:
     """Split a line at tabs if it contains one, so that a token may contain spaces, and at spaces otherwise."""

@@ -84,10 +84,7 @@ def settings_from_options(options: Mapping[str, Any], where: str, n_gpus: int = 
         # bilm-tf counts whole batches in each epoch, and predictions as if they were tokens.
         n_tokens = bilm_tf.whole_from(options["n_train_tokens"])
         n_batches = n_tokens // predictions_per_step if predictions_per_step > 0 else 0
-        if n_batches < 1:
-            raise ConfigError(
-                f"n_train_tokens is {n_tokens}; it must be at least one batch of {batch_size} x {window_length}."
-            )
+        check_at_least(f"n_train_tokens in batches of {batch_size} x {window_length}", n_batches, 1)
         return table | {"tokens": bilm_tf.whole_from(options["n_epochs"]) * n_batches * predictions_per_step}
 
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from elmokit.errors import ConfigError, ElmoError, TrainingError
+from elmokit.config import check_choice
+from elmokit.errors import ElmoError, TrainingError
 from elmokit.network.devices import name_device, parse_device
 
 Result = TypeVar("Result")
@@ -129,6 +130,5 @@ def training_device(name: str | torch.device) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = name_device(name)
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"Training runs on cpu and cuda, not on {str(name)!r}.")
+    check_choice("device", device.type, ("cpu", "cuda"))
     return parse_device(device)

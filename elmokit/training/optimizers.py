@@ -46,9 +46,8 @@ def build_optimizer(
         return torch.optim.Adagrad(parameters, lr=learning_rate, initial_accumulator_value=start, eps=0.0)
     if name == "adadelta":
         return torch.optim.Adadelta(parameters, lr=learning_rate, rho=rho, eps=epsilon)
-    if name == "sgd":
-        return torch.optim.SGD(parameters, lr=learning_rate, momentum=momentum)
-    raise ValueError(f"There is no optimizer {name!r}.")
+    assert name == "sgd", name
+    return torch.optim.SGD(parameters, lr=learning_rate, momentum=momentum)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:

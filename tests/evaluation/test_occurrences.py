@@ -222,7 +222,6 @@ def other_store(index: OccurrenceIndex) -> OccurrenceIndex:
     return OccurrenceIndex(path)
 
 
-LONG = np.full(ELMO.output_dim, 3000, "<f2").tobytes()
 DOG = (["the", "dog"], 1)
 REFUSED: list[tuple[Callable[[OccurrenceIndex], object], type[Exception], str]] = [
     (lambda index: index.neighbors(Elmo(random_model(seed=1)), *DOG), ConfigError, "another model: the included one"),
@@ -236,7 +235,6 @@ REFUSED: list[tuple[Callable[[OccurrenceIndex], object], type[Exception], str]] 
     (lambda index: build_index(ELMO, lambda: iter([]), index.path), TextError, "no words"),
     (lambda index: build_index(ELMO, lambda: iter(CORPUS[:2]), index.path), OutputError, "the text is not the one"),
     (lambda index: build_index(ELMO, corpus, index.path, "a"), OutputError, "model name 'a'. Use the included"),
-    (lambda index: damaged(index, "layer-1.f16", len(LONG), LONG).neighbors(ELMO, *DOG), OutputError, "is damaged"),
     (lambda index: damaged(index, "types.jsonl", 0, b'"a'), OutputError, "types.jsonl is damaged"),
     (lambda index: OccurrenceIndex(index.path.parent), OutputError, "There is no index"),
     (other_store, OutputError, "There is no index of this version"),

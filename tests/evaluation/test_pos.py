@@ -85,8 +85,8 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"train": []}, TextError, "The training text of the probe has no tagged word"),
     ({"test": [TaggedSentence(["Go"], [None])]}, TextError, "The test text of the probe has no tagged word"),
     ({"layers": [3]}, ConfigError, "Layer 3 does not exist"),
-    ({"layers": []}, ConfigError, "at least one layer"),
-    ({"seeds": ()}, ConfigError, "at least one layer and one seed"),
+    ({"layers": []}, ConfigError, "layers"),
+    ({"seeds": ()}, ConfigError, "seeds"),
 ]
 
 

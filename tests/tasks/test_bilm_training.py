@@ -16,7 +16,7 @@ from torch import Tensor
 from elmokit import Elmo
 from elmokit.cli.task import format_evaluation
 from elmokit.embedding.elmo_module import ElmoModule
-from elmokit.errors import FormatError
+from elmokit.errors import TrainingError
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.storage.resumable import ResumableStore
@@ -231,7 +231,7 @@ def test_a_trained_bilm_that_was_replaced_is_refused(tmp_path: Path, bilm: str) 
     task, config = config_for(tmp_path, bilm, epochs=1)
     train_task(task, config, tmp_path / "run")
     save_model(random_model(seed=9), tmp_path / "run/seed-0/bilm", overwrite=True)
-    with pytest.raises(FormatError, match=r"trained with another biLM than the one that is now at .*seed-0"):
+    with pytest.raises(TrainingError, match="another biLM"):
         open_run(tmp_path / "run")
 
 

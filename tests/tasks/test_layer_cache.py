@@ -177,5 +177,5 @@ def test_a_cache_that_is_cut_short_is_noticed(elmo: Elmo, tmp_path: Path) -> Non
 
 
 def test_carried_state_cannot_be_cached(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match='"warm" or "zero"'):
+    with pytest.raises(ConfigError, match="start is 'stateful'"):
         LayerCache(tmp_path, Elmo(random_model(), start="stateful"))

@@ -177,10 +177,13 @@ def test_a_damaged_run_is_named(finished: Path, tmp_path: Path, file: str, chang
 
 
 @pytest.mark.parametrize(
-    ("run", "seed", "named"), [("ner", 7, "with seed 7. Finished: 0"), (".", None, "not a task's run")]
+    ("run", "seed", "error", "named"),
+    [("ner", 7, ModelNotFoundError, "with seed 7. Finished: 0"), (".", None, ConfigError, "config.toml")],
 )
-def test_a_training_that_does_not_exist_is_named(finished: Path, run: str, seed: int | None, named: str) -> None:
-    with pytest.raises(ModelNotFoundError, match=named):
+def test_a_training_that_does_not_exist_is_named(
+    finished: Path, run: str, seed: int | None, error: type[Exception], named: str
+) -> None:
+    with pytest.raises(error, match=named):
         open_run(finished / run, seed=seed)
 
 
@@ -315,7 +318,7 @@ def test_another_bilm_is_refused(tmp_path: Path, bilm: str) -> None:
     task, config = tiny("ner", tmp_path / "data", {"model": bilm}, train={"epochs": 1})
     train_task(task, config, tmp_path / "run")
     save_model(random_model(seed=1), Path(bilm), overwrite=True)
-    with pytest.raises(FormatError, match="trained with another biLM"):
+    with pytest.raises(TrainingError, match="started with another biLM"):
         open_run(tmp_path / "run")
     with pytest.raises(TrainingError, match="started with another biLM"):
         train_task(task, config, tmp_path / "run")

@@ -190,9 +190,9 @@ def test_a_sweep_with_other_settings_is_refused(folder: Path) -> None:
     run_sweep(task, variants, [1], "sweep")
     longer = position_variants(*load_config("sst.toml"))[:1]
     for seed in (1, 2):
-        with pytest.raises(TrainingError, match=r"in input, train\.epochs was 1 and is 2"):
+        with pytest.raises(TrainingError, match=r"input/run-1 .*train\.epochs was 1 and is 2"):
             run_sweep(task, longer, [seed], "sweep")
-    with pytest.raises(TrainingError, match="a sweep of the task sst, not ner"):
+    with pytest.raises(TrainingError, match="task was 'sst' and is 'ner'"):
         run_sweep(TASKS["ner"], [], [1], "sweep")
     for taken in (".", "sst.toml"):
         with pytest.raises(OutputError, match="is not a sweep to continue"):

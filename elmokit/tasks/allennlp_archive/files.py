@@ -71,10 +71,8 @@ def read_archive(source: str | Path) -> TaskArchive:
     path = expand_user(source, ModelNotFoundError)
     if path.is_dir():
         return _read_folder(path, path)
-    if not path.is_file():
-        raise ModelNotFoundError(f"No archive found at {path}.")
-    if not is_archive(path):
-        raise FormatError(f"{path} is not an archive of AllenNLP (model.tar.gz), nor the directory of one.")
+    if not path.is_file() or not is_archive(path):
+        raise ModelNotFoundError(f"{path} is not an archive of AllenNLP (model.tar.gz), nor the directory of one.")
     with unpacked(path, UNPACKED, lambda folder: (folder / CONFIG).is_file()) as archive:
         try:
             return _read_folder(archive.folder, path)
@@ -123,11 +121,18 @@ def _matches(pattern: str, namespace: str) -> bool:
 
 def known_entries(archive: TaskArchive, name: str, unknown: str) -> tuple[list[str], int]:
     """Return the entries of a padded namespace without padding and "unknown", and the row of "unknown"."""
-    entries = archive.namespaces.get(name, [])
-    if unknown not in entries:
-        raise FormatError(
-            f"{archive.source}: expected a namespace {name!r} with an entry {unknown} in the vocabulary, whose "
-            f"namespaces are: {', '.join(archive.namespaces) or 'none'}."
-        )
+    entries = entries_of(archive, name, unknown)
     row = entries.index(unknown)
     return [entry for index, entry in enumerate(entries) if index not in (0, row)], row
+
+
+def entries_of(archive: TaskArchive, name: str, needed: str | None = None) -> list[str]:
+    """Return the entries of a namespace, one of which may be needed."""
+    entries = archive.namespaces.get(name, [])
+    if not entries or needed not in (None, *entries):
+        expected = f"namespace {name!r}" if needed is None else f"namespace {name!r} with an entry {needed}"
+        raise FormatError(
+            f"{archive.source}: expected a {expected} in the vocabulary, whose namespaces are: "
+            f"{', '.join(archive.namespaces) or 'none'}."
+        )
+    return entries

@@ -18,7 +18,7 @@ from elmokit.formats.open import open_model
 from elmokit.formats.tensor_rows import TensorRow, read_through, same_rows
 from elmokit.network.from_arrays import load_arrays
 from elmokit.storage.bounded import whole_number
-from elmokit.tasks.allennlp_archive.files import UNKNOWN, TaskArchive, known_entries, read_archive
+from elmokit.tasks.allennlp_archive.files import UNKNOWN, TaskArchive, entries_of, known_entries, read_archive
 from elmokit.tasks.allennlp_archive.inner_bilm import (
     CACHE,
     assumed_options,
@@ -144,10 +144,8 @@ def _fill(parts: Mapping[str, tuple[nn.Module, Sequence[TensorRow]]], tensors: M
 def convert_archive(archive: TaskArchive) -> tuple[Tables, list[str]]:
     """Convert the config to our tables, without data and training. Returns them and what differs in reading text."""
     content = {name: archive.config[name] for name in READ_FROM_CONFIG if name in archive.config}
-    if not isinstance(content.get("model"), dict):
-        raise ConfigError(f"{archive.source}: its config has no table 'model'.")
     # Without the name of the list of tags, which `_labels` reads.
-    content["model"] = {name: value for name, value in content["model"].items() if name != "label_namespace"}
+    content["model"] = {name: value for name, value in _table(content, "model").items() if name != "label_namespace"}
     report = ImportReport()
     top = ConfigTable(content, "", report)
     try:
@@ -299,9 +297,7 @@ def _labels(task: str, archive: TaskArchive) -> Labels:
     if task in ("coref", "qa"):
         return {"genres": [""]} if task == "coref" else {}
     name = str(archive.config["model"].get("label_namespace", "labels"))
-    labels = archive.namespaces.get(name)
-    if not labels:
-        raise FormatError(f"{archive.source}: the vocabulary has no namespace {name!r}, which holds the labels.")
+    labels = entries_of(archive, name)
     if task == "nli":
         return {"classes": labels}
     if task == "ner":

@@ -285,11 +285,11 @@ def _unquoted(quoted: str) -> str:
         if len(escape[0]) > 2:
             return chr(int(escape[0][2:], 16))
         if sign not in ESCAPES:
-            raise ValueError(f"unknown escape {escape[0]}")
+            raise ValueError(sign)
         return ESCAPES[sign]
 
     if "\0" in quoted:
-        raise ValueError("a null character")
+        raise ValueError(quoted)
     content = _ESCAPE.sub(unescaped, quoted[1:-1])
     # A character beyond U+FFFF is escaped as two halves, which this joins.
     return content.encode("utf-16-le", "surrogatepass").decode("utf-16-le")

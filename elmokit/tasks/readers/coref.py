@@ -135,13 +135,7 @@ def _conll_document(path: str, begin: tuple[int, str], body: Iterable[tuple[int,
     speakers: list[tuple[str, ...]] = []
     chains = _Chains()
     for sentence in read_column_sentences(path, body, boundaries=(), same_in_file=False):
-        n_columns = len(sentence.rows[0])
-        if n_columns < LEAST_COLUMNS:
-            raise TextError(
-                f"{sentence.where()}: {count_of(n_columns, 'column')}, expected at least {LEAST_COLUMNS}: "
-                "document, part, index, "
-                "word, chains."
-            )
+        n_columns = sentence.check_width(LEAST_COLUMNS)
         sentences.append(tuple(UNESCAPED.get(row[WORD_COLUMN], row[WORD_COLUMN]) for row in sentence.rows))
         has_speakers = n_columns > SPEAKER_COLUMN + 1
         speakers.append(tuple(row[SPEAKER_COLUMN] if has_speakers else "-" for row in sentence.rows))

@@ -115,12 +115,12 @@ def read_questions(lines: Iterable[str], name: str) -> Iterator[QaExample]:
         if not line.strip():
             continue
         where = f"{name}, line {number}"
-        if line.lstrip().startswith("{"):
-            record = parse_json(line, where, _Line, "a JSON object with question and context")
+        question, tab, context = line.partition("\t")
+        if not tab or line.lstrip().startswith("{"):
+            record = parse_json(
+                line, where, _Line, "a question, a tab and a passage, or a JSON object with question and context"
+            )
         else:
-            question, tab, context = line.partition("\t")
-            if not tab:
-                raise TextError(f"{where}: expected a question, a tab and a passage, or a JSON object.")
             record = _Line(question, context)
         passage = passages.setdefault(record.context, _passage(record.context, where))
         tokens = _question(record.question, where)

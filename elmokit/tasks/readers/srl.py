@@ -90,10 +90,7 @@ def _check_predicate(tag: str, where: str) -> None:
 
 def _conll_2012(sentence: ColumnSentence) -> Iterator[Proposition]:
     rows = sentence.rows
-    if len(rows[0]) <= FIRST_ROLE_COLUMN:
-        raise TextError(
-            f"{sentence.where()}: {count_of(len(rows[0]), 'column')}, expected at least {FIRST_ROLE_COLUMN + 1}."
-        )
+    sentence.check_width(FIRST_ROLE_COLUMN + 1)
     tagged = []
     for column in range(FIRST_ROLE_COLUMN, len(rows[0]) - 1):
         tags = _tags_from_brackets([row[column] for row in rows], sentence)

@@ -121,7 +121,7 @@ SQUAD = [
     (squad({"id": "q7", "question": " ", "answers": []}), "question 'q7'"),
 ]
 QUESTIONS = [
-    ("When?", "line 1: expected a question, a tab and a passage"),
+    ("When?", "expected a question, a tab and a passage"),
     ("\tpassage", "line 1: the question '' contains no word"),
     ("When?\t ", "line 1: the passage ' ' contains no word"),
     ('{"question": "q"}', "`context`"),
