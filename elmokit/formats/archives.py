@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gzip
 import lzma
 import re
 import shutil
@@ -18,14 +19,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import IO, NamedTuple, cast
 
 from elmokit.errors import ConfigError, FormatError, ModelError, OutputError
 from elmokit.formats.format import Format, find_format, model_files, open_path
 from elmokit.formats.guess import guess_archive
 from elmokit.formats.model import PretrainedBiLM, Weights
 
-_TAR_MAGIC = ((0, b"\x1f\x8b"), (0, b"BZh"), (0, b"\xfd7zXZ\x00"), (257, b"ustar"))
+_GZIP = b"\x1f\x8b"
+_BLOCK = 1 << 20
+_TAR_MAGIC = ((0, _GZIP), (0, b"BZh"), (0, b"\xfd7zXZ\x00"), (257, b"ustar"))
 _DAMAGE = (
     zipfile.BadZipFile,
     tarfile.TarError,
@@ -137,7 +140,7 @@ def _unpack_zip(path: Path, folder: Path, wanted: Sequence[str]) -> list[str]:
 def _unpack_tar(path: Path, folder: Path, wanted: Sequence[str]) -> list[str]:
     names: list[str] = []
     # Read as a stream: to jump to a member, a compressed archive would be decompressed again.
-    with tarfile.open(path, "r|*") as archive:
+    with _unzipped(path) as content, tarfile.open(fileobj=content, mode="r|*") as archive:
         for member in archive:
             target = _safe_path(path, member.name)
             names.append(member.name)
@@ -150,7 +153,16 @@ def _unpack_tar(path: Path, folder: Path, wanted: Sequence[str]) -> list[str]:
                 assert source is not None
                 with source, (folder / target).open("wb") as file:
                     shutil.copyfileobj(source, file)
+        while content.read(_BLOCK):  # the checksum is at the end
+            pass
     return names
+
+
+def _unzipped(path: Path) -> IO[bytes]:
+    """Open a tar archive, out of gzip if it is compressed so: ``tarfile`` itself does not compare gzip's checksum."""
+    with path.open("rb") as file:
+        is_gzip = file.read(len(_GZIP)) == _GZIP
+    return cast(IO[bytes], gzip.open(path)) if is_gzip else path.open("rb")
 
 
 def _check_room(path: Path, folder: Path, n_bytes: int) -> None:

@@ -202,6 +202,8 @@ REFUSED: list[tuple[Callable[[Path, Files], Path], type[ModelError], str]] = [
     (lambda path, files: changed(zipped(path, files), cut(0.02)), FormatError, "archive"),
     (lambda path, files: changed(zipped(path, files), cut(0.5)), FormatError, "archive"),
     (lambda path, files: changed(zipped(path, files), flipped), FormatError, "archive"),
+    (lambda path, files: changed(tarred(path, files), flipped), FormatError, "archive"),
+    (lambda path, files: changed(tarred(path, files), lambda data: data[:-1]), FormatError, "archive"),
     (lambda path, files: changed(tarred(path, files), cut(0.02)), FormatError, "archive"),
     (lambda path, files: changed(tarred(path, files), cut(0.95)), FormatError, "archive"),
     (lambda path, files: changed(tarred(path, files), lambda data: data[:5]), FormatError, "archive"),
