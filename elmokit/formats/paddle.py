@@ -72,7 +72,9 @@ class Paddle(Format):
         return (path / TABLE).is_file() and (path / "fw_layer1_gate_w").is_file()
 
     def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
-        n_layers = sum(bool(re.fullmatch(r"fw_layer\d+_gate_w", file.name)) for file in path.iterdir())
+        # The largest number, not how many there are: with a file of a layer missing, it would be another model.
+        layers = [re.fullmatch(r"[fb]w_layer(\d{1,3})_gate_w", file.name) for file in path.iterdir()]
+        n_layers = max(int(layer[1]) for layer in layers if layer)
         table, gates = (_Variable(path / name).shape for name in (TABLE, "fw_layer1_gate_w"))
         with config_errors(str(path)):
             config = BiLMConfig(
