@@ -32,7 +32,7 @@ def read_matrix(path: Path) -> Floats:
         content = opened.content
         array = np.asarray(opened.read(content) if isinstance(content, StoredTensor) else content)
         with np.errstate(over="ignore"):  # infinity, which no use of a matrix accepts
-            return array.astype(np.float32)
+            return array.astype(np.float32, casting="same_kind")  # of complex numbers, it would take the real parts
 
 
 @contextlib.contextmanager
