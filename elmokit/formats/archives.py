@@ -89,13 +89,10 @@ def unpacked_model(path: Path) -> AbstractContextManager[Unpacked]:
 def unpacked(path: Path, wanted: Sequence[str], is_model: Callable[[Path], bool]) -> Iterator[Unpacked]:
     """Unpack the ``wanted`` files (patterns) of an archive for the block, and yield the directory of its one model."""
     # Errors while deleting are ignored: Windows cannot delete a file that is still memory-mapped.
-    try:
-        temporary = tempfile.TemporaryDirectory(prefix="elmokit-", ignore_cleanup_errors=True)
-    except OSError as error:
-        raise OutputError(f"Unpacking {path} for reading failed: {error.strerror or error}.") from None
-    with temporary as name:
-        folder = Path(name)
+    with contextlib.ExitStack() as on_exit:
         try:
+            temporary = tempfile.TemporaryDirectory(prefix="elmokit-", ignore_cleanup_errors=True)
+            folder = Path(on_exit.enter_context(temporary))
             names = (_unpack_zip if _is_zip(path) else _unpack_tar)(path, folder, wanted)
         except (*_DAMAGE, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:  # gzip, bz2 and lzma report damage without
@@ -144,8 +141,7 @@ def _unpack_tar(path: Path, folder: Path, wanted: Sequence[str]) -> list[str]:
         for member in archive:
             target = _safe_path(path, member.name)
             names.append(member.name)
-            if not member.isdir() and not member.isreg():
-                raise FormatError(f"{path} is not opened: its member {member.name!r} is a link or a device.")
+            # Links and devices are left out.
             if member.isreg() and _is_wanted(target, wanted):
                 _check_room(path, folder, member.size)
                 (folder / target).parent.mkdir(parents=True, exist_ok=True)
