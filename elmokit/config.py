@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, SettingError
+from elmokit.errors import ConfigError, SettingError, reading
 
 Config = TypeVar("Config")
 Table = dict[str, Any]
@@ -150,10 +150,8 @@ def read_toml(path: str | Path) -> Table:
 
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise ConfigError(f"Cannot read the config {path}: {error.strerror}.") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not a valid TOML file: {error}.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not a readable TOML file ({error}).") from None
 
 
 def to_toml(table: Mapping[str, Any]) -> str:
@@ -171,16 +169,12 @@ def _without_none(value: Any) -> Any:
     return False if value is None else value
 
 
-def read_json(path: str | Path, missing: str | None = None) -> Table:
-    """Read the one object in a JSON file of a model; ``missing`` is the error message if the file does not exist."""
-    try:
+def read_json(path: str | Path, what: str = "JSON file") -> Table:
+    """Read the one object in a JSON file of a model; ``what`` names it in errors."""
+    with reading(path, what, RecursionError):
         content = decode_json(Path(path).read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise ModelNotFoundError(missing or f"{path} is missing.") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise FormatError(f"{path} is not a readable JSON file: {error}.") from None
-    if not isinstance(content, dict):
-        raise FormatError(f"{path} is valid JSON but not an object with named values.")
+        if not isinstance(content, dict):
+            raise ValueError("expected an object with named values")
     return content
 
 

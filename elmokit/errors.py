@@ -135,6 +135,34 @@ class MissingExtraError(ElmoError):
         return MissingExtraError, (self.needed_for, self.extra)
 
 
+def cannot_write(path: object, problem: str | None) -> OutputError:
+    """Return an error about an output that cannot be started."""
+    return OutputError(f"Cannot write to {path}: {problem}.")
+
+
+@contextlib.contextmanager
+def reading(path: object, what: str, *damage: type[Exception]) -> Iterator[None]:
+    """Turn what is raised while a file of a model is read into an error that names the file.
+
+    Args:
+        path: The file.
+        what: What it should be, such as "safetensors file".
+        damage: What else than OSError and ValueError is raised for a damaged file, or one of another kind.
+
+    Raises:
+        ModelNotFoundError: It is missing.
+        FormatError: It cannot be read.
+    """
+    kinds: tuple[type[Exception], ...] = OSError, ValueError, *damage
+    try:
+        yield
+    except FileNotFoundError:
+        raise ModelNotFoundError(f"The {what} {path} is missing.") from None
+    except kinds as error:
+        reason = " ".join(str(error).split()).removesuffix(".") or type(error).__name__
+        raise FormatError(f"{path} is not a readable {what} ({reason}).") from None
+
+
 @contextlib.contextmanager
 def needs_extra(needed_for: str, extra: str) -> Iterator[None]:
     """Say what to install if the block imports a library that is not installed.

@@ -64,14 +64,14 @@ class SoftmaxConfig:
                 "A tied softmax shares the word table of the token layer, which needs the same words. Read words "
                 f"(input 'both' or 'words', {n_words} words), or choose a full softmax."
             )
-        if self.kind == "adaptive" and self.cutoffs[-1] >= n_words:
-            raise ConfigError(f"The last cutoff is {self.cutoffs[-1]} and the vocabulary holds {n_words} words.")
         # The logarithm first, since the power can be too large for a float.
         is_huge = len(self.cutoffs) * math.log(self.shrink) > math.log(MAX_UNITS) + 1
-        if self.kind == "adaptive" and (is_huge or input_dim < self.shrink ** len(self.cutoffs)):
+        if self.kind == "adaptive" and (
+            self.cutoffs[-1] >= n_words or is_huge or input_dim < self.shrink ** len(self.cutoffs)
+        ):
             raise ConfigError(
-                f"{len(self.cutoffs)} tails, each {self.shrink:g} times narrower, leave nothing of {input_dim} "
-                "dimensions."
+                f"cutoffs are {list(self.cutoffs)}, and each tail is {self.shrink:g} times narrower: nothing is left "
+                f"for the last one of {n_words} words or of {input_dim} dimensions."
             )
 
     def tensor_shapes(self, n_words: int, input_dim: int) -> dict[str, Shape]:

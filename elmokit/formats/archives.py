@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gzip
 import lzma
 import re
 import shutil
@@ -18,14 +19,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import IO, NamedTuple, cast
 
 from elmokit.errors import ConfigError, FormatError, ModelError, OutputError
 from elmokit.formats.format import Format, find_format, model_files, open_path
 from elmokit.formats.guess import guess_archive
 from elmokit.formats.model import PretrainedBiLM, Weights
 
-_TAR_MAGIC = ((0, b"\x1f\x8b"), (0, b"BZh"), (0, b"\xfd7zXZ\x00"), (257, b"ustar"))
+_GZIP = b"\x1f\x8b"
+_BLOCK = 1 << 20
+_TAR_MAGIC = ((0, _GZIP), (0, b"BZh"), (0, b"\xfd7zXZ\x00"), (257, b"ustar"))
 _DAMAGE = (
     zipfile.BadZipFile,
     tarfile.TarError,
@@ -86,13 +89,10 @@ def unpacked_model(path: Path) -> AbstractContextManager[Unpacked]:
 def unpacked(path: Path, wanted: Sequence[str], is_model: Callable[[Path], bool]) -> Iterator[Unpacked]:
     """Unpack the ``wanted`` files (patterns) of an archive for the block, and yield the directory of its one model."""
     # Errors while deleting are ignored: Windows cannot delete a file that is still memory-mapped.
-    try:
-        temporary = tempfile.TemporaryDirectory(prefix="elmokit-", ignore_cleanup_errors=True)
-    except OSError as error:
-        raise OutputError(f"Unpacking {path} for reading failed: {error.strerror or error}.") from None
-    with temporary as name:
-        folder = Path(name)
+    with contextlib.ExitStack() as on_exit:
         try:
+            temporary = tempfile.TemporaryDirectory(prefix="elmokit-", ignore_cleanup_errors=True)
+            folder = Path(on_exit.enter_context(temporary))
             names = (_unpack_zip if _is_zip(path) else _unpack_tar)(path, folder, wanted)
         except (*_DAMAGE, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:  # gzip, bz2 and lzma report damage without
@@ -137,12 +137,11 @@ def _unpack_zip(path: Path, folder: Path, wanted: Sequence[str]) -> list[str]:
 def _unpack_tar(path: Path, folder: Path, wanted: Sequence[str]) -> list[str]:
     names: list[str] = []
     # Read as a stream: to jump to a member, a compressed archive would be decompressed again.
-    with tarfile.open(path, "r|*") as archive:
+    with _unzipped(path) as content, tarfile.open(fileobj=content, mode="r|*") as archive:
         for member in archive:
             target = _safe_path(path, member.name)
             names.append(member.name)
-            if not member.isdir() and not member.isreg():
-                raise FormatError(f"{path} is not opened: its member {member.name!r} is a link or a device.")
+            # Links and devices are left out.
             if member.isreg() and _is_wanted(target, wanted):
                 _check_room(path, folder, member.size)
                 (folder / target).parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +149,16 @@ def _unpack_tar(path: Path, folder: Path, wanted: Sequence[str]) -> list[str]:
                 assert source is not None
                 with source, (folder / target).open("wb") as file:
                     shutil.copyfileobj(source, file)
+        while content.read(_BLOCK):  # the checksum is at the end
+            pass
     return names
+
+
+def _unzipped(path: Path) -> IO[bytes]:
+    """Open a tar archive, out of gzip if it is compressed so: ``tarfile`` itself does not compare gzip's checksum."""
+    with path.open("rb") as file:
+        is_gzip = file.read(len(_GZIP)) == _GZIP
+    return cast(IO[bytes], gzip.open(path)) if is_gzip else path.open("rb")
 
 
 def _check_room(path: Path, folder: Path, n_bytes: int) -> None:

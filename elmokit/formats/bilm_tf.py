@@ -88,7 +88,7 @@ def read_options(path: str | Path) -> dict[str, Any]:
                     f"{path} is an HDF5 file, but an options file is JSON. Were the options file and the weights "
                     "swapped?"
                 )
-    options = read_json(path, f"There is no options file {path}.")
+    options = read_json(path, "options file")
     if not isinstance(options.get("lstm"), dict):
         raise FormatError(f"{path} is not an ELMo options file: it has no table 'lstm'.")
     return options

@@ -19,7 +19,7 @@ import numpy as np
 
 from elmokit.engine.config import BiLMConfig, Shape, tensor_shapes
 from elmokit.engine.state import Floats
-from elmokit.errors import FormatError, ModelNotFoundError, OutputError
+from elmokit.errors import FormatError, OutputError
 from elmokit.formats import tf_checkpoint
 from elmokit.formats.bilm_tf import bilm_tf_rows, config_from_options, options_from_config, read_options
 from elmokit.formats.format import FORMATS, Format, Storage
@@ -142,8 +142,6 @@ def read_hdf5(options_path: str | Path, weights_path: str | Path) -> PretrainedB
     """Open weights with an options file, wherever the two are."""
     options = read_options(options_path)
     with damage_as_format_error(weights_path):
-        if not Path(weights_path).exists():
-            raise ModelNotFoundError(f"There is no weight file {weights_path}.")
         file = open_hdf5(weights_path)
     with contextlib.ExitStack() as on_error:
         on_error.enter_context(file)

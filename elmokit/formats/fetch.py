@@ -214,8 +214,12 @@ def _recorded_sha256(record: Path) -> str | None:
 def _check(path: Path, sha256: str, problem: str) -> None:
     with path.open("rb") as file:
         actual = hashlib.file_digest(file, "sha256").hexdigest()
+    _compare(path, actual, sha256, problem)
+
+
+def _compare(what: object, actual: str, sha256: str, problem: str) -> None:
     if actual != sha256:
-        raise FormatError(f"{path} has the SHA-256 {actual}, expected {sha256}. {problem}")
+        raise FormatError(f"{what} has the SHA-256 {actual}, expected {sha256}. {problem}")
 
 
 def _download_to(url: str, path: Path, record: Path, expected: str | None) -> None:
@@ -229,10 +233,7 @@ def _download_to(url: str, path: Path, record: Path, expected: str | None) -> No
                 _download(url, file)
                 file.seek(0)
                 sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            if expected is not None and sha256 != expected:
-                raise FormatError(
-                    f"{url} gave a file with the SHA-256 {sha256}, expected {expected}. Nothing was kept."
-                )
+            _compare(url, sha256, expected or sha256, "Nothing was kept.")
             note = {"address": url, "sha256": sha256, "n_bytes": temporary.stat().st_size}
         write_json(record, note)
     except OutputError as error:
@@ -346,7 +347,7 @@ def _opener() -> urllib.request.OpenerDirector:
 
 def _receive(url: str, response: Any, file: IO[bytes]) -> None:
     """Write a response: a partial one (status 206) after what the file holds, a complete one over it."""
-    start = file.tell()
+    start, page = file.tell(), _download_error(url, "the server sends a web page")
     if response.status == 206:
         # Status 206 must say which bytes follow; bytes from elsewhere would damage the file unnoticed.
         if re.match(rf"bytes {start}-", response.headers.get("Content-Range", "")) is None:
@@ -357,7 +358,7 @@ def _receive(url: str, response: Any, file: IO[bytes]) -> None:
         start = 0
         _truncate(file)
         if response.headers.get_content_type() == "text/html":
-            raise _download_error(url, "the server sends a web page")
+            raise page
     n_bytes = whole_number(response.headers.get("Content-Length", ""))
     total = None if n_bytes is None else start + n_bytes
     if total is not None:
@@ -368,7 +369,7 @@ def _receive(url: str, response: Any, file: IO[bytes]) -> None:
         while block := response.read(_BLOCK):
             # Expired domains and login pages often answer 200 with a page, and some without the right content type.
             if file.tell() == 0 and is_web_page(block):
-                raise _download_error(url, "the server sends a web page")
+                raise page
             file.write(block)
             progress(name, file.tell(), total)
     if total is not None and file.tell() < total:

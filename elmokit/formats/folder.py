@@ -32,7 +32,7 @@ from elmokit.engine.config import BiLMConfig, Shape, tensor_shapes
 from elmokit.engine.precision import Precision
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
 from elmokit.engine.state import Floats, State
-from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputError, TensorMismatchError
+from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputError, TensorMismatchError, reading
 from elmokit.formats.format import Format, Storage
 from elmokit.formats.model import PretrainedBiLM, Weights, read_row_words
 from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, Whitening
@@ -220,7 +220,7 @@ def read_card(path: str | Path) -> dict[str, Any]:
 def _read_config(folder: Path) -> dict[str, Any]:
     """Read ``config.json``. Its "card" is a table, which is empty if the file has none."""
     path = folder / "config.json"
-    content = read_json(path, f"{folder} has no config.json, so it is not an elmokit model.")
+    content = read_json(path)
     known = {"format": NAME, "format_version": FORMAT_VERSION}
     if {name: content.get(name) for name in known} != known:
         raise FormatError(
@@ -314,14 +314,10 @@ def _read_lexicon(path: Path, config: BiLMConfig) -> Lexicon:
     """Read a lexicon and check it against the model's tables."""
     from elmokit.text.lexicon import Lexicon
 
-    try:
+    with reading(path, "lexicon", FormatError):
         # It may be as large as a word list, and lists inside of lists would take twenty times its size.
         content = msgspec.json.decode(read_bounded(path, MAX_BYTES).removeprefix(codecs.BOM_UTF8), type=_LEXICON)
         lexicon = from_dict(Lexicon, content, str(path))
-    except FileNotFoundError:
-        raise ModelNotFoundError(f"{path} is missing; without it, the words of the rows are unknown.") from None
-    except (OSError, ValueError, FormatError) as error:
-        raise FormatError(f"{path} is not a readable lexicon: {error}") from None
     words, cnn = config.word_features, config.char_cnn
     given = (len(lexicon.words or ()), len(lexicon.chars or ()), lexicon.max_chars)
     expected = (words.n_words if words else 0, cnn.n_chars if cnn else 0, cnn.max_chars if cnn else lexicon.max_chars)

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from elmokit.engine.config import BiLMConfig, tensor_shapes
-from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError
+from elmokit.errors import FormatError, TensorMismatchError, reading
 from elmokit.formats.bilm_tf import WITHOUT_ZERO_ROW
 from elmokit.formats.format import Format
 from elmokit.formats.many_langs_config import CHAR_TABLE, FAMILY, WORD_TABLE, bilm_config, read_settings
@@ -153,12 +153,8 @@ def read_entries(
     # surrounding white space become one; the last of them counts, and no token has the rows of the others.
     rows: dict[str, int] = {}
     named: set[int] = set()
-    try:
+    with reading(path, "list of words or characters"):
         lines = read_bounded(path, MAX_BYTES).decode("utf-8").split("\n")
-    except FileNotFoundError:
-        raise ModelNotFoundError(f"{path} is missing: without it, the words of the rows are unknown.") from None
-    except (OSError, ValueError) as error:
-        raise FormatError(f"{path} is not readable UTF-8 text ({error}).") from None
     if not lines[-1].strip():
         lines.pop()
     for number, line in enumerate(lines, 1):

@@ -30,7 +30,7 @@ import numpy as np
 from elmokit.engine.config import FORGET_OFFSET, BiLMConfig, Shape, tensor_shapes
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
 from elmokit.engine.state import Floats
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
+from elmokit.errors import ConfigError, reading
 from elmokit.formats.bilm_tf import TRANSPOSED, WITHOUT_ZERO_ROW, config_errors
 from elmokit.formats.format import Format
 from elmokit.formats.model import PretrainedBiLM, Weights
@@ -72,7 +72,9 @@ class Paddle(Format):
         return (path / TABLE).is_file() and (path / "fw_layer1_gate_w").is_file()
 
     def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
-        n_layers = sum(bool(re.fullmatch(r"fw_layer\d+_gate_w", file.name)) for file in path.iterdir())
+        # The largest number, not how many there are: with a file of a layer missing, it would be another model.
+        layers = [re.fullmatch(r"[fb]w_layer(\d{1,3})_gate_w", file.name) for file in path.iterdir()]
+        n_layers = max(int(layer[1]) for layer in layers if layer)
         table, gates = (_Variable(path / name).shape for name in (TABLE, "fw_layer1_gate_w"))
         with config_errors(str(path)):
             config = BiLMConfig(
@@ -162,25 +164,14 @@ def _shape(path: Path) -> tuple[Shape, int]:
     """Read the header of a variable's file: the shape, and where the numbers begin."""
     # The header is a version (4 bytes), the number of levels of detail (8 bytes), for which parameters have none,
     # another version (4 bytes), and a protocol buffer with its size in front (4 bytes): the dtype and the dimensions.
-    try:
-        with path.open("rb") as file:
-            fixed = file.read(20)
-            description = file.read(min(int.from_bytes(fixed[16:], "little"), _MAX_HEADER))
-            n_bytes = file.seek(0, 2)
+    with reading(path, "variable of PaddlePaddle 1 in float32", LookupError), path.open("rb") as file:
+        fixed = file.read(20)
+        description = file.read(min(int.from_bytes(fixed[16:], "little"), _MAX_HEADER))
+        n_bytes, start = file.seek(0, 2), len(fixed) + len(description)
         fields = list(proto_fields(description))
-    except FileNotFoundError:
-        raise ModelNotFoundError(f"{path} is missing.") from None
-    except LookupError:
-        fields = []
-    if any(fixed[:16]) or (1, _FLOAT32) not in fields:
-        raise FormatError(f"{path} is not a variable of PaddlePaddle 1 in float32.")
-    shape = tuple(value for field, value in fields if field == 2 and isinstance(value, int))
-    start = len(fixed) + len(description)
-    if n_bytes - start != 4 * math.prod(shape):
-        raise FormatError(
-            f"{path} holds {n_bytes - start:,} bytes of numbers, and its shape {shape} needs {4 * math.prod(shape):,}: "
-            "download or copy it again."
-        )
+        shape = tuple(value for field, value in fields if field == 2 and isinstance(value, int))
+        if any(fixed[:16]) or (1, _FLOAT32) not in fields or n_bytes - start != 4 * math.prod(shape):
+            raise ValueError(f"it has {n_bytes:,} bytes, and its header gives it the shape {shape}")
     return shape, start
 
 

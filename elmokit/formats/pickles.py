@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from elmokit.engine.state import Floats
-from elmokit.errors import FormatError, ModelNotFoundError
+from elmokit.errors import reading
 from elmokit.formats.torch_file import Array, StoredTensor, TorchFile
 
 
 def read_state_dict(path: Path, parts: Sequence[str] = ()) -> dict[str, Array]:
     """Read the tensors of a state dict, or of a dict of the state dicts ``parts``, as ``part.name``."""
-    with _opened(path, "readable PyTorch state dict") as opened:
-        tensors = _checked(opened.content, path, parts)
+    with _opened(path, "PyTorch state dict") as opened:
+        tensors = _checked(opened.content, parts)
         # Tied weights are one tensor with several names, in the file and here.
         arrays = {tensor: opened.read(tensor) for tensor in set(tensors.values())}
         return {name: arrays[tensor] for name, tensor in tensors.items()}
@@ -32,25 +32,17 @@ def read_matrix(path: Path) -> Floats:
         content = opened.content
         array = np.asarray(opened.read(content) if isinstance(content, StoredTensor) else content)
         with np.errstate(over="ignore"):  # infinity, which no use of a matrix accepts
-            return array.astype(np.float32)
+            return array.astype(np.float32, casting="same_kind")  # of complex numbers, it would take the real parts
 
 
 @contextlib.contextmanager
 def _opened(path: Path, what: str) -> Iterator[TorchFile]:
     """Open a file, and turn whatever is wrong with it into an error that names it."""
-    try:
-        with path.open("rb") as file:
-            yield TorchFile(file)
-    except FileNotFoundError:
-        raise ModelNotFoundError(f"{path} is missing.") from None
-    except FormatError:
-        raise
-    except Exception as error:  # damaged bytes raise exceptions of any type
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise FormatError(f"{path} is not a {what} ({reason}).") from None
+    with reading(path, what, Exception), path.open("rb") as file:  # damaged bytes raise exceptions of any type
+        yield TorchFile(file)
 
 
-def _checked(content: Any, path: Path, parts: Sequence[str]) -> dict[str, StoredTensor]:
+def _checked(content: Any, parts: Sequence[str]) -> dict[str, StoredTensor]:
     """Return the content if it is named tensors."""
     if parts and isinstance(content, dict) and set(content) == set(parts):
         content = {f"{part}.{name}": tensor for part in parts for name, tensor in dict(content[part]).items()}
@@ -60,5 +52,5 @@ def _checked(content: Any, path: Path, parts: Sequence[str]) -> dict[str, Stored
         isinstance(name, str) and isinstance(tensor, StoredTensor) for name, tensor in content.items()
     ):
         dicts = f"the state dicts {' and '.join(parts)}" if parts else "a state dict"
-        raise FormatError(f"{path} is a pickle, but not of {dicts}: expected plain tensors by name.")
+        raise ValueError(f"it is a pickle, but not of {dicts}: expected plain tensors by name")
     return content

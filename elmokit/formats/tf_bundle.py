@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.errors import FormatError, ModelNotFoundError
+from elmokit.errors import FormatError, ModelNotFoundError, reading
 from elmokit.formats.crc32c import masked_crc32c
 from elmokit.storage.bounded import read_bounded
 
@@ -70,20 +70,19 @@ class TensorBundle:
         self.prefix = Path(prefix)
         self.index_path = _beside(self.prefix, INDEX_SUFFIX)
         self._shards: dict[int, NDArray[np.uint8]] = {}
-        try:
+        # Checksums protect the index, so what else is wrong in it was not written by TensorFlow.
+        with reading(self.index_path, "index of a TensorFlow bundle", LookupError):
             data = read_bounded(self.index_path, _MAX_INDEX_SIZE)
             entries = dict(_table(data, self.index_path))
             self._n_shards = _header(entries.pop(b""), self.index_path)
             self.entries = {key.decode("utf-8", "backslashreplace"): _entry(value) for key, value in entries.items()}
             for name, entry in self.entries.items():
                 self._check_place(name, entry)
-        except FileNotFoundError:
-            raise ModelNotFoundError(f"There is no file {self.index_path}.") from None
-        # Checksums protect the index, so what else is wrong in it was not written by TensorFlow.
-        except (OSError, LookupError, ValueError) as error:
-            raise FormatError(
-                f"{self.index_path} is no readable index of a TensorFlow bundle ({error}): download or copy it again."
-            ) from None
+
+    def not_of_an_elmo(self, path: Path) -> FormatError:
+        """Return an error about a bundle of other variables; ``path`` is what was opened."""
+        some = ", ".join(list(self.entries)[:3]) or "no variable"
+        return FormatError(f"{path} is of TensorFlow, but not of an ELMo: it holds {some} ...")
 
     @property
     def shapes(self) -> dict[str, Shape]:

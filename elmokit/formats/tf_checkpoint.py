@@ -27,7 +27,7 @@ import numpy as np
 from elmokit.engine.config import tensor_shapes
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
 from elmokit.engine.state import Floats
-from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TensorMismatchError
+from elmokit.errors import ModelError, ModelNotFoundError, TensorMismatchError
 from elmokit.formats import bilm_tf
 from elmokit.formats.bilm_tf import bilm_tf_rows
 from elmokit.formats.format import Format
@@ -92,8 +92,7 @@ class _Variables:
                 inner = variable.removeprefix(_SCOPE)
                 self.names[lstm_name(inner) or inner] = variable
         if not any("/LSTMCell/" in name for name in self.names):
-            some = ", ".join(list(self.bundle.entries)[:3]) or "no variable"
-            raise FormatError(f"{prefix} is a TensorFlow checkpoint, but not of an ELMo: it holds {some} ...")
+            raise self.bundle.not_of_an_elmo(prefix)
         self.shapes = {name: self.bundle.entries[variable].shape for name, variable in self.names.items()}
 
     def read(self, name: str) -> Floats:

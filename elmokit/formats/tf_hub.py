@@ -129,8 +129,7 @@ def _published_names(bundle: TensorBundle, folder: Path) -> dict[str, str]:
             inner = variable[match.end() :]
             names[lstm_name(inner) or inner] = variable
     if _CHAR_TABLE not in names:
-        some = ", ".join(list(bundle.entries)[:3]) or "no variable"
-        raise FormatError(f"{folder} is a TensorFlow SavedModel, but not of an ELMo: it holds {some} ...")
+        raise bundle.not_of_an_elmo(folder)
     return names
 
 

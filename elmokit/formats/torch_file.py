@@ -29,6 +29,7 @@ from elmokit.engine.config import Shape
 Array = NDArray[Any]
 
 ZIP_MAGIC = b"PK\x03\x04"
+_BIG_ENDIAN = "it was saved on a big-endian machine"
 _LOCAL_HEADER = 30  # bytes before the name of a member of a zip archive
 _MAGIC = 0x1950A86A20F9469CFC6C
 _PROTOCOL = 1001
@@ -106,7 +107,7 @@ class TorchFile:
         root = pickle_name.removesuffix("data.pkl")
         ranges = {name.removeprefix(root): self._range(member) for name, member in members.items()}
         if "byteorder" in ranges and self._map[slice(*ranges["byteorder"])] != b"little":
-            raise ValueError("it was saved on a big-endian machine")
+            raise ValueError(_BIG_ENDIAN)
         self._ranges = {name.removeprefix("data/"): span for name, span in ranges.items() if name.startswith("data/")}
         return _load(io.BytesIO(self._map[slice(*ranges["data.pkl"])]))[0]
 
@@ -126,7 +127,7 @@ class TorchFile:
                 raise ValueError("it does not begin as such a file")
         machine, _ = _load(self._map)
         if machine["little_endian"] is not True:
-            raise ValueError("it was saved on a big-endian machine")
+            raise ValueError(_BIG_ENDIAN)
         content, storages = _load(self._map)
         keys, _ = _load(self._map)
         at = self._map.tell()

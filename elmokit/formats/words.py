@@ -22,6 +22,7 @@ from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError, FormatError, ModelError, ModelNotFoundError, TensorMismatchError
 from elmokit.formats.model import PretrainedBiLM, Weights, read_row_words
 from elmokit.formats.sidecars import VOCABULARY, find_vocabulary, given_or_found, own_file
+from elmokit.formats.tensor_rows import is_finite
 from elmokit.storage.hdf5 import damage_as_format_error, open_hdf5, read_dataset
 from elmokit.text.vocabulary import Vocabulary, first_difference, read_words, row_vocabulary
 
@@ -140,16 +141,12 @@ def read_embeddings(path: str | Path, dim: int) -> NDArray[np.float32]:
     """Read the table that bilm-tf's ``dump_token_embeddings`` writes: the dataset ``embedding``, ``(words, dim)``."""
     import h5py
 
-    with damage_as_format_error(path):
-        if not Path(path).exists():
-            raise ModelNotFoundError(f"There is no file of token embeddings {path}.")
-        with open_hdf5(path) as file:
-            is_here = isinstance(file.get("embedding", getlink=True), h5py.HardLink)
-            dataset = file["embedding"] if is_here else None
-            if not isinstance(dataset, h5py.Dataset):
-                raise FormatError(f"{path} holds no dataset 'embedding', so it is not a file of token embeddings.")
-            if dataset.ndim != 2 or dataset.shape[1] != dim or not len(dataset):
-                raise TensorMismatchError(
-                    f"The dataset 'embedding' of {path} is {dataset.shape}; a filled table (words, {dim}) was expected."
-                )
-            return read_dataset(dataset, path)
+    with damage_as_format_error(path), open_hdf5(path) as file:
+        is_here = isinstance(file.get("embedding", getlink=True), h5py.HardLink)
+        dataset = file["embedding"] if is_here else None
+        table = read_dataset(dataset, path) if isinstance(dataset, h5py.Dataset) else np.empty(0, np.float32)
+    if table.ndim != 2 or table.shape[1] != dim or not len(table) or not is_finite(table):
+        raise TensorMismatchError(
+            f"{path}: expected the dataset 'embedding' of finite numbers, (words, {dim}); found {table.shape}."
+        )
+    return table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -76,7 +75,7 @@ def score_minimal_pairs(
     Sentences are compared by their whole probability, which favors the shorter one: use pairs of equal length.
     """
     _, vocabulary = softmax_and_vocabulary(model)
-    sentences = itertools.chain.from_iterable(map(_checked_pair, pairs))
+    sentences = (sentence for acceptable, other in pairs for sentence in (acceptable, other))
     nats, unknown_nats, unknown, n_tokens = [], [], [], 0
     for sentence in surprisals(model, sentences, start, batch_tokens):
         nats.append(sentence.total_nats)
@@ -95,9 +94,3 @@ def score_minimal_pairs(
         -math.log(min(vocabulary.zipf_probabilities.values(), default=1.0)),
         n_tokens,
     )
-
-
-def _checked_pair(pair: object) -> tuple[Sequence[str], Sequence[str]]:
-    if not isinstance(pair, list | tuple) or len(pair) != 2:
-        raise TextError(f"Expected a pair of tokenized sentences, the acceptable one first, but got {pair!r}.")
-    return pair[0], pair[1]

@@ -14,10 +14,8 @@ def parse_device(device: str | torch.device) -> torch.device:
         ConfigError: The device does not exist or cannot be used.
     """
     named = name_device(device)
-    if named.type == "meta":
-        raise ConfigError("device 'meta' cannot compute: its tensors have no numbers. Omit it to use the CPU.")
     try:
-        torch.zeros(1, device=named)
+        torch.zeros(1, device=named).item()  # tensors of the device "meta" have no numbers
         return named
     except (RuntimeError, AssertionError) as error:  # PyTorch built without CUDA raises an AssertionError
         reason = str(error).splitlines()[0]

@@ -42,9 +42,14 @@ class ScalarMix(nn.Module):
     ) -> None:
         super().__init__()
         self.n_layers = n_layers
-        self.chosen = list(range(n_layers)) if chosen is None else list(chosen)
-        if not self.chosen or not set(self.chosen) <= set(range(n_layers)):
-            raise ValueError(f"chosen is {self.chosen}, but there are layers 0 to {n_layers - 1}.")
+        numbers: list[Any] = list(range(n_layers)) if chosen is None else list(chosen)  # which may be anything
+        is_number = [isinstance(number, Integral) and not isinstance(number, bool) for number in numbers]
+        if not numbers or not all(is_number) or not set(numbers) <= set(range(n_layers)):
+            raise ConfigError(
+                f"layers is {numbers!r}, but this model has layers 0 to {n_layers - 1}. Use some of them, or "
+                "'all', 'top' or 'average'."
+            )
+        self.chosen: list[int] = numbers
         is_learned = learn_weights and len(self.chosen) > 1
         self.weight = nn.Parameter(torch.zeros(len(self.chosen)), requires_grad=is_learned)
         self.gamma = nn.Parameter(torch.ones(()))
@@ -112,10 +117,4 @@ def make_scalar_mix(layers: MixedLayers, n_layers: int, layer_norm: bool = False
     if given == "all" or given == "top":
         return ScalarMix(n_layers, layer_norm, [n_layers - 1] if given == "top" else None)
     chosen: list[Any] = given if isinstance(given, list) else [given]
-    is_number = [isinstance(number, Integral) and not isinstance(number, bool) for number in chosen]
-    if not chosen or not all(is_number) or not set(chosen) <= set(range(n_layers)):
-        raise ConfigError(
-            f"layers is {layers!r}, but this model has layers 0 to {n_layers - 1}. Use some of them, or 'all', 'top' "
-            "or 'average'."
-        )
     return ScalarMix(n_layers, layer_norm, chosen)

@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from elmokit.errors import OutputError
+from elmokit.errors import OutputError, cannot_write
 from elmokit.storage.lock import LOCK
 
 START_LENGTH = 40  # characters of an output's name that its temporary directory's name starts with
@@ -38,7 +38,7 @@ def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False
         start = path.name[:START_LENGTH]  # says whose it is; whole names may be as long as the system takes
         workspace = Path(tempfile.mkdtemp(prefix=f".{start}.", dir=path.parent))
     except OSError as error:
-        raise OutputError(f"Cannot write to {path}: {error.strerror}.") from None
+        raise cannot_write(path, error.strerror) from None
     try:
         # Each in a directory of its own, under its whole name, by which an old one is restored.
         temporary, old = workspace / "new" / path.name, workspace / "old" / path.name
@@ -137,7 +137,7 @@ def check_parent(path: str | Path) -> None:
     parent = Path(path).parent
     if not parent.is_dir():
         problem = f"{parent} is not a directory" if parent.exists() else f"the directory {parent} does not exist"
-        raise OutputError(f"Cannot write to {path}: {problem}.")
+        raise cannot_write(path, problem)
 
 
 def check_extension(path: str | Path, extensions: Sequence[str], otherwise: str = "") -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.errors import FormatError
+from elmokit.errors import FormatError, reading
 
 if TYPE_CHECKING:
     import h5py
@@ -76,13 +77,9 @@ def create_hdf5(path: Path) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
         raw.check()
 
 
-@contextlib.contextmanager
-def damage_as_format_error(path: str | Path) -> Iterator[None]:
+def damage_as_format_error(path: str | Path) -> contextlib.AbstractContextManager[None]:
     """Turn whatever h5py raises for a damaged file into a FormatError that names the file."""
-    try:
-        yield
-    except HDF5_ERRORS as error:
-        raise FormatError(f"{path} is not a readable HDF5 file ({error}).") from None
+    return reading(path, "HDF5 file", *HDF5_ERRORS)
 
 
 def find_datasets(file: h5py.File) -> list[h5py.Dataset]:
@@ -97,15 +94,19 @@ def find_datasets(file: h5py.File) -> list[h5py.Dataset]:
 def check_dataset(dataset: h5py.Dataset, path: str | Path) -> None:
     """Reject a dataset unless its numbers are stored in this file: HDF5 reads what is missing as zeros."""
     name = str(dataset.name).lstrip("/")
-    declared, n_stored = int(dataset.nbytes), int(dataset.id.get_storage_size())
-    is_compressed = dataset.id.get_create_plist().get_nfilters() > 0
-    problem = ""
+    # Chunks may be compressed, so they are counted.
+    is_whole, n_stored, problem = True, int(dataset.id.get_storage_size()), ""
     if dataset.dtype.kind not in "fiu":
         problem = f"holds {dataset.dtype}, not numbers"
     elif dataset.is_virtual or dataset.external:
         problem = "refers to another file, which is not read"
-    elif n_stored < (min(declared, 1) if is_compressed else declared):
-        problem = f"declares the shape {dataset.shape}, {declared:,} bytes, of which {n_stored:,} are stored"
+    elif dataset.chunks is None:
+        is_whole = n_stored >= dataset.nbytes
+    else:
+        n_chunks = [-(-size // length) for size, length in zip(dataset.shape, dataset.chunks, strict=True)]
+        is_whole = dataset.id.get_num_chunks() >= math.prod(n_chunks)
+    if not is_whole:
+        problem = f"has the shape {dataset.shape}, and only a part of its numbers ({n_stored:,} bytes) is stored"
     if problem:
         raise FormatError(f"{path}: dataset {name} {problem}.")
 

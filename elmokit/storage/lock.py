@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from elmokit.errors import LockedError, OutputError
+from elmokit.errors import LockedError, cannot_write
 
 LOCK = "lock"
 """The name of the lock file in a directory that one process at a time writes to."""
@@ -21,7 +21,7 @@ def file_lock(path: Path, message: str | None = None, wait: bool = False) -> Ite
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     except OSError as error:
-        raise OutputError(f"Cannot write to {path.parent}: {error.strerror}.") from None
+        raise cannot_write(path.parent, error.strerror) from None
     import filelock  # here, because it loads much, and few commands lock anything
 
     lock = filelock.FileLock(path, timeout=-1 if wait else 0)

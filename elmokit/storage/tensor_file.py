@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError
+from elmokit.errors import FormatError, TensorMismatchError, reading
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -66,14 +66,10 @@ class TensorFile:
     # its pages would count as memory of the process besides the weights that are packed from them.
 
     def __init__(self, path: Path) -> None:
-        try:
+        with reading(path, "safetensors file", RecursionError, msgspec.MsgspecError):
             self._file = path.open("rb")
             weakref.finalize(self, self._file.close)
             self._first, self._entries = _read_header(self._file)
-        except FileNotFoundError:
-            raise ModelNotFoundError(f"{path} is missing.") from None
-        except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-            raise FormatError(f"{path} is not a readable safetensors file ({error}).") from None
         self.shapes = {name: entry.shape for name, entry in self._entries.items()}
         self.dtypes = {name: entry.dtype for name, entry in self._entries.items()}
 

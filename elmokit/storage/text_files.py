@@ -124,20 +124,21 @@ def _files_of(name: str | Path, suffixes: tuple[str, ...]) -> list[Path]:
     path = expand_user(name)
     if str(path) == STDIN:
         return [path]
-    if path.is_dir():
+    # An empty name, such as that of a variable that is not set, is not the current directory.
+    if path.is_dir() and str(name):
         if not (inside := _files_inside(path, suffixes)):
             wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
             raise TextError(
                 f"The directory {path} contains no file named {wanted}; a pattern selects others: '{path}/**/*'"
             )
         return inside
-    if path.exists():
+    if path.exists() and str(name):
         return [path]
-    matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
+    matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True)) if str(name)]
     # A directory that matches is searched, as if the shell had expanded the pattern.
     files = [file for match in matches for file in (_files_inside(match, suffixes) if match.is_dir() else [match])]
     if not files:
-        raise TextError(f"No file matches {str(path)!r}.")
+        raise TextError(f"No file matches {str(name)!r}.")
     return files
 
 

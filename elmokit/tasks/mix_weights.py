@@ -44,7 +44,7 @@ def weights_of_runs(runs: Sequence[str | Path]) -> list[MixWeights]:
 
 def _weights_of(run: Path) -> list[MixWeights]:
     path = run / RESULTS
-    content = read_json(path, f"{run} is not a finished run of a task: it has no {RESULTS}.")
+    content = read_json(path, "result of a finished run")
     with damage_errors(path):
         per_seed = [seed["mixes"] for seed in content["seeds"]]
         return [

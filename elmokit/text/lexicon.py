@@ -49,10 +49,8 @@ class Lexicon:
     chars: tuple[str | None, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.words is None and self.chars is None:
-            raise FormatError("A lexicon needs words, characters or both, but got neither.")
-        if self.max_chars < MIN_CHARS:
-            raise FormatError(f"max_chars is {self.max_chars}, but a sentence boundary alone needs {MIN_CHARS}.")
+        if (self.words is None and self.chars is None) or self.max_chars < MIN_CHARS:
+            raise FormatError(f"A lexicon needs words, characters or both, and at least {MIN_CHARS} max_chars.")
         marks = self.marks
         of_both = (marks.unknown, marks.begin_sentence, marks.end_sentence)
         for kind, entries, needed in (

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import check_at_least
-from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError, TextError
+from elmokit.errors import FormatError, TensorMismatchError, TextError, reading
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
 from elmokit.text.marks import TYPOGRAPHIC, MarkReader
 
@@ -170,14 +170,8 @@ def read_words(path: str | Path) -> list[str]:
     """Read a word list, one word per line, as bilm-tf does: UTF-8, plain or ``.gz``."""
     path = Path(path)
     opener = gzip.open if path.suffix.lower() == ".gz" else open
-    try:
-        with opener(path, "rb") as file:
-            return _parse_words(file.read().removeprefix(codecs.BOM_UTF8).decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise FormatError(f"{path} is not UTF-8: {error}") from None
-    except (OSError, EOFError, zlib.error) as error:
-        kind = ModelNotFoundError if isinstance(error, FileNotFoundError) else FormatError
-        raise kind(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    with reading(path, "word list", EOFError, zlib.error), opener(path, "rb") as file:
+        return _parse_words(file.read().removeprefix(codecs.BOM_UTF8).decode("utf-8"))
 
 
 def first_difference(words: Sequence[str], stored: Sequence[str]) -> str | None:

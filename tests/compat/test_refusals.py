@@ -256,7 +256,7 @@ BILM: list[Row] = [
     (lambda of: of_words(of, None), ConfigError, "dump_token_embeddings"),
     (lambda of: of_words(of, of.folder / "gone.hdf5"), ModelNotFoundError, "gone.hdf5"),
     (lambda of: of_words(of, of.file("text.hdf5", "not HDF5")), FormatError, "text.hdf5"),
-    (lambda of: of_words(of, Path(of.weights)), FormatError, "'embedding'"),
+    (lambda of: of_words(of, Path(of.weights)), TensorMismatchError, "'embedding'"),
     (lambda of: of_words(of, of.hdf5("narrow.hdf5", data=np.zeros((3, 6), np.float32))), TensorMismatchError, "(3, 6)"),
     (elsewhere, FormatError, "outside.hdf5"),
     (few_words, TextError, "but this model knows 0 to 4"),

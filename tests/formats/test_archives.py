@@ -90,6 +90,16 @@ def test_only_model_files_are_unpacked(tmp_path: Path, files: Files) -> None:
     assert not folder.exists()
 
 
+def test_a_link_in_a_tar_archive_is_left_out(tmp_path: Path, files: Files) -> None:
+    path = tarred(tmp_path / "a.tar", files, "w")
+    with tarfile.open(path, "a") as archive:
+        member = tarfile.TarInfo("latest")
+        member.type, member.linkname = tarfile.SYMTYPE, "model.hdf5"
+        archive.addfile(member)
+    assert same_weights(open_model(path), random_model())
+    assert everything_below(tmp_path) == {path}
+
+
 def test_the_elmo_inside_an_allennlp_archive_opens(tmp_path: Path, files: Files) -> None:
     key = "model.text_field_embedder.token_embedders.elmo."
     content = {
@@ -192,9 +202,9 @@ def transformer() -> Files:
 
 
 REFUSED: list[tuple[Callable[[Path, Files], Path], type[ModelError], str]] = [
-    (lambda path, _: links(path, tarfile.SYMTYPE), FormatError, "options.json"),
-    (lambda path, _: links(path, tarfile.LNKTYPE), FormatError, "options.json"),
-    (lambda path, _: links(path, tarfile.FIFOTYPE), FormatError, "options.json"),
+    (lambda path, _: links(path, tarfile.SYMTYPE), FormatError, "not a model"),
+    (lambda path, _: links(path, tarfile.LNKTYPE), FormatError, "not a model"),
+    (lambda path, _: links(path, tarfile.FIFOTYPE), FormatError, "not a model"),
     (lambda path, _: zipped_link(path), FormatError, "archive"),
     (encrypted, FormatError, "archive.*encrypted"),
     (lambda path, files: forged(path, files, 10), FormatError, "archive"),
@@ -202,6 +212,8 @@ REFUSED: list[tuple[Callable[[Path, Files], Path], type[ModelError], str]] = [
     (lambda path, files: changed(zipped(path, files), cut(0.02)), FormatError, "archive"),
     (lambda path, files: changed(zipped(path, files), cut(0.5)), FormatError, "archive"),
     (lambda path, files: changed(zipped(path, files), flipped), FormatError, "archive"),
+    (lambda path, files: changed(tarred(path, files), flipped), FormatError, "archive"),
+    (lambda path, files: changed(tarred(path, files), lambda data: data[:-1]), FormatError, "archive"),
     (lambda path, files: changed(tarred(path, files), cut(0.02)), FormatError, "archive"),
     (lambda path, files: changed(tarred(path, files), cut(0.95)), FormatError, "archive"),
     (lambda path, files: changed(tarred(path, files), lambda data: data[:5]), FormatError, "archive"),

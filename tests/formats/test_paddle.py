@@ -86,6 +86,7 @@ def with_bytes(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
 # What is written, the error, and the name that it mentions.
 REFUSED: list[tuple[Callable[[Path], object], type[ElmoError], str]] = [
     (lambda folder: (toy_model().write(folder) / "lstmp_3.b_0").unlink(), ModelNotFoundError, r"lstmp_3\.b_0"),
+    (lambda folder: (toy_model().write(folder) / "fw_layer2_gate_w").unlink(), ModelNotFoundError, "fw_layer2_gate_w"),
     (with_variable(lambda array: array[:-1], "lstmp_1.w_1"), TensorMismatchError, r"lstmp_1\.w_1"),
     (with_variable(lambda array: array[:, :-1], "lstmp_1.w_0"), TensorMismatchError, r"lstmp_1\.w_0"),
     (with_variable(lambda array: array[0], "fw_layer1_gate_w"), ConfigError, "model"),

@@ -134,7 +134,7 @@ def test_a_character_model_does_not_need_a_valid_word_list(tmp_path: Path) -> No
     assert model.vocabulary is None
     assert "left out" in model.card["vocabulary"]
     (folder / "vocab.txt").write_bytes("größe\n".encode("latin1"))
-    assert "not UTF-8" in open_model(folder).card["vocabulary"]
+    assert "utf-8" in open_model(folder).card["vocabulary"]
     (folder / "vocab.txt").write_text("\n".join([*WORDS, "", "more"]), encoding="utf-8")
     assert "empty" in open_model(folder).card["vocabulary"]
     (folder / "vocab.txt").write_text("\n".join(WORDS), encoding="utf-8")
@@ -213,7 +213,9 @@ def test_a_model_with_a_table_is_saved_without_it(tmp_path: Path) -> None:
         assert not isinstance(open_model(tmp_path / target), CachedModel)
 
 
-@pytest.mark.parametrize("kind", ["link to a file", "link", "outside storage", "virtual", "no rows", "narrow", "flat"])
+@pytest.mark.parametrize(
+    "kind", ["link to a file", "link", "outside storage", "virtual", "no rows", "narrow", "flat", "part", "NaN"]
+)
 def test_another_table_is_refused(tmp_path: Path, kind: str) -> None:
     dim = PRESETS["tiny"].projection_dim
     with h5py.File(tmp_path / "other.hdf5", "w") as other:
@@ -231,9 +233,11 @@ def test_another_table_is_refused(tmp_path: Path, kind: str) -> None:
             layout = h5py.VirtualLayout((3, dim), "f4")
             layout[:] = h5py.VirtualSource(tmp_path / "other.hdf5", "embedding", (3, dim))
             file.create_virtual_dataset("embedding", layout)
+        elif kind == "part":
+            file.create_dataset("embedding", (3, dim), "f4", chunks=(1, dim), compression="gzip")[:2] = 1.0
         else:
-            shape = {"no rows": (0, dim), "narrow": (3, 5), "flat": (dim,)}[kind]
-            file["embedding"] = np.ones(shape, np.float32)
+            shape = {"no rows": (0, dim), "narrow": (3, 5), "flat": (dim,), "NaN": (3, dim)}[kind]
+            file["embedding"] = np.full(shape, np.nan if kind == "NaN" else 1.0, np.float32)
     with pytest.raises(ModelError, match=r"embedding.*table\.hdf5|table\.hdf5.*(embedding|another file)"):
         read_embeddings(tmp_path / "table.hdf5", dim)
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from elmokit.engine.layer_selection import FixedMix
+from elmokit.errors import ConfigError
 from elmokit.network.scalar_mix import ScalarMix
 
 
@@ -85,7 +86,7 @@ def test_the_penalty_is_on_the_raw_weights_and_leaves_gamma_out() -> None:
 
 def test_layers_that_do_not_exist_are_an_error() -> None:
     for chosen in ([], [3], [-1]):
-        with pytest.raises(ValueError, match="layers 0 to 2"):
+        with pytest.raises(ConfigError, match="layers 0 to 2"):
             ScalarMix(3, chosen=chosen)
 
 

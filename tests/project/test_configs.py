@@ -45,7 +45,7 @@ def test_json_that_cannot_be_used_is_one_clear_error(tmp_path: Path, content: st
 def test_toml_that_cannot_be_used_is_one_clear_error(tmp_path: Path) -> None:
     for content in (b"a = " + b"[" * 100_000, b"a =", b"a = '\xff'"):
         (tmp_path / "file.toml").write_bytes(content)
-        with pytest.raises(ConfigError, match=r"file\.toml is not a valid TOML file"):
+        with pytest.raises(ConfigError, match=r"file\.toml is not a readable TOML file"):
             read_toml(tmp_path / "file.toml")
     with pytest.raises(ConfigError, match=r"gone\.toml"):
         read_toml(tmp_path / "gone.toml")

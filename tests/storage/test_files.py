@@ -357,6 +357,7 @@ def test_a_file_with_pattern_characters_in_its_name_is_found_by_its_name(corpus:
     ("name", "mentions"),
     [
         ("nowhere", "'nowhere'"),
+        ("", "''"),
         ("x*", r"'x\*'"),
         ("empty", r"directory empty .*\*\.txt"),
         ("empt*", r"'empt\*'"),

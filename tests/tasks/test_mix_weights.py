@@ -42,7 +42,7 @@ def test_weights_are_means_over_seeds_input_first(tmp_path: Path) -> None:
     ("content", "kind", "named"),
     [
         ({"seeds": [{"mixes": {}}]}, ConfigError, "no mix of layers"),
-        (None, ModelNotFoundError, "not a finished run of a task"),
+        (None, ModelNotFoundError, "finished run .* is missing"),
         ({"seeds": [{}]}, FormatError, "damaged"),
         ({"seeds": [{"mixes": {"input": mix(0.5, 0.5)}}]}, FormatError, "damaged"),
         ({"seeds": [{"mixes": {"input": mix(1, 1, 1)}}, {"mixes": {"input": mix(1)}}]}, FormatError, "damaged"),

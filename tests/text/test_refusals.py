@@ -78,7 +78,7 @@ TEXTS: list[tuple[Callable[[Path], object], str | bytes, type[ElmoError], str]] 
     (Vocabulary.from_file, "<S>\n<UNK>\nthe\n", FormatError, "missing: </S>. Repair it"),
     (Vocabulary.from_file, f"{FIRST}a\nb\na\n", FormatError, "Word 4 of the vocabulary"),
     (Vocabulary.from_file, "<S>\n</S>\n\n<UNK>\n", FormatError, "Word 3 of the vocabulary"),
-    (Vocabulary.from_file, b"<S>\n\xff\n", FormatError, "not UTF-8"),
+    (Vocabulary.from_file, b"<S>\n\xff\n", FormatError, "utf-8"),
     (rows_of, FIRST, TensorMismatchError, "lists 3 words, and the table has 4 rows"),
     (rows_of, "a\nb\nc\nd\n", FormatError, "missing: <S>, </S>"),
 ]
@@ -101,8 +101,8 @@ ARGUMENTS: list[tuple[str, Callable[[], object], type[ElmoError], str]] = [
         (f"the word {word!r}", lambda word=word: Vocabulary([*SPECIALS, word]).to_text(), TextError, repr(word))
         for word in (" cat", "cat\u3000", "a\nb", "!!!MAXTERMID")
     ),
-    ("no entries", lambda: Lexicon(MARKS, 9), FormatError, "neither"),
-    ("short tokens", lambda: Lexicon(MARKS, 2, chars=CHARS), FormatError, "max_chars is 2"),
+    ("no entries", lambda: Lexicon(MARKS, 9), FormatError, "words, characters or both"),
+    ("short tokens", lambda: Lexicon(MARKS, 2, chars=CHARS), FormatError, "max_chars"),
     ("an entry twice", lambda: Lexicon(MARKS, 9, chars=(*CHARS, "?")), FormatError, "characters is repeated"),
     ("words without marks", lambda: Lexicon(MARKS, 9, words=("?", "the")), FormatError, "the marks <, >"),
     ("characters without marks", lambda: Lexicon(MARKS, 9, chars=CHARS[:4]), FormatError, "the marks ),  "),

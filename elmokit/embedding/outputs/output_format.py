@@ -38,7 +38,7 @@ class OutputFormat(ABC):
         ):
             if is_chosen and not is_possible:
                 vectors = "sentence vectors" if layout.pooled else "vectors"
-                raise ConfigError(f"{name} cannot be used: a {self.name} output stores {vectors} in one table.")
+                raise ConfigError(f"{name} cannot be used: {self.name} files store {vectors} in one table.")
 
     def check_names(self, layout: VectorFileLayout, names: Sequence[str], first: int) -> None:  # noqa: B027
         """Raise a TextError if the format cannot hold the names of sentences; ``first`` is the number of the first."""

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from elmokit.embedding.fingerprint import RESTORE
 from elmokit.engine.state import State
-from elmokit.errors import OutputError
+from elmokit.errors import cannot_write
 from elmokit.storage.atomic import check_has_name, check_output_path
 from elmokit.storage.resumable import ResumableStore
 from elmokit.storage.store_journal import read_journal
@@ -212,7 +212,7 @@ def check_resumable_output(output: str | Path, overwrite: bool) -> None:
     try:
         check_output_path(output, overwrite or _is_replaced(output))
     except OSError as error:  # a name that is too long with the ending of its partial output, for example
-        raise OutputError(f"Cannot write to {output}: {error.strerror}.") from None
+        raise cannot_write(output, error.strerror) from None
 
 
 def _is_replaced(output: str | Path) -> bool:

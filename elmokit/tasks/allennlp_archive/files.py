@@ -81,10 +81,7 @@ def read_archive(source: str | Path) -> TaskArchive:
 
 
 def _read_folder(folder: Path, source: Path) -> TaskArchive:
-    config = read_json(
-        folder / CONFIG,
-        f"{source} has no {CONFIG}: it is not an archive of AllenNLP (model.tar.gz), nor the directory of one.",
-    )
+    config = read_json(folder / CONFIG, "configuration of AllenNLP's archive")
     tensors = {name: torch.as_tensor(tensor) for name, tensor in read_state_dict(folder / WEIGHTS).items()}
     options = visible_files(folder / "fta", "*options_file")
     version = None

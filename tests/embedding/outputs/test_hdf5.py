@@ -20,7 +20,7 @@ from elmokit.embedding.outputs.hdf5 import (
 from elmokit.embedding.outputs.layout import DatasetNames, VectorFileLayout
 from elmokit.embedding.outputs.writer import DATA_START, WriteProgress, open_resumable
 from elmokit.embedding.reading import SentenceCounts
-from elmokit.errors import FormatError
+from elmokit.errors import FormatError, ModelError
 from tests.reference.hdf5_h5py import VectorWriter
 
 DIM = 4
@@ -145,6 +145,6 @@ def test_the_map_is_read_from_a_path(tmp_path: Path) -> None:
     write(path, ["a b", "c"])
     assert read_sentence_map(path) == read_sentence_map(str(path)) == {"a b": 0, "c": 1}
     (tmp_path / "text.txt").write_text("text")
-    for name in ("text.txt", "missing.hdf5"):
-        with pytest.raises(FormatError, match="is not a readable HDF5 file"):
+    for name, what in (("text.txt", "not a readable HDF5 file"), ("missing.hdf5", "missing")):
+        with pytest.raises(ModelError, match=rf"{name} is {what}"):
             read_sentence_map(tmp_path / name)
