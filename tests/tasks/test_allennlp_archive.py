@@ -347,7 +347,7 @@ CHAR_CNN = "text_field_embedder.token_embedder_elmo._elmo._elmo_lstm._token_embe
 REFUSED: list[tuple[str, Callable[[Path], None], type[Exception], str]] = [
     ("ner", content("config.json", "{"), FormatError, "config.json"),
     ("ner", content("config.json", "[]"), FormatError, "config.json"),
-    ("ner", content("config.json", None), ModelNotFoundError, "not an archive of AllenNLP"),
+    ("ner", content("config.json", None), ModelNotFoundError, "config.json is missing"),
     ("ner", content("config.json", "{}"), ConfigError, "model.type"),
     ("ner", content("config.json", '{"model": []}'), ConfigError, "model.type"),
     ("ner", content("config.json", '{"model": "crf_tagger"}'), ConfigError, "model.type"),
