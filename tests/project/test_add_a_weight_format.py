@@ -61,7 +61,7 @@ assert "*_weights.safetensors" in model_files()
 Path("empty").mkdir()
 assert "options with safetensors weights" in error_of(open_model, "empty")
 Path("tiny/x_options.json").unlink()
-assert "no options file" in error_of(open_model, "tiny")
+assert "x_options.json" in error_of(open_model, "tiny")
 """
 
 
