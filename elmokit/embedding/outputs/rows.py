@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.embedding.outputs.layout import VectorFileLayout
-from elmokit.embedding.outputs.writer import DATA_START, ResumableWriter
+from elmokit.embedding.outputs.writer import DATA_START, ResumableWriter, read_numbers
 
 GROUP_BYTES = 32 * 2**20
 """The vectors of a group. Parquet recommends row groups of this size and larger; two are in memory at a time."""
@@ -59,7 +59,7 @@ def _read_layers(
     n_layers, n_values = layout.n_layers or 1, int(n_rows.sum()) * layout.row_bytes // np.dtype(layout.dtype).itemsize
     with writer.vectors_path.open("rb") as file:
         file.seek(offset)
-        values = np.fromfile(file, layout.dtype, n_values)
+        values = read_numbers(file, layout.dtype, n_values)
     if n_layers == 1:
         return [values.reshape(-1, layout.dim)]
     # Each sentence is stored layer by layer, so the rows of one layer are in as many pieces as there are sentences.

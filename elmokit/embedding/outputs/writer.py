@@ -21,12 +21,13 @@ cannot be appended to after a crash either, so they too are written at the end.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,7 +173,17 @@ class ResumableWriter:
         with (self._store.folder / LENGTHS).open("rb") as file:
             for start in range(0, self.progress.n_sentences, n_at_once):
                 # In blocks: a corpus can have many millions of sentences.
-                yield np.fromfile(file, "<i8", min(n_at_once, self.progress.n_sentences - start))
+                yield read_numbers(file, "<i8", min(n_at_once, self.progress.n_sentences - start))
+
+
+def read_numbers(file: BinaryIO, dtype: str, n: int) -> NDArray[Any]:
+    """Read numbers from the position of a file, or raise an OSError if it has fewer."""
+    # `np.fromfile` would return fewer, and an output without them would replace the partial one.
+    n_bytes = n * np.dtype(dtype).itemsize
+    content = file.read(n_bytes)
+    if len(content) < n_bytes:
+        raise OSError(errno.EIO, f"{file.name} ends too early")
+    return np.frombuffer(content, dtype)
 
 
 @contextlib.contextmanager

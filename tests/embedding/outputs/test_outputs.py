@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import zipfile
 from importlib.metadata import version
@@ -25,6 +26,7 @@ from elmokit.embedding.outputs.about import read_about
 from elmokit.embedding.outputs.hdf5 import read_sentence_map
 from elmokit.embedding.outputs.layout import VectorFileLayout
 from elmokit.embedding.outputs.table import FORMATS, output_format
+from elmokit.embedding.outputs.writer import ResumableWriter
 from elmokit.embedding.reading import Corpus
 from elmokit.errors import FormatError, MissingExtraError, OutputError
 from elmokit.storage import resumable
@@ -334,6 +336,24 @@ def test_the_space_of_both_files_is_checked(
     embed_file(elmo, text, tmp_path / "out.hdf5", forget_sentences=True)
     with pytest.raises(OutputError, match=r"and 10\.5 kB more until it is complete\), but its disk has 17\.0 kB"):
         embed_file(elmo, text, tmp_path / "out.npz")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("name", ["vectors.hdf5", "lengths"])
+def test_no_output_is_written_of_files_that_cannot_be_read_to_their_end(
+    elmo: Elmo, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, name: str
+) -> None:
+    output, end_data = tmp_path / f"out{suffix}", ResumableWriter.end_data
+
+    def cut(writer: ResumableWriter) -> None:
+        end_data(writer)
+        path = writer.vectors_path.with_name(name)
+        os.truncate(path, path.stat().st_size - 256 if name == "vectors.hdf5" else 8)
+
+    monkeypatch.setattr(ResumableWriter, "end_data", cut)
+    with pytest.raises(OutputError, match=name):
+        embed_file(elmo, text, output, layers="top")
+    assert not output.exists()
 
 
 def test_a_missing_pyarrow_is_reported_first(
