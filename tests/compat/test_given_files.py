@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from elmokit.compat import allennlp, bilm
-from elmokit.compat.bio_embeddings import SeqVecEmbedder
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.errors import ElmoError, FormatError
@@ -32,7 +31,6 @@ DOORS: dict[str, Callable[[Any, Any], Any]] = {
     "dump_bilm_embeddings": lambda options, weights: bilm.dump_bilm_embeddings(
         "vocab.txt", "vocab.txt", options, weights, "out"
     ),
-    "SeqVecEmbedder": lambda options, weights: SeqVecEmbedder(options_file=options, weights_file=weights),
     "elmokit.Elmo": lambda options, weights: Elmo.from_pretrained(weights, options=options),
     "elmokit.ElmoModule": lambda options, weights: ElmoModule.from_pretrained(weights, options=options),
     "elmokit.open_model": lambda options, weights: open_model(weights, options=options),

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from elmokit.compat import allennlp, bilm, tfhub
-from elmokit.compat.bio_embeddings import SeqVecEmbedder
 from elmokit.compat.many_langs import Embedder
 from elmokit.compat.simple_elmo import ElmoModel
 from elmokit.formats.bilm_tf import read_options
@@ -57,8 +56,6 @@ NAMES: dict[str, str] = {
     "allennlp.Token": "text idx idx_end lemma_ pos_ tag_ dep_ ent_type_ text_id type_id ensure_text",
     "hub.Module": "get_signature_names get_input_info_dict get_output_info_dict variable_map variables "
     "trainable_variables signatures",
-    "bio_embeddings.SeqVecEmbedder": "name embedding_dimension number_of_layers necessary_files necessary_directories "
-    "warmup_rounds embed embed_batch embed_many reduce_per_protein",
 }
 """What the released classes have, as their programs' users read it."""
 
@@ -97,7 +94,6 @@ def objects(folder: Path) -> dict[str, Callable[[], Any]]:
         "allennlp.ELMoCharacterMapper": allennlp.ELMoCharacterMapper,
         "allennlp.Token": allennlp.Token,
         "hub.Module": lambda: tfhub.Module(folder),
-        "bio_embeddings.SeqVecEmbedder": lambda: SeqVecEmbedder(model_directory=folder, warmup_rounds=0),
     }
 
 

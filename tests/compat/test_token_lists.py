@@ -14,7 +14,6 @@ import torch
 from elmokit.compat import tfhub
 from elmokit.compat.allennlp import Elmo, ElmoEmbedder, batch_to_ids
 from elmokit.compat.bilm import Batcher, TokenBatcher, UnicodeCharsVocabulary
-from elmokit.compat.bio_embeddings import SeqVecEmbedder
 from elmokit.compat.many_langs import Embedder
 from elmokit.compat.simple_elmo import ElmoModel
 from elmokit.compat.token_lists import token_list, token_lists
@@ -137,16 +136,12 @@ def test_a_cached_vocabulary_may_be_an_array(tmp_path: Path) -> None:
     assert torch.equal(vectors[1], vectors[2])
 
 
-def test_strings_of_a_hub_module_and_proteins_may_be_any_iterables(tmp_path: Path) -> None:
+def test_strings_of_a_hub_module_may_be_any_iterables(tmp_path: Path) -> None:
     write_hdf5(random_model(), tmp_path / "options.json", tmp_path / "model.hdf5")
     texts = ["the cat", "sat"]
     module = tfhub.Module(tmp_path)
-    seqvec = SeqVecEmbedder(model_directory=tmp_path, warmup_rounds=0, stateful=False)
     for given in (np.array(texts), np.array(texts, dtype=object), Series(texts), tuple(texts), (t for t in texts)):
         assert torch.equal(module(given), module(texts))
-    for given in (np.array(texts), Series(texts), (text for text in texts)):
-        for one, other in zip(seqvec.embed_batch(given), seqvec.embed_batch(texts), strict=True):
-            np.testing.assert_array_equal(one, other)
 
 
 def test_the_front_door_takes_a_matrix_of_tokens_as_a_batch() -> None:
