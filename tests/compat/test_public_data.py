@@ -12,7 +12,6 @@ import torch
 from elmokit.compat import allennlp, bilm, tfhub
 from elmokit.compat.many_langs import Embedder
 from elmokit.compat.simple_elmo import ElmoModel
-from elmokit.formats.bilm_tf import read_options
 from elmokit.formats.bilm_tf_hdf5 import write_hdf5
 from elmokit.formats.folder import save_folder
 from tests.conftest import WORDS, random_model
@@ -103,20 +102,6 @@ def test_an_object_has_every_name_of_the_original(objects: dict[str, Callable[[]
     assert [attribute for attribute in NAMES[name].split() if not hasattr(made, attribute)] == []
 
 
-def test_a_simple_elmo_model_has_its_sizes_once_it_is_loaded(folder: Path) -> None:
-    elmo = ElmoModel()
-    sizes = "batch_size", "max_chars", "vector_size", "n_layers", "vocab", "model"
-    assert [getattr(elmo, name) for name in sizes] == [None] * 6
-    assert elmo.load(folder) == "The model is now loaded."
-    assert [getattr(elmo, name) for name in sizes] == [32, 50, 64, 3, None, None]
-    assert elmo.get_elmo_vectors([["the"]]).shape[-1] == elmo.vector_size
-    assert elmo.batcher is not None
-    expected = bilm.Batcher(folder / "vocab.txt", 50).batch_sentences([["the", "cat"]])
-    assert (elmo.batcher.batch_sentences([["the", "cat"]]) == expected).all()
-    elmo.load(folder, max_batch_size=7)
-    assert elmo.batch_size == 7
-
-
 def test_a_simple_elmo_model_with_its_softmax_has_the_words(tmp_path: Path) -> None:
     save_folder(random_model(), tmp_path / "full")
     elmo = ElmoModel()
@@ -151,26 +136,6 @@ def test_an_embedder_of_many_languages_has_the_configuration_and_the_lexicons(tm
     before = embedder.sents2elmo([["das", "Haus"]])[0]
     assert isinstance(embedder.get_model()[0], torch.nn.Module)
     assert abs(before - embedder.sents2elmo([["das", "Haus"]])[0]).max() < 1e-5
-
-
-def test_other_models_have_a_configuration_of_many_languages_too(folder: Path) -> None:
-    embedder = Embedder(folder)
-    assert embedder.config["token_embedder"]["max_characters_per_token"] == 50
-    assert (embedder.config["token_embedder"]["word_dim"], embedder.word_lexicon, embedder.char_lexicon) == (
-        0,
-        None,
-        None,
-    )
-
-
-def test_options_are_those_of_the_file(folder: Path) -> None:
-    options = read_options(folder / "options.json")
-    model = bilm.BidirectionalLanguageModel(folder / "options.json", folder / "model.hdf5", max_batch_size=3)
-    assert model._options == options
-    assert model._max_batch_size == 3
-    encoder = allennlp.Elmo(folder / "options.json", folder / "model.hdf5", 1)._elmo_lstm._token_embedder
-    assert encoder._options["lstm"] == options["lstm"]  # type: ignore[index, union-attr]
-    assert encoder._weight_file == folder / "model.hdf5"
 
 
 def test_parts_of_allennlps_modules_are_in_lists_too(folder: Path) -> None:

@@ -123,6 +123,8 @@ def script(given: Given, *lines: str, folder: str = "out", **switches: Any) -> N
 
 ALLENNLP: list[Row] = [
     (lambda of: Elmo(None, None, 2), ConfigurationError, "weight_file is empty"),
+    (lambda of: Elmo("", of.weights, 2), ConfigurationError, "options_file is empty"),
+    (lambda of: Elmo(of.weights, of.options, 2), FormatError, "swapped"),
     (
         lambda of: Elmo(*of.both, 2, module=nn.Identity()),  # type: ignore[arg-type]
         ConfigurationError,
@@ -223,6 +225,7 @@ def elsewhere(given: Given) -> BidirectionalLanguageModel:
 
 
 BILM: list[Row] = [
+    (lambda of: BidirectionalLanguageModel(of.weights, of.options), FormatError, "swapped"),
     (lambda of: Vocabulary(of.file("v", "<S>", "cat"), validate_file=True), FormatError, "lacks </S>, <UNK>"),
     (lambda of: UnicodeCharsVocabulary(of.file("v", "the"), 2), ConfigError, "at least 3"),
     (
