@@ -197,13 +197,6 @@ def test_each_stream_has_its_own_state(files: tuple[Path, Path], vocab_file: Pat
     assert (model(ids, "context")["lm_embeddings"] - context).abs().max() > 1e-3
 
 
-def test_without_state_a_call_does_not_depend_on_earlier_calls(files: tuple[Path, Path], vocab_file: Path) -> None:
-    ids = Batcher(vocab_file, 50).batch_sentences(SENTENCES)
-    model = BidirectionalLanguageModel(*files, max_batch_size=1, stateful=False)
-    torch.testing.assert_close(model(ids)["lm_embeddings"], model(ids)["lm_embeddings"], rtol=0, atol=0)
-    assert not model.states
-
-
 def test_training_mode_does_not_switch_the_bilms_dropout_on(files: tuple[Path, Path], vocab_file: Path) -> None:
     ids = Batcher(vocab_file, 50).batch_sentences(SENTENCES)
     model = BidirectionalLanguageModel(*files, stateful=False)
@@ -341,12 +334,6 @@ def test_the_top_layer_alone_is_scaled_by_gamma(ops: Any) -> None:
         torch.testing.assert_close(top["weighted_op"], gamma * ops["lm_embeddings"][:, -1], rtol=0, atol=1e-6)
         assert top["regularization_op"] == 0.0
     assert len([parameter for parameter in ops.mixes.parameters() if parameter.requires_grad]) == 2
-
-
-def test_names_that_end_alike_have_their_own_variables(ops: Any) -> None:
-    for name in ("input", "put", "items"):
-        weight_layers(name, ops, l2_coef=0.0)
-    assert sorted(ops.mixes) == ["input_ELMo", "items_ELMo", "put_ELMo"]
 
 
 def test_one_name_is_one_set_of_variables_that_learns(files: tuple[Path, Path], vocab_file: Path) -> None:

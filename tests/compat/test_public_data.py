@@ -138,24 +138,6 @@ def test_an_embedder_of_many_languages_has_the_configuration_and_the_lexicons(tm
     assert abs(before - embedder.sents2elmo([["das", "Haus"]])[0]).max() < 1e-5
 
 
-def test_parts_of_allennlps_modules_are_in_lists_too(folder: Path) -> None:
-    elmo: Any = allennlp.Elmo(folder / "options.json", folder / "model.hdf5", 2)
-    assert elmo._scalar_mixes == [elmo.scalar_mix_0, elmo.scalar_mix_1]
-    lstm = elmo._elmo_lstm._elmo_lstm
-    assert lstm.forward_layers == [lstm.forward_layer_0, lstm.forward_layer_1]
-    assert lstm.backward_layers[1] is lstm.backward_layer_1
-    encoder = elmo._elmo_lstm._token_embedder
-    assert encoder._convolutions[0] is encoder.char_conv_0
-    begin, end = allennlp.batch_to_ids([["<S>", "</S>"]])[0]
-    assert torch.equal(encoder._beginning_of_sentence_characters, begin)
-    assert torch.equal(encoder._end_of_sentence_characters, end)
-    elmo._elmo_lstm.create_cached_cnn_embeddings(["@@PADDING@@", "the"])
-    assert torch.equal(elmo._elmo_lstm._bos_embedding, encoder.boundary_vectors()[0])
-    assert torch.equal(elmo._elmo_lstm._eos_embedding, encoder.boundary_vectors()[1])
-    assert allennlp.ELMoTokenCharactersIndexer() == allennlp.ELMoTokenCharactersIndexer()
-    assert allennlp.ELMoTokenCharactersIndexer("a") != allennlp.ELMoTokenCharactersIndexer("b")
-
-
 def test_a_hub_module_describes_its_signatures(folder: Path) -> None:
     module = tfhub.Module(folder, trainable=True)
     assert module.get_input_info_dict() == {"strings": ("string", (None,), False)}
