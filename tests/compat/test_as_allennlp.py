@@ -95,8 +95,3 @@ def test_an_installed_allennlp_is_refused(tmp_path: Path, imported: bool) -> Non
     assert finished.returncode == 1
     assert "AllenNLP itself is installed" in finished.stderr
     assert str(tmp_path / "allennlp" / "__init__.py") in finished.stderr
-
-
-@pytest.mark.slow
-def test_importing_elmokit_alone_provides_no_allennlp() -> None:
-    assert "No module named 'allennlp'" in run("import elmokit.compat.allennlp; import allennlp").stderr

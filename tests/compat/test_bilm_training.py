@@ -32,9 +32,8 @@ from elmokit.formats.folder import load_folder
 from elmokit.formats.open import open_model
 from elmokit.training import evaluation
 from elmokit.training.distributed import World
-from elmokit.training.interruption import TrainingInterrupted
 from elmokit.training.reports import TextCounts
-from elmokit.training.setup import SETTINGS, RunSettings, TrainingSetup, bilm_run
+from elmokit.training.setup import RunSettings, TrainingSetup, bilm_run
 from elmokit.training.state import window_stream
 from tests.helpers.shell import Shell
 
@@ -186,24 +185,6 @@ def test_a_backward_model_is_trained_tested_and_embeds(folder: Path, capsys: pyt
     with h5py.File("back_weights.hdf5") as file:
         assert not np.any(file["RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0"])
         assert np.any(file["RNN_1/RNN/MultiRNNCell/Cell0/LSTMCell/W_0"])
-
-
-@pytest.mark.parametrize(("script", "run"), [("train_elmo", "new"), ("restart", "old/restart-1")])
-def test_a_stopped_script_says_how_to_resume(
-    shell: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, run: str
-) -> None:
-    def stopped(*_: Any, **__: Any) -> None:
-        Path(run).mkdir()
-        Path(run, SETTINGS).touch()
-        raise TrainingInterrupted("Stopped after step 2, and saved a checkpoint.")
-
-    monkeypatch.setattr(bilm_training, "train", stopped)
-    files = ("--vocab_file", "vocab.txt", "--train_prefix", "short.txt")
-    ran = shell("bilm-tf", script, "--save_dir", run.split("/")[0], *files)
-    assert ran.code == 130
-    assert ran.err.splitlines()[-1] == (
-        f"elmokit: Stopped after step 2, and saved a checkpoint. To resume: elmokit train --resume {run}"
-    )
 
 
 @pytest.mark.slow

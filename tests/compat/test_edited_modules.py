@@ -21,7 +21,6 @@ from elmokit.compat.allennlp import Elmo, ElmoTokenEmbedder, batch_to_ids
 from elmokit.compat.allennlp_embedder import ElmoEmbedder
 from elmokit.compat.bilm import BidirectionalLanguageModel
 from elmokit.errors import ConfigError
-from tests.conftest import random_model
 from tests.helpers.allennlp_files import write_files
 
 SENTENCES = [["The", "cat", "sat", "."], ["A"], ["the", "dog"]]
@@ -242,14 +241,6 @@ def _parametrize(parent: nn.Module, name: str) -> None:
         parametrize.register_parametrization(module, kind, Double())
 
 
-def _weight_norm(parent: nn.Module, name: str) -> None:
-    module = parent.get_submodule(name)
-    torch.nn.utils.parametrizations.weight_norm(module)
-    module.parametrizations.weight.original0.mul_(2)  # type: ignore[union-attr, operator]
-    if module.bias is not None:
-        module.bias.mul_(2)  # type: ignore[operator]
-
-
 def _with_mask(parent: nn.Module, name: str) -> None:
     module = parent.get_submodule(name)
     for kind in [kind for kind, _ in module.named_parameters()]:
@@ -270,10 +261,8 @@ CHANGES: dict[str, Callable[[nn.Module, str], object]] = {
     "a hook": _hook,
     "a subclass": _subclass,
     "a wrapper": lambda parent, name: _replace(parent, name, Doubled),
-    "Sequential": lambda parent, name: _replace(parent, name, lambda old: nn.Sequential(old, Double())),
     "a forward of its own": _override,
     "parametrizations": _parametrize,
-    "weight_norm": _weight_norm,
     "prune": _with_mask,
     "a tensor subclass": _other_weights,
 }
@@ -310,17 +299,6 @@ def test_a_changed_layer_is_used(name: str, change: str, files: tuple[str, str])
         with torch.enable_grad():
             case.module.requires_grad_(True)
             torch.testing.assert_close(case(), doubled, rtol=1e-5, atol=1e-5, msg=inner)
-
-
-@pytest.mark.parametrize("change", ["parametrizations", "prune"])
-@pytest.mark.parametrize("name", ["compat.bilm", "ElmoModule", "ElmoModule.embed"])
-def test_changed_weights_of_an_lstm_layer_are_used(name: str, change: str, files: tuple[str, str]) -> None:
-    case, expected = new_case(name, files), new_case(name, files)
-    for weight in expected.module.get_submodule("bilm.directions.1.layers.0").parameters():
-        weight.mul_(2)
-    case()
-    CHANGES[change](case.module.get_submodule("bilm.directions.1.layers"), "0")
-    torch.testing.assert_close(case(), expected(), rtol=1e-5, atol=1e-5)
 
 
 def test_hooks_see_the_calls_of_allennlp(files: tuple[str, str]) -> None:
@@ -400,52 +378,6 @@ def test_dynamic_quantization_works(name: str, files: tuple[str, str]) -> None:
     torch.testing.assert_close(case.call(quantized["elmo"]), before, rtol=0.1, atol=0.1)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of `torch.func.jvp`
-@pytest.mark.parametrize("name", ["Elmo", "ElmoTokenEmbedder", "ElmoModule", "compat.bilm"])
-def test_functional_calls_and_their_gradients(name: str, files: tuple[str, str]) -> None:
-    case = new_case(name, files)
-    module = case.module
-    case()
-    weights = {key: weight.detach() * 1.1 for key, weight in module.named_parameters()}
-
-    def outputs(of: dict[str, Tensor]) -> Tensor:
-        result: Tensor = case.call(Called(module, of))
-        return result
-
-    changed = copy.deepcopy(case)
-    changed.module.load_state_dict(weights, strict=False)
-    torch.testing.assert_close(outputs(weights), changed(), rtol=1e-5, atol=1e-5)
-    tangents = {key: 0.01 * torch.ones_like(weight) for key, weight in weights.items()}
-    moved = {key: [weights[key] + sign * tangents[key] / 10 for sign in (-1, 1)] for key in weights}
-    difference = 5 * (
-        outputs({key: pair[1] for key, pair in moved.items()}) - outputs({key: pair[0] for key, pair in moved.items()})
-    )
-    _, tangent = torch.func.jvp(outputs, (weights,), (tangents,))
-    torch.testing.assert_close(tangent, difference, rtol=0.05, atol=0.01)
-    stacked = {key: torch.stack(pair) for key, pair in moved.items()}
-    both = torch.func.vmap(outputs)(stacked)
-    for number in (0, 1):
-        expected = outputs({key: pair[number] for key, pair in moved.items()})
-        torch.testing.assert_close(both[number], expected, rtol=1e-4, atol=1e-5)
-    if name != "compat.bilm":  # whose calls have no gradients
-        gradients = torch.func.grad(lambda of: outputs(of).sum())(weights)
-        slope = sum((gradients[key] * tangents[key]).sum() for key in weights)
-        torch.testing.assert_close(slope, tangent.sum(), rtol=1e-3, atol=1e-3)
-
-
-class Called:
-    """A module with other weights, called by ``torch.func.functional_call``."""
-
-    def __init__(self, module: nn.Module, weights: dict[str, Tensor]) -> None:
-        self.module, self.weights = module, weights
-
-    def __call__(self, ids: Tensor) -> Any:
-        return torch.func.functional_call(self.module, self.weights, (ids,))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.module, name)
-
-
 # Settings, copies and dtypes
 
 
@@ -464,18 +396,6 @@ def test_a_changed_bound_or_activation_is_used(files: tuple[str, str]) -> None:
         encoder = case.module.get_submodule("bilm.token_layer" if layers == "bilm" else "_elmo_lstm._token_embedder")
         encoder.activation = "tanh" if encoder.activation == "relu" else "relu"  # type: ignore[assignment]
         assert not torch.allclose(case(), before, atol=1e-4)
-
-
-def test_a_replaced_mix_is_used_by_embed(files: tuple[str, str]) -> None:
-    case = new_case("ElmoModule.embed", files)
-    before = case()
-    mix = elmokit.ScalarMix(3)
-    mix.gamma.fill_(2)
-    mix.weight.copy_(case.owner.mixes[0].weight)
-    case.owner.mixes[0].gamma.fill_(1)
-    before = case()
-    case.owner.mixes[0] = mix
-    torch.testing.assert_close(case(), 2 * before)
 
 
 @pytest.mark.parametrize("name", ["Elmo", "ElmoTokenEmbedder", "ElmoModule", "compat.bilm"])
@@ -517,20 +437,6 @@ def test_traces_are_refused(name: str, how: str, inner: str | None, files: tuple
         case.module.requires_grad_(needs_gradients)
         with torch.set_grad_enabled(needs_gradients), pytest.raises(ConfigError, match="elmokit convert MODEL"):
             REFUSALS[how](case.module, ids, tmp_path)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_traces_of_parts_are_refused() -> None:
-    bilm = random_model().bilm
-    vectors = torch.zeros(1, 2, bilm.config.projection_dim)
-    state = bilm.zero_state(1)
-    for part, inputs in (
-        (bilm.token_layer, (BOUNDED_IDS[0],)),
-        (bilm.directions[0], (vectors, state.of_direction(0))),
-        (bilm.get_submodule("directions.1.layers.0"), (vectors, state.of_direction(0)[0])),
-    ):
-        with pytest.raises(ConfigError, match="elmokit convert MODEL"):
-            torch.jit.trace(part, inputs, check_trace=False, strict=False)
 
 
 @pytest.mark.slow

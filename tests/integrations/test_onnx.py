@@ -69,10 +69,6 @@ def test_shapes_can_be_inferred(model: PretrainedBiLM, tmp_path: Path) -> None:
     onnx.checker.check_model(str(export_onnx(model, tmp_path / "model.onnx")), full_check=True)
 
 
-def test_the_oldest_release_that_is_supported_reads_the_file(model: PretrainedBiLM, tmp_path: Path) -> None:
-    assert onnx.load(str(export_onnx(model, tmp_path / "model.onnx"))).ir_version <= 8  # of ONNX 1.13
-
-
 def test_batches_of_any_size_can_be_run(model: PretrainedBiLM, tmp_path: Path) -> None:
     path, elmo = export_onnx(model, tmp_path / "model.onnx"), Elmo(model)
     for sentences in ([SENTENCES[0]], [["the"] * 30] * 5):
