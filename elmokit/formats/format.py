@@ -100,8 +100,6 @@ FORMATS = _Formats(
     "folder",
     "archives",
     "many_langs",
-    "fast_nlp",
-    "paddle",
     "tf_hub",
     "bilm_tf_hdf5",
     "tf_checkpoint",

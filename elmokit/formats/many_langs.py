@@ -32,8 +32,8 @@ from elmokit.formats.bilm_tf import WITHOUT_ZERO_ROW
 from elmokit.formats.format import Format
 from elmokit.formats.many_langs_config import CHAR_TABLE, FAMILY, WORD_TABLE, bilm_config, read_settings
 from elmokit.formats.model import PretrainedBiLM, Weights
-from elmokit.formats.pickles import read_state_dict
 from elmokit.formats.tensor_rows import GATE_BIAS, GATES, Array, Layout, TensorRow, read_through, same_shape
+from elmokit.formats.torch_save import read_state_dict
 from elmokit.formats.words import with_meta, with_words
 from elmokit.storage.bounded import read_bounded
 from elmokit.text.lexicon import Lexicon, Marks
@@ -73,9 +73,9 @@ class ManyLangs(Format):
         settings = read_settings(path)
         tensors = parts_by_name(
             {
-                f"{stem}.{name}": array
+                f"{stem}.{name}": tensor.numpy()
                 for stem in ("token_embedder", "encoder")
-                for name, array in read_state_dict(path / f"{stem}.pkl").items()
+                for name, tensor in read_state_dict(path / f"{stem}.pkl").items()
             }
         )
         shapes = {name: array.shape for name, array in tensors.items()}
@@ -145,10 +145,8 @@ def parts_by_name(tensors: Mapping[str, Array]) -> dict[str, Array]:
     return parts
 
 
-def read_entries(
-    path: Path, n_rows: int, table_in: str = "token_embedder.pkl", every_row: bool = True
-) -> tuple[str | None, ...]:
-    """Read the entry of each row of a table from a .dic file; without ``every_row``, rows may have no name."""
+def read_entries(path: Path, n_rows: int) -> tuple[str | None, ...]:
+    """Read the entry of each row of a table from a .dic file."""
     # A line is stripped and split at tabs as in the code that trained the models. So several tokens that differ only in
     # surrounding white space become one; the last of them counts, and no token has the rows of the others.
     rows: dict[str, int] = {}
@@ -163,10 +161,10 @@ def read_entries(
             raise FormatError(f"{path}, line {number}: expected a token, a tab and its row; found {line[:40]!r}.")
         named.add(int(row))
         rows[token[0] if token else _NAMELESS] = int(row)
-    if not (named == set(range(n_rows)) if every_row else named <= set(range(n_rows))):
+    if named != set(range(n_rows)):
         raise TensorMismatchError(
-            f"{path} names {len(named)} rows, the last of them {max(named, default=-1)}; the table in {table_in} has "
-            f"{n_rows}, from 0 to {n_rows - 1}."
+            f"{path} names {len(named)} rows, the last of them {max(named, default=-1)}; the table in "
+            f"token_embedder.pkl has {n_rows}, from 0 to {n_rows - 1}."
         )
     by_row = {row: token for token, row in rows.items()}
     return tuple(by_row.get(row) for row in range(n_rows))

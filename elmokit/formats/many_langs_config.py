@@ -27,8 +27,6 @@ class ManyLangsSettings(NamedTuple):
     dropout: Any
     where: str
     is_stock: bool = False
-    family: str = FAMILY
-    """The program whose network it is, for error messages."""
 
     @property
     def max_chars(self) -> int:
@@ -132,7 +130,7 @@ def bilm_config(settings: ManyLangsSettings, shapes: Mapping[str, Shape]) -> BiL
 
 
 def _refuse_equal_sizes(config: BiLMConfig, settings: ManyLangsSettings) -> None:
-    """Refuse equal sizes: ELMoForManyLangs and fastNLP always have a projection there, and our network has none."""
+    """Refuse equal sizes: ELMoForManyLangs always has a projection there, and our network has none."""
     cnn = config.char_cnn
     if config.hidden_dim == config.projection_dim:
         equal = "encoder.dim"
@@ -142,5 +140,5 @@ def _refuse_equal_sizes(config: BiLMConfig, settings: ManyLangsSettings) -> None
         return
     raise ConfigError(
         f"{settings.where}: {equal} equals projection_dim ({config.projection_dim}), where elmokit's network has no "
-        f"projection and that of {settings.family} has one."
+        f"projection and that of {FAMILY} has one."
     )

@@ -163,7 +163,7 @@ def read_checkpoint(
     what = f"{prefix} (sizes from {options})"
     arrays = read_through(bilm_tf_rows(config), tensor_shapes(config), lm_shapes, variables.read, what)
     n_steps = _step(variables.bundle, prefix)
-    card = {} if n_steps is None else {"training_steps": n_steps}
+    card = variables.bundle.card | ({} if n_steps is None else {"training_steps": n_steps})
     model = PretrainedBiLM(Weights(config, arrays), TFCheckpoint.name, source=prefix, card=card)
     # A softmax without its words is useless and may hold most of the bytes: without a vocabulary it is not read at all.
     words_path = _vocabulary_path(prefix, vocabulary)

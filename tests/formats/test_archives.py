@@ -130,14 +130,14 @@ def test_an_allennlp_archive_with_one_elmo_twice_opens_and_one_with_two_is_refus
     "name", ["../evil.json", "/tmp/evil.json", "a/../../evil.json", "C:evil.json", "..\\evil.json"]
 )
 @pytest.mark.parametrize("write", [zipped, tarred])
-def test_a_member_that_leads_outside_is_refused(
+def test_a_member_that_leads_outside_is_never_written_there(
     tmp_path: Path, files: Files, name: str, write: Callable[[Path, Files], Path]
 ) -> None:
     (tmp_path / "inner").mkdir()
     path = write(tmp_path / "inner" / "a", files | {name: b"{}"})
-    with pytest.raises(FormatError, match="outside the directory"):
-        open_model(path)
+    assert same_weights(open_model(path), random_model())
     assert everything_below(tmp_path) == {path.parent, path}
+    assert not Path("/tmp/evil.json").exists()
 
 
 def links(path: Path, kind: bytes) -> Path:
