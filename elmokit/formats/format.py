@@ -103,7 +103,6 @@ FORMATS = _Formats(
     "tf_hub",
     "bilm_tf_hdf5",
     "tf_checkpoint",
-    "allennlp_archive",
 )
 """All weight formats."""
 

@@ -245,7 +245,7 @@ def test_a_model_that_could_not_be_opened_again_is_not_saved(part: str, tmp_path
     else:
         weights = {name: with_nan(array) for name, array in model.softmax.arrays.items()}
         model = model.replace(softmax=WordSoftmax(model.softmax.config, weights, len(WORDS)))
-    with pytest.raises(ElmoError, match=f"{part} holds NaN"):
+    with pytest.raises(ElmoError, match=f"{part}.* holds NaN"):
         save_model(model, tmp_path / "model")
     assert not (tmp_path / "model").exists()
     save_model(model, tmp_path / "model.hdf5")  # which has none of them

@@ -17,7 +17,7 @@ from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.engine.config import BiLMConfig, WordFeaturesConfig
 from elmokit.errors import ConfigError, ElmoError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.formats import many_langs
-from elmokit.formats.many_langs_config import read_settings, stock_settings
+from elmokit.formats.many_langs import read_settings, stock_settings
 from elmokit.formats.model import PretrainedBiLM, describe
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model

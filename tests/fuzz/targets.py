@@ -20,7 +20,7 @@ from elmokit.formats.bilm_tf_hdf5 import read_hdf5
 from elmokit.formats.folder import load_folder
 from elmokit.formats.many_langs import read_entries
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.tf_checkpoint import read_checkpoint
+from elmokit.formats.tf_checkpoint import TFCheckpoint
 from elmokit.formats.tf_hub import TFHub
 from elmokit.storage.tensor_file import StoredTensors, TensorFile
 from elmokit.text.vocabulary import Vocabulary, read_words
@@ -84,7 +84,7 @@ def _bundle(path: Path) -> None:
 
 
 def _checkpoint(path: Path) -> None:
-    _arrays(read_checkpoint(path.with_suffix("")).model)
+    _arrays(TFCheckpoint().load(path.with_suffix("")))
 
 
 def _archive(path: Path) -> None:
