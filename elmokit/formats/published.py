@@ -10,6 +10,8 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
+import msgspec
+
 from elmokit.formats.fetch import cached_file
 from elmokit.formats.folder import DEFAULT_MODEL, included_model
 
@@ -73,19 +75,7 @@ def _content() -> dict[str, Any]:
 @cache
 def models() -> tuple[PublishedModel, ...]:
     """List the published models, those of the NLPL repository and of families for many languages apart."""
-    return tuple(
-        PublishedModel(
-            **{
-                **entry,
-                "locations": tuple(
-                    ModelLocation(**{**location, "files": tuple(location.get("files", ()))})
-                    for location in entry["locations"]
-                ),
-                "also": tuple(entry.get("also", ())),
-            }
-        )
-        for entry in _content()["model"]
-    )
+    return msgspec.convert(_content()["model"], tuple[PublishedModel, ...])
 
 
 @cache

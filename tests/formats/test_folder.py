@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.start_state import boundary_state
-from elmokit.engine.config import PRESETS, BiLMConfig, WordFeaturesConfig
+from elmokit.engine.config import PRESETS, WordFeaturesConfig
 from elmokit.engine.layer_alignment import LayerAlignment
 from elmokit.engine.softmax import WordSoftmax
 from elmokit.errors import ConfigError, ElmoError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
@@ -44,12 +43,6 @@ def test_folder_round_trip_keeps_everything(model: PretrainedBiLM, tmp_path: Pat
     assert again.vocabulary.words == model.vocabulary.words
     assert again.start_state is not None
     assert all(map(np.array_equal, again.start_state, model.start_state))
-
-
-def test_a_word_input_model_round_trips(tmp_path: Path) -> None:
-    model = random_model(BiLMConfig(char_cnn=None, n_words=11, projection_dim=4, hidden_dim=6))
-    save_folder(model, tmp_path / "model")
-    assert load_folder(tmp_path / "model").config == model.config
 
 
 def word_table_model(n_words: int = len(WORDS)) -> PretrainedBiLM:
@@ -125,69 +118,6 @@ def test_an_existing_model_is_not_overwritten_unless_requested(model: Pretrained
 def edit_config(folder: Path, **changes: object) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
-def with_config(**changes: object) -> Callable[[Path], None]:
-    return lambda folder: edit_config(folder, **changes)
-
-
-def with_bilm(**changes: object) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        edit_config(folder, bilm=json.loads((folder / "config.json").read_text())["bilm"] | changes)
-
-    return change
-
-
-def with_file(name: str, content: bytes | Callable[[bytes], bytes]) -> Callable[[Path], None]:
-    """Replace the content of a file."""
-
-    def change(folder: Path) -> None:
-        (folder / name).write_bytes(content if isinstance(content, bytes) else content((folder / name).read_bytes()))
-
-    return change
-
-
-def without(name: str) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).unlink()
-
-
-# What is wrong, the error, and the name that it mentions.
-REFUSED: list[tuple[Callable[[Path], None], type[ElmoError], str]] = [
-    (with_config(format="other"), FormatError, "config.json"),
-    (with_config(format_version=99), FormatError, "config.json.*upgrade"),
-    (with_config(storage=None), ConfigError, "config.json: storage"),
-    (with_config(precision="int4"), ConfigError, "config.json: precision .*'int4'"),
-    (with_config(bilm=None), ElmoError, "config.json, bilm"),
-    (with_config(softmax=None), ElmoError, "config.json, softmax"),
-    (with_config(lexicon=True), ModelNotFoundError, "lexicon.json"),
-    (with_config(alignment=True), ModelNotFoundError, "alignment.safetensors"),
-    (with_bilm(hiden_dim=3), ConfigError, "'hiden_dim'.*'hidden_dim'"),
-    (with_bilm(n_layers=3), TensorMismatchError, r"directions\.0\.layers\.2\.weight"),
-    (with_file("config.json", b"{"), FormatError, "config.json"),
-    (with_file("config.json", b"[]"), FormatError, "config.json"),
-    (with_file("config.json", b'{"format": "elmokit", "x": ' + b"[" * 100_000), FormatError, "config.json"),
-    (with_file("model.safetensors", b""), FormatError, "model.safetensors"),
-    (with_file("model.safetensors", lambda data: data[:50]), FormatError, "model.safetensors"),
-    (with_file("model.safetensors", lambda data: data[:-10]), FormatError, "model.safetensors"),
-    (without("config.json"), ModelNotFoundError, "config.json"),
-    (without("model.safetensors"), ModelNotFoundError, "model.safetensors"),
-    (without("vocab.txt"), ModelNotFoundError, "vocab.txt"),
-]
-
-
-@pytest.mark.parametrize(("change", "error", "name"), REFUSED, ids=range(len(REFUSED)))
-def test_a_damaged_folder_is_named(
-    change: Callable[[Path], None], error: type[ElmoError], name: str, model: PretrainedBiLM, tmp_path: Path
-) -> None:
-    save_folder(model, tmp_path / "model")
-    change(tmp_path / "model")
-    with pytest.raises(error, match=name):
-        load_folder(tmp_path / "model")
-
-
-def test_files_have_the_default_permissions(model: PretrainedBiLM, tmp_path: Path) -> None:
-    save_folder(model, tmp_path / "model")
-    assert len({file.stat().st_mode for file in (tmp_path / "model").iterdir()}) == 1
 
 
 def test_a_lost_softmax_is_a_warning_and_one_that_is_not_declared_is_not(model: PretrainedBiLM, tmp_path: Path) -> None:

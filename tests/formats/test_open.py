@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
-import pickle
-import struct
-import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -86,82 +81,6 @@ def test_hdf5_to_folder_and_back_keeps_every_tensor(model: PretrainedBiLM, tmp_p
         for name in names:
             if isinstance(first[name], h5py.Dataset):
                 assert (first[name][...] == second[name][...]).all(), name
-
-
-def test_an_elmokit_folder_opens_by_its_path(model: PretrainedBiLM, tmp_path: Path) -> None:
-    assert save_model(model, tmp_path / "model", "float32") == [tmp_path / "model"]
-    assert open_model(tmp_path / "model").family == "elmokit"
-
-
-def hdf5_of(*names: str) -> Callable[[Path], None]:
-    def write(path: Path) -> None:
-        with h5py.File(path, "w") as file:
-            for name in names:
-                file[name] = np.zeros(3)
-
-    return write
-
-
-def zip_of(name: str) -> Callable[[Path], None]:
-    def write(path: Path) -> None:
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr(name, "b")
-
-    return write
-
-
-def folder_of(name: str = "", content: object = None) -> Callable[[Path], None]:
-    def write(path: Path) -> None:
-        path.mkdir()
-        if name:
-            (path / name).write_text(content if isinstance(content, str) else json.dumps(content))
-
-    return write
-
-
-UNKNOWN = "not a model that elmokit can open"
-CONTEXTUALIZER = {"type": "bidirectional_language_model_transformer", "input_dim": 512}
-# A file or directory of another program, and what the error says.
-FOREIGN: list[tuple[bytes | Callable[[Path], None], str]] = [
-    (b"<!DOCTYPE html><html>Not found", "web page"),
-    (b'<?xml version="1.0"?><Error><Code>NoSuchKey', "web page"),
-    (b"\xef\xbb\xbf<!-- cached --><html>", "web page"),
-    (b"<head><title>Not found", "web page"),
-    (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "Git LFS pointer"),
-    (b"GGUF\x03\x00", "GGUF"),
-    (b"\x93NUMPY\x01\x00", "NumPy array"),
-    (pickle.dumps({"a": 1}), "Python pickle"),
-    (struct.pack("<QQQ", 0x112, 0, 3) + bytes(100), r"GluonNLP's ELMo.* open 'small', 'medium', 'original'"),
-    (struct.pack("<Q", 10**18) + b"{}", UNKNOWN),
-    (b"", UNKNOWN),
-    (zip_of("a"), UNKNOWN),
-    (hdf5_of("0", "1", "sentence_to_index"), "vectors that elmokit embed"),
-    (hdf5_of("model_weights"), "Keras"),
-    (hdf5_of("softmax"), "softmax of an ELMo"),
-    (hdf5_of("embedding"), "give this file as token_embeddings"),
-    (hdf5_of("train", "test"), "It holds test, train"),
-    (hdf5_of(), "It holds nothing"),
-    (folder_of(), UNKNOWN),
-    (folder_of("config.json", "[" * 200_000), UNKNOWN),
-    (folder_of("config.json", {"model_type": "bert"}), "Hugging Face model of type 'bert'"),
-    (folder_of("config.json", {"model": {"contextualizer": CONTEXTUALIZER}}), r"transformer ELMo.*'original'"),
-    (folder_of("encoder.pkl", ""), "an ELMoForManyLangs model"),
-    (folder_of("checkpoint", ""), "a TensorFlow checkpoint"),
-    (folder_of("saved_model.pb", ""), "a TensorFlow SavedModel"),
-    (folder_of("pytorch_model.bin", ""), "a Hugging Face transformer"),
-]
-
-
-@pytest.mark.parametrize(("content", "hint"), FOREIGN, ids=range(len(FOREIGN)))
-def test_what_is_not_an_elmo_is_named_by_what_it_looks_like(
-    content: bytes | Callable[[Path], None], hint: str, tmp_path: Path
-) -> None:
-    if isinstance(content, bytes):
-        (tmp_path / "foreign").write_bytes(content)
-    else:
-        content(tmp_path / "foreign")
-    with pytest.raises(FormatError, match=f"foreign.*{hint}"):
-        open_model(tmp_path / "foreign")
 
 
 def test_every_path_may_start_with_a_tilde(

@@ -107,7 +107,7 @@ def test_vectors_next_to_a_model_are_not_taken_for_one(shell: Any) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [("checkpoint", "options.json"), ("module", "options.json"), ("fast-nlp", "options.json"), ("words", "vocab.txt")],
+    [("checkpoint", "options.json"), ("module", "options.json"), ("words", "vocab.txt")],
 )
 def test_weights_in_the_directory_of_another_format_leave_it_its_files(tmp_path: Path, kind: str, name: str) -> None:
     folder = write_model(kind, tmp_path / "model")

@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.engine.token_cache import TokenCache
-from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TensorMismatchError, TextError
+from elmokit.errors import ModelError, ModelNotFoundError, TensorMismatchError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
@@ -97,21 +96,6 @@ def test_a_word_list_without_unk_survives_conversion_and_refuses_unlisted_words(
     for opened in (model, again):
         with pytest.raises(TextError, match="zebra"):
             opened.encode(["zebra"])
-
-
-@pytest.mark.parametrize(
-    ("words", "error", "name"),
-    [
-        ([*WORDS, "more"], TensorMismatchError, "lists 12 words.*has 11 rows"),
-        ([word.strip("<>") for word in WORDS], FormatError, "<S>, </S>"),
-    ],
-)
-def test_words_that_do_not_fit_the_table_are_refused(
-    word_input: Path, words: list[str], error: type[ModelError], name: str
-) -> None:
-    (word_input / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
-    with pytest.raises(error, match=name):
-        open_model(word_input)
 
 
 def test_a_word_input_model_without_words_says_what_is_missing(word_input: Path, tmp_path: Path) -> None:
@@ -197,14 +181,6 @@ def test_a_table_gives_the_same_vectors_with_and_without_pytorch(tmp_path: Path)
     assert isinstance(cached.replace(card={}), CachedModel)
 
 
-def test_a_table_works_inside_a_module(tmp_path: Path) -> None:
-    folder = char_input(tmp_path / "chars")
-    table = write_table(tmp_path / "table.hdf5", open_model(folder), WORDS)
-    elmo, plain = (ElmoModule(open_model(folder, token_embeddings=path), start="zero") for path in (table, None))
-    ours, theirs = (module(module.ids(SENTENCES)).mixes[0] for module in (elmo, plain))
-    torch.testing.assert_close(ours, theirs)
-
-
 def test_a_model_with_a_table_is_saved_without_it(tmp_path: Path) -> None:
     folder = char_input(tmp_path / "chars")
     table = write_table(tmp_path / "table.hdf5", open_model(folder), WORDS)
@@ -277,10 +253,3 @@ def test_the_published_run_gives_the_same_vectors_from_its_own_cached_table(shar
     sentences = [["the", "zebraish", "words"], ["Pierre", "Vinken"]]
     for ours, theirs in zip(all_layers(cached, sentences), all_layers(plain, sentences), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=0)
-
-
-def test_bilm_tf_writes_word_input_weights_that_open(word_input: Path) -> None:
-    with h5py.File(word_input / "weights.hdf5") as file:
-        assert file["embedding"].shape == (len(WORDS), WORD_CONFIG.projection_dim)
-        assert "char_embed" not in file
-    assert open_model(word_input).family == "bilm-tf"

@@ -14,7 +14,7 @@ PROMISES = {
         "only numbers and text are read from them": (
             "formats/test_torch_save.py::test_code_is_not_run",
             "formats/test_torch_save.py::test_what_is_no_state_dict_and_no_matrix_is_refused",
-            "formats/test_bilm_tf.py::test_what_is_no_elmo_is_refused",
+            "formats/test_refusals.py::test_a_damaged_model_is_refused_by_name",
         ),
         "no code in pickles is run": (
             "formats/test_torch_save.py::test_code_is_not_run",
@@ -24,7 +24,7 @@ PROMISES = {
         "nothing is unpacked outside of its directory": (
             "formats/test_archives.py::test_only_model_files_are_unpacked",
             "formats/test_archives.py::test_a_member_that_leads_outside_is_never_written_there",
-            "formats/test_archives.py::test_what_is_no_model_is_refused",
+            "formats/test_refusals.py::test_what_is_no_model_is_named_by_what_it_looks_like",
         ),
         "with limits on time and memory": ("tasks/test_config_file.py::test_jsonnet_without_an_end_is_stopped",),
         "can import only files from the directory of the config": (
