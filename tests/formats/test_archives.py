@@ -88,16 +88,6 @@ def test_only_model_files_are_unpacked(tmp_path: Path, files: Files) -> None:
     assert not folder.exists()
 
 
-def test_a_link_in_a_tar_archive_is_left_out(tmp_path: Path, files: Files) -> None:
-    path = tarred(tmp_path / "a.tar", files, "w")
-    with tarfile.open(path, "a") as archive:
-        member = tarfile.TarInfo("latest")
-        member.type, member.linkname = tarfile.SYMTYPE, "model.hdf5"
-        archive.addfile(member)
-    assert same_weights(open_model(path), random_model())
-    assert everything_below(tmp_path) == {path}
-
-
 def test_the_elmo_inside_an_allennlp_archive_opens(tmp_path: Path, files: Files) -> None:
     key = "model.text_field_embedder.token_embedders.elmo."
     content = {

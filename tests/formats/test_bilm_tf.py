@@ -189,16 +189,6 @@ def sigmoid(values: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-values))
 
 
-def test_the_model_card_is_in_the_options(tmp_path: Path) -> None:
-    model = random_model()
-    model.card = {"command": "elmokit train …", "held_out_perplexity": [3.5, 4.25], "corpus": {"n_tokens": 7}}
-    options, weights = saved(model, tmp_path)
-    assert read_hdf5(options, weights).card == model.card
-    content = json.loads(options.read_text())
-    options.write_text(json.dumps(content | {"card": "no table"}))
-    assert read_hdf5(options, weights).card == {}
-
-
 @pytest.mark.parametrize("n_characters", [261, 262])
 def test_both_counts_of_characters_open_after_a_byte_order_mark(n_characters: int, tmp_path: Path) -> None:
     options, weights = saved(random_model(), tmp_path)

@@ -7,7 +7,6 @@ import http.client
 import json
 import re
 import socket
-import sys
 import urllib.request
 from pathlib import Path
 
@@ -198,17 +197,6 @@ def test_a_response_without_a_length_is_read_to_its_end(server: Server, length: 
     assert fetch(server.address("/w")).read_bytes() == BODY
 
 
-def test_an_interrupt_leaves_nothing_behind(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    server.answers["/w"] = Handler.give
-    monkeypatch.setattr(fetching, "_receive", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        fetch(server.address("/w"))
-    assert files_in_cache() == []
-
-
 def test_a_redirect_is_followed(server: Server) -> None:
     server.answers |= {"/new": Handler.give, "/old": to("/new")}
     assert fetch(server.address("/old")).read_bytes() == BODY
@@ -286,15 +274,6 @@ def test_the_name_of_a_cached_file_is_a_plain_name() -> None:
     assert url_file_name("https://host/") == "download"
     assert url_file_name("https://host/..") == "download"
     assert url_file_name("https://host/a%20b%00.json") == "a_b_.json"
-
-
-def test_the_environment_chooses_the_cache_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "own"))
-    assert cache_dir() == tmp_path / "own"
-    monkeypatch.delenv("ELMOKIT_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    if sys.platform == "linux":
-        assert cache_dir() == tmp_path / "elmokit"
 
 
 def test_a_cache_that_cannot_be_written_says_what_to_do(

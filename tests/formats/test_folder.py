@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,12 @@ from elmokit.embedding.start_state import boundary_state
 from elmokit.engine.config import PRESETS, WordFeaturesConfig
 from elmokit.engine.layer_alignment import LayerAlignment
 from elmokit.engine.softmax import WordSoftmax
-from elmokit.errors import ConfigError, ElmoError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
+from elmokit.errors import ConfigError, ElmoError, FormatError, OutputError, TensorMismatchError
 from elmokit.formats.folder import load_folder, read_card, save_folder
 from elmokit.formats.model import PretrainedBiLM, describe
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.lm.language_model import LanguageModel
-from elmokit.text.lexicon import Lexicon, Marks
 from tests.conftest import WORDS, aligned_model, random_model
 
 
@@ -64,26 +62,6 @@ def test_a_vocabulary_with_another_number_of_words_than_the_table_is_refused(n_w
         open_model(tmp_path / "model", vocabulary=given)
 
 
-def test_a_lexicon_that_assigns_the_rows_lets_the_vocabulary_have_other_words(tmp_path: Path) -> None:
-    model = word_table_model(3)
-    assert model.config.char_cnn is not None
-    cnn, marks = model.config.char_cnn, Marks(*"?()[]_")
-    chars = (*"?()[]_", *[None] * (cnn.n_chars - 6))
-    lexicon = Lexicon(marks, cnn.max_chars, words=tuple("?()"), chars=chars)
-    save_folder(model.replace(lexicon=lexicon), tmp_path / "model")
-    loaded = load_folder(tmp_path / "model")
-    assert loaded.vocabulary is not None
-    assert loaded.vocabulary.words == WORDS
-
-
-def test_a_model_with_a_word_table_and_no_vocabulary_names_vocab_txt(tmp_path: Path) -> None:
-    save_folder(word_table_model(), tmp_path / "model")
-    words = (tmp_path / "model" / "vocab.txt").rename(tmp_path / "words.txt")
-    with pytest.raises(ModelNotFoundError, match=r"no vocabulary\. Put its vocab\.txt"):
-        load_folder(tmp_path / "model").encode(["cat"])
-    assert open_model(tmp_path / "model", vocabulary=words).encode(["cat"])[0, 0] == WORDS.index("cat") + 1
-
-
 def test_float16_storage_halves_the_file_and_loads_as_float32(model: PretrainedBiLM, tmp_path: Path) -> None:
     save_folder(model, tmp_path / "full")
     save_folder(model, tmp_path / "half", storage="float16")
@@ -115,11 +93,6 @@ def test_an_existing_model_is_not_overwritten_unless_requested(model: Pretrained
     assert not np.array_equal(load_folder(tmp_path / "model").arrays[name], model.arrays[name])
 
 
-def edit_config(folder: Path, **changes: object) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
 def test_a_lost_softmax_is_a_warning_and_one_that_is_not_declared_is_not(model: PretrainedBiLM, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     save_folder(model, folder)
@@ -137,13 +110,6 @@ def test_a_model_card_is_read_without_the_tensors(model: PretrainedBiLM, tmp_pat
     save_folder(model, tmp_path / "model")
     (tmp_path / "model" / "model.safetensors").unlink()
     assert read_card(tmp_path / "model") == model.card
-
-
-@pytest.mark.parametrize("card", [[1], "text", 3, None])
-def test_a_model_card_that_is_not_a_table_is_empty(card: object, model: PretrainedBiLM, tmp_path: Path) -> None:
-    save_folder(model, tmp_path / "model")
-    edit_config(tmp_path / "model", card=card)
-    assert load_folder(tmp_path / "model").card == {}
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.elmo_module import ElmoModule
-from elmokit.engine.config import BiLMConfig, WordFeaturesConfig
-from elmokit.errors import ConfigError
 from elmokit.formats.many_langs import read_settings, stock_settings
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
-from elmokit.network.bilm import BiLM
 from tests.helpers.many_langs_files import CHARS, SENTENCES, WORDS, ToyModel, dic_of, toy_model
 
 # What the released package (0.0.4.post2, PyTorch 2.13) made of [Überläufer, ist, zzz] and the files of toy_model(0):
@@ -78,12 +72,6 @@ def test_vectors_equal_those_of_the_released_package(tmp_path: Path) -> None:
     np.testing.assert_allclose(found[1:], RELEASED_LAYERS_1_AND_2, rtol=0, atol=1e-5)
 
 
-def test_parameters_are_counted_as_the_files_hold_them(tmp_path: Path) -> None:
-    toy = toy_model()
-    n_theirs = sum(tensor.numel() for part in (toy.token_embedder, toy.encoder) for tensor in part.values())
-    assert open_model(toy.write(tmp_path / "toy")).n_parameters == n_theirs
-
-
 def test_ids_are_a_word_and_its_characters_from_one_up(tmp_path: Path) -> None:
     model = open_model(toy_model().write(tmp_path / "toy"))
     begin, end, padding, unknown = (CHARS.index(mark) + 1 for mark in ("<eow>", "<bow>", "<pad>", "<oov>"))
@@ -98,26 +86,6 @@ def test_a_long_word_is_looked_up_in_its_cut_form(tmp_path: Path) -> None:
     long, cut = model.encode(["Überläufer", "Überläu"])
     assert (long == cut).all()
     assert long[0] == WORDS.index("Überläu") + 1
-
-
-def test_the_module_reads_padded_ids_and_finds_the_mask(tmp_path: Path) -> None:
-    model = open_model(toy_model().write(tmp_path / "toy"))
-    elmo = ElmoModule(model, start="zero")
-    ids = elmo.ids(SENTENCES)
-    assert ids.shape == (4, 9, 10)
-    output = elmo(ids)
-    assert output.mask.sum(dim=1).tolist() == [len(sentence) for sentence in SENTENCES]
-    for sentence, mix, mean in zip(SENTENCES, output.mixes[0], elmo.embed(SENTENCES, layers="average"), strict=True):
-        np.testing.assert_allclose(mix[: len(sentence)].detach().numpy(), mean, rtol=0, atol=1e-5)
-        assert not mix[len(sentence) :].any()
-
-
-def test_the_lexicon_of_an_elmokit_folder_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
-    model = open_model(toy_model().write(tmp_path / "toy"))
-    save_model(model, tmp_path / "ours")
-    file = tmp_path / "ours" / "lexicon.json"
-    file.write_bytes(codecs.BOM_UTF8 + file.read_bytes())
-    assert open_model(tmp_path / "ours").lexicon == model.lexicon
 
 
 def test_tokens_of_spaces_collapse_onto_one_and_rows_still_count(tmp_path: Path) -> None:
@@ -151,15 +119,6 @@ def test_a_foreign_path_falls_back_to_its_bare_name(config_path: str, tmp_path: 
     toy.config_path = config_path
     toy.write(tmp_path / "toy")
     assert read_settings(tmp_path / "toy").where == str(tmp_path / "toy" / "sizes.json")
-
-
-def test_a_path_below_the_folder_is_followed(tmp_path: Path) -> None:
-    toy = toy_model()
-    toy.config_path = "configs/mine.json"
-    folder = toy.write(tmp_path / "toy")
-    (folder / "configs").mkdir()
-    (folder / "sizes.json").rename(folder / "configs" / "mine.json")
-    assert_equals_the_formulas(toy, open_model(folder))
 
 
 @pytest.mark.parametrize("config_path", ["{outside}/mine.json", "../outside/mine.json", "a/../../outside/mine.json"])
@@ -204,18 +163,3 @@ def test_the_token_embedder_lstm_opens_without_characters_and_does_not_cut_words
         np.testing.assert_allclose(elmo.embed([sentence])[0], toy.layers(sentence), atol=2e-6)
     assert elmo.model.lexicon is not None
     assert elmo.model.encode(["Überläu"])[0, 0] == WORDS.index("Überläu") + 1
-
-
-def test_a_new_model_of_words_and_characters_learns_from_both() -> None:
-    bilm = BiLM(BiLMConfig(word_features=WordFeaturesConfig(6, 3), projection_dim=4, hidden_dim=5))
-    bilm.reset_parameters(0)
-    ids = torch.randint(1, 7, (2, 3, 1 + 50))
-    mask = torch.tensor([[True, True, True], [True, False, False]])
-    bilm(ids * mask[..., None], mask, bilm.zero_state(2)).layers.sum().backward()
-    for name, parameter in bilm.token_layer.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.any(), name
-    with pytest.raises(ConfigError, match="word_dim"):
-        WordFeaturesConfig(6, 0)
-    with pytest.raises(ConfigError, match="n_words"):
-        BiLMConfig(n_words=3, word_features=WordFeaturesConfig(6))

@@ -48,11 +48,6 @@ def test_files_that_may_not_be_read_are_one_clear_error(
         open_model(path, options=tmp_path / "options.json" if kind == "elsewhere" else None)
 
 
-def test_a_run_folder_opens_as_its_best_model(model: PretrainedBiLM, tmp_path: Path) -> None:
-    save_model(model, tmp_path / "run" / "model")
-    assert same_weights(open_model(tmp_path / "run"), model)
-
-
 def test_every_path_to_a_published_model_opens(model: PretrainedBiLM, tmp_path: Path) -> None:
     save_model(model, tmp_path / "a" / "weights.hdf5")
     save_model(model, tmp_path / "b" / "elmo_tiny_weights.hdf5")

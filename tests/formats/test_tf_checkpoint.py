@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gzip
 import json
 import zipfile
 from dataclasses import replace
@@ -17,7 +16,6 @@ from elmokit.formats import bilm_tf, tf_checkpoint
 from elmokit.formats.bilm_tf_hdf5 import read_hdf5, write_hdf5
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
-from elmokit.formats.words import CachedModel
 from elmokit.lm.perplexity import perplexity
 from elmokit.storage.text_files import split_tokens
 from tests.conftest import WORDS, random_model
@@ -163,20 +161,6 @@ def test_a_vocabulary_that_is_given_names_the_softmax(tmp_path: Path, kind: str)
         open_model(path, vocabulary=few)
 
 
-def test_token_embeddings_do_not_change_the_words_of_a_checkpoints_softmax(tmp_path: Path) -> None:
-    folder = write_checkpoint(random_model(), tmp_path / "run")
-    index = folder / "model.ckpt-207.index"
-    words = tmp_path / "few"
-    words.write_text("<S>\n</S>\ncat\n")
-    with h5py.File(tmp_path / "table.hdf5", "w") as file:
-        file["embedding"] = np.ones((3, TINY.projection_dim), np.float32)
-    opened = open_model(index, token_embeddings=tmp_path / "table.hdf5", vocabulary=words)
-    assert isinstance(opened, CachedModel)
-    assert opened.vocabulary is not None
-    assert opened.vocabulary.words == WORDS
-    assert opened.softmax is not None
-
-
 def test_a_word_input_checkpoint_over_another_table_loses_its_softmax(tmp_path: Path) -> None:
     folder = write_checkpoint(random_model(WORD_INPUT), tmp_path / "run")
     (tmp_path / "few").write_text("<S>\n</S>\ncat\n")
@@ -196,16 +180,6 @@ def test_without_a_softmax_the_words_must_still_be_those_of_the_table(tmp_path: 
     (folder / "vocab.txt").write_text("<S>\n</S>\n<UNK>\ncat\n")
     with pytest.raises(TensorMismatchError, match="lists 4 words"):
         open_model(folder)
-
-
-def test_a_compressed_vocabulary_is_read_next_to_the_checkpoint_and_by_name(tmp_path: Path) -> None:
-    folder = write_checkpoint(random_model(), tmp_path)
-    (folder / "vocab.txt.gz").write_bytes(gzip.compress((folder / "vocab.txt").read_bytes()))
-    (folder / "vocab.txt").unlink()
-    assert open_model(folder).softmax is not None
-    (folder / "vocab.txt.gz").rename(tmp_path / "words.gz")
-    assert open_model(folder).softmax is None
-    assert open_model(folder, vocabulary=tmp_path / "words.gz").softmax is not None
 
 
 def test_exported_weights_in_the_folder_come_first(tmp_path: Path) -> None:

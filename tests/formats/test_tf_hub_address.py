@@ -156,15 +156,6 @@ def test_the_mirror_is_used_if_the_first_address_is_dead_or_sends_a_page(
     assert is_elmo(open_model(TFHUB + "2"))
 
 
-def test_an_incomplete_module_in_the_cache_is_downloaded_again(
-    server: Server, elmo_urls: Callable[[int], list[str]], tmp_path: Path
-) -> None:
-    (module_folder(TFHUB + "2") / "assets").mkdir(parents=True)  # what the cleaning of /tmp leaves
-    content = pack_module(write_elmo(tmp_path / "module"), tmp_path / "module.tar.gz").read_bytes()
-    server.answers[elmo_urls(2)[0].removeprefix(server.address(""))] = lambda handler: handler.give(content)
-    assert is_elmo(open_model(TFHUB + "2"))
-
-
 def test_without_any_server_the_error_says_what_to_download_and_where_to_put_it(
     elmo_urls: Callable[[int], list[str]],
 ) -> None:

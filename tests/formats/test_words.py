@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import h5py
@@ -76,12 +75,6 @@ def test_a_given_word_list_that_differs_from_the_stored_one_is_reported(word_inp
             open_model(source, token_embeddings=table, vocabulary=other)
 
 
-def test_a_compressed_word_list_is_read_too(word_input: Path) -> None:
-    (word_input / "vocab.txt").unlink()
-    (word_input / "vocab.txt.gz").write_bytes(gzip.compress(("\n".join(WORDS)).encode()))
-    assert open_model(word_input).vocabulary is not None
-
-
 def test_a_word_list_without_unk_survives_conversion_and_refuses_unlisted_words(
     word_input: Path, tmp_path: Path
 ) -> None:
@@ -125,13 +118,6 @@ def test_a_character_model_does_not_need_a_valid_word_list(tmp_path: Path) -> No
     assert open_model(folder).vocabulary is not None
 
 
-@pytest.mark.parametrize("content", ['{"corpus": "CoNLL17"}', "{", "[1]", '{"name": "\\ud83d"}'])
-def test_meta_json_becomes_part_of_the_model_card_if_it_can_be_read(tmp_path: Path, content: str) -> None:
-    folder = char_input(tmp_path / "chars")
-    (folder / "meta.json").write_text(content)
-    assert open_model(folder).card.get("meta") == ({"corpus": "CoNLL17"} if "corpus" in content else None)
-
-
 def test_cached_vectors_equal_the_plain_path_exactly(tmp_path: Path) -> None:
     folder = char_input(tmp_path / "chars")
     plain = open_model(folder)
@@ -146,21 +132,6 @@ def test_cached_vectors_equal_the_plain_path_exactly(tmp_path: Path) -> None:
         np.testing.assert_array_equal(ours, theirs)
     for ours, theirs in zip(all_layers(cached), all_layers(plain), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=0)
-
-
-def test_listed_words_come_from_the_table_and_others_from_characters(tmp_path: Path) -> None:
-    folder = char_input(tmp_path / "chars")
-    plain = open_model(folder)
-    table = write_table(tmp_path / "table.hdf5", plain, WORDS)
-    with h5py.File(table, "r+") as file:
-        file["embedding"][WORDS.index("cat")] = 7.0
-    cached = open_model(folder, token_embeddings=table)
-    assert cached.bilm.token_layer.output_dim == cached.config.projection_dim
-    with torch.no_grad():
-        cat, zebra = cached.bilm.token_layer(torch.from_numpy(cached.encode(["cat", "zebra"])))
-        expected = plain.bilm.token_layer(torch.from_numpy(plain.encode(["zebra"])))[0]
-    assert (cat == 7.0).all()
-    np.testing.assert_allclose(zebra, expected, atol=1e-6, rtol=0)
 
 
 def test_a_table_gives_the_same_vectors_with_and_without_pytorch(tmp_path: Path) -> None:
@@ -179,14 +150,6 @@ def test_a_table_gives_the_same_vectors_with_and_without_pytorch(tmp_path: Path)
     assert isinstance(cached.bilm.token_layer, CachedCharCNN)
     np.testing.assert_array_equal(cached.word_vectors(words), vectors)
     assert isinstance(cached.replace(card={}), CachedModel)
-
-
-def test_a_model_with_a_table_is_saved_without_it(tmp_path: Path) -> None:
-    folder = char_input(tmp_path / "chars")
-    table = write_table(tmp_path / "table.hdf5", open_model(folder), WORDS)
-    for target in ("ours", "theirs.hdf5"):
-        save_model(open_model(folder, token_embeddings=table), tmp_path / target)
-        assert not isinstance(open_model(tmp_path / target), CachedModel)
 
 
 @pytest.mark.parametrize(
