@@ -41,7 +41,7 @@ def _load(path: Path, what: str) -> Any:
     with needs_torch(f"Reading {path}, a file of torch.save,"):
         import torch
     # Published alignments are NumPy arrays. NumPy 2 gave the function that builds them from a pickle another name.
-    build = np.empty(0).__reduce__()[0]
+    build: Any = np.empty(0).__reduce__()[0]
     names = [(build, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
     dtypes = [type(np.dtype(name)) for name in ("float32", "float64", "int64")]
     with reading(path, what, Exception), torch.serialization.safe_globals([*names, np.ndarray, np.dtype, *dtypes]):
@@ -60,5 +60,5 @@ def _plain(tensor: Any) -> Tensor:
 
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_complex():
         raise TypeError(f"expected plain tensors of real numbers, found {tensor!r:.40}")
-    tensor = tensor.detach()
-    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    plain: Tensor = tensor.detach()
+    return plain.float() if plain.dtype == torch.bfloat16 else plain

@@ -15,7 +15,7 @@ from elmokit.embedding.start_state import boundary_state
 from elmokit.engine.config import PRESETS, WordFeaturesConfig
 from elmokit.engine.layer_alignment import LayerAlignment
 from elmokit.engine.softmax import WordSoftmax
-from elmokit.errors import ConfigError, ElmoError, FormatError, OutputError, TensorMismatchError
+from elmokit.errors import ConfigError, ElmoError, FormatError, TensorMismatchError
 from elmokit.formats.folder import load_folder, read_card, save_folder
 from elmokit.formats.model import PretrainedBiLM, describe
 from elmokit.formats.open import open_model
@@ -82,15 +82,6 @@ def test_a_model_has_the_precision_that_its_files_name(model: PretrainedBiLM, tm
     assert LanguageModel.from_pretrained(tmp_path / "model").model.precision == "int8"
     save_folder(again, tmp_path / "again")
     assert load_folder(tmp_path / "again").precision == "int8"
-
-
-def test_an_existing_model_is_not_overwritten_unless_requested(model: PretrainedBiLM, tmp_path: Path) -> None:
-    save_folder(model, tmp_path / "model")
-    with pytest.raises(OutputError, match="already exists"):
-        save_folder(model, tmp_path / "model")
-    save_folder(random_model(seed=1), tmp_path / "model", overwrite=True)
-    name = "directions.0.layers.0.weight"
-    assert not np.array_equal(load_folder(tmp_path / "model").arrays[name], model.arrays[name])
 
 
 def test_a_lost_softmax_is_a_warning_and_one_that_is_not_declared_is_not(model: PretrainedBiLM, tmp_path: Path) -> None:

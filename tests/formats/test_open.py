@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import h5py
-import numpy as np
 import pytest
 
 from elmokit.embedding.elmo import Elmo
@@ -15,7 +14,6 @@ from elmokit.errors import ConfigError, FormatError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model, open_model
 from elmokit.formats.save import save_model
-from elmokit.formats.words import CachedModel
 from tests.helpers.every_format import write_model
 from tests.helpers.weights import same_weights
 
@@ -76,21 +74,6 @@ def test_hdf5_to_folder_and_back_keeps_every_tensor(model: PretrainedBiLM, tmp_p
         for name in names:
             if isinstance(first[name], h5py.Dataset):
                 assert (first[name][...] == second[name][...]).all(), name
-
-
-def test_every_path_may_start_with_a_tilde(
-    model: PretrainedBiLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_model(model, tmp_path / "model" / "weights.hdf5")
-    (tmp_path / "model" / "options.json").rename(tmp_path / "options.json")
-    words = ["<S>", "</S>", "<UNK>", "cat"]
-    (tmp_path / "words").write_text("\n".join(words))
-    with h5py.File(tmp_path / "table.hdf5", "w") as file:
-        file["embedding"] = np.ones((len(words), model.config.projection_dim), np.float32)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    opened = open_model("~/model", options="~/options.json", token_embeddings="~/table.hdf5", vocabulary="~/words")
-    assert isinstance(opened, CachedModel)
-    assert open_model("~/model", options="~/options.json", vocabulary="~/words").vocabulary is not None
 
 
 def test_what_is_no_source_is_refused_with_what_to_pass(model: PretrainedBiLM) -> None:

@@ -50,18 +50,6 @@ def test_options_are_named_after_the_weights(tmp_path: Path, weights: str, optio
     assert same(tmp_path / weights, model)
 
 
-def test_two_word_input_models_in_one_directory_keep_their_words(tmp_path: Path) -> None:
-    first, second = [word for word in WORDS if word != "<UNK>"], [*WORDS, "more"]
-    for name, words in (("a", first), ("b_weights", second), ("weights", first)):
-        save_model(word_model(words), tmp_path / f"{name}.hdf5")
-    names = {path.name for path in tmp_path.iterdir() if "vocab" in path.name}
-    assert names == {"a_vocab.txt", "b_vocab.txt", "vocab.txt"}
-    for name, words in (("a", first), ("b_weights", second), ("weights", first)):
-        vocabulary = open_model(tmp_path / f"{name}.hdf5").vocabulary
-        assert vocabulary is not None
-        assert vocabulary.words == words
-
-
 @pytest.mark.parametrize("name", ["weights.hdf5", "new.hdf5", "old_weights.h5"])
 def test_overwriting_touches_only_files_of_the_same_name(tmp_path: Path, name: str) -> None:
     old = random_model()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import types
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -48,14 +47,6 @@ def test_a_url_opens_with_the_options_next_to_it(server: Server, files: dict[str
     assert_is_the_model(open_model(f"{serve(server, '/plain', plain)}/elmo_weights.hdf5"))
     with pytest.raises(ModelNotFoundError, match=r"options\.json"):
         open_model(f"{serve(server, '/none', {'weights.hdf5': b''})}/weights.hdf5")
-
-
-def test_an_archive_at_a_url_opens(server: Server, files: dict[str, bytes], tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "210.zip", "w") as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    there = serve(server, "/20", {"210.zip": (tmp_path / "210.zip").read_bytes()})
-    assert_is_the_model(open_model(f"{there}/210.zip"))
 
 
 def test_a_file_url_and_a_home_path_open(
@@ -223,8 +214,3 @@ def test_what_names_no_model_is_refused(
         fake_hub(monkeypatch, answer)
     with pytest.raises(error, match=message):
         open_model(name)
-
-
-def test_a_published_name_takes_no_options() -> None:
-    with pytest.raises(ConfigError, match=r"original .*options\.json"):
-        open_model("original", options="options.json")

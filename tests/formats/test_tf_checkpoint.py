@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 
@@ -159,16 +158,6 @@ def test_a_vocabulary_that_is_given_names_the_softmax(tmp_path: Path, kind: str)
     assert "softmax" not in opened.card
     with pytest.raises(TensorMismatchError, match=r"few.*softmax/b .*\(4,\)"):
         open_model(path, vocabulary=few)
-
-
-def test_a_word_input_checkpoint_over_another_table_loses_its_softmax(tmp_path: Path) -> None:
-    folder = write_checkpoint(random_model(WORD_INPUT), tmp_path / "run")
-    (tmp_path / "few").write_text("<S>\n</S>\ncat\n")
-    with h5py.File(tmp_path / "table.hdf5", "w") as file:
-        file["embedding"] = np.ones((3, TINY.projection_dim), np.float32)
-    opened = open_model(folder, token_embeddings=tmp_path / "table.hdf5", vocabulary=tmp_path / "few")
-    assert opened.softmax is None
-    assert "its words are not those of table.hdf5" in opened.card["softmax"]
 
 
 def test_without_a_softmax_the_words_must_still_be_those_of_the_table(tmp_path: Path) -> None:
