@@ -33,7 +33,7 @@ EXTRAS = {"dataframes": "arrow", "keras": "torch", "lm-eval": "transformers"}
 OTHER_TESTS = {"serve": ["tests/serve/test_serve.py", "tests/serve/test_batching.py"]}
 """Tests that need the extra and are elsewhere."""
 
-TEST_TOOLS = ["pytest>=8", "hypothesis>=6.100", "torch>=2.4"]
+TEST_TOOLS = ["pytest>=8", "hypothesis>=6.100", "torch>=2.6"]
 """``tests/conftest.py`` makes models with PyTorch, which not every host needs."""
 
 

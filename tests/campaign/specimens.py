@@ -25,9 +25,7 @@ from tests.campaign.mutants import damage
 from tests.conftest import random_model
 from tests.helpers import allennlp_configs
 from tests.helpers.children import Ended, Limits, run_elmokit
-from tests.helpers.fast_nlp_files import toy_model as fast_nlp_model
 from tests.helpers.many_langs_files import toy_model
-from tests.helpers.paddle_files import toy_model as paddle_model
 from tests.helpers.paths import DATA, ROOT
 from tests.helpers.sense_files import INVENTORY, TEST, TRAIN, write_set
 from tests.helpers.task_examples import TEXTS, write_config
@@ -188,16 +186,6 @@ def many_langs(folder: Path) -> None:
     toy_model().write(folder / "model")
 
 
-def fast_nlp(folder: Path) -> None:
-    write_text(folder)
-    fast_nlp_model().write(folder / "model")
-
-
-def paddle(folder: Path) -> None:
-    (folder / "text.txt").write_text("das Haus ist das\nist das\n", encoding="utf-8")
-    paddle_model().write(folder / "model")
-
-
 def word_input(folder: Path) -> None:
     write_text(folder)
     save_model(small_model(char_cnn=None, n_words=len(SPECIALS) + 8), folder / "elmo" / "weights.hdf5")
@@ -350,8 +338,6 @@ SPECIMENS = {
         _embed("module.tar.gz")("TF-Hub archive", tf_hub_archive, ("*.tar.gz",)),
         _embed("model.zip")("zip archive", zip_archive, ("*.zip",)),
         _embed("model")("ELMoForManyLangs", many_langs, ("model/*",)),
-        _embed("model")("fastNLP", fast_nlp, ("model/*",)),
-        _embed("model")("PaddlePaddle", paddle, ("model/*",)),
         _embed("model", "--token-embeddings", "table.hdf5", "--vocabulary", "words.txt")(
             "table of token vectors", token_table, ("table.hdf5", "words.txt")
         ),

@@ -9,9 +9,8 @@ import pytest
 from elmokit.formats import listing
 from elmokit.formats.fetch import fetch
 from elmokit.formats.folder import DEFAULT_MODEL
-from elmokit.formats.listing import named_models
 from elmokit.formats.open import open_model
-from elmokit.formats.published import ModelLocation, PublishedModel, find_published
+from elmokit.formats.published import ModelLocation, PublishedModel, find_published, named_models
 from tests.helpers.http_server import Handler, Server
 from tests.helpers.shell import Shell
 

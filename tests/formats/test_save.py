@@ -9,18 +9,8 @@ import numpy as np
 import pytest
 
 from elmokit import align, open_model, save_model
-from elmokit.errors import ConfigError, OutputError
+from elmokit.errors import OutputError
 from tests.conftest import random_model
-
-
-@pytest.mark.parametrize(
-    ("name", "storage"), [("model", "fp16"), ("model", None), ("model", "INT8"), ("weights.hdf5", "int8")]
-)
-def test_an_unknown_storage_is_refused_and_the_old_model_stays(name: str, storage: Any, tmp_path: Path) -> None:
-    save_model(random_model(), tmp_path / name)
-    with pytest.raises(ConfigError, match="storage"):
-        save_model(random_model(), tmp_path / name, storage, overwrite=True)
-    assert open_model(tmp_path / name).storage == "float32"
 
 
 @pytest.mark.parametrize(("number", "storage"), [(np.nan, "float32"), (1e6, "float16"), (np.inf, "int8")])

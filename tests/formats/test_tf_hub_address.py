@@ -127,12 +127,6 @@ def test_a_module_in_the_cache_of_tensorflow_hub_opens_by_every_address(
     assert cached_module(TFHUB + "3") is None
 
 
-def test_a_module_in_the_cache_of_kagglehub_opens(cache: Path, tmp_path: Path) -> None:
-    write_elmo(tmp_path / "kagglehub" / "models" / "google" / "elmo" / "tensorFlow1" / "elmo" / "3")
-    assert is_elmo(open_model(TFHUB + "3"))
-    assert is_elmo(hub.Module(KAGGLE + "TensorFlow1/elmo/3").elmo.model)
-
-
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_an_address_is_downloaded_once_and_opens(
     server: Server, elmo_urls: Callable[[int], list[str]], tmp_path: Path, version: int
@@ -144,25 +138,6 @@ def test_an_address_is_downloaded_once_and_opens(
         assert is_elmo(model)
         assert model.card["name"] == f"google/elmo/{version}"
     assert len(server.seen) == 1
-
-
-def test_the_mirror_is_used_if_the_first_address_is_dead_or_sends_a_page(
-    server: Server, elmo_urls: Callable[[int], list[str]], tmp_path: Path
-) -> None:
-    first, second = (url.removeprefix(server.address("")) for url in elmo_urls(2))
-    content = pack_module(write_elmo(tmp_path / "module"), tmp_path / "module.tar.gz").read_bytes()
-    server.answers[first] = lambda handler: handler.give(b"<!doctype html>Moved", Content_Type="text/html")
-    server.answers[second] = lambda handler: handler.give(content)
-    assert is_elmo(open_model(TFHUB + "2"))
-
-
-def test_an_incomplete_module_in_the_cache_is_downloaded_again(
-    server: Server, elmo_urls: Callable[[int], list[str]], tmp_path: Path
-) -> None:
-    (module_folder(TFHUB + "2") / "assets").mkdir(parents=True)  # what the cleaning of /tmp leaves
-    content = pack_module(write_elmo(tmp_path / "module"), tmp_path / "module.tar.gz").read_bytes()
-    server.answers[elmo_urls(2)[0].removeprefix(server.address(""))] = lambda handler: handler.give(content)
-    assert is_elmo(open_model(TFHUB + "2"))
 
 
 def test_without_any_server_the_error_says_what_to_download_and_where_to_put_it(

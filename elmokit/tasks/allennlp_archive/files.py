@@ -19,15 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from elmokit.config import read_json
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TextError
 from elmokit.formats.archives import is_archive, unpacked
 from elmokit.formats.bilm_tf import read_options
-from elmokit.formats.pickles import read_state_dict
 from elmokit.formats.sidecars import visible_files
+from elmokit.formats.torch_save import read_state_dict
 from elmokit.storage.text_files import expand_user, read_lines
 
 CONFIG, WEIGHTS, VOCABULARY = "config.json", "weights.th", "vocabulary"
@@ -82,7 +81,7 @@ def read_archive(source: str | Path) -> TaskArchive:
 
 def _read_folder(folder: Path, source: Path) -> TaskArchive:
     config = read_json(folder / CONFIG, "configuration of AllenNLP's archive")
-    tensors = {name: torch.as_tensor(tensor) for name, tensor in read_state_dict(folder / WEIGHTS).items()}
+    tensors = read_state_dict(folder / WEIGHTS)
     options = visible_files(folder / "fta", "*options_file")
     version = None
     if (folder / "meta.json").is_file():

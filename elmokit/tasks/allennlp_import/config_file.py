@@ -1,27 +1,39 @@
 """Read the file of an AllenNLP config, which is JSON or Jsonnet.
 
-Most files need no more than ``simple_jsonnet.py``. The others are evaluated by Jsonnet, an optional dependency, in a
-process of its own with limits on time and memory.
+Jsonnet is evaluated in a process of its own with limits on time and memory.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from elmokit.config import decode_json
 from elmokit.errors import ConfigError, MissingExtraError
 from elmokit.storage.text_files import read_text
 from elmokit.tasks.allennlp_import import jsonnet_process
-from elmokit.tasks.allennlp_import.simple_jsonnet import UNSET, NotSimpleError, parse_simple, starts_with_key
 
-MAX_BYTES = 1 << 20  # published configs have a few KB
+UNSET = 'std.extVar("{}")'
+"""The value of an external variable that was not given, with its name in place of the braces."""
 MAX_MEMORY = 1 << 30  # bytes of address space of the process that evaluates Jsonnet
 MAX_SECONDS = 20
+# A key and a colon after blanks and comments.
+_KEY_FIRST = re.compile(
+    r"""(?: \s | (?://|\#)[^\n]* | /\*.*?\*/ )*+ (?: "[^"\n]*" | '[^'\n]*' | [A-Za-z_]\w* ) \s* :""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def unset_variable(value: str) -> str | None:
+    """Return the name of the first external variable in a string that was not given; None if there is none."""
+    match = re.search(r'std\.extVar\("(.*?)"\)', value)
+    return match[1] if match else None
 
 
 def read_config_file(path: str | Path, variables: Mapping[str, str] | None = None) -> Any:
@@ -36,20 +48,17 @@ def read_config_file(path: str | Path, variables: Mapping[str, str] | None = Non
         if any("\ud800" <= letter <= "\udfff" for letter in name + value):  # how Python shows bytes that are not UTF-8
             raise ConfigError(f"The external variable {name!r} has the value {value!r}; expected UTF-8 text.")
     text = read_text(path)
-    if starts_with_key(text):  # as tutorials print a part of a config
+    if _KEY_FIRST.match(text):  # as tutorials print a part of a config
         text = f"{{{text}\n}}"
     try:
-        return parse_simple(text, variables)
-    except NotSimpleError as error:
-        if importlib.util.find_spec("_jsonnet") is None:
-            if error.computing is None:
-                raise ConfigError(f"{path}, {error}.") from None
-            where = f"{error.computing.text!r} in line {error.computing.line}"
-            raise MissingExtraError(f"{path} computes values with Jsonnet ({where}); reading it", "jsonnet") from None
+        return decode_json(text)
+    except (ValueError, RecursionError):
         return _evaluate_jsonnet(path, text, variables)
 
 
 def _evaluate_jsonnet(path: str | Path, text: str, variables: Mapping[str, str]) -> Any:
+    if importlib.util.find_spec("_jsonnet") is None:
+        raise MissingExtraError(f"{path} is not JSON; reading it as Jsonnet", "tasks")
     limits = {"max_memory": MAX_MEMORY, "max_seconds": MAX_SECONDS}
     request = {"name": str(path), "text": text, "variables": dict(variables), "unset": UNSET, **limits}
     # -P: otherwise Python would import modules from the directory of the script first.

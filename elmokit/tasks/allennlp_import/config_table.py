@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from elmokit.errors import ConfigError
-from elmokit.tasks.allennlp_import.simple_jsonnet import unset_variable
+from elmokit.tasks.allennlp_import.config_file import unset_variable
 
 Value = TypeVar("Value")
 LONGEST_SHOWN = 1000

@@ -10,8 +10,8 @@ from typing import Any
 from elmokit.config import check_choice
 from elmokit.formats import published
 from elmokit.formats.sidecars import OPTIONS, own_file
+from elmokit.tasks.allennlp_import.config_file import unset_variable
 from elmokit.tasks.allennlp_import.config_table import ConfigTable, to_json
-from elmokit.tasks.allennlp_import.simple_jsonnet import unset_variable
 
 Tables = dict[str, Any]
 """A config of ours, or a part of one, as plain values."""
