@@ -5,10 +5,9 @@
     python recipes/reading_times.py natural-stories surprisal.tsv --vocabulary vocab.txt --text 'corpus/*.txt.xz'
 
 natural-stories is the release of github.com/languageMIT/naturalstories (May 2025 or later). The first command prints
-the stories, one sentence per line. The last one takes tables of one model or of several, and a vocabulary, whose words are
-counted in the text; without a text, their frequencies follow Zipf's law. It compares a regression of the reading time
-on length and log frequency, of a word and of the two words before it, with one that also has their surprisal. Each
-story is predicted from the others; the gain is the difference in log-likelihood.
+the stories, one sentence per line. The last one takes tables of one model or of several, and a vocabulary, whose words
+are counted in the text; without a text, their frequencies follow Zipf's law. It compares a regression of the reading
+time on length and log frequency, of a word and of the two words before it, with one that also has their surprisal.
 """
 
 from __future__ import annotations
