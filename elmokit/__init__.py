@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from elmokit.formats.open import open_model
     from elmokit.formats.save import save_model
     from elmokit.formats.sentence_pooling import SentencePooling
-    from elmokit.lm.heat_map import HeatMap, show
     from elmokit.lm.language_model import LanguageModel
     from elmokit.network.bilm import BiLM, BiLMOutput, BiLMState
     from elmokit.network.scalar_mix import ScalarMix
@@ -45,7 +44,6 @@ _MODULES = {
     "ElmoError": "elmokit.errors",
     "ElmoModule": "elmokit.embedding.elmo_module",
     "ElmoOutput": "elmokit.embedding.elmo_module",
-    "HeatMap": "elmokit.lm.heat_map",
     "LanguageModel": "elmokit.lm.language_model",
     "PretrainedBiLM": "elmokit.formats.model",
     "ScalarMix": "elmokit.network.scalar_mix",
@@ -61,7 +59,6 @@ _MODULES = {
     "open_model": "elmokit.formats.open",
     "resume": "elmokit.training.api",
     "save_model": "elmokit.formats.save",
-    "show": "elmokit.lm.heat_map",
     "tokenize": "elmokit.text.tokenize",
     "train": "elmokit.training.api",
     "__version__": "elmokit.version",
@@ -80,7 +77,6 @@ __all__ = [
     "ElmoError",
     "ElmoModule",
     "ElmoOutput",
-    "HeatMap",
     "LanguageModel",
     "PretrainedBiLM",
     "ScalarMix",
@@ -96,7 +92,6 @@ __all__ = [
     "open_model",
     "resume",
     "save_model",
-    "show",
     "tokenize",
     "train",
 ]

@@ -181,7 +181,7 @@ def sources() -> dict[str, tuple[Callable[[Path], None], tuple[str, ...]]]:
     found = {name: (command.prepare, command.start) for name, command in ALL_COMMANDS.items()}
     for name in (
         *("own format", "TF checkpoint", "AllenNLP ner", "FASTA", "task run", "index, numbers"),
-        *("config of AllenNLP", "similarity", "senses", "reading times"),
+        *("config of AllenNLP", "similarity", "senses"),
     ):
         found[name] = (SPECIMENS[name].write, SPECIMENS[name].command)
     for line, write in OTHER_COMMANDS.items():
@@ -198,12 +198,6 @@ def _write_dictionary(folder: Path) -> None:
 def _write_lines(folder: Path) -> None:
     own_format(folder)
     (folder / "words.txt").write_text("cat\nsat\nthe\n")
-
-
-def _write_data(folder: Path) -> None:
-    similarity(folder)
-    (folder / "data" / "word-similarity").mkdir(parents=True)
-    (folder / "words.txt").rename(folder / "data" / "word-similarity" / "words.txt")
 
 
 def _write_run(folder: Path) -> None:
@@ -238,7 +232,6 @@ OTHER_COMMANDS: dict[str, Callable[[Path], None]] = {
     "distill model text.txt --held-out words.txt --run run --preset tiny --batch-size 1 --tokens 20": _write_lines,
     "sentence-head pairs.csv --model model --out trained --steps 2": similarity,
     "evaluate pos text.conllu text.conllu --model model --layers 0 --epochs 1 --seeds 1": conllu,
-    "evaluate all --data data --report report.md --model model": _write_data,
     "task predict run text.txt": _write_task_run,
     "task weights run": _write_task_run,
     "task sweep config.toml --over ratios --ratios 1 --run sweep --no-figure": config_of_task,

@@ -303,11 +303,6 @@ def senses(folder: Path) -> None:
     (folder / "senses.tsv").write_text(content)
 
 
-def reading_times(folder: Path) -> None:
-    own_format(folder)
-    shutil.copytree(EXAMPLES / "evaluation" / "natural-stories", folder / "data")
-
-
 def compiled_kernels(folder: Path) -> None:
     own_format(folder)
     (folder / "cache").mkdir(mode=0o700)
@@ -457,9 +452,6 @@ SPECIMENS = {
             senses,
             ("*.xml", "*.key.txt", "*.tsv"),
             *[("evaluate", "wsd", "train.data.xml", "test.data.xml", "--inventory", "senses.tsv", "--model", "model")],
-        ),
-        Specimen(
-            "reading times", reading_times, ("data/*",), ("evaluate", "reading-times", "data", "--model", "model")
         ),
     )
 }

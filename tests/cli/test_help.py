@@ -114,7 +114,7 @@ def test_a_model_is_an_option_in_every_command(name: str) -> None:
 
 
 def test_a_model_as_an_argument_is_answered_with_the_option(shell: Shell) -> None:
-    for command in (["info"], ["bench"], ["serve"], ["evaluate", "all", "--data", "d", "--report", "r.md"]):
+    for command in (["info"], ["bench"], ["serve"]):
         ran = shell(*command, "original")
         assert ran.code == 2
         assert ran.err.startswith("elmokit: Unexpected argument 'original'. Pass a model with --model. Try ")

@@ -12,7 +12,6 @@ import pytest
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
-from elmokit.storage import checksums
 from tests.conftest import random_model
 from tests.helpers.paths import ROOT
 from tests.helpers.shell import Shell
@@ -125,25 +124,6 @@ def test_an_inventory_without_a_sense_is_refused(shell: Shell) -> None:
     ran = shell("evaluate", "wsd", *files, "--inventory", "empty.txt", "--model", "model")
     assert ran.code == 2
     assert "empty.txt lists no sense" in ran.err
-
-
-def test_the_training_text_of_reading_times_is_known_by_its_content(shell: Shell) -> None:
-    stories = str(EXAMPLES / "evaluation/natural-stories")
-    shown = []
-    for text in ("The old woman lived in the old house .\n", "xxx yyy zzzzz qqqqq in aaa bbb ccccc .\n"):
-        Path("frequent.txt").write_text(text)
-        flags = ("--text", "frequent.txt", "--keep", "kept", "--model", "en-mini")
-        shown.append(shell("evaluate", "reading-times", stories, *flags))
-    assert shown[0].code == 0, shown[0].err
-    assert shown[1].code == 2
-    assert "texts" in shown[1].err
-
-
-def test_texts_are_not_digested_if_nothing_is_kept(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checksums, "file_digest", lambda path: pytest.fail(f"{path} is read"))
-    Path("pairs.csv").write_text("1,a cat,the cat\n2,a dog,the dog\n")
-    ran = shell("evaluate", "similarity", "pairs.csv", "--model", "en-mini", "--columns", "2,3,1")
-    assert ran.code == 0, ran.err
 
 
 def test_dumped_weights_replace_hdf5_files_alone(shell: Shell, bilm_tf_run: Path) -> None:

@@ -9,15 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from elmokit.errors import MissingExtraError, OutputError
-from elmokit.evaluation.figures import (
-    COLUMN,
-    LINES,
-    Series,
-    check_figure_path,
-    plot_layers,
-    save_figure,
-    styled_figure,
-)
+from elmokit.evaluation.figures import COLUMN, LINES, check_figure_path, save_figure, styled_figure
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -71,24 +63,3 @@ def test_missing_matplotlib_is_reported_with_its_extra(monkeypatch: pytest.Monke
         pass
     with pytest.raises(MissingExtraError, match=r"'\.\[plot\]'"):
         check_figure_path("curve", overwrite=False)
-
-
-def test_a_figure_of_layers_names_layers_series_and_levels() -> None:
-    names = ["0", "1", "2", "average", "mix"]
-    probe = Series("linear probe", [87.0, 92.6, 92.5, 93.0, 93.1], [0.1] * 5)
-    control = Series("control task", [80.0, 60.0, 50.0, 70.0, 75.0])
-    with styled_figure() as figure:
-        plot_layers(figure, names, [probe, control], {"most frequent tag": 85.0}, "accuracy (%)")
-        (axes,) = figure.axes
-        labels = [label.get_text() for label in axes.get_xticklabels()]
-        assert labels == ["layer 0", "layer 1", "layer 2", "average", "mix"]
-        shown = {tuple(line.get_xdata()): list(line.get_ydata()) for line in axes.lines if len(line.get_xdata()) > 1}
-        assert shown[(3, 4)] in ([93.0, 93.1], [70.0, 75.0])
-        (legend,) = figure.legends
-        texts = {text.get_text() for text in legend.get_texts()}
-        assert texts == {"linear probe", "control task", "most frequent tag"}
-    many = [Series(f"set {number}", [float(number)]) for number in range(len(LINES) + 1)]
-    for series, n_named in ((many, len(many)), (many[:1], 0)):
-        with styled_figure() as figure:
-            plot_layers(figure, ["0"], series, {}, "F1")
-            assert sum(len(legend.get_texts()) for legend in figure.legends) == n_named

@@ -38,10 +38,7 @@ _PRELOADED = [
     *(f"elmokit.cli.{name}" for name in ("task", "task_import", "task_open", "train", "vocab")),
     *(f"elmokit.embedding.{name}" for name in ("corpus", "outputs.hdf5", "outputs.table")),
     *(f"elmokit.engine.{name}" for name in ("compiler", "instruction_sets", "library")),
-    *(
-        f"elmokit.evaluation.{name}"
-        for name in ("minimal_pairs", "occurrences", "reading_times", "senses", "similarity")
-    ),
+    *(f"elmokit.evaluation.{name}" for name in ("minimal_pairs", "occurrences", "senses", "similarity")),
     *(
         f"elmokit.formats.{name}"
         for name in ("open", "bilm_tf_hdf5", "folder", "many_langs", "tf_checkpoint", "tf_hub")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.errors import MissingExtraError, install_command
+from elmokit.errors import MissingExtraError
 
 Work = Callable[[], object]
 WORK: dict[str, Work] = {}
@@ -185,17 +185,6 @@ def elmokit_evaluate_word_senses() -> None:
     write_set(Path.cwd(), "train", TRAIN)
     write_set(Path.cwd(), "test", TEST)
     command("evaluate", "wsd", "train.data.xml", "test.data.xml")
-
-
-@work
-def elmokit_evaluate_all_leaves_out_what_is_trained() -> None:
-    Path("data/lm-en").mkdir(parents=True)
-    Path("data/lm-en/test.txt").write_text(TEXT)
-    Path("data/ud-english-ewt").mkdir()
-    for part in ("train", "dev"):
-        Path(f"data/ud-english-ewt/en-{part}.conllu").write_text("1\tcat\t_\tNOUN\t_\t_\t_\t_\t_\t_\n\n")
-    command("evaluate", "all", "--data", "data", "--report", "report.md")
-    assert f"- pos: PyTorch is not installed ({install_command('torch')})." in Path("report.md").read_text()
 
 
 @work

@@ -142,12 +142,8 @@ PROMISES = {
         "`elmokit neighbors index`": (
             "evaluation/test_occurrences.py::test_an_interrupted_index_resumes_with_the_same_files",
         ),
-        "`elmokit evaluate all`": (
-            "evaluation/test_report.py::test_the_report_has_all_sections_and_resumes_with_the_same_result",
-        ),
         "if it had `--keep DIR`": (
             "evaluation/test_minimal_pairs.py::test_an_interrupted_evaluation_resumes_with_the_same_result",
-            "evaluation/test_report.py::test_one_evaluation_resumes_and_gives_what_the_report_has",
         ),
         "if it had `--vectors DIR`": ("evaluation/test_pos.py::test_kept_vectors_are_reused",),
         "if it had `--senses FILE`": (
