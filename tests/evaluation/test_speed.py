@@ -10,7 +10,6 @@ import pytest
 
 from elmokit.engine import compiler
 from elmokit.engine.computation import NATIVE
-from elmokit.engine.config import PRESETS
 from elmokit.engine.precision import PRECISIONS, VARIABLE
 from elmokit.engine.threads import n_threads
 from elmokit.evaluation import speed
@@ -71,16 +70,6 @@ def test_speed_is_measured_without_kernels(monkeypatch: pytest.MonkeyPatch) -> N
     assert report.machine["used"] is None
     assert report.machine["why_no_library"] == "no compiler"
     assert not any(one.backend in NATIVE for one in report.speeds)
-
-
-def test_the_ceiling_of_one_row_is_the_time_to_read_the_weights() -> None:
-    config, batch = PRESETS["tiny"], speed._sentences(1)
-    slow_memory = speed._ceiling_seconds(config, batch, 1e12, 1e3, "float32")
-    n_steps = speed.SENTENCE_TOKENS + speed.N_BOUNDARIES
-    expected = sum(
-        4 * (from_input + n_steps * from_state) / 1e3 for from_input, from_state in speed._layer_weights(config)
-    )
-    assert slow_memory == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.slow
