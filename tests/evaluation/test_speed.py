@@ -35,14 +35,6 @@ def test_every_precision_and_plain_numpy_are_measured_at_every_batch_size(report
     assert set(report.operations_per_second) == set(report.bytes_per_second) == set(PRECISIONS)
 
 
-def test_the_backend_is_the_one_that_computes(report: SpeedReport, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = random_model()
-    for one in report.speeds:
-        monkeypatch.setenv(VARIABLE, one.request)
-        assert one.backend in model.network.computation().kernels[1:]
-        assert one.computed_in
-
-
 def test_small_layers_whose_weights_would_be_widened_are_reported_as_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     machine_library()
     choose_kernels_as_if(monkeypatch, "bfloat16")
