@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 from elmokit.errors import TextError
@@ -75,12 +76,13 @@ def find_sense_set(path: str | Path) -> SenseSet:
 
 def read_sense_xml(path: str | Path) -> Iterator[SenseSentence]:
     """Yield the sentences of a ``.data.xml`` file. An element with several words gives several tokens."""
-    parser = ElementTree.XMLPullParser(["end"])
+    parser: ElementTree.XMLPullParser[Any] = ElementTree.XMLPullParser(["end"])
     seen: set[str] = set()
     try:
         for block in _blocks(path):
             parser.feed(block)
-            for _, element in parser.read_events():
+            for event in parser.read_events():
+                element: Any = event[-1]
                 if element.tag == "sentence":
                     yield _read_sentence(element, f"{path}, sentence {element.get('id')}", seen)
                     element.clear()  # a corpus is large
