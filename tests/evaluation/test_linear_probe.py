@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from elmokit.evaluation import linear_probe
 from elmokit.evaluation.linear_probe import predict_linear, train_linear
 
 DRAW = np.random.default_rng(0)
@@ -12,7 +13,12 @@ N_TOKENS, DIM, N_CLASSES = 1200, 8, 3
 NOISE = DRAW.normal(size=(N_TOKENS, DIM)).astype(np.float32)
 SIGNAL = DRAW.normal(size=(N_TOKENS, DIM)).astype(np.float32)
 LABELS = (SIGNAL @ DRAW.normal(size=(DIM, N_CLASSES))).argmax(axis=1)
-FEW: dict[str, Any] = {"epochs": 5, "batch_size": 64, "learning_rate": 0.01}
+FEW: dict[str, Any] = {"epochs": 5, "batch_size": 64, "learning_rate": 0.03}
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear_probe, "MIN_STEPS", 200)
 
 
 def accuracy(layers: list[np.ndarray], learn_mix: bool = False, n_train: int = 800) -> float:
