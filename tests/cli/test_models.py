@@ -35,7 +35,8 @@ def test_models_lists_every_name_with_its_language_and_size(shell: Shell) -> Non
 def test_a_model_whose_files_were_downloaded_is_cached(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.answers |= {"/w.hdf5": Handler.give, "/o.json": Handler.give}
     location = ModelLocation(server.address("/w.hdf5"), server.address("/o.json"))
-    monkeypatch.setattr(published, "all_models", lambda: [PublishedModel("tiny", "none", "nothing", (location,), "here")])
+    tiny = PublishedModel("tiny", "none", "nothing", (location,), "here")
+    monkeypatch.setattr(published, "all_models", lambda: [tiny])
     for url in (location.weights, location.options):
         assert named_models()[1].available == "download"
         assert url is not None
