@@ -96,13 +96,14 @@ def _compiled(name: str, instructions: InstructionSet) -> Library:
     """Load the library from the cache directory, or from a temporary one, compiling it if it is not there."""
     if platform.system() != "Linux":
         raise ElmoError("elmokit compiles them on Linux only. Install a wheel that is built for this system.")
-    import subprocess  # here, because a wheel needs no compiler: a first vector does not wait for these modules
-    import tempfile
+    import subprocess  # here, because a wheel needs no compiler: a first vector does not wait for this module
 
     try:
         try:
             library = _compiled_in(_cache_directory(), name, instructions)
         except (OSError, OutputError) as problem:
+            import tempfile
+
             with tempfile.TemporaryDirectory(prefix="elmokit-") as directory:
                 library = _compiled_in(Path(directory), name, instructions)
             # Not in silence: every process compiles for seconds, and someone may have prepared the directory.
@@ -146,12 +147,12 @@ def _cache_directory() -> Path:
 
 def _compiled_in(directory: Path, name: str, instructions: InstructionSet) -> Library:
     """Load the library from a directory; it is compiled first if it is not there, in one piece for other processes."""
-    import tempfile
-
-    from elmokit.storage.atomic import sync
-
     path = directory / f"{library_key(instructions, compiler_command())}.so"
     if not path.exists():
+        import tempfile
+
+        from elmokit.storage.atomic import sync
+
         with tempfile.TemporaryDirectory(dir=directory) as build_directory:
             output = Path(build_directory, "kernels.so")
             compile_sources(output, instructions, BUILD_SECONDS)

@@ -121,6 +121,15 @@ def test_a_foreign_path_falls_back_to_its_bare_name(config_path: str, tmp_path: 
     assert read_settings(tmp_path / "toy").where == str(tmp_path / "toy" / "sizes.json")
 
 
+def test_a_path_below_the_folder_is_followed(tmp_path: Path) -> None:
+    toy = toy_model()
+    toy.config_path = "configs/mine.json"
+    folder = toy.write(tmp_path / "toy")
+    (folder / "configs").mkdir()
+    (folder / "sizes.json").rename(folder / "configs" / "mine.json")
+    assert_equals_the_formulas(toy, open_model(folder))
+
+
 @pytest.mark.parametrize("config_path", ["{outside}/mine.json", "../outside/mine.json", "a/../../outside/mine.json"])
 def test_a_path_out_of_the_folder_is_not_followed(config_path: str, tmp_path: Path) -> None:
     toy = toy_model()

@@ -127,6 +127,12 @@ def test_a_module_in_the_cache_of_tensorflow_hub_opens_by_every_address(
     assert cached_module(TFHUB + "3") is None
 
 
+def test_a_module_in_the_cache_of_kagglehub_opens(cache: Path, tmp_path: Path) -> None:
+    write_elmo(tmp_path / "kagglehub" / "models" / "google" / "elmo" / "tensorFlow1" / "elmo" / "3")
+    assert is_elmo(open_model(TFHUB + "3"))
+    assert is_elmo(hub.Module(KAGGLE + "TensorFlow1/elmo/3").elmo.model)
+
+
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_an_address_is_downloaded_once_and_opens(
     server: Server, elmo_urls: Callable[[int], list[str]], tmp_path: Path, version: int
