@@ -68,6 +68,7 @@ __all__ = [
     "ElmoForSequenceClassification",
     "ElmoForTokenClassification",
     "ElmoModel",
+    "ElmoPreTrainedModel",
     "ElmoTokenizer",
 ]
 
@@ -141,8 +142,8 @@ class ElmoConfig(PreTrainedConfig):  # type: ignore[misc]
         return max(self.vocab_size, self.padding_id + 1, self.mask_id + 1)
 
 
-class _ElmoPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
-    """What all models share."""
+class ElmoPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
+    """Base class of the models."""
 
     config_class = ElmoConfig
     base_model_prefix = "elmo"
@@ -191,7 +192,7 @@ class _ElmoPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
             nn.init.zeros_(module.bias)
 
 
-class ElmoModel(_ElmoPreTrainedModel):
+class ElmoModel(ElmoPreTrainedModel):
     """Contextual token vectors from a biLM.
 
     A text starts from the model's start state, as with ``start="warm"`` in elmokit.
@@ -304,7 +305,7 @@ class ElmoModel(_ElmoPreTrainedModel):
             self.word_char_ids[self.config.padding_id] = 0
 
 
-class _ElmoHead(_ElmoPreTrainedModel):
+class _ElmoHead(ElmoPreTrainedModel):
     """What the models above a biLM share: they compute scores, and with labels a loss."""
 
     output_class: ClassVar[Any]
