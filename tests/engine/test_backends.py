@@ -156,7 +156,6 @@ print(len([name for name in sys.modules if name.startswith("elmokit")]))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 36
-    assert int(done.stdout) < 36
 
 
 @pytest.mark.slow

@@ -345,7 +345,7 @@ def test_a_deleted_engine_frees_its_memory(library: Library) -> None:
     bilm.reset_parameters(seed=0)
     arrays, ids = arrays_of(bilm.requires_grad_(False)), random_ids(config, 12)
     used = []
-    for _ in range(200):
+    for _ in range(60):
         engine = Engine(config, arrays, "bfloat16", library)
         engine.layers(NetworkInput(engine.token_vectors(ids), WORDS, LENGTHS, State.zero(config, 1)), [2])
         n_bytes = engine.n_bytes
