@@ -28,12 +28,13 @@ PIP = $(BIN)/pip install --disable-pip-version-check
 LOCKED = $(PIP) --require-hashes --requirement requirements
 # The lock has all that it needs, the build tools too.
 EDITABLE = $(PIP) --no-deps --no-build-isolation --editable .
-# One process more than there are cores, as some tests wait for a server to stop or for a thread to sleep; with one thread
-# each, because threads of several processes would compete for the cores.
-WORKERS = $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
+CORES = $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 # Bytecode is kept even where the environment says not to: otherwise every process that a test starts would compile elmokit
 # again, and each worker all tests.
-PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+# One thread for each process, because threads of several processes would compete for the cores.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal --numprocesses
+# One process more than there are cores: some slow tests wait for a server to stop or for a thread to sleep.
+ALL_TESTS = $(PYTEST) $(shell expr $(CORES) + 1)
 
 .PHONY: demo test quick coverage check campaign sanitize fuzz docs docs-serve wheel wheels wasm release-check integrations bench clean
 
@@ -42,13 +43,13 @@ demo: $(VENV)/installed
 	@echo "To use the command elmokit in this shell: source $(BIN)/activate"
 
 test: $(VENV)/installed-dev
-	$(PYTEST)
+	$(ALL_TESTS)
 
 quick: $(VENV)/installed-dev
-	$(PYTEST) -m "not slow"
+	$(PYTEST) $(CORES) -m "not slow"
 
 coverage: $(VENV)/installed-dev
-	$(PYTEST) --cov --cov-report=term --cov-report=html
+	$(ALL_TESTS) --cov --cov-report=term --cov-report=html
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .

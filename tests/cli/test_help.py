@@ -201,13 +201,3 @@ def test_pages_that_messages_and_help_name_exist() -> None:
     for path in (ROOT / "elmokit").rglob("*.py"):
         for page in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text(encoding="utf-8")):
             assert (ROOT / page).exists(), f"{path.name}: {page}"
-
-
-def test_an_error_of_ours_is_not_reported_as_a_nested_file(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    def recurse(*_: object) -> None:
-        raise RecursionError("maximum recursion depth exceeded")
-
-    monkeypatch.setattr("elmokit.storage.text_files.bounded_lines", recurse)
-    Path("text.txt").write_text("a b\n")
-    with pytest.raises(RecursionError):
-        shell("vocab", "text.txt", "vocab.txt")

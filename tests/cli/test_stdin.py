@@ -15,7 +15,6 @@ import pytest
 
 from elmokit.cli.main import elmokit
 from elmokit.cli.parameters import OutputPath
-from elmokit.storage.text_files import TextError, read_lines
 from tests.helpers.shell import CommandResult, Shell
 
 TEXT = "the cat sat .\nthe dog ran on the mat .\n" * 5
@@ -111,10 +110,3 @@ def test_only_tables_of_surprisals_are_written_to_standard_output() -> None:
             n_refused += 1
     assert allowed == ["elmokit surprisal out", "elmokit evaluate perplexity per_token"]
     assert n_refused > 20
-
-
-def test_a_second_reading_of_standard_input_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n")))
-    assert list(read_lines("-")) == ["a"]
-    with pytest.raises(TextError, match="was read already"):
-        list(read_lines("-"))

@@ -93,6 +93,7 @@ def test_a_vocabulary_in_another_order_than_the_stored_one_is_reported(script: s
     bilm_training._open(checkpoint, same)  # a warning is an error here
 
 
+@pytest.mark.slow
 def test_blank_lines_and_no_break_spaces_are_trained_on_as_in_bilm_tf(folder: Path) -> None:
     lines = ["the\u00a0the ,", "", "of\u3000and\rthe", " ", *["the , of and the"] * 8]
     Path("odd.txt").write_bytes("\n".join(lines).encode())

@@ -31,6 +31,7 @@ def drawn(path: Path, overwrite: bool = False) -> tuple[Path, Path]:
         return save_figure(figure, path, overwrite)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["v1.2", "v1.2.png", "v1.2.svg"])
 def test_a_figure_is_saved_as_png_and_as_svg(name: str, tmp_path: Path) -> None:
     png, svg = drawn(tmp_path / "new" / name)
@@ -58,6 +59,7 @@ def test_an_existing_figure_is_not_replaced_unless_allowed(tmp_path: Path) -> No
     assert (tmp_path / "curve.svg").read_text() != "mine"
 
 
+@pytest.mark.slow
 def test_the_users_own_settings_do_not_change_a_figure(tmp_path: Path) -> None:
     plain = drawn(tmp_path / "plain")
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "yellow"}):

@@ -197,6 +197,7 @@ def test_a_table_gives_the_same_vectors_with_and_without_pytorch(tmp_path: Path)
     assert isinstance(cached.replace(card={}), CachedModel)
 
 
+@pytest.mark.slow
 def test_a_table_works_inside_a_module(tmp_path: Path) -> None:
     folder = char_input(tmp_path / "chars")
     table = write_table(tmp_path / "table.hdf5", open_model(folder), WORDS)

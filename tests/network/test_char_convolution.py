@@ -116,28 +116,6 @@ def layers_and_ids() -> tuple[nn.Embedding, list[nn.Conv1d], Tensor]:
     return nn.Embedding(9, 4), [nn.Conv1d(4, 5, 2), nn.Conv1d(4, 3, 3)], torch.randint(1, 9, (6, 8))
 
 
-def test_a_gradient_of_a_gradient_is_an_error(library: Library) -> None:
-    embedding, layers, ids = layers_and_ids()
-    pooled = pooled_convolutions(ids, embedding, layers)
-    (gradient,) = torch.autograd.grad(pooled.square().sum(), embedding.weight, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.square().sum().backward()
-
-
-@pytest.mark.parametrize("precision", [torch.float64, torch.float16])
-def test_mixed_dtypes_are_an_error_as_in_torch(precision: torch.dtype) -> None:
-    embedding, layers, ids = layers_and_ids()
-    layers[1].to(precision)
-    with pytest.raises(RuntimeError, match=r"dtype|expected"), torch.no_grad():
-        pooled_convolutions(ids, embedding, layers)
-
-
-def test_a_wrong_char_dim_is_an_error() -> None:
-    embedding, layers, ids = layers_and_ids()
-    with pytest.raises(RuntimeError, match="shapes"), torch.no_grad():
-        pooled_convolutions(ids, embedding, [nn.Conv1d(3, 5, 2), *layers])
-
-
 @pytest.mark.parametrize("frozen", ["embedding", "convolutions", "one convolution"])
 def test_frozen_parameters_get_no_gradient_and_others_do(frozen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     embedding, layers, ids = layers_and_ids()

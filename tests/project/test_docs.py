@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 import shlex
 import shutil
 import sys
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import elmokit
-from elmokit.cli.main import elmokit as command_line
 from elmokit.cli.main import main
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
@@ -176,16 +174,6 @@ def test_the_reference_documents_every_public_name() -> None:
     pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference" / "python").glob("*.md"))
     documented = re.findall(r"^::: elmokit\.(\w+)$", pages, re.MULTILINE)
     assert sorted(set(documented) - {"errors"}) == sorted(set(elmokit.__all__) - {"ElmoError"})
-
-
-def test_the_pages_of_the_command_line_list_every_command_with_its_options_and_examples() -> None:
-    pages = runpy.run_path(str(DOCS / "make_cli.py"))["cli_pages"]()
-    for name in command_line.entries:
-        assert pages[f"{name}.md"].startswith(f"# `elmokit {name}`\n")
-        assert f"| [`elmokit {name}`]({name}.md) | " in pages["index.md"]
-    assert "\n## `elmokit evaluate minimal-pairs`\n" in pages["evaluate.md"]
-    assert "| <code>--dtype [float32&#124;float16]</code> | Type of the stored numbers." in pages["embed.md"]
-    assert "\nelmokit embed corpus.txt vectors.hdf5 --dtype float16\n" in pages["embed.md"]
 
 
 def test_the_map_of_files_is_complete() -> None:

@@ -31,7 +31,7 @@ from elmokit.text.fasta import read_fasta
 from elmokit.text.lexicon import Lexicon, Marks
 from elmokit.text.tokenize import get_tokenizer, text_splitter, tokenize
 from elmokit.text.vocabulary import SPECIALS, Vocabulary, read_words, row_vocabulary
-from elmokit.text.vocabulary_files import build_vocabulary, counts_path, repair_vocabulary
+from elmokit.text.vocabulary_files import build_vocabulary, counts_path
 from elmokit.text.windows import WindowStream
 
 FIRST = "<S>\n</S>\n<UNK>\n"
@@ -161,12 +161,6 @@ def test_no_vocabulary_is_written_on_an_error(
         build_vocabulary([tmp_path / "text.txt"], tmp_path / output, **limits)
     assert sorted(tmp_path.iterdir()) == before
     assert ((tmp_path / "text.txt").read_text(), counts_path(tmp_path / "mine").read_text()) == (text, "mine")
-
-
-def test_a_repaired_vocabulary_replaces_no_file(tmp_path: Path) -> None:
-    (tmp_path / "words.txt").write_text("the\n")
-    with pytest.raises(OutputError, match="already exists"):
-        repair_vocabulary(tmp_path / "words.txt", tmp_path / "words.txt")
 
 
 def test_a_full_temporary_directory_names_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,13 +64,6 @@ def test_raw_text_is_scored_and_indexed_by_sentences(shell: Shell, monkeypatch: 
     assert "3 sentences, 17 tokens" in shell("embed", "-", "piped.hdf5", "--raw").err
 
 
-@pytest.mark.parametrize("flags", ["--language de", "--raw --strict", "--raw --fasta", "--raw --tokenize"])
-def test_flags_that_contradict_raw_text_are_refused(shell: Shell, flags: str) -> None:
-    Path("raw.txt").write_text(PARAGRAPH)
-    ran = shell("embed", "raw.txt", "out.hdf5", *flags.split())
-    assert (ran.code, flags.split()[0] in ran.err, Path("out.hdf5").exists()) == (2, True, False)
-
-
 def test_a_line_without_spaces_is_noticed_once(tmp_path: Path) -> None:
     path = tmp_path / "ja.txt"
     path.write_text(f"{JAPANESE}\n{JAPANESE}\n", encoding="utf-8")
