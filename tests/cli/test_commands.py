@@ -16,7 +16,6 @@ import pytest
 
 from elmokit import Elmo
 from elmokit.formats.open import open_model
-from elmokit.formats.save import save_model
 from elmokit.lm.perplexity import spelling_of
 from tests.conftest import random_model
 from tests.helpers.shell import Shell
@@ -74,12 +73,6 @@ def test_info_says_what_a_model_is(shell: Shell) -> None:
     facts = json.loads(shell("info", "--model", "model", "--json").out)
     assert facts["parameters"] == f"{random_model().n_parameters:,}"
     assert facts["card"] == {"note": "random"}
-
-
-def test_the_options_file_opens_the_weights_next_to_it(shell: Shell) -> None:
-    save_model(random_model(), Path("old/elmo_2x_weights.hdf5"))
-    save_model(random_model(), Path("old/other_weights.hdf5"))
-    assert "old/elmo_2x_weights.hdf5" in shell("info", "--model", "old/elmo_2x_options.json").out
 
 
 def test_quiet_leaves_results_warnings_and_errors(shell: Shell) -> None:

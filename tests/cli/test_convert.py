@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from safetensors.torch import load_file
 
 from elmokit import SentenceEmbedder
 from elmokit.engine.config import PRESETS
-from elmokit.errors import install_command
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.text.vocabulary import Vocabulary
@@ -149,14 +147,3 @@ def test_whiten_stores_a_whitening_of_sentence_vectors(shell: Shell, folder: Pat
     assert "stored with the model" in shell("info", "--model", "whitened").out
     ran = shell("convert", "whitened", "plain.hdf5")
     assert "Not saved (.hdf5 files cannot hold it): softmax, vocabulary, start state, whitening" in ran.err
-
-
-def test_onnx_is_written_as_such(shell: Shell) -> None:
-    if importlib.util.find_spec("onnx") is None:
-        ran = shell("convert", "model", "model.onnx")
-        assert (ran.code, install_command("onnx") in ran.err) == (2, True)
-        return
-    ran = shell("convert", "model", "model.onnx")
-    assert (ran.code, ran.err) == (0, "wrote model.onnx\n")
-    assert Path("model.onnx").is_file()
-    assert "already exists" in shell("convert", "model", "model.onnx").err

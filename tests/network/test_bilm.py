@@ -151,18 +151,6 @@ def test_published_sizes_have_the_published_numbers_of_parameters() -> None:
     assert [round(counts[name] / 1e6, 1) for name in ("small", "medium")] == [13.6, 28.0]
 
 
-def test_state_grows_with_zero_rows_and_keeps_rows_that_are_not_replaced() -> None:
-    config = PRESETS["tiny"]
-    state = random_state(config, 3, 0)
-    assert not state.first_rows(5).hidden[:, :, 3:].any()
-    torch.testing.assert_close(state.first_rows(5).cell[:, :, :3], state.cell)
-    two = random_state(config, 2, 1)
-    merged = state.with_first_rows(two)
-    torch.testing.assert_close(merged.hidden[:, :, :2], two.hidden)
-    torch.testing.assert_close(merged.hidden[:, :, 2:], state.hidden[:, :, 2:])
-    assert two.with_first_rows(state).n_rows == 3
-
-
 def test_fresh_parameters_follow_from_the_seed() -> None:
     first, second, third = BiLM(PRESETS["tiny"]), BiLM(PRESETS["tiny"]), BiLM(PRESETS["tiny"])
     first.reset_parameters(5)

@@ -77,14 +77,6 @@ def test_a_line_without_spaces_is_noticed_once(tmp_path: Path) -> None:
         list(read_sentences(path))
 
 
-def test_embed_warns_about_a_line_without_spaces_once_though_the_text_is_read_twice(shell: Shell) -> None:
-    Path("ja.txt").write_text(JAPANESE, encoding="utf-8")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        assert shell("embed", "ja.txt", "out.hdf5").code == 0
-    assert [str(warning.message)[:9] for warning in caught] == ["In ja.txt"]
-
-
 def test_a_tokenization_is_chosen_by_its_name() -> None:
     assert get_tokenizer("spaces")("the  cat\tsat\u00a0down.") == ["the", "cat", "sat\u00a0down."]
     assert get_tokenizer("treebank")("It's here.") == ["It", "'s", "here", "."]
