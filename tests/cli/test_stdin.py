@@ -22,14 +22,13 @@ PAIRS = "the cat\tthe dog\t0.5\nthe mat\tthe cat\t0.1\nthe dog\tthe mat\t0.3\n"
 MODEL = ("--model", "model")
 
 
-@pytest.fixture(params=[False, True], ids=["", "with a file of that name"])
-def has_file(request: pytest.FixtureRequest, folder: Path) -> bool:
-    """Whether a file in the working directory has the name ``-``."""
+@pytest.fixture
+def folder(folder: Path) -> Path:
+    """A working directory that has a file of the name ``-``."""
     (folder / "dictionary.txt").write_text("the the\ncat cat\ndog dog\n", encoding="utf-8")
     (folder / "pairs.txt").write_text(PAIRS, encoding="utf-8")
-    if request.param:
-        (folder / "-").write_text("", encoding="utf-8")
-    return bool(request.param)
+    (folder / "-").write_text("", encoding="utf-8")
+    return folder
 
 
 def run_with_input(shell: Shell, monkeypatch: pytest.MonkeyPatch, text: str, *arguments: str) -> CommandResult:
@@ -37,7 +36,6 @@ def run_with_input(shell: Shell, monkeypatch: pytest.MonkeyPatch, text: str, *ar
     return shell(*arguments)
 
 
-@pytest.mark.usefixtures("has_file")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -61,7 +59,6 @@ def test_a_text_is_read_from_standard_input(
     assert ran.code == 0, ran.err
 
 
-@pytest.mark.usefixtures("has_file")
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import re
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,16 +160,6 @@ def test_no_vocabulary_is_written_on_an_error(
         build_vocabulary([tmp_path / "text.txt"], tmp_path / output, **limits)
     assert sorted(tmp_path.iterdir()) == before
     assert ((tmp_path / "text.txt").read_text(), counts_path(tmp_path / "mine").read_text()) == (text, "mine")
-
-
-def test_a_full_temporary_directory_names_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "text.txt").write_text("a b\n")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with WordCounts(1) as counts:
-        counts.add(tmp_path / "text.txt")
-        (next(tmp_path.glob("elmokit-counts-*")) / "1").mkdir()  # the name of the next part
-        with pytest.raises(OutputError, match="TMPDIR"):
-            counts.add(tmp_path / "text.txt")
 
 
 def test_a_language_that_spacy_cannot_split_is_refused_with_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
