@@ -1,5 +1,5 @@
 # make demo   set up, then embed examples/sentences.txt
-# make test   run all tests      make quick   skip the slow ones
+# make test   run all tests      make quick   skip the slow ones, and those inside other libraries
 # make check  lint, check spelling and types      make coverage  run all tests and show which branches no test takes
 # make wheel  build the wheel with compiled kernels, and test it in an empty environment without a compiler; CC may name another compiler to build it with
 # make wheels  build a wheel with compiled kernels for every system: Linux, macOS and Windows on x86-64 and Arm, with zig as cross compiler
@@ -46,7 +46,7 @@ test: $(VENV)/installed-dev
 	$(ALL_TESTS)
 
 quick: $(VENV)/installed-dev
-	$(PYTEST) $(CORES) -m "not slow"
+	$(PYTEST) $(CORES) -m "not slow" --ignore tests/integrations
 
 coverage: $(VENV)/installed-dev
 	$(ALL_TESTS) --cov --cov-report=term --cov-report=html
