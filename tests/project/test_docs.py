@@ -21,19 +21,6 @@ from tests.helpers.paths import ROOT
 from tests.helpers.task_examples import QA_PASSAGE, TEXTS
 
 DOCS = ROOT / "docs"
-SLOW_PAGES = {  # they train
-    "how-to/evaluate/parts-of-speech.md",
-    "how-to/distill.md",
-    "how-to/finetune.md",
-    "how-to/tasks/compare.md",
-    "how-to/tasks/train-bilm.md",
-    "how-to/tasks/train.md",
-    "how-to/train.md",
-    "tutorials/explore-layers.md",
-    "tutorials/tag-text.md",
-    "tutorials/task.md",
-    "tutorials/train-bilm.md",
-}
 PAGES_WITH_OUTPUT = {"tutorials/explore-layers.md", "tutorials/first-vectors.md", "tutorials/tag-text.md"}
 """What they print depends on the included model, so it goes stale when that is trained further."""
 README = ROOT / "README.md"
@@ -66,9 +53,8 @@ def title_of(code: str) -> str:
 
 
 def marks_of(page: Path) -> list[pytest.MarkDecorator]:
-    marks = [pytest.mark.slow] if name_of(page) in SLOW_PAGES else []
     # Warnings of the libraries that elmokit integrates with are not errors.
-    return [*marks, pytest.mark.filterwarnings("default")] if page.parent.name == "integrations" else marks
+    return [pytest.mark.filterwarnings("default")] if page.parent.name == "integrations" else []
 
 
 @pytest.fixture
