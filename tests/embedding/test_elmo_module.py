@@ -130,13 +130,6 @@ def test_a_saved_state_dict_restores_mixes_and_start_state() -> None:
     np.testing.assert_allclose(other.embed(sentence, layers="mix")[0], elmo.embed(sentence)[0], atol=1e-6)
 
 
-def test_it_computes_on_the_device_and_in_the_dtype_it_was_moved_to() -> None:
-    elmo = ElmoModule(random_model()).double()
-    assert elmo.bilm.zero_state(1).hidden.dtype == torch.float64
-    (vectors,) = elmo.embed([["the", "cat"]])
-    np.testing.assert_allclose(vectors, ElmoModule(random_model()).embed([["the", "cat"]])[0], atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("layers", "chosen"), [("all", [0, 1, 2]), ("top", [2]), ("average", [0, 1, 2]), (1, [1]), ([0, 1], [0, 1])]
 )

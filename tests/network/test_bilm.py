@@ -120,15 +120,6 @@ def test_carried_state_equals_one_long_window() -> None:
     torch.testing.assert_close(second.state, whole.state, atol=1e-12, rtol=0)
 
 
-def test_layer_0_is_the_token_vector_once_per_direction() -> None:
-    bilm = random_bilm(PRESETS["tiny"], 2)
-    ids, mask = random_ids(bilm.config, [3], 2)
-    with torch.no_grad():
-        layers = bilm(ids, mask, bilm.zero_state(1)).layers
-        vectors = bilm.token_vectors(ids)
-    torch.testing.assert_close(layers[0], torch.cat([vectors, vectors], dim=-1))
-
-
 def test_each_distinct_token_is_encoded_once() -> None:
     bilm = random_bilm(PRESETS["tiny"], 3)
     ids, _ = random_ids(bilm.config, [4], 3)
