@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 import elmokit
+from elmokit.engine.layer_alignment import LayerAlignment
 from elmokit.evaluation.tables import Table
 from elmokit.evaluation.word_retrieval import measure_retrieval, word_anchors
-from elmokit.network.alignment import LayerAlignment
 from elmokit.storage.text_files import read_sentences
 
 MIN_COUNT = 20

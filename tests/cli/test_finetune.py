@@ -129,6 +129,7 @@ def test_a_runs_model_over_the_words_of_the_new_text(shell: Shell) -> None:
     np.testing.assert_allclose(perplexities("b")["held-out"]["before"], perplexities("run")["held-out"]["after"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "tied"),
     [(trace_b.CHARS, False), (trace_b.TIED_WORDS, True), (trace_b.FORWARD_WORDS, False)],

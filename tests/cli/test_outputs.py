@@ -9,8 +9,6 @@ from pathlib import Path
 import h5py
 import pytest
 
-from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
 from tests.helpers.paths import ROOT
@@ -36,52 +34,6 @@ def test_an_output_over_a_link_replaces_the_file_behind_it_and_keeps_its_mode(sh
         assert Path(name).stat().st_mode & 0o777 == 0o640
 
 
-@pytest.mark.slow
-def test_a_finished_output_beside_a_partial_one_is_not_replaced_unless_the_run_was_to_replace_it(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from elmokit.embedding.batch_embedder import BatchEmbedder
-
-    Path("long.txt").write_text("the cat sat .\n" * 3000)
-    command = ("embed", "long.txt", "out.hdf5", "--model", "model", "--batch-tokens", "64")
-
-    def interrupted(*flags: str) -> None:
-        n_calls = 0
-        original = BatchEmbedder.compute
-
-        def compute(self: BatchEmbedder, *arguments: object) -> object:
-            nonlocal n_calls
-            n_calls += 1
-            if n_calls == 3:
-                raise KeyboardInterrupt
-            return original(self, *arguments)  # type: ignore[arg-type]
-
-        with monkeypatch.context() as patch:
-            patch.setattr(BatchEmbedder, "compute", compute)
-            patch.setattr("elmokit.storage.resumable.COMMIT_SECONDS", 0.0)
-            assert shell(*command, *flags).code == 130
-
-    interrupted()
-    Path("out.hdf5").write_text("of another program")
-    ran = shell(*command)
-    assert ran.code == 2
-    assert "out.hdf5 already exists" in ran.err
-    assert Path("out.hdf5").read_text() == "of another program"
-    interrupted("--overwrite")
-    assert Path("out.hdf5").read_text() == "of another program"
-    assert shell(*command).code == 0
-    with h5py.File("out.hdf5") as file:
-        assert file["0"].shape[1] == 4
-
-
-def test_surprisal_counts_unknown_words_and_names_its_table(shell: Shell) -> None:
-    Path("odd.txt").write_text("qqqq xxzz wvwv .\n")
-    ran = shell("surprisal", "odd.txt", "--out", "odd.tsv")
-    assert ran.code == 0
-    assert "Unknown words, which are not in the model's vocabulary: 3 of 4." in ran.err
-    assert "wrote odd.tsv" in ran.err
-
-
 def test_a_carriage_return_in_a_token_ends_no_row(shell: Shell) -> None:
     Path("inside.txt").write_bytes(b"The ca\rt sat .\nA dog ran .\n")
     ran = shell("surprisal", "inside.txt")
@@ -98,16 +50,6 @@ def test_words_that_a_vocabulary_file_cannot_hold_are_named(shell: Shell) -> Non
     assert "wrote same.txt, with the same words" in ran.err
 
 
-def test_a_whitening_of_few_sentences_says_how_much_it_keeps(shell: Shell) -> None:
-    Path("two.txt").write_text("the cat sat .\nthe dog ran .\n")
-    ran = shell("convert", "model", "whitened", "--whiten", "two.txt")
-    assert ran.code == 0, ran.err
-    assert (
-        "The whitening keeps 1 dimension, as many as 2 sentences allow. Some thousands of sentences are better."
-        in ran.err
-    )
-
-
 def test_an_index_reads_annotated_files_of_a_directory_and_warns_of_raw_text(shell: Shell) -> None:
     ran = shell("neighbors", "index", str(EXAMPLES / "understand"), "index", "--model", "model")
     assert ran.code == 0, ran.err
@@ -116,14 +58,6 @@ def test_an_index_reads_annotated_files_of_a_directory_and_warns_of_raw_text(she
     Path("raw.txt").write_text("The cat sat on the mat.\nThe dog ran away.\nHe saw it, too.\n")
     with pytest.warns(UserWarning, match=r"raw\.txt looks like raw text"):
         assert shell("neighbors", "index", "raw.txt", "other", "--model", "model").code == 0
-
-
-def test_an_inventory_without_a_sense_is_refused(shell: Shell) -> None:
-    Path("empty.txt").touch()
-    files = [str(EXAMPLES / f"understand/senses-{name}.data.xml") for name in ("train", "test")]
-    ran = shell("evaluate", "wsd", *files, "--inventory", "empty.txt", "--model", "model")
-    assert ran.code == 2
-    assert "empty.txt lists no sense" in ran.err
 
 
 def test_dumped_weights_replace_hdf5_files_alone(shell: Shell, bilm_tf_run: Path) -> None:
@@ -152,13 +86,3 @@ def test_commands_work_with_a_closed_standard_error(tmp_path: Path) -> None:
     ran = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "")
     assert (tmp_path / "x.hdf5").exists()
-
-
-def test_an_alignment_says_that_fitted_maps_are_left_out(model: PretrainedBiLM, tmp_path: Path) -> None:
-    from elmokit import Elmo, SentenceEmbedder, align
-
-    text = tmp_path / "text.txt"
-    text.write_text("the cat sat on the mat .\nthe dog ran on .\nthe mat sat .\n" * 3)
-    SentenceEmbedder(Elmo(model)).fit([line.split() for line in text.read_text().splitlines()])
-    result = align(model, open_model(save_model(random_model(), tmp_path / "other")[0]), text, text, [("cat", "cat")])
-    assert "Left out, because fitted to the vectors before: the model's whitening. Fit them again." in result.to_text()

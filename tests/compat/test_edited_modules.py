@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,6 +86,13 @@ CASES: dict[str, Callable[[str, str], Case]] = {
 }
 
 
+def named(cases: Iterable[str]) -> Any:
+    """Return a mark that tries these cases; those whose code paths others have too are slow."""
+    fast = ("ElmoEmbedder", "ElmoModule")
+    marks = {name: () if name in fast else pytest.mark.slow for name in cases}
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks[name]) for name in marks])
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     folder = tmp_path_factory.mktemp("model")
@@ -117,7 +125,7 @@ EDITS: dict[str, Callable[[nn.Parameter], object]] = {
 
 
 @pytest.mark.parametrize("edit", EDITS)
-@pytest.mark.parametrize("name", CASES)
+@named(CASES)
 def test_an_edited_weight_is_never_ignored(name: str, edit: str, files: tuple[str, str]) -> None:
     case = new_case(name, files)
     before, effects = case(), []
@@ -161,7 +169,7 @@ CALLED = {
 
 
 @pytest.mark.parametrize("needs_gradients", [False, True])
-@pytest.mark.parametrize("name", CALLED)
+@named(CALLED)
 def test_hooks_of_every_module_are_called(name: str, needs_gradients: bool, files: tuple[str, str]) -> None:
     case = new_case(name, files)
     before = case()
@@ -284,15 +292,21 @@ LINEAR = {
 }
 
 
+@functools.cache
+def with_doubled_weights(name: str, inner: str, files: tuple[str, str]) -> Tensor:
+    """What a module computes whose inner layer has weights of twice the size."""
+    case = new_case(name, files)
+    for weight in case.module.get_submodule(inner).parameters():
+        weight.mul_(2)
+    return case()
+
+
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("name", LINEAR)
+@named(LINEAR)
 def test_a_changed_layer_is_used(name: str, change: str, files: tuple[str, str]) -> None:
     for inner in LINEAR[name]:
-        case, expected = new_case(name, files), new_case(name, files)
-        for weight in expected.module.get_submodule(inner).parameters():
-            weight.mul_(2)
-        before, doubled = case(), expected()
-        assert not torch.allclose(before, doubled, atol=1e-3)
+        case, doubled = new_case(name, files), with_doubled_weights(name, inner, files)
+        assert not torch.allclose(case(), doubled, atol=1e-3)
         parent, _, child = inner.rpartition(".")
         CHANGES[change](case.module.get_submodule(parent), child)
         torch.testing.assert_close(case(), doubled, rtol=1e-5, atol=1e-5, msg=inner)
@@ -368,7 +382,7 @@ def test_an_adapter_is_trained_in_a_frozen_bilm(name: str, inner: str, files: tu
 
 
 @pytest.mark.filterwarnings("ignore")  # of `torch.ao`
-@pytest.mark.parametrize("name", ["Elmo", "ElmoTokenEmbedder", "ElmoModule", "compat.bilm"])
+@named(["Elmo", "ElmoTokenEmbedder", "ElmoModule", "compat.bilm"])
 def test_dynamic_quantization_works(name: str, files: tuple[str, str]) -> None:
     case = new_case(name, files)
     before = case()
@@ -376,6 +390,52 @@ def test_dynamic_quantization_works(name: str, files: tuple[str, str]) -> None:
     quantized = torch.ao.quantization.quantize_dynamic(tagger, {nn.Linear})
     assert not isinstance(quantized["head"], nn.Linear)
     torch.testing.assert_close(case.call(quantized["elmo"]), before, rtol=0.1, atol=0.1)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of `torch.func.jvp`
+@named(["Elmo", "ElmoTokenEmbedder", "ElmoModule", "compat.bilm"])
+def test_functional_calls_and_their_gradients(name: str, files: tuple[str, str]) -> None:
+    case = new_case(name, files)
+    module = case.module
+    case()
+    weights = {key: weight.detach() * 1.1 for key, weight in module.named_parameters()}
+
+    def outputs(of: dict[str, Tensor]) -> Tensor:
+        result: Tensor = case.call(Called(module, of))
+        return result
+
+    changed = copy.deepcopy(case)
+    changed.module.load_state_dict(weights, strict=False)
+    torch.testing.assert_close(outputs(weights), changed(), rtol=1e-5, atol=1e-5)
+    tangents = {key: 0.01 * torch.ones_like(weight) for key, weight in weights.items()}
+    moved = {key: [weights[key] + sign * tangents[key] / 10 for sign in (-1, 1)] for key in weights}
+    difference = 5 * (
+        outputs({key: pair[1] for key, pair in moved.items()}) - outputs({key: pair[0] for key, pair in moved.items()})
+    )
+    _, tangent = torch.func.jvp(outputs, (weights,), (tangents,))
+    torch.testing.assert_close(tangent, difference, rtol=0.05, atol=0.01)
+    stacked = {key: torch.stack(pair) for key, pair in moved.items()}
+    both = torch.func.vmap(outputs)(stacked)
+    for number in (0, 1):
+        expected = outputs({key: pair[number] for key, pair in moved.items()})
+        torch.testing.assert_close(both[number], expected, rtol=1e-4, atol=1e-5)
+    if name != "compat.bilm":  # whose calls have no gradients
+        gradients = torch.func.grad(lambda of: outputs(of).sum())(weights)
+        slope = sum((gradients[key] * tangents[key]).sum() for key in weights)
+        torch.testing.assert_close(slope, tangent.sum(), rtol=1e-3, atol=1e-3)
+
+
+class Called:
+    """A module with other weights, called by ``torch.func.functional_call``."""
+
+    def __init__(self, module: nn.Module, weights: dict[str, Tensor]) -> None:
+        self.module, self.weights = module, weights
+
+    def __call__(self, ids: Tensor) -> Any:
+        return torch.func.functional_call(self.module, self.weights, (ids,))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.module, name)
 
 
 # Settings, copies and dtypes
@@ -426,7 +486,7 @@ REFUSALS: dict[str, Callable[[nn.Module, Tensor, Path], object]] = {
 @pytest.mark.filterwarnings("ignore")  # of PyTorch's deprecated exporters
 @pytest.mark.parametrize("inner", [None, "hooked"])
 @pytest.mark.parametrize("how", ["jit.trace", "onnx.export", pytest.param("export", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["Elmo", "ElmoTokenEmbedder", "ElmoModule", "compat.bilm"])
+@named(["Elmo", "ElmoTokenEmbedder", "ElmoModule", "compat.bilm"])
 def test_traces_are_refused(name: str, how: str, inner: str | None, files: tuple[str, str], tmp_path: Path) -> None:
     case = new_case(name, files)
     ids = BOUNDED_IDS if name in ("ElmoModule", "compat.bilm") else IDS
@@ -442,7 +502,7 @@ def test_traces_are_refused(name: str, how: str, inner: str | None, files: tuple
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch's compiler
 @pytest.mark.parametrize("trains", [False, True])
-@pytest.mark.parametrize("name", ["Elmo", "ElmoTokenEmbedder", "compat.bilm"])
+@named(["Elmo", "ElmoTokenEmbedder", "compat.bilm"])
 def test_a_model_around_it_can_be_compiled(name: str, trains: bool, files: tuple[str, str]) -> None:
     case = new_case(name, files)
     with torch.set_grad_enabled(trains):

@@ -104,11 +104,6 @@ def test_files_keep_the_direction(models: tuple[PretrainedBiLM, PretrainedBiLM],
         assert same_weights(opened, alone)
 
 
-def test_a_model_of_two_directions_cannot_be_backward_only() -> None:
-    with pytest.raises(ConfigError, match="set bidirectional to false, too"):
-        dataclasses.replace(PRESETS["tiny"], backward_only=True)
-
-
 def test_each_direction_has_its_own_fingerprint(models: tuple[PretrainedBiLM, PretrainedBiLM]) -> None:
     both, alone = models
     forward = alone.replace(weights=BiLM(dataclasses.replace(BACKWARD, backward_only=False)))

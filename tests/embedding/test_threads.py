@@ -73,27 +73,6 @@ def test_an_error_while_writing_is_raised_by_the_next_put_or_at_the_end() -> Non
         behind.put(7)
 
 
-def test_an_error_in_the_block_drops_waiting_items() -> None:
-    handled: list[int] = []
-    begun = threading.Event()
-
-    def handle(item: int) -> None:
-        begun.set()
-        time.sleep(0.05)
-        handled.append(item)
-
-    def block() -> None:
-        with BackgroundWriter(handle, 8) as behind:
-            for item in range(8):
-                behind.put(item)
-            begun.wait()
-            raise KeyError("elsewhere")
-
-    with pytest.raises(KeyError, match="elsewhere"):
-        block()
-    assert len(handled) < 8
-
-
 def test_the_thread_ends_with_the_block_even_if_interrupted_repeatedly() -> None:
     handled: list[int] = []
     n_interrupts = 0

@@ -6,9 +6,10 @@ working directory.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable
@@ -49,12 +50,18 @@ def command(*arguments: str) -> None:
 
 
 def refused(*arguments: str) -> str:
-    """Run ``elmokit`` in a process of its own, and return its error, which is one line."""
-    code = f"{HIDE}from elmokit.cli.main import main\nmain()"
-    ran = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
-    assert ran.returncode == 2, ran.stderr
-    assert ran.stderr.count("\n") == 1, ran.stderr
-    return ran.stderr
+    """Run ``elmokit`` as the shell does, and return its error, which is one line."""
+    from elmokit.cli.main import main
+
+    printed, code = io.StringIO(), None
+    sys.argv = ["elmokit", *arguments]
+    with contextlib.redirect_stderr(printed):
+        try:
+            main()
+        except SystemExit as exit_:
+            code = exit_.code
+    assert (code, printed.getvalue().count("\n")) == (2, 1), printed.getvalue()
+    return printed.getvalue()
 
 
 @work

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.paths import ROOT
+from tests.helpers.syntax import tree_of
 
 PROMISES = {
     "SECURITY.md": {
@@ -164,7 +165,7 @@ def test_each_promise_is_on_the_page_and_is_held_by_tests_that_exist(page: str) 
         assert promise in text, f"{page} does not say {promise!r}"
         assert tests
         for path, name in (test.split("::") for test in tests):
-            tree = ast.parse((ROOT / "tests" / path).read_text(encoding="utf-8"))
+            tree = tree_of(ROOT / "tests" / path)
             functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
             assert name in functions, f"{path} has no {name}, which holds {promise!r}"
 
@@ -172,7 +173,7 @@ def test_each_promise_is_on_the_page_and_is_held_by_tests_that_exist(page: str) 
 def calls(path: Path) -> list[tuple[int, str, dict[str, ast.expr]]]:
     """Return the line, the name and the keyword arguments of each call in a file."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Call):
             keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
             found.append((node.lineno, ast.unparse(node.func), keywords))

@@ -195,6 +195,7 @@ def test_only_unfrozen_layers_change_and_the_pretrained_model_does_not(tmp_path:
     assert moved == {key for key in pretrained if ".layers.1." in key}
 
 
+@pytest.mark.slow
 def test_the_run_keeps_the_trained_bilm_and_opens_without_the_pretrained_one(tmp_path: Path, bilm: str) -> None:
     task, config = config_for(tmp_path, bilm, epochs=12)
     predicted: list[Any] = []

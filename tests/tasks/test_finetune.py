@@ -46,6 +46,7 @@ def test_fine_tuning_lowers_the_perplexity_of_the_tasks_text(tmp_path: Path) -> 
     assert after < before / 2
 
 
+@pytest.mark.slow
 def test_a_published_file_without_a_softmax_can_be_fine_tuned(tmp_path: Path) -> None:
     save_model(random_model(), tmp_path / "weights.hdf5")
     finetune_for_task(str(tmp_path / "weights.hdf5"), SENTENCES, FinetuneConfig(), tmp_path / "tuned", CPU)

@@ -361,6 +361,7 @@ def test_the_bilm_may_be_fine_tuned_on_the_training_text_first(
     assert open_run(tmp_path / "run").cache is not None
 
 
+@pytest.mark.slow
 def test_a_bilm_is_fine_tuned_on_whole_sentences(tmp_path: Path, bilm: str, finetuned: list[tuple[Any, ...]]) -> None:
     """Phrases are drawn by their sentences, and empty sides of pairs are skipped."""
     elmo, short = {"model": bilm, "finetune": {}}, {"epochs": 1}
@@ -375,6 +376,7 @@ def test_a_bilm_is_fine_tuned_on_whole_sentences(tmp_path: Path, bilm: str, fine
     assert finetuned[-1][1] == ["the cat", "the dog", "ran"]
 
 
+@pytest.mark.slow
 def test_text_is_labeled_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elmokit.tasks.run.READ_AHEAD_EXAMPLES", 2)
     task, config = tiny("ner", tmp_path / "data", train={"epochs": 30})

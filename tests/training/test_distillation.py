@@ -219,6 +219,7 @@ def test_an_interrupted_distillation_ends_with_the_same_numbers(
     assert "loss.projections.0.weight" in second
 
 
+@pytest.mark.slow
 def test_what_is_learned_is_said(corpus: Path, model: PretrainedBiLM) -> None:
     reports = Reports()
     distill(model.replace(softmax=None), "layers", tokens=20, report=reports)

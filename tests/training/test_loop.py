@@ -208,6 +208,7 @@ def test_hours_count_from_now_if_given_again_and_otherwise_end_as_planned(tmp_pa
     assert Run(tmp_path).checkpoints()[-1].path.name == "step-00000002"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_bfloat16", [True, False])
 def test_bfloat16_trains_or_says_that_it_is_not_used(
     has_bfloat16: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

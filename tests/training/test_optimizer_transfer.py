@@ -60,6 +60,7 @@ def finetune(model: Path, text: Path, out: Path, **settings: Any) -> Reports:
     return reports
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False])
 def test_ten_steps_of_bilm_tf_restart(bilm_tf_run: Path, tmp_path: Path, kept: bool) -> None:
     # With the Adagrad sums of the checkpoint, as restart.py does, and for comparison with sums that start at 1.

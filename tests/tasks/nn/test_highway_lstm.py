@@ -68,6 +68,7 @@ def test_dropout_falls_on_the_state_not_on_the_output() -> None:
     assert (dropped != 0).all()
 
 
+@pytest.mark.slow
 def test_the_published_sizes_have_the_published_number_of_weights() -> None:
     baseline, with_elmo = AlternatingLSTM(200, 300, 8, 0.1), AlternatingLSTM(1124, 300, 8, 0.1, input_bias=False)
     assert sum(p.numel() for p in baseline.parameters()) == pytest.approx(7.75e6, rel=5e-3)
