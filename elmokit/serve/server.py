@@ -57,8 +57,7 @@ def serve(
     with tempfile.TemporaryDirectory(prefix="elmokit-serve-") as name, _bind(config) as listener:
         folder = Path(name)
         os.environ[METRICS_VARIABLE] = name
-        # Here, because prometheus_client reads the variable when it is imported; and before processes are forked, so
-        # that they start at once.
+        # Once for all processes, and here, because prometheus_client reads the variable when it is imported.
         importlib.import_module("elmokit.serve.app")
         threads = threads or max(1, n_threads() // config.workers)
         set_threads(1)  # threads do not survive a fork, so none may be started before
@@ -81,9 +80,9 @@ def serve(
     report("Stopped.")
 
 
-def _granian(config: ServeConfig, address: Any) -> Granian:
+def _granian(config: ServeConfig, address: Any) -> Any:
     """Create the server for an address: the path of a Unix socket, or host and port."""
-    place = {"uds": Path(address)} if isinstance(address, str) else {"address": address[0], "port": address[1]}
+    place: Any = {"uds": Path(address)} if isinstance(address, str) else {"address": address[0], "port": address[1]}
     header_milliseconds = int(1000 * config.header_timeout_seconds)
     return Granian(
         "elmokit",
@@ -162,15 +161,16 @@ def _bind(config: ServeConfig) -> socket.socket:
         with contextlib.ExitStack() as on_error:
             if config.unix_socket is None:
                 found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
-                listener, address = on_error.enter_context(socket.socket(found[0], socket.SOCK_STREAM)), found[4]
+                listener = on_error.enter_context(socket.socket(found[0], socket.SOCK_STREAM))
                 if os.name == "posix":  # elsewhere it would allow an address that is taken
                     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind(found[4])
             else:
-                listener, address = on_error.enter_context(socket.socket(socket.AF_UNIX)), place
+                listener = on_error.enter_context(socket.socket(socket.AF_UNIX))
                 # A server that was killed has left its socket behind.
                 if Path(place).is_socket() and listener.connect_ex(place) == errno.ECONNREFUSED:
                     Path(place).unlink()
-            listener.bind(address)
+                listener.bind(place)
             on_error.pop_all()
             return listener
     except (OSError, UnicodeError) as error:

@@ -148,19 +148,6 @@ def test_different_computations_take_turns() -> None:
     assert batches[2] == [-2]
 
 
-def test_a_cancelled_request_is_dropped() -> None:
-    async def scenario(batcher: Batcher, model: Model) -> Any:
-        first = await busy(batcher, model)
-        cancelled, other = (submit(batcher, model, [number], 1) for number in (1, 2))
-        await asyncio.sleep(0)
-        cancelled.cancel()
-        await asyncio.sleep(0)
-        model.may_compute.set()
-        return await asyncio.gather(first, other)
-
-    assert Queue().run(scenario) == ([[0], [4]], [[0], [2]])
-
-
 def test_an_error_reaches_only_the_request_that_caused_it() -> None:
     async def scenario(batcher: Batcher, model: Model) -> Any:
         first = await busy(batcher, model)
