@@ -318,7 +318,7 @@ def _not_reading(port: int, random: Random) -> str | None:
 
 def _noise(port: int, random: Random) -> str | None:
     """Send bytes that are no request."""
-    with open_connection(port) as connection, contextlib.suppress(ConnectionError):
+    with open_connection(port) as connection, contextlib.suppress(OSError):
         connection.sendall(random.randbytes(random.choice((1, 100, 100_000))) + b"\r\n\r\n")
         connection.shutdown(socket.SHUT_WR)
         answer = read_until_closed(connection)
