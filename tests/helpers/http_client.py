@@ -7,7 +7,7 @@ import http.client
 import json
 import socket
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -87,15 +87,11 @@ class AppClient(Client):
         self.loop.close()
 
     def send(self, method: str, path: str, content: bytes | None, headers: dict[str, str]) -> Answer:
-        answer: Answer = self.run(self.ask(method, path, [content or b""], headers))
+        answer: Answer = self.run(self._ask(method, path, content or b"", headers))
         return answer
 
-    async def ask(
-        self, method: str, path: str, parts: Sequence[bytes], headers: dict[str, str], is_whole: bool = True
-    ) -> Answer:
-        """Send the parts of a body; if it is not whole, no more comes."""
-        messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
-        messages[-1]["more_body"] = not is_whole
+    async def _ask(self, method: str, path: str, content: bytes, headers: dict[str, str]) -> Answer:
+        messages = [{"type": "http.request", "body": content, "more_body": False}]
         sent: list[Any] = []
 
         async def receive() -> Any:
@@ -111,9 +107,9 @@ class AppClient(Client):
         scope |= {"path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "state": {}}
         scope |= {"headers": [(name.encode(), value.encode("latin-1")) for name, value in named.items()]}
         await self.app(scope, receive, send)
-        content = b"".join(message["body"] for message in sent[1:])
+        answered = b"".join(message["body"] for message in sent[1:])
         found = {name.decode().lower(): value.decode("latin-1") for name, value in sent[0]["headers"]}
-        return Answer(sent[0]["status"], found, b"" if method == "HEAD" else content)
+        return Answer(sent[0]["status"], found, b"" if method == "HEAD" else answered)
 
 
 @contextmanager

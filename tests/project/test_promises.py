@@ -68,8 +68,7 @@ PROMISES = {
             "serve/test_serve.py::test_a_token_protects_everything_but_the_page_and_health",
         ),
         "Bodies, texts, the queue and the time of a request are limited": (
-            "serve/test_serve.py::test_a_body_without_length_is_refused_when_it_is_too_large",
-            "serve/test_serve.py::test_a_slow_body_is_refused",
+            "serve/test_process.py::test_a_client_that_sends_too_much_or_too_slowly_does_not_keep_its_connection",
             "serve/test_serve.py::test_a_bad_request_has_a_clear_answer_and_the_next_is_served",
             "serve/test_serve.py::test_a_request_that_takes_too_long_is_answered_with_503",
             "serve/test_batching.py::test_a_full_queue_says_when_to_try_again",

@@ -174,10 +174,3 @@ def test_a_full_queue_says_when_to_try_again(limits: dict[str, int]) -> None:
         return await submit(batcher, model, [2], 1)
 
     assert Queue(**limits).run(scenario)[0] == [4]
-
-
-def test_a_request_larger_than_the_queue_is_computed_if_nothing_waits() -> None:
-    async def scenario(batcher: Batcher, model: Model) -> Any:
-        return await submit(batcher, model, [1, 2, 3], 9)
-
-    assert Queue(max_tokens=10).run(scenario)[0] == [2, 4, 6]

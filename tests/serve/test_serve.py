@@ -254,18 +254,6 @@ def test_a_body_that_is_not_declared_as_json_is_refused(client: Client) -> None:
     assert (answer.status, "Content-Type: application/json" in answer.message()) == (422, True)
 
 
-def test_a_body_without_length_is_refused_when_it_is_too_large(client: AppClient) -> None:
-    parts = [b" " * 100_000] * 20
-    answer = client.run(client.ask("POST", "/v1/embeddings", parts, {"content-type": "application/json"}))
-    assert (answer.status, answer.headers["connection"]) == (413, "close")
-
-
-def test_a_slow_body_is_refused(model: ServedModel) -> None:
-    with asking(create_app(model, ServeConfig(body_timeout_seconds=0.2))) as client:
-        sent = client.ask("POST", "/v1/embeddings", [b"{"], {"content-type": "application/json"}, is_whole=False)
-        assert client.run(sent).status == 408
-
-
 class Slow:
     """Makes a method wait."""
 
@@ -422,14 +410,6 @@ def test_named_hosts_are_accepted(model: ServedModel) -> None:
 )
 def test_the_hosts_that_are_accepted_depend_on_the_address(settings: Any, expected: set[str] | None) -> None:
     assert ServeConfig(**settings).accepted_hosts == expected
-
-
-def test_a_name_that_is_not_utf8_is_readable_in_answers(tmp_path: Path) -> None:
-    name = "model-\udcff"  # as Python reads the name of a file, or an argument, with the byte 0xff
-    model = ServedModel(Elmo(random_model()), ServeConfig(name=name), tmp_path)
-    with asking(create_app(model, ServeConfig())) as client:
-        assert client.get("/v1/models").json()["data"][0]["id"] == "model-?"
-        assert client.post("/v1/embeddings", {"input": "a", "model": "model-?"}).status == 200
 
 
 def test_other_sites_may_not_use_the_server_unless_they_are_named(client: Client, model: ServedModel) -> None:
