@@ -27,7 +27,6 @@ COMMANDS = {
         "embed": ("elmokit.cli.embed:embed", "Compute ELMo vectors for a text file."),
         "neighbors": ("elmokit.cli.neighbors", "Find the most similar word occurrences in a corpus."),
         "serve": ("elmokit.cli.serve:serve", "Answer requests over HTTP, and explore a model in a browser."),
-        "mcp": ("elmokit.cli.mcp:mcp", "Answer a language model that calls tools (Model Context Protocol)."),
     },
     "Models": {
         "models": ("elmokit.cli.models:models", "List the models that can be opened by name."),

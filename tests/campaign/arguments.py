@@ -246,7 +246,7 @@ OTHER_COMMANDS: dict[str, Callable[[Path], None]] = {
     "completion bash": own_format,
 }
 """Command lines, and what writes their inputs."""
-NOT_TRIED = {"serve", "mcp", "bench", "bilm-tf train_elmo"}
+NOT_TRIED = {"serve", "bench", "bilm-tf train_elmo"}
 """Commands that run until they are stopped, or compute for long, whatever most of their arguments are."""
 
 

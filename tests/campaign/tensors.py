@@ -30,7 +30,7 @@ from elmokit.engine.precision import NAMES
 from elmokit.errors import ElmoError
 from elmokit.formats.model import Weights
 from elmokit.formats.save import save_model
-from elmokit.serve.examples import SENTENCES
+from elmokit.serve.served_model import SENTENCES
 from elmokit.training.sentence_head import HeadConfig, train_sentence_head
 from tests.campaign.commands import text
 from tests.conftest import aligned_model, random_model

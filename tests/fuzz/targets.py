@@ -6,6 +6,7 @@ Each either reads the bytes, or refuses them with one of :data:`REFUSALS`. Anyth
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -136,68 +137,28 @@ class ServerTarget:
         from elmokit.serve.app import create_app
         from elmokit.serve.config import ServeConfig
         from elmokit.serve.served_model import ServedModel
+        from tests.helpers.http_client import AppClient
 
         self.folder = tempfile.TemporaryDirectory()
         config = ServeConfig(batch_wait_ms=0.0, max_request_tokens=2000, timeout_seconds=20)
         elmo = Elmo.from_pretrained(FIXED / "served")
-        self.app = create_app(ServedModel(elmo, config, Path(self.folder.name)), config)
-        self.loop = asyncio.new_event_loop()
-        self.events: asyncio.Queue[Any] = asyncio.Queue()
-        self.lifespan = self.loop.create_task(self._lifespan())
-        self.loop.run_until_complete(self._started())
-
-    async def _lifespan(self) -> None:
-        await self.app({"type": "lifespan", "asgi": {"version": "3.0"}}, self.events.get, self._ignore)
-
-    async def _started(self) -> None:
-        await self.events.put({"type": "lifespan.startup"})
-        await asyncio.sleep(0.5)
-
-    async def _ignore(self, message: Any) -> None:
-        return None
+        self.client = AppClient(create_app(ServedModel(elmo, config, Path(self.folder.name)), config))
 
     def prepare(self, folder: Path) -> None:
         """Do nothing: it needs no files."""
 
     def close(self) -> None:
         """Stop the server."""
-        self.events.put_nowait({"type": "lifespan.shutdown"})
-        self.loop.run_until_complete(self.lifespan)
-        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-        self.loop.close()
+        self.client.close()
         self.folder.cleanup()
 
     def __call__(self, data: bytes, folder: Path) -> None:
         """Send a body and check the status of the answer."""
-        status = self.loop.run_until_complete(
-            self._ask(self.PATHS[data[0] % len(self.PATHS)] if data else "tokens", data[1:])
-        )
+        path = self.PATHS[data[0] % len(self.PATHS)] if data else "tokens"
+        status = self.client.post(f"/v1/{path}", data[1:]).status
         # 503 is a request that takes long on a busy machine; nothing else may be the server's fault.
         if status >= 500 and status != 503:
             raise AssertionError(f"the status is {status}")
-
-    async def _ask(self, path: str, body: bytes) -> int:
-        left = asyncio.Event()
-        messages = [{"type": "http.request", "body": body, "more_body": False}]
-        status = 0
-
-        async def receive() -> Any:
-            if messages:
-                return messages.pop()
-            await left.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            nonlocal status
-            status = message.get("status", status)
-
-        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
-        scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http"}
-        scope |= {"path": f"/v1/{path}", "raw_path": f"/v1/{path}".encode(), "query_string": b"", "root_path": ""}
-        scope |= {"headers": headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2), "state": {}}
-        await self.app(scope, receive, send)
-        left.set()
-        return status
 
 
 SERVER = "http-bodies"

@@ -37,7 +37,7 @@ def test_a_file_of_each_corpus_is_read(name: str, tmp_path: Path, monkeypatch: p
 @pytest.mark.filterwarnings("ignore")
 def test_damaged_files_and_all_findings_are_read_or_refused(name: str, tmp_path: Path) -> None:
     if name == SERVER:
-        for module in ("fastapi", "prometheus_client", "uvicorn"):
+        for module in ("fastapi", "granian", "prometheus_client"):
             pytest.importorskip(module)
     reader, random = target(name), Random(name)
     reader.prepare(tmp_path)
