@@ -27,8 +27,6 @@ COMMANDS = {
     "predict": ("elmokit.cli.task:predict", "Label text with a trained model."),
     "import": ("elmokit.cli.task_import:import_", "Convert an AllenNLP config to TOML."),
     "open": ("elmokit.cli.task_open:open_", "Open a trained model of AllenNLP (model.tar.gz)."),
-    "sweep": ("elmokit.cli.task_sweep:sweep", "Train variants of a config: data sizes, layers, positions."),
-    "weights": ("elmokit.cli.task_sweep:weights", "Show the learned layer weights of finished runs."),
 }
 TaskDevice = Annotated[str, Flag("Where to compute: cpu, cuda, ...")]
 Overrides = Annotated[tuple[str, ...], Flag("Override a setting, such as train.epochs=5.", metavar="KEY=VALUE")]

@@ -29,7 +29,6 @@ from elmokit.tasks.coref_model import HEAD_WORDS, CorefBatch, CorefModel, CorefM
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.readers.coref import Document, parse_document, read_coref
 from elmokit.tasks.scores.coref import Clusters, Mention, coref_scores
-from elmokit.tasks.scores.gap import Answers, gap_scores
 from elmokit.tasks.task import Labels, Sentence, Task, Tokenize, check_learnable, require_gold
 from elmokit.text.batching import plan_batches
 
@@ -39,7 +38,7 @@ NO_GENRE = ""
 
 @dataclass(frozen=True)
 class CorefData(TaskDataConfig):
-    """Files of documents: CoNLL-2012 columns, JSON lines, or GAP's table."""
+    """Files of documents: CoNLL-2012 columns, or JSON lines."""
 
     drop_singletons: bool = setting(
         False, "Ignore gold clusters of one mention. OntoNotes has none, and the model predicts none."
@@ -125,12 +124,6 @@ def _document_batch(document: Document, inputs: Inputs, known: Labels, as_one_te
         torch.tensor(genre),
         cluster_of,
     )
-
-
-def _gap_answers(pronoun: Mention, names: tuple[Mention, Mention], clusters: Clusters) -> Answers:
-    """Return which names are in the pronoun's cluster; their bounds must be exactly those of the question."""
-    referents = {mention for cluster in clusters if pronoun in cluster for mention in cluster}
-    return names[0] in referents, names[1] in referents
 
 
 class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
@@ -222,25 +215,12 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
     def score(
         self, examples: Sequence[Document], predictions: Sequence[Clusters], config: CorefConfig
     ) -> dict[str, float]:
-        """Return the average F1, which is the published number, and its parts; for documents of GAP its scores too."""
+        """Return the average F1, which is the published number, and its parts."""
         scores = coref_scores([example.clusters or () for example in examples], predictions)
         values = {"average_f1": scores.average_f1}
         for name in ("muc", "b_cubed", "ceaf_e", "mentions"):
             for measure in ("f1", "precision", "recall"):
                 values[f"{name}_{measure}"] = getattr(getattr(scores, name), measure)
-        asked = [(one.pronoun, clusters) for one, clusters in zip(examples, predictions, strict=True) if one.pronoun]
-        if asked:
-            gap = gap_scores(
-                [pronoun.answers for pronoun, _ in asked],
-                [_gap_answers(pronoun.span, pronoun.names, clusters) for pronoun, clusters in asked],
-                [pronoun.is_feminine for pronoun, _ in asked],
-            )
-            values |= {
-                "gap_f1": gap.overall.f1,
-                "gap_masculine_f1": gap.masculine.f1,
-                "gap_feminine_f1": gap.feminine.f1,
-                "gap_bias": gap.bias,
-            }
         return values
 
     def to_record(self, example: Document, clusters: Clusters) -> dict[str, Any]:

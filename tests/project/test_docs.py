@@ -27,8 +27,6 @@ SLOW_PAGES = {  # they train
     "how-to/evaluate/parts-of-speech.md",
     "how-to/distill.md",
     "how-to/finetune.md",
-    "how-to/tasks/compare.md",
-    "how-to/tasks/train-bilm.md",
     "how-to/tasks/train.md",
     "how-to/train.md",
     "tutorials/explore-layers.md",

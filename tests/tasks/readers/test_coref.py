@@ -130,22 +130,6 @@ def test_any_clusters_can_be_written_as_conll_and_read_back(
     assert crossing or again.clusters == wanted
 
 
-GAP_HEADER = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL\n"
-GAP_TEXT = 'Dr. Mira Berg met "Ada" B. Hill. She sang.'
-GAP_ROW = f"t-1\t{GAP_TEXT}\tShe\t33\tMira Berg\t4\tFALSE\tHill\t27\tTRUE\thttp://x\n"
-
-
-def test_gap_rows_become_documents(tmp_path: Path) -> None:
-    (document,) = read(tmp_path, GAP_HEADER + GAP_ROW)
-    tokens = [word for sentence in document.sentences for word in sentence]
-    assert len(document.sentences) == 2
-    assert document.pronoun is not None
-    named = [" ".join(tokens[a : b + 1]) for a, b in (document.pronoun.span, *document.pronoun.names)]
-    assert named == ["She", "Mira Berg", "Hill"]
-    assert document.pronoun.is_feminine
-    assert document.clusters == ((document.pronoun.names[1], document.pronoun.span),)
-
-
 def test_the_shared_litbank_data_is_read_completely(shared: Path) -> None:
     documents = list(read_coref(str(shared / "data" / "coref-litbank" / "dev.conll")))
     assert len(documents) == 10
@@ -159,9 +143,3 @@ def test_the_shared_litbank_data_is_read_completely(shared: Path) -> None:
 
 def read_lines_of(text: str, document: Document) -> list[object]:
     return [found.clusters for found in read_conll(document.key, enumerate(text.splitlines(), start=1))]
-
-
-def test_the_shared_gap_data_is_read_completely(shared: Path) -> None:
-    documents = list(read_coref(str(shared / "data" / "coref-gap" / "gap-validation.tsv")))
-    assert len(documents) == 454
-    assert all(document.pronoun for document in documents)
