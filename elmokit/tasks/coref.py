@@ -90,18 +90,11 @@ SMALL = CorefConfig(
 )
 
 
-def _document_batch(document: Document, inputs: Inputs, known: Labels, as_one_text: bool) -> DocumentBatch:
-    """Turn a document into tensors.
-
-    Args:
-        as_one_text: The network reads all sentences as one sequence. Spans end within their sentence in any case.
-    """
+def _document_batch(document: Document, sequences: Sequence[Sentence], inputs: Inputs, known: Labels) -> DocumentBatch:
+    """Turn a document into tensors, with the sequences that the network reads. Spans end within their sentence."""
     lengths = list(map(len, document.sentences))
     sentence_ends = [end - 1 for end, length in zip(accumulate(lengths), lengths, strict=True) for _ in range(length)]
-    sequences = document.sentences
-    if as_one_text:
-        sequences = (tuple(chain.from_iterable(document.sentences)),)
-        lengths = [len(sequences[0])]
+    lengths = list(map(len, sequences))
     offsets = list(accumulate(lengths, initial=0))
     blocks: list[TokenBatch] = []
     order: list[int] = []  # the document's tokens in the order in which the blocks contain them
@@ -185,8 +178,14 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
 
     def collate(self, examples: Sequence[Document], inputs: Inputs, known: Labels, config: CorefConfig) -> CorefBatch:
         """Build a batch, in which the documents stay separate."""
-        as_one_text = config.model.network == "allennlp"
-        return CorefBatch([_document_batch(example, inputs, known, as_one_text) for example in examples])
+        sequences = (self.sequences(example, config) for example in examples)
+        return CorefBatch(
+            [_document_batch(example, own, inputs, known) for example, own in zip(examples, sequences, strict=True)]
+        )
+
+    def sequences(self, example: Document, config: CorefConfig) -> Sequence[Sentence]:
+        """Return what the network reads of a document: each sentence on its own, as in Lee et al."""
+        return example.sentences
 
     def augment(self, example: Document, config: CorefConfig, rng: random.Random) -> Document:
         """Return a random window of sentences of a long document, to bound the memory that training needs.

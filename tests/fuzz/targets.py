@@ -25,7 +25,7 @@ from elmokit.formats.pickles import read_matrix, read_state_dict
 from elmokit.formats.tf_checkpoint import read_checkpoint
 from elmokit.formats.tf_hub import TFHub
 from elmokit.storage.tensor_file import StoredTensors, TensorFile
-from elmokit.tasks.allennlp_import.simple_jsonnet import NotSimpleError, parse_simple, starts_with_key
+from elmokit.tasks.allennlp.simple_jsonnet import NotSimpleError, parse_simple, starts_with_key
 from elmokit.text.vocabulary import Vocabulary, read_words
 
 HERE = Path(__file__).parent

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from elmokit.errors import ElmoError
-from elmokit.tasks.allennlp_import.simple_jsonnet import NotSimpleError
+from elmokit.tasks.allennlp.simple_jsonnet import NotSimpleError
 from tests.campaign.mutants import ANY_FILE, TEXT_FILE
 from tests.fuzz import targets
 from tests.fuzz.targets import CORPUS, HERE, NAMES, SERVER, TARGETS, target

@@ -47,7 +47,7 @@ _PRELOADED = [
         for name in ("open", "bilm_tf_hdf5", "folder", "many_langs", "tf_checkpoint", "tf_hub")
     ),
     *("elmokit.lm.perplexity", "elmokit.network.lstm_training"),
-    *(f"elmokit.tasks.{name}" for name in ("run", "table", "allennlp_archive.opened", "allennlp_archive.as_run")),
+    *(f"elmokit.tasks.{name}" for name in ("run", "table", "allennlp.opened")),
     *("elmokit.training.api", "matplotlib.figure"),
     *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
 ]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.tasks.allennlp_import.simple_jsonnet import RESERVED, NotSimpleError, parse_simple
+from elmokit.tasks.allennlp.simple_jsonnet import RESERVED, NotSimpleError, parse_simple
 
 pytestmark = pytest.mark.slow
 

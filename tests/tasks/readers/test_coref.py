@@ -49,11 +49,6 @@ def test_conll_and_json_give_the_same_document(tmp_path: Path) -> None:
     assert to_predict.clusters is None
 
 
-def test_a_no_break_space_does_not_separate_tokens(tmp_path: Path) -> None:
-    (document,) = read(tmp_path, CONLL.replace("bike ", "bike\u00a0two "))
-    assert document.sentences[0] == ("Mira", "fixed", "her", "bike\u00a0two", ".")
-
-
 def test_a_novel_has_no_genre_and_no_speakers(tmp_path: Path) -> None:
     text = CONLL.replace("nw/demo/00/", "12_").replace("spk1", "-").replace("spk2", "-")
     (document,) = read(tmp_path, text)
@@ -105,13 +100,6 @@ def test_a_document_of_another_format_keeps_its_name_as_conll(key: str, begin: s
     text = to_conll(Document("here", key, (("a",),), None, None), [])
     assert text.splitlines()[0] == f"#begin document {begin}"
     assert [again.key for again in read_conll("here", enumerate(text.splitlines()))] == [key]
-
-
-def test_what_is_written_as_conll_is_read_back(tmp_path: Path) -> None:
-    (document,) = read(tmp_path, CONLL)
-    assert document.clusters is not None
-    (again,) = read(tmp_path, to_conll(document, document.clusters))
-    assert (again.sentences, again.clusters, again.key) == (document.sentences, document.clusters, document.key)
 
 
 spans = st.tuples(st.integers(0, 5), st.integers(0, 5)).map(lambda pair: (min(pair), max(pair)))

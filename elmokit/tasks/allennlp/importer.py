@@ -10,27 +10,31 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from elmokit.config import did_you_mean, to_toml
+from elmokit.config import to_toml
 from elmokit.errors import ConfigError
-from elmokit.tasks.allennlp_import.config_file import read_config_file
-from elmokit.tasks.allennlp_import.config_table import ConfigTable, ImportReport, to_json
-from elmokit.tasks.allennlp_import.models import ALTERNATING, COUNTERPARTS, INSTEAD, convert_srl
-from elmokit.tasks.allennlp_import.shared import (
+from elmokit.tasks.allennlp.config_file import read_config_file
+from elmokit.tasks.allennlp.config_table import ConfigTable, Difference, ImportReport
+from elmokit.tasks.allennlp.conversion import (
+    ALTERNATING,
+    COUNTERPARTS,
     Tables,
     convert_batches,
+    convert_config,
+    convert_counts,
     convert_data,
     convert_elmo,
     convert_embedders,
+    convert_penalty,
+    convert_srl,
     convert_training,
     explain_initializers,
-    mix_penalty,
+    explain_reader,
 )
-from elmokit.tasks.table import TASKS, config_of
+from elmokit.tasks.table import config_of
 
 TABLE_ORDER = ("task", "data", "words", "chars", "elmo", "model", "train")
 BESIDE_EMBEDDERS = {"token_indexers", "vocabulary", "trainer", "iterator", "data_loader", "train_data_path"}
 """What a fragment can have, alone or in one table with embedders."""
-READERS = {"conll2003", "sst_tokens", "snli", "srl", "coref", "squad"}
 
 
 def import_config(path: str | Path, variables: Mapping[str, str] | None = None) -> tuple[str, ImportReport]:
@@ -50,10 +54,11 @@ def import_config(path: str | Path, variables: Mapping[str, str] | None = None) 
     if "task" in tables:
         config_of(tables, str(path))  # raises an error now if the result is not a valid config
     elif tables.get("elmo", {}).get("trainable") and "learning_rate" not in tables["elmo"]:
-        report.unsupported.append(
+        line = (
             "requires_grad: AllenNLP trains the biLM at the optimizer's learning rate, elmokit at a hundredth of it by "
             "default (elmo.learning_rate)"
         )
+        report.differences.append(Difference(line, "training"))
     ordered = {name: tables[name] for name in TABLE_ORDER if name in tables}
     return _header(Path(path).name, tables, report) + to_toml(ordered), report
 
@@ -61,53 +66,6 @@ def import_config(path: str | Path, variables: Mapping[str, str] | None = None) 
 def _is_fragment(content: Mapping[str, Any]) -> bool:
     model = content.get("model", {})
     return "model" not in content or (isinstance(model, dict) and "type" not in model and "trainer" not in content)
-
-
-def convert_config(top: ConfigTable) -> Tables:
-    """Convert the tables of a config."""
-    model, reader = top.table("model"), top.table("dataset_reader")
-    kind = model.take("type", str, "")
-    if kind not in COUNTERPARTS:
-        raise ConfigError(
-            f"model.type is {kind!r}, expected one of: {', '.join(COUNTERPARTS)}. "
-            f"{INSTEAD.get(kind) or did_you_mean(kind, COUNTERPARTS)}"
-        )
-    counterpart = COUNTERPARTS[kind]
-    tables: Tables = {"task": counterpart.task, "data": convert_data(top), "model": {}}
-    tables |= convert_embedders(model, reader)
-    counterpart.convert(model, reader, tables)
-    _convert_penalty(model, tables)
-    explain_initializers(model, counterpart.initializers, counterpart.initial_weights)
-    _explain_reader(reader)
-    top.redundant("dev data is read like training data, for SST as whole sentences", "validation_dataset_reader")
-    tables["train"] = convert_training(top, tables.get("elmo", {}), TASKS[counterpart.task].metric, counterpart.metrics)
-    _convert_counts(top, tables)
-    return tables
-
-
-def _convert_counts(top: ConfigTable, tables: Tables) -> None:
-    """Add the minimum counts of a vocabulary to the tables of words and characters."""
-    counts = top.table("vocabulary").table("min_count")
-    for name, theirs in (("words", "tokens"), ("chars", "token_characters")):
-        if counts.exists and isinstance(tables[name], dict):
-            tables[name]["min_count"] = counts.take(theirs, int, 1)
-
-
-def _explain_reader(reader: ConfigTable) -> None:
-    kind = reader.take("type", str, "")
-    if reader.exists and kind not in READERS:
-        reader.differs("type", f" = {to_json(kind)}: see docs/reference/tasks.md for the formats that are read here")
-    reader.redundant("examples are read once", "lazy")
-
-
-def _convert_penalty(model: ConfigTable, tables: Tables) -> None:
-    """Convert a regularizer of the mix weights."""
-    penalty, elmo = mix_penalty(model), tables.get("elmo", {})
-    for mix in (elmo.get("input"), elmo.get("output")):
-        if isinstance(mix, dict):
-            mix["penalty"] = penalty
-    if penalty and not elmo:
-        model.differs("regularizer", f": {penalty} on the mix weights, but there is no mix")
 
 
 def _convert_fragment(top: ConfigTable) -> Tables:
@@ -147,9 +105,9 @@ def _convert_fragment(top: ConfigTable) -> Tables:
         )
     tables = convert_embedders(model, indexers, is_fragment=True) | srl
     if "regularizer" in model.content:
-        _convert_penalty(model, tables)
-    _explain_reader(reader)
-    _convert_counts(whole, tables)
+        convert_penalty(model, tables)
+    explain_reader(reader)
+    convert_counts(whole, tables)
     tables["data"] = convert_data(whole)
     if "trainer" in whole.content:
         metrics = [metric for counterpart in COUNTERPARTS.values() for metric in counterpart.metrics]

@@ -1,39 +1,79 @@
-"""Read the tables of an AllenNLP config and report every value that was not used.
+"""Read the tables of an AllenNLP config through rows, and list every value that differs here.
 
-A table removes each key when it is read or explained. What is left in the end has no counterpart here and is reported,
-so that nothing of the config is dropped silently.
+A table removes each key when it is read or explained. What is left in the end has no counterpart here and is listed, so
+that nothing of the config is dropped silently.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from elmokit.errors import ConfigError
-from elmokit.tasks.allennlp_import.simple_jsonnet import unset_variable
+from elmokit.tasks.allennlp.simple_jsonnet import unset_variable
 
 Value = TypeVar("Value")
 LONGEST_SHOWN = 1000
+
+
+Mark = Literal["weights", "training", "text"]
+"""What depends on a difference: what a trained model computes; its training alone; how text is read."""
+OF_TABLE: dict[str, Mark] = {"model": "weights", "dataset_reader": "text"}
+"""The mark of what is in a table of the config; that of the others is "training"."""
+TRAINING_WORDS = (
+    *("dropout", "label_smoothing", "initializer", "regularizer", "verbose", "metric", "requires_grad"),
+    *("pretrained_file", "options_file"),  # an archive has their content
+)
+"""Parts of a model's keys that only matter in training."""
+SPELLING = {"character_tokenizer", "start_tokens", "end_tokens"}
+"""Keys of a reader that change which ids a model gets."""
+
+
+class Row(NamedTuple):
+    """What becomes of a key of AllenNLP's."""
+
+    theirs: str
+    ours: Any
+    """Our setting; with the rule "always" the only value that it has here, with "needless" why it need not be set."""
+    kind: type = object
+    default: Any = None
+    """AllenNLP's."""
+    rule: Literal["take", "take unless null", "always", "needless"] = "take"
+
+
+class Difference(NamedTuple):
+    """A value without a counterpart here, or what else the user must check."""
+
+    line: str
+    mark: Mark
 
 
 @dataclass
 class ImportReport:
     """The values of a config that were not imported."""
 
-    unsupported: list[str] = field(default_factory=list)
-    """Values without a counterpart here, and what else the user must check."""
+    differences: list[Difference] = field(default_factory=list)
     redundant: list[str] = field(default_factory=list)
     """Values that need not be set here, and why."""
+
+    @property
+    def unsupported(self) -> list[str]:
+        """The differences, in words."""
+        return [difference.line for difference in self.differences]
 
 
 class ConfigTable:
     """One table of the config."""
 
-    def __init__(self, content: Any, path: str, report: ImportReport, exists: bool = True) -> None:
+    def __init__(
+        self, content: Any, path: str, report: ImportReport, exists: bool = True, mark: Mark = "training"
+    ) -> None:
         if not isinstance(content, dict):
             raise ConfigError(f"{path or 'the file'}: expected a table of named values, found {to_json(content)}.")
         self.content, self.path, self.report, self.exists = dict(content), path, report, exists
+        self.mark: Mark = OF_TABLE.get(path, mark)
         self.inner: list[ConfigTable] = []
 
     def path_of(self, key: str) -> str:
@@ -42,9 +82,21 @@ class ConfigTable:
 
     def add_table(self, content: Any, path: str, exists: bool = True) -> ConfigTable:
         """Return a table whose unused keys ``report_unused`` reports together with those of this table."""
-        table = ConfigTable(content, path, self.report, exists)
+        table = ConfigTable(content, path, self.report, exists, self.mark)
         self.inner.append(table)
         return table
+
+    def convert(self, rows: Iterable[Row], settings: dict[str, Any]) -> None:
+        """Add to our settings what rows say about this table."""
+        for theirs, ours, kind, default, rule in rows:
+            if rule == "always":
+                self.expect(theirs, ours, default)
+            elif rule == "needless":
+                self.redundant(ours, theirs)
+            else:
+                if rule == "take unless null":
+                    self.drop_null(theirs)
+                settings[ours] = self.take(theirs, kind, default)
 
     def take(self, key: str, kind: type[Value], default: Value) -> Value:
         """Remove and return a value, or return the default if the key is absent.
@@ -82,6 +134,11 @@ class ConfigTable:
         names = [key for key, value in self.content.items() if isinstance(value, dict)]
         return {key: self.table(key) for key in names}
 
+    def drop_null(self, key: str) -> None:
+        """Remove a key whose value is null, which is AllenNLP's default."""
+        if self.content.get(key) is None:
+            self.content.pop(key, None)
+
     def put_back(self, key: str, value: Any) -> None:
         """Return a value that turned out to have no counterpart, so that it is reported, before the other keys."""
         self.content = {key: value, **self.content}
@@ -91,38 +148,50 @@ class ConfigTable:
         value = self.content.pop(key, default)
         if value is None:
             return
-        line = f"{self.path_of(key)} = {to_json(value)}"
         if value == ours:
-            self.report.redundant.append(f"{line}: always the case here")
+            self.report.redundant.append(f"{self.path_of(key)} = {to_json(value)}: always the case here")
         else:
-            self.report.unsupported.append(f"{line}: always {to_json(ours)} here")
+            self.differs(key, f" = {to_json(value)}: always {to_json(ours)} here")
 
     def redundant(self, why: str, *keys: str) -> None:
         """Remove keys that need not be set here."""
-        self.report.redundant += [f"{line}: {why}" for key in keys for line in self._remove(key)]
+        for path, value in self._remove(*keys):
+            self.report.redundant.append(f"{path} = {to_json(value)}: {why}")
 
     def unsupported(self, why: str, *keys: str) -> None:
         """Remove keys that have no counterpart here."""
-        self.report.unsupported += [f"{line}: {why}" for key in keys for line in self._remove(key)]
+        for path, value in self._remove(*keys):
+            self._report(path, f" = {to_json(value)}: {why}")
 
     def differs(self, key: str, message: str) -> None:
         """Report that a value, which was taken, has a different meaning or value here."""
-        self.report.unsupported.append(f"{self.path_of(key)}{message}")
+        self._report(self.path_of(key), message)
 
-    def replace(self, message: str) -> None:
+    def replace(self, key: str, message: str) -> None:
         """Report one of the values as the reason why the whole table has no counterpart, and remove all of them."""
         self.content, self.inner = {}, []
-        self.report.unsupported.append(f"{self.path}.{message}")
+        self._report(f"{self.path}.{key}", message)
 
     def report_unused(self) -> None:
         """Report every key that was not removed, in this table and those taken from it."""
-        self.report.unsupported += [line for key in list(self.content) for line in self._remove(key)]
+        for path, value in self._remove(*self.content):
+            self._report(path, f" = {to_json(value)}")
         for table in self.inner:
             table.report_unused()
 
-    def _remove(self, key: str) -> list[str]:
-        """Remove a key and return one line per value inside it, or none if it is absent."""
-        return _lines(self.path_of(key), self.content.pop(key)) if key in self.content else []
+    def _report(self, path: str, message: str) -> None:
+        mark, names = self.mark, path.split(".")
+        if mark == "text" and not SPELLING.isdisjoint(names):
+            mark = "weights"
+        elif mark == "weights" and any(word in path for word in TRAINING_WORDS):
+            mark = "training"
+        self.report.differences.append(Difference(f"{path}{message}", mark))
+
+    def _remove(self, *keys: str) -> list[tuple[str, Any]]:
+        """Remove keys, if they are there, and return every value inside them with its path."""
+        return [
+            leaf for key in keys if key in self.content for leaf in _leaves(self.path_of(key), self.content.pop(key))
+        ]
 
 
 def _from_string(text: str) -> Any:
@@ -136,10 +205,10 @@ def _from_string(text: str) -> Any:
     return int(number) if number.is_integer() else number
 
 
-def _lines(path: str, value: Any) -> list[str]:
+def _leaves(path: str, value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, dict) and value:
-        return [line for key, inner in value.items() for line in _lines(f"{path}.{key}", inner)]
-    return [f"{path} = {to_json(value)}"]
+        return [leaf for key, inner in value.items() for leaf in _leaves(f"{path}.{key}", inner)]
+    return [(path, value)]
 
 
 KINDS = {int: "an integer", float: "a number", bool: "true or false", str: "a string", list: "a list"}

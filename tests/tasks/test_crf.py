@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmokit.tasks.nn.crf import CRF, TagRules
+from elmokit.tasks.tags import CRF, TagRules
 
 N_TAGS = 3
 
@@ -64,14 +64,6 @@ def test_decode_finds_the_best_allowed_sequence(learn_ends: bool) -> None:
     for row, path in enumerate(crf.decode(emissions, mask)):
         every = [one for one in itertools.product(range(N_TAGS), repeat=int(lengths[row])) if is_allowed(one)]
         assert tuple(path) == max(every, key=lambda one: score(crf, emissions[row], one).item())
-
-
-def test_without_rules_every_sequence_may_be_decoded() -> None:
-    crf = CRF(N_TAGS)
-    with torch.no_grad():
-        crf.transitions.zero_()
-    emissions = torch.eye(N_TAGS)[torch.tensor([[2, 2, 1, 0]])]
-    assert crf.decode(emissions, torch.ones(1, 4, dtype=torch.bool)) == [[2, 2, 1, 0]]
 
 
 def test_rules_change_the_loss_only_when_asked() -> None:

@@ -16,8 +16,8 @@ from typing import Any
 
 from elmokit.errors import ConfigError, MissingExtraError
 from elmokit.storage.text_files import read_text
-from elmokit.tasks.allennlp_import import jsonnet_process
-from elmokit.tasks.allennlp_import.simple_jsonnet import UNSET, NotSimpleError, parse_simple, starts_with_key
+from elmokit.tasks.allennlp import jsonnet_process
+from elmokit.tasks.allennlp.simple_jsonnet import UNSET, NotSimpleError, parse_simple, starts_with_key
 
 MAX_BYTES = 1 << 20  # published configs have a few KB
 MAX_MEMORY = 1 << 30  # bytes of address space of the process that evaluates Jsonnet

@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from elmokit.formats.tensor_rows import SAME, Array, Layout, TensorRow
+from elmokit.tasks.allennlp.models import AllenNLPTagger, BiDaf
 from elmokit.tasks.coref_model import CorefModel, CorefModelConfig
 from elmokit.tasks.ner import NerModel
 from elmokit.tasks.nli import NliModel
-from elmokit.tasks.nn.feedforward import Maxout
-from elmokit.tasks.nn.highway_lstm import BidirectionalHighwayLSTM, HighwayLSTM
-from elmokit.tasks.nn.token_chars import TokenCharRNN
-from elmokit.tasks.qa import BiDaf
+from elmokit.tasks.nn.gated_lstm import BidirectionalHighwayLSTM, HighwayLSTM
+from elmokit.tasks.nn.layers import Maxout, TokenCharRNN
 from elmokit.tasks.srl import SrlModel
 from elmokit.tasks.sst import SstModel
 
@@ -172,8 +171,9 @@ def ner_rows(model: NerModel, embeddings: Embeddings) -> list[TensorRow]:
         else:
             rows += _recurrent(f"layers.{k}", layer, "encoder", first, k)
     # Each feed-forward layer is followed by its activation and its dropout.
-    for k in range(len(model.feedforward) // 3):
-        rows += _linear(f"feedforward.{3 * k}", f"_feedforward._linear_layers.{k}")
+    if isinstance(model, AllenNLPTagger):
+        for k in range(len(model.feedforward) // 3):
+            rows += _linear(f"feedforward.{3 * k}", f"_feedforward._linear_layers.{k}")
     rows += _linear("to_tags", "tag_projection_layer._module")
     rows.append(TensorRow("crf.transitions", "crf.transitions"))
     if model.crf.start is not None:

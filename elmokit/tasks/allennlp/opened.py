@@ -1,4 +1,4 @@
-"""Open a task model that AllenNLP trained: config imported, vocabulary and tensors mapped, ELMo taken out."""
+"""Open a task model that AllenNLP trained: config converted, vocabulary and tensors mapped, ELMo taken out."""
 
 from __future__ import annotations
 
@@ -11,45 +11,49 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from elmokit.errors import ConfigError, FormatError
+from elmokit.config import write_json
+from elmokit.embedding.elmo import Elmo
+from elmokit.errors import ConfigError, FormatError, OutputError
 from elmokit.formats.bilm_tf import read_options
+from elmokit.formats.folder import save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.tensor_rows import TensorRow, read_through, same_rows
 from elmokit.network.from_arrays import load_arrays
+from elmokit.network.tensors import save_tensors
+from elmokit.storage.atomic import atomic_write
 from elmokit.storage.bounded import whole_number
-from elmokit.tasks.allennlp_archive.files import UNKNOWN, TaskArchive, entries_of, known_entries, read_archive
-from elmokit.tasks.allennlp_archive.inner_bilm import (
+from elmokit.tasks.allennlp.archive import (
     CACHE,
+    UNKNOWN,
+    TaskArchive,
     assumed_options,
     bilm_of,
     config_of_tensors,
+    entries_of,
     has_published_options,
+    known_entries,
     options_named_by,
+    read_archive,
     shape_of,
     tensors_of,
 )
-from elmokit.tasks.allennlp_archive.tensors import ATTENTIONS, ROWS, Embeddings, join_mixes, split_joint
-from elmokit.tasks.allennlp_import.config_table import ConfigTable, ImportReport
-from elmokit.tasks.allennlp_import.importer import convert_config
-from elmokit.tasks.allennlp_import.shared import Tables
-from elmokit.tasks.inputs import BYTES, ElmoShape, Inputs, Spelling, WordTable
+from elmokit.tasks.allennlp.characters import BYTES, Spelling
+from elmokit.tasks.allennlp.config_table import ConfigTable, ImportReport
+from elmokit.tasks.allennlp.conversion import Tables, convert_config
+from elmokit.tasks.allennlp.tensors import ATTENTIONS, ROWS, Embeddings, join_mixes, split_joint
+from elmokit.tasks.inputs import ElmoShape, Inputs, WordTable
 from elmokit.tasks.ner import NerModel
-from elmokit.tasks.setup import TaskSetup
+from elmokit.tasks.run_folder import ARCHIVE_SEED, BEST_WEIGHTS, OWN_BILM, elmo_start, start_run, write_facts
 from elmokit.tasks.sst import CLASSES
 from elmokit.tasks.table import config_of
-from elmokit.tasks.task import Labels, TaskModel
+from elmokit.tasks.task import Labels, TaskModel, TaskSetup
+from elmokit.tasks.vocabulary import vocabulary_content
 
 ArchiveStart = Literal["allennlp", "zero", "warm"]
 SEVERAL_TEXTS = ("nli", "qa")  # the tasks whose examples have several
 KINDS = {"embedding": "words", "character_encoding": "chars", "elmo_token_embedder": "elmo"}
 READ_FROM_CONFIG = ("model", "dataset_reader", "vocabulary", "iterator", "data_loader")
-# Settings of a model that only matter in training, and files whose content is in the archive.
-TRAINING_ONLY = re.compile(
-    r"dropout|label_smoothing|initializer|regularizer|verbose|metric|requires_grad|pretrained_file|options_file"
-)
-# Settings of the reader that change which ids a model gets.
-SPELLING = re.compile(r"dataset_reader\.token_indexers\.\w+\.(character_tokenizer|start_tokens|end_tokens)")
 # Tensors without a counterpart: what follows from others, or cancels out in a softmax.
 DERIVED = ("crf._constraint_mask", *(f"{module}_bias" for module in ATTENTIONS))
 
@@ -154,14 +158,9 @@ def convert_archive(archive: TaskArchive) -> tuple[Tables, list[str]]:
     except ConfigError as error:
         raise ConfigError(f"{archive.source}: {error}") from None
     tables["train"] = {"batch_size": tables["train"]["batch_size"]} if "batch_size" in tables["train"] else {}
-    different = [
-        line
-        for line in report.unsupported
-        if (line.startswith("model.") and not TRAINING_ONLY.search(line)) or SPELLING.match(line)
-    ]
-    if different:
+    if different := [line for line, mark in report.differences if mark == "weights"]:
         raise ConfigError(f"{archive.source} cannot be opened: {'; '.join(different)}.")
-    return tables, [line for line in report.unsupported if line.startswith("dataset_reader.")]
+    return tables, [line for line, mark in report.differences if mark == "text"]
 
 
 def _embedders(archive: TaskArchive) -> dict[str, dict[str, Any]]:
@@ -345,3 +344,45 @@ def _module_of(tensors: Mapping[str, Tensor]) -> nn.Module:
             module = module.get_submodule(folder)
         module.register_parameter(last, nn.Parameter(tensor, requires_grad=False))
     return root
+
+
+def describe_archive(opened: OpenedArchive) -> dict[str, Any]:
+    """Return facts about an opened archive, for the user."""
+    setup, archive = opened.setup, opened.archive
+    facts: dict[str, Any] = {
+        "task": setup.task.name,
+        "model": archive.config["model"].get("type"),
+        "allennlp": archive.version or "not recorded",
+        "parameters": sum(parameter.numel() for parameter in opened.model.parameters()),
+    }
+    facts |= {name: len(table.words) for name, table in setup.inputs.tables.items()}
+    if setup.inputs.chars is not None:
+        facts["characters"] = len(setup.inputs.chars) if setup.inputs.spelling == "characters" else "bytes"
+    facts |= {name: labels for name, labels in setup.labels.items() if any(labels)}
+    if opened.bilm is not None:
+        bilm = opened.bilm.config
+        facts["elmo"] = {"layers": bilm.n_layers + 1, "dim": bilm.output_dim, "start": setup.config.elmo.start}
+    return facts
+
+
+def save_as_run(opened: OpenedArchive, folder: str | Path) -> None:
+    """Write the model of an archive as a run directory, atomically."""
+    folder = Path(folder)
+    if folder.exists():  # `atomic_write` would advise a flag that the command does not have
+        raise OutputError(f"{folder} already exists; choose another directory.")
+    setup = opened.setup
+    elmo = None
+    if opened.bilm is not None:
+        elmo = Elmo(opened.bilm, start=elmo_start(setup.config.elmo))
+    content = {**vocabulary_content(setup.inputs), "labels": setup.labels}
+    origin = {"archive": str(opened.archive.source), "allennlp": opened.archive.version, "notes": opened.notes}
+    with atomic_write(folder, folder=True) as run:
+        start_run(run, setup.task, setup.config, content)
+        write_facts(run, setup.task, setup.config, {}, elmo, origin)
+        if opened.bilm is not None:
+            save_folder(opened.bilm, run / OWN_BILM)
+        seed = run / f"seed-{ARCHIVE_SEED}"
+        seed.mkdir()
+        save_tensors(opened.model.state_dict(), seed / BEST_WEIGHTS)
+        # An archive does not say how the model was scored.
+        write_json(seed / "result.json", {"seed": ARCHIVE_SEED, "dev": {}})
