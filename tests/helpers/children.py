@@ -35,7 +35,7 @@ _PRELOADED = [
         "tests.helpers.children",
     ),
     *(f"elmokit.cli.{name}" for name in ("embed", "evaluate", "evaluate_probes", "info", "neighbors", "perplexity")),
-    *(f"elmokit.cli.{name}" for name in ("task", "task_import", "task_open", "train", "vocab")),
+    *(f"elmokit.cli.{name}" for name in ("task", "train", "vocab")),
     *(f"elmokit.embedding.{name}" for name in ("corpus", "outputs.hdf5", "outputs.table")),
     *(f"elmokit.engine.{name}" for name in ("compiler", "instruction_sets", "library")),
     *(
