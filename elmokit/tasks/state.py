@@ -11,8 +11,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from elmokit.config import from_dict
 from elmokit.tasks.bilm_training import parameter_groups
-from elmokit.tasks.setup import TaskSetup
-from elmokit.tasks.task import TaskModel
+from elmokit.tasks.task import TaskModel, TaskSetup
 from elmokit.training.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
 from elmokit.training.run import Run, RunCheckpoint, random_states, restore_random_states
 from elmokit.training.weight_average import decay_at

@@ -21,7 +21,7 @@ from elmokit.cli.main import elmokit
 from tests.campaign.commands import ALL_COMMANDS, SMALL, text
 from tests.campaign.hostile_text import hostile_token
 from tests.campaign.interruptions import LIMITS, commit_always
-from tests.campaign.specimens import SPECIMENS, config_of_task, conllu, own_format, similarity
+from tests.campaign.specimens import SPECIMENS, conllu, own_format, similarity
 from tests.helpers.children import Ended, Limits, run_elmokit
 
 Outcome = tuple[int, list[str], str]
@@ -233,8 +233,6 @@ OTHER_COMMANDS: dict[str, Callable[[Path], None]] = {
     "sentence-head pairs.csv --model model --out trained --steps 2": similarity,
     "evaluate pos text.conllu text.conllu --model model --layers 0 --epochs 1 --seeds 1": conllu,
     "task predict run text.txt": _write_task_run,
-    "task weights run": _write_task_run,
-    "task sweep config.toml --over ratios --ratios 1 --run sweep --no-figure": config_of_task,
     "allennlp-elmo words.txt out.hdf5 --weight-file model --all": _write_lines,
     "allennlp-vocab --vocab_path run/vocab.txt --elmo_weights run --output_dir o --use_custom_oov_token 1": _write_run,
     "bilm-tf restart --save_dir run --vocab_file run/vocab.txt --train_prefix text.txt": _write_run,

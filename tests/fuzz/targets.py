@@ -5,8 +5,6 @@ Each either reads the bytes, or refuses them with one of :data:`REFUSALS`. Anyth
 
 from __future__ import annotations
 
-import asyncio
-import json
 import shutil
 import tempfile
 from collections.abc import Callable

@@ -89,7 +89,7 @@ PROMISES = {
         "A run with other settings is refused, and the error names what": (
             "storage/test_resumable.py::test_other_settings_are_refused",
             "training/test_refusals.py::test_a_call_with_other_settings_is_refused_and_says_what_differs",
-            "tasks/test_sweep.py::test_a_sweep_with_other_settings_is_refused",
+            "tasks/test_run.py::test_seeds_can_be_added_when_a_run_is_resumed_and_nothing_else_can_change",
         ),
         "If you stop it with Ctrl-C, it prints that command": (
             "training/test_interruption.py::test_a_stopped_embed_says_how_to_resume",
@@ -137,7 +137,6 @@ PROMISES = {
             "cli/test_finetune.py::test_the_same_command_continues_a_run_and_another_one_leaves_it_alone",
         ),
         "`elmokit task train`": ("training/test_interruption.py::test_a_stopped_task_has_a_checkpoint_and_resumes",),
-        "`elmokit task sweep`": ("tasks/test_sweep.py::test_a_resumed_sweep_has_the_same_rows",),
         "`elmokit neighbors index`": (
             "evaluation/test_occurrences.py::test_an_interrupted_index_resumes_with_the_same_files",
         ),

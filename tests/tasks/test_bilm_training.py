@@ -31,8 +31,7 @@ from elmokit.tasks.config import ElmoConfig, OptimizerConfig
 from elmokit.tasks.inputs import ElmoShape, Inputs
 from elmokit.tasks.loop import TaskEvaluation, l2_penalty
 from elmokit.tasks.run import open_run, train_task
-from elmokit.tasks.setup import TaskSetup
-from elmokit.tasks.task import TaskModel
+from elmokit.tasks.task import TaskModel, TaskSetup
 from elmokit.tasks.vocabulary import make_vocabulary
 from elmokit.training.run import Run
 from tests.conftest import aligned_model, random_model

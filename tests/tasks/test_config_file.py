@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from elmokit.errors import ConfigError, MissingExtraError
-from elmokit.tasks.allennlp_import import config_file
-from elmokit.tasks.allennlp_import.config_file import read_config_file
+from elmokit.tasks.allennlp import config_file
+from elmokit.tasks.allennlp.config_file import read_config_file
 
 
 def config(folder: Path, text: str) -> Path:
