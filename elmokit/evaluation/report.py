@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 from elmokit.config import check_choice, encode_json
 from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.fingerprint import RESTORE, prediction_settings
+from elmokit.embedding.fingerprint import prediction_settings
 from elmokit.engine.threads import n_threads
 from elmokit.errors import ConfigError, OutputError, TextError, install_command
 from elmokit.evaluation.figures import can_draw
@@ -131,7 +131,7 @@ def evaluate_all(
         # After "sections", so that an error names other sections first: they always have other files.
         "the content of the data": _digest(inputs.values(), data),
     }
-    with PartResults(work / "results", settings, RESTORE, overwrite=overwrite) as parts:
+    with PartResults(work / "results", settings, overwrite=overwrite) as parts:
         run = EvaluationRun(Elmo(model), work, parts, progress)
         sections = {}
         for name, files in inputs.items():
@@ -191,7 +191,7 @@ def evaluate_one(
     settings = {**prediction_settings(model, "warm"), "the content of the data": _digest([files], data)}
     with tempfile.TemporaryDirectory(prefix="elmokit-evaluation-") as temporary:
         work = Path(temporary if keep is None else keep)
-        with PartResults(None if keep is None else work / "results", settings, RESTORE, overwrite=overwrite) as parts:
+        with PartResults(None if keep is None else work / "results", settings, overwrite=overwrite) as parts:
             return evaluation.run(EvaluationRun(Elmo(model), work, parts, progress), files)
 
 

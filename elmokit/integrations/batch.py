@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.outputs.arrow import vector_array
-from elmokit.embedding.outputs.layout import StoredDtype, as_stored, stored_dtype
+from elmokit.embedding.outputs.output_format import StoredDtype, as_stored, stored_dtype
 from elmokit.embedding.raw_text import embed_joined
 from elmokit.embedding.sentence_vectors import PoolingName, SentenceEmbedder
 from elmokit.engine.layer_selection import Layers, plain_layers

@@ -59,7 +59,7 @@ def test_a_finished_output_beside_a_partial_one_is_not_replaced_unless_the_run_w
 
         with monkeypatch.context() as patch:
             patch.setattr(BatchEmbedder, "compute", compute)
-            patch.setattr("elmokit.storage.resumable.COMMIT_SECONDS", 0.0)
+            patch.setattr("elmokit.storage.workspace.COMMIT_SECONDS", 0.0)
             assert shell(*command, *flags).code == 130
 
     interrupted()
