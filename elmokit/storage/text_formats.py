@@ -7,7 +7,6 @@ refused only where most lines have its structure, because honest text has a few 
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -116,29 +115,12 @@ def _is_markup(lines: Sequence[str]) -> bool:
     return 2 * n_marked > len(lines)
 
 
-_JSON_PART = re.compile(r"[\[\]{},\s]*(?:\"(?:[^\"\\]|\\.)*\"\s*(?::.*)?|-?\d[\d.eE+-]*|true|false|null)?[\[\]{},\s]*")
+# A text can begin with `[ Music ]` or `[1]`.
+_JSON_START = re.compile(r'\{\s*"[^"]*"\s*:|\[\s*(?:\{\s*"|"(?:[^"\\]|\\.)*"\s*[,\]])')
 
 
 def _is_json(lines: Sequence[str]) -> bool:
-    if lines[0][0] not in "[{":
-        return False
-    if _most(lines, _is_json_value):
-        return True
-    # The lines of a value that is written on several; a text can begin with `[ Music ]`.
-    has_values = any(line.strip("[]{}, ") for line in lines)
-    return has_values and lines[0].strip("[{ ")[:1] in ("", '"') and all(map(_JSON_PART.fullmatch, lines))
-
-
-def _is_json_value(line: str) -> bool:
-    for text in (line, line.lstrip("[ ").rstrip("], ")):
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        # `[ 1 ]` can be a footnote.
-        if isinstance(value, dict) or (isinstance(value, list) and value and not isinstance(value[0], int | float)):
-            return bool(value)
-    return False
+    return _JSON_START.match(" ".join(lines)) is not None
 
 
 def _is_table(lines: Sequence[str]) -> bool:
@@ -173,59 +155,6 @@ def _has_cells(row: Sequence[str]) -> bool:
     return bool(others) and all(cell[0] > " " and any(map(str.isalnum, cell)) for cell in others)
 
 
-_LABEL = re.compile(r"O|[BIESLU]-\S+|[A-Z]{2,5}\$?")
-_NUMBER = re.compile(r"-?\d*\.?\d+(?:e-?\d+)?", re.I)
-
-
-def _is_columns(lines: Sequence[str]) -> bool:
-    if lines[0].startswith(("-DOCSTART-", "#begin document")):
-        return True
-    rows = [line.split() for line in lines]
-    n_alike = sum(len(row) == len(other) > 1 for row, other in pairwise(rows))
-    has_words = any(row[0] != row[0].upper() for row in rows)
-    n_labeled = sum(map(_is_labeled, rows)) if has_words else 0
-    n_numbers = sum(len(row) > 3 and all(map(_NUMBER.fullmatch, row[1:])) for row in rows)
-    # 1 to n in each sentence, as in the shared tasks before CoNLL-U
-    numbers = [0, *(int(row[0]) if len(row) > 5 and row[0].isdecimal() else -1 for row in rows)]
-    n_counted = sum(other in (1, one + 1) for one, other in pairwise(numbers) if other > 0)
-    n_sure = 10 * max(n_labeled, n_numbers, n_counted)
-    return len(rows) > 2 and 10 * n_alike >= 8 * (len(rows) - 1) and n_sure >= 9 * len(rows)
-
-
-def _is_labeled(row: Sequence[str]) -> bool:
-    # The label of a punctuation mark can be the mark, which is also how a sentence ends.
-    return _LABEL.fullmatch(row[-1]) is not None or not any(map(str.isalnum, "".join(row)))
-
-
-_NODE = re.compile(r"\((?:\s*\()?[A-Z\d][A-Z\d$|=-]*(?:\s|$)")
-
-
-def _is_tree(lines: Sequence[str]) -> bool:
-    return _most(lines, _NODE.match) and sum(line.count("(") for line in lines) > len(lines) + 1
-
-
-def _is_fasta(lines: Sequence[str]) -> bool:
-    sequences = [line for line in lines if not line.startswith(">")]
-    return (
-        re.match(r">\S", lines[0]) is not None
-        and bool(sequences)
-        and all(re.fullmatch(r"[A-Z]{5,}\*?", line) for line in sequences)
-    )
-
-
-_TIME = re.compile(r"(?:\d+:)?\d\d:\d\d[.,]\d{3} --> ")
-
-
-def _is_subtitles(lines: Sequence[str]) -> bool:
-    return lines[0].startswith("WEBVTT") or any(map(_TIME.match, lines[:3]))
-
-
-def _is_latex(lines: Sequence[str]) -> bool:
-    code = (line for line in lines if line[0] != "%")
-    return next(code, "").startswith((r"\documentclass", r"\begin{document}"))
-
-
-_SENTENCES = "Write the words of each sentence on one line"
 _EXTRACT = "Extract its text first."
 _COLUMN = "Select the column of the text"
 _FORMATS: tuple[tuple[str, Callable[[Sequence[str]], bool], str], ...] = (
@@ -234,9 +163,4 @@ _FORMATS: tuple[tuple[str, Callable[[Sequence[str]], bool], str], ...] = (
     ("HTML or XML", _is_markup, _EXTRACT),
     (TABLE, _is_table, f"{_COLUMN}: cut -f 2; or, if tabs separate tokens, replace them by spaces: tr '\\t' ' '"),
     ("a table of comma-separated values", _is_csv, f"{_COLUMN} first."),
-    ("columns of words and their tags or numbers", _is_columns, f"{_SENTENCES}, without the other columns."),
-    ("syntax trees", _is_tree, f"{_SENTENCES}, without the brackets."),
-    ("FASTA", _is_fasta, "elmokit embed reads it with --fasta."),
-    ("subtitles", _is_subtitles, _EXTRACT),
-    ("LaTeX", _is_latex, _EXTRACT),
 )
