@@ -18,11 +18,11 @@ from typing import IO, Any, NamedTuple, cast
 
 from elmokit.errors import ConfigError, ElmoError, MissingExtraError, OutputError, TextError
 from elmokit.storage.bounded import LARGEST_LINE_LIMIT, whole_number
-from elmokit.storage.segmentation import SegmentationCheck
 from elmokit.storage.text_formats import (
     CONLLU_SUFFIXES,
     HEAD_CHARACTERS,
     HEAD_LINES,
+    SegmentationCheck,
     conllu_lines,
     refuse_other_formats,
 )

@@ -1,4 +1,4 @@
-"""Tell sentences from other formats by the first lines of a file: CoNLL-U is read, markup and columns are refused.
+"""Tell sentences from other formats: CoNLL-U is read, markup and tables are refused, and raw text is warned of.
 
 Read as sentences, such a file gives numbers that look right: tags, identifiers and brackets become tokens. A format is
 refused only where most lines have its structure, because honest text has a few tabs, brackets and ``<3``.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -164,3 +165,79 @@ _FORMATS: tuple[tuple[str, Callable[[Sequence[str]], bool], str], ...] = (
     (TABLE, _is_table, f"{_COLUMN}: cut -f 2; or, if tabs separate tokens, replace them by spaces: tr '\\t' ' '"),
     ("a table of comma-separated values", _is_csv, f"{_COLUMN} first."),
 )
+
+
+MAX_CHARACTERS = 20
+"""Tokens with more characters of these scripts are taken for unsplit text. Words in them are rarely longer than ten."""
+# Japanese, Chinese, Thai, Lao, Burmese and Khmer
+_UNSPLIT = re.compile(
+    "[\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+    "\u0e01-\u0e5b\u0e81-\u0edf\u1000-\u109f\u1780-\u17dd]"
+)
+_MARKS = frozenset(
+    [*".,;:?!\"'()", "''", "``", "--", "...", "-LRB-", "-RRB-", *"\u2026\u201c\u201d\u00ab\u00bb\u060c\u061f\u3002"]
+)
+_ATTACHED = re.compile(r"[^\W\d_]{2,}[.,;:?!][\"')\u2019\u201d]*")
+MIN_ATTACHED = 3
+"""Tokens such as "mat." that make a text look raw; a shorter text needs one."""
+MAX_LOOKED_AT = 1000
+"""Sentences without punctuation after which nothing more is looked at, because it takes time."""
+
+
+class SegmentationCheck:
+    """Warns once about a text whose lines look as if they were not split into tokens.
+
+    Split at spaces, a line of Japanese is one token, and in English "mat." is read as one word. Nothing fails, but the
+    vectors mean little. Tokenized text has punctuation marks as tokens of their own, so the first sentence with
+    punctuation decides. None of 49 tokenized files in English, Turkish and Uyghur is taken for raw text.
+
+    Args:
+        name: The name of the text.
+        is_split: Whether a tokenizer has split it: then punctuation is not looked at.
+    """
+
+    def __init__(self, name: str, is_split: bool = False) -> None:
+        self.name, self._is_reported, self._is_decided = name, False, is_split
+        self._attached: list[str] = []
+        self._n_looked_at = 0
+
+    def __call__(self, tokens: Sequence[str]) -> None:
+        """Look at a sentence."""
+        if not self._is_decided:
+            self._look_at_punctuation(tokens)
+        if self._is_reported:
+            return
+        for token in tokens:
+            # The length is compared first: it costs nothing beside reading the text.
+            if len(token) > MAX_CHARACTERS and len(_UNSPLIT.findall(token)) > MAX_CHARACTERS:
+                self._is_reported = True
+                self._warn(f"{token[:10]!r}... has {len(token)} characters", "--raw --language")
+                return
+
+    def end(self) -> None:
+        """Decide about a text that has ended."""
+        if not self._is_decided and self._attached:
+            self._report_raw()
+
+    def _look_at_punctuation(self, tokens: Sequence[str]) -> None:
+        if not _MARKS.isdisjoint(tokens):
+            self._is_decided = True
+            return
+        self._attached += [token for token in tokens if _ATTACHED.fullmatch(token)]
+        self._n_looked_at += 1
+        if len(self._attached) >= MIN_ATTACHED:
+            self._report_raw()
+        elif self._n_looked_at == MAX_LOOKED_AT:
+            self._is_decided = True
+
+    def _report_raw(self) -> None:
+        self._is_decided = True
+        self._warn(f"{self._attached[0]!r} is read as one token", "--raw")
+
+    def _warn(self, what: str, flags: str) -> None:
+        # One location for all readers, so that a text that is read twice is reported once.
+        warnings.warn(
+            f"{self.name} looks like raw text: {what}. Separate its tokens by spaces, as elmokit embed {flags} and "
+            "elmokit.tokenize(text) do.",
+            stacklevel=1,
+        )

@@ -179,6 +179,7 @@ class Workspace:
         self._locked_message, self._wait = locked_message, wait
         self._files: dict[str, IO[bytes]] = {}
         self._names: set[str] = set()
+        self._unsaved: set[str] = set()
         self._committed_at = time.monotonic()
         self._open = contextlib.ExitStack()
 
@@ -216,11 +217,13 @@ class Workspace:
     def create(self, name: str) -> Path:
         """Create an empty file, or empty one that is not committed, and return its path, for a library to write to."""
         self._file(name)
+        self._unsaved.add(name)
         return self.folder / name
 
     def append(self, name: str, data: bytes | NDArray[Any]) -> None:
         """Write data at the end of a file."""
         file = self._file(name)
+        self._unsaved.add(name)
         file.seek(0, os.SEEK_END)  # not opened in append mode: there the system ignores `seek`, which `write_at` needs
         _write(file, data)
 
@@ -228,6 +231,7 @@ class Workspace:
         """Write data at an offset, also beyond the end of the file: for parts that are complete in another order."""
         # What is committed must not be overwritten, except where the progress says that it does not count.
         file = self._file(name)
+        self._unsaved.add(name)
         file.seek(offset)
         _write(file, data)
 
@@ -247,8 +251,9 @@ class Workspace:
         """
         # The order matters: data and state first, then the journal that refers to them. If power fails in between, the
         # old journal still describes valid prefixes, because committed data is never overwritten.
-        for file in self._files.values():
-            os.fsync(file.fileno())
+        for unsaved in sorted(self._unsaved):
+            os.fsync(self._files[unsaved].fileno())
+        self._unsaved.clear()
         # fstat, not seek: another thread may be about to write at the file's current position.
         sizes = {name: os.fstat(file.fileno()).st_size for name, file in self._files.items()}
         name = None
