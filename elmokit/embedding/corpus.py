@@ -41,8 +41,8 @@ from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.text_files import check_input_file, check_not_input, split_tokens
 from elmokit.version import __version__
 
-WRITES_BEHIND = 2
-"""A few items even out writes of different speed; each one more costs memory."""
+WRITES_BEHIND = 1
+"""One item evens out writes of different speed; each one more costs memory."""
 
 
 @dataclass(frozen=True)
