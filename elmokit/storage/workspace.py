@@ -367,7 +367,7 @@ def first_difference(recorded: Mapping[str, Any], settings: Mapping[str, Any], t
         elif old != new:
             what = f"{table}{name}".replace("_", " ")
             if _is_digest(old) and _is_digest(new):
-                return f"another {what}"
+                return f"another {what.removeprefix('the ')}"
             return f"{what} {_shown(old)}, and now it is {_shown(new)}"
     return None
 

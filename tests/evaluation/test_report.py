@@ -149,7 +149,7 @@ def test_a_partial_report_of_other_data_is_refused(data: Path, tmp_path: Path) -
     with pytest.raises(KeyboardInterrupt):
         evaluate_all(tmp_path / "model", data, tmp_path / "report.md", progress=stop)
     (data / "lm-news" / "test.txt").write_text("the dog .\n")
-    with pytest.raises(OutputError, match="the content of the data is not the one that it was created with"):
+    with pytest.raises(OutputError, match="was started with another content of the data"):
         evaluate_all(tmp_path / "model", data, tmp_path / "report.md")
 
 
