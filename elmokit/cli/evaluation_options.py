@@ -74,13 +74,13 @@ class EvaluationOptions:
             texts: The files that the results depend on.
             settings: What else they depend on.
         """
-        from elmokit.embedding.fingerprint import RESTORE, prediction_settings
+        from elmokit.embedding.fingerprint import prediction_settings
         from elmokit.storage.checksums import file_digest
         from elmokit.storage.part_results import PartResults
 
         digests = [] if folder is None else [file_digest(path) for path in texts]
         all_settings = prediction_settings(model, "warm") | settings | {"texts": digests}
-        parts = PartResults(folder, all_settings, RESTORE, overwrite=self.overwrite)
+        parts = PartResults(folder, all_settings, overwrite=self.overwrite)
         with resumable_command(lambda: parts.can_resume), parts:
             yield parts
 

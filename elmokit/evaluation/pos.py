@@ -19,15 +19,14 @@ from numpy.typing import NDArray
 
 from elmokit.config import check_at_least, check_positive
 from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.fingerprint import RESTORE
-from elmokit.embedding.outputs.layout import as_stored
+from elmokit.embedding.outputs.output_format import as_stored
 from elmokit.errors import TextError, needs_torch
 from elmokit.evaluation.probe_corpus import model_settings, read_chunks, text_digest
 from elmokit.evaluation.result import Result, layer_title
 from elmokit.evaluation.tables import Row
 from elmokit.evaluation.tagged import TaggedSentence
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
-from elmokit.storage.resumable import ResumableStore
+from elmokit.storage.workspace import Workspace
 
 FLOAT16 = "<f2"
 CONTROL_SEED = 2019
@@ -252,18 +251,19 @@ def _vectors(
         "dim": elmo.output_dim,
     }
     n_tokens = sum(map(len, sentences))
-    with ResumableStore(folder, settings, restore=RESTORE, overwrite=overwrite) as store:
-        n_done = store.progress.get("n_done", 0)
+    with Workspace(folder, settings, overwrite=overwrite) as workspace:
+        n_done = workspace.progress.get("n_done", 0)
         count = StageCounter(progress, f"embed {folder.name}", n_tokens, done=sum(map(len, sentences[:n_done])))
         count(0)
         for chunk in read_chunks(sentences[n_done:]):
             for array in elmo.embed(chunk, layers=layers):
                 for layer, rows in zip(layers, as_stored(array, "float16", "The probe cannot store it."), strict=True):
-                    store.append(f"layer-{layer}.f16", rows)
+                    workspace.append(f"layer-{layer}.f16", rows)
             n_done += len(chunk)
-            store.commit({"n_done": n_done}, finished=n_done == len(sentences))
+            workspace.commit({"n_done": n_done})
             count(sum(map(len, chunk)))
-        return [store.committed.memory_map(f"layer-{layer}.f16", FLOAT16, elmo.output_dim) for layer in layers]
+        vectors = workspace.committed
+    return [vectors.memory_map(f"layer-{layer}.f16", FLOAT16, elmo.output_dim) for layer in layers]
 
 
 def _labels(text: Sequence[TaggedSentence], tags: list[str]) -> NDArray[np.int64]:

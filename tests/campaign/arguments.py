@@ -180,7 +180,7 @@ def sources() -> dict[str, tuple[Callable[[Path], None], tuple[str, ...]]]:
     """Return what writes the inputs of each command, and its arguments."""
     found = {name: (command.prepare, command.start) for name, command in ALL_COMMANDS.items()}
     for name in (
-        *("own format", "TF checkpoint", "AllenNLP ner", "FASTA", "task run", "index, numbers"),
+        *("own format", "TF checkpoint", "AllenNLP ner", "FASTA", "task run", "index, vectors"),
         *("config of AllenNLP", "similarity", "senses"),
     ):
         found[name] = (SPECIMENS[name].write, SPECIMENS[name].command)

@@ -253,7 +253,7 @@ def run(parts: list[str], scale: float, work: Path) -> list[dict[str, Any]]:
     rows = []
     # Results of an earlier version of elmokit or of another scale count for nothing.
     settings = {"commit": _commit(), "scale": scale}
-    with PartResults(work / "results", settings) as kept, ProgressBar("steps", len(steps), lines=True) as progress:
+    with PartResults(work / "results", settings) as kept, ProgressBar("steps", lines=True) as progress:
         for done, (name, part, step) in enumerate(steps):
             folder = work / "files"
 

@@ -279,16 +279,6 @@ def trained_task(folder: Path, name: str) -> None:
     assert ended.code == 0, ended.err
 
 
-def cached_layers(folder: Path) -> None:
-    save_model(random_model(), folder / "model")
-    write_config(folder=folder, elmo={"model": "model", "cache": "cache"}, train={"epochs": 1})
-    ended = run_elmokit(
-        "task", "train", "config.toml", "--run", "other", folder=folder, before=commit_always, limits=LIMITS
-    )
-    assert ended.code == 0, ended.err
-    shutil.rmtree(folder / "other")
-
-
 def similarity(folder: Path) -> None:
     own_format(folder)
     (folder / "pairs.csv").write_text('the cat sat,the cat ran,4\n"the dog, the cat",a mat .,1\na cat,a dog,2.5\n')
@@ -318,7 +308,6 @@ def _embed(model: str, *flags: str, source: str = "text.txt") -> Any:
 
 _TASK = ("task", "evaluate", "run", "data")
 _FIND = ("neighbors", "find", "index", "dog", "the dog ran .", "--json")
-_PARTIAL = "out.hdf5.partial/*"
 SPECIMENS = {
     specimen.name: specimen
     for specimen in (
@@ -367,42 +356,7 @@ SPECIMENS = {
             share=0.5,
         ),
         Specimen("task run", partial(finished, command="task train"), ("run/**/*",), _TASK),
-        Specimen(
-            "index, numbers",
-            partial(finished, command="neighbors index"),
-            ("index/t*", "index/s*", "index/j*", "index/c*"),
-            _FIND,
-            ("-",),
-        ),
         Specimen("index, vectors", partial(finished, command="neighbors index"), ("index/layer*",), _FIND),
-        Specimen(
-            "partial index",
-            partial(interrupted, command="neighbors index", ratio=0.7),
-            ("index/*",),
-            COMMANDS["neighbors index"].start,
-            ("index/layer-1.f16", "index/layer-2.f16", "index/tokens.i32"),
-        ),
-        Specimen(
-            "partial vectors",
-            partial(interrupted, command="embed", ratio=0.7),
-            (_PARTIAL,),
-            COMMANDS["embed"].start,
-            ("out.hdf5",),
-        ),
-        Specimen(
-            "layer cache",
-            cached_layers,
-            ("cache/**/*",),
-            ("task", "train", "config.toml", "--run", "run"),
-            ("run/seed-0/best.safetensors", "run/results.json"),
-        ),
-        Specimen(
-            "kept parts",
-            partial(interrupted, command="evaluate minimal-pairs", ratio=0.6),
-            ("kept/**/*",),
-            ALL_COMMANDS["evaluate minimal-pairs"].start,
-            ("-",),
-        ),
         replace(
             _embed("model")("compiled kernels", compiled_kernels, ("cache/kernels/*",)),
             compared=("out.hdf5",),

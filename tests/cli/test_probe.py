@@ -110,8 +110,8 @@ def test_an_index_is_replaced_only_on_request(shell: Shell) -> None:
     Path("text.txt").write_text("the dog sat .\n")
     ran = shell(*command)
     assert ran.code == 2
-    assert "index: the text is not the one that it was created with. Use the same" in ran.err
-    assert ran.err.endswith("or start from scratch: pass --overwrite.\n")
+    assert "index was started with another text" in ran.err
+    assert ran.err.endswith("to start anew, pass --overwrite.\n")
     assert "1 sentence, 4 tokens" in shell(*command, "--overwrite").err
 
 

@@ -152,4 +152,4 @@ def test_the_command_prints_a_table_or_json_and_draws(shell: Shell) -> None:
     assert [one["name"] for one in facts["paradigms"]] == ["order", "same", "unknown"]
     refused = shell(*call[:5], "--keep", "kept")  # another tokenizer
     assert refused.code == 2
-    assert "was created with" in refused.err
+    assert "was started with" in refused.err

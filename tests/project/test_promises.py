@@ -87,15 +87,14 @@ PROMISES = {
             "campaign/test_other_parts.py::test_a_small_share_of_a_part_of_the_campaign_has_no_failure",
         ),
         "A run with other settings is refused, and the error names what": (
-            "storage/test_resumable.py::test_other_settings_are_refused",
+            "storage/test_workspace.py::test_the_first_setting_that_differs_is_named",
             "training/test_refusals.py::test_a_call_with_other_settings_is_refused_and_says_what_differs",
             "tasks/test_run.py::test_seeds_can_be_added_when_a_run_is_resumed_and_nothing_else_can_change",
         ),
         "If you stop it with Ctrl-C, it prints that command": (
             "training/test_interruption.py::test_a_stopped_embed_says_how_to_resume",
         ),
-        "which is updated every two seconds": ("storage/test_resumable.py::test_commits_are_due_after_some_seconds",),
-        "elmokit verifies their checksums": ("storage/test_resumable.py::test_a_changed_byte_is_noticed_on_resume",),
+        "which is updated every two seconds": ("storage/test_workspace.py::test_commits_are_due_after_some_seconds",),
         "and does not compute them again": (
             "embedding/outputs/test_writer.py::test_a_resumed_run_has_exactly_what_was_committed",
         ),
@@ -117,12 +116,7 @@ PROMISES = {
         "the error names the one that differs": (
             "embedding/test_corpus.py::test_resuming_requires_the_same_text_and_model",
         ),
-        "The names of the datasets may change": (
-            "embedding/test_corpus.py::test_standard_input_is_resumed_from_its_start_and_names_may_change",
-        ),
-        "pipe it in again from the start": (
-            "embedding/test_corpus.py::test_standard_input_is_resumed_from_its_start_and_names_may_change",
-        ),
+        "pipe it in again from the start": ("embedding/test_corpus.py::test_standard_input_is_resumed_from_its_start",),
         "A run that would mix them is refused": (
             "embedding/test_corpus.py::test_a_run_is_resumed_only_by_an_equal_computation",
         ),

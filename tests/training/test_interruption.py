@@ -15,7 +15,7 @@ import pytest
 
 import elmokit
 from elmokit.cli.running import CommandInterrupted, resumable_command
-from elmokit.storage.resumable import ResumableStore
+from elmokit.storage.workspace import Workspace
 from elmokit.tasks import loop
 from elmokit.tasks.run import train_task
 from elmokit.training.interruption import TrainingInterrupted, stop_requests
@@ -191,9 +191,9 @@ def test_a_stopped_task_has_a_checkpoint_and_resumes(shell: Any, monkeypatch: py
 
 def test_a_stopped_embed_says_how_to_resume(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     command = ("embed", "text.txt", "out.hdf5", "--batch-tokens", "64")
-    monkeypatch.setattr(ResumableStore, "commit_is_due", lambda _: True)
+    monkeypatch.setattr(Workspace, "commit_is_due", lambda _: True)
     with monkeypatch.context() as patch:
-        signal_after(patch, ResumableStore, "commit")
+        signal_after(patch, Workspace, "commit")
         ran = shell(*command, "--overwrite")
     assert ran.code == 130
     assert ran.err.splitlines()[-1] == f"elmokit: Interrupted. To resume: elmokit {' '.join(command)}"
