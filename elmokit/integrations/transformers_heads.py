@@ -322,7 +322,7 @@ class ElmoForCausalLM(_ElmoLM):
         opened, softmax, _ = _open_with_softmax(model)
         sizes, names = opened.config, opened.config.direction_names
         check_choice("direction", direction, names)
-        bilm = to_dict(replace(sizes, bidirectional=False, backward_only=False))
+        bilm = to_dict(replace(sizes, bidirectional=False))
         return cls._with_weights(opened, softmax, names.index(direction), bilm=bilm)
 
     @can_return_tuple  # type: ignore[untyped-decorator]

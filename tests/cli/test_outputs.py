@@ -9,8 +9,6 @@ from pathlib import Path
 import h5py
 import pytest
 
-from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.storage import checksums
 from tests.conftest import random_model
@@ -172,13 +170,3 @@ def test_commands_work_with_a_closed_standard_error(tmp_path: Path) -> None:
     ran = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "")
     assert (tmp_path / "x.hdf5").exists()
-
-
-def test_an_alignment_says_that_fitted_maps_are_left_out(model: PretrainedBiLM, tmp_path: Path) -> None:
-    from elmokit import Elmo, SentenceEmbedder, align
-
-    text = tmp_path / "text.txt"
-    text.write_text("the cat sat on the mat .\nthe dog ran on .\nthe mat sat .\n" * 3)
-    SentenceEmbedder(Elmo(model)).fit([line.split() for line in text.read_text().splitlines()])
-    result = align(model, open_model(save_model(random_model(), tmp_path / "other")[0]), text, text, [("cat", "cat")])
-    assert "Left out, because fitted to the vectors before: the model's whitening. Fit them again." in result.to_text()
