@@ -92,6 +92,7 @@ def trained_alone(run: Path, shards: list[Path], config: TrainingConfig, n_steps
             config.batch_size,
             config.window_length,
             seed=config.seed,
+            same_order=config.same_order,
             rank=rank,
             n_ranks=2,
         )
@@ -100,9 +101,11 @@ def trained_alone(run: Path, shards: list[Path], config: TrainingConfig, n_steps
     n_predictions = 0
     for _, window in zip(range(n_steps), SideBySide(parts), strict=False):
         tensors = [torch.from_numpy(part) for part in (window.tokens, window.inputs, window.targets)]
+        if config.resets_state:
+            state = state.with_zero_rows(torch.from_numpy(window.begins))
         both, hidden, cell = losses(*tensors, *state)
         state = type(state)(hidden, cell)
-        both.mean().backward()
+        (both.mean() * config.loss_scale).backward()
         torch.nn.utils.clip_grad_norm_(losses.parameters(), config.max_grad_norm)
         set_learning_rate(optimizer, config.learning_rate_at(n_predictions / 240))
         optimizer.step()
