@@ -15,7 +15,7 @@ import pytest
 
 from elmokit import distill, finetune, train
 from elmokit.engine.config import PRESETS
-from elmokit.errors import ConfigError, ElmoError, FormatError, LockedError, OutputError, TextError, TrainingError
+from elmokit.errors import ConfigError, ElmoError, LockedError, OutputError, TextError, TrainingError
 from elmokit.storage.lock import file_lock
 from elmokit.training.reports import TextCounts, TrainingReport
 from elmokit.training.run import Run
