@@ -27,14 +27,12 @@ if TYPE_CHECKING:
     from elmokit.network.scalar_mix import ScalarMix
     from elmokit.text.tokenize import tokenize
     from elmokit.text.vocabulary import Vocabulary
-    from elmokit.training.alignment import AlignmentResult, align
-    from elmokit.training.api import distill, finetune, resume, train
+    from elmokit.training.api import distill, finetune, train
     from elmokit.training.results import TrainingResult
     from elmokit.version import __version__ as __version__
 
 _MODULES = {
     "PRESETS": "elmokit.engine.config",
-    "AlignmentResult": "elmokit.training.alignment",
     "BiLM": "elmokit.network.bilm",
     "BiLMConfig": "elmokit.engine.config",
     "BiLMOutput": "elmokit.network.bilm",
@@ -51,13 +49,11 @@ _MODULES = {
     "SentencePooling": "elmokit.formats.sentence_pooling",
     "TrainingResult": "elmokit.training.results",
     "Vocabulary": "elmokit.text.vocabulary",
-    "align": "elmokit.training.alignment",
     "describe": "elmokit.formats.model",
     "distill": "elmokit.training.api",
     "embed_file": "elmokit.embedding.corpus",
     "finetune": "elmokit.training.api",
     "open_model": "elmokit.formats.open",
-    "resume": "elmokit.training.api",
     "save_model": "elmokit.formats.save",
     "tokenize": "elmokit.text.tokenize",
     "train": "elmokit.training.api",
@@ -67,7 +63,6 @@ _MODULES = {
 
 __all__ = [
     "PRESETS",
-    "AlignmentResult",
     "BiLM",
     "BiLMConfig",
     "BiLMOutput",
@@ -84,13 +79,11 @@ __all__ = [
     "SentencePooling",
     "TrainingResult",
     "Vocabulary",
-    "align",
     "describe",
     "distill",
     "embed_file",
     "finetune",
     "open_model",
-    "resume",
     "save_model",
     "tokenize",
     "train",

@@ -169,7 +169,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
     content = _read_config(folder)
     storage = _choice(folder, content, "storage", get_args(Storage))
     precision = _choice(folder, content, "precision", get_args(Precision)) if "precision" in content else None
-    config = from_dict(BiLMConfig, content.get("bilm"), f"{folder / 'config.json'}, bilm")
+    config = from_dict(BiLMConfig, _without_former(content.get("bilm")), f"{folder / 'config.json'}, bilm")
     arrays, start_state = _read_model(folder / "model.safetensors", config)
     lexicon = _read_lexicon(folder / "lexicon.json", config) if content.get("lexicon") else None
     vocabulary: Vocabulary | None = None
@@ -179,7 +179,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
     if (folder / "softmax.safetensors").exists():
         if vocabulary is None:
             raise ModelNotFoundError(f"{words} is missing: {folder} has a softmax, whose words it names.")
-        kind = from_dict(SoftmaxConfig, content.get("softmax"), f"{folder / 'config.json'}, softmax")
+        kind = from_dict(SoftmaxConfig, _without_former(content.get("softmax")), f"{folder / 'config.json'}, softmax")
         kind.check_sizes(len(vocabulary), config.projection_dim, config.n_table_words)
         shapes = kind.tensor_shapes(len(vocabulary), config.projection_dim)
         own_arrays = _read_stored(folder / "softmax.safetensors", shapes)
@@ -231,6 +231,14 @@ def _read_config(folder: Path) -> dict[str, Any]:
         )
     card = content.get("card")
     return content | {"card": card if isinstance(card, dict) else {}}
+
+
+def _without_former(table: Any) -> Any:
+    """Leave out settings that earlier versions wrote, where they had no effect; others are refused as unknown."""
+    if not isinstance(table, dict):
+        return table
+    former = {name for name in ("backward_only", "cutoffs") if not table.get(name)} | {"shrink"}
+    return {name: value for name, value in table.items() if name not in former}
 
 
 def _choice(folder: Path, content: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> Any:

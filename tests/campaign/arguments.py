@@ -21,7 +21,7 @@ from elmokit.cli.main import elmokit
 from tests.campaign.commands import ALL_COMMANDS, SMALL, text
 from tests.campaign.hostile_text import hostile_token
 from tests.campaign.interruptions import LIMITS, commit_always
-from tests.campaign.specimens import SPECIMENS, conllu, own_format, similarity
+from tests.campaign.specimens import SPECIMENS, conllu, own_format
 from tests.helpers.children import Ended, Limits, run_elmokit
 
 Outcome = tuple[int, list[str], str]
@@ -189,12 +189,6 @@ def sources() -> dict[str, tuple[Callable[[Path], None], tuple[str, ...]]]:
     return found
 
 
-def _write_dictionary(folder: Path) -> None:
-    own_format(folder)
-    words = sorted(set((folder / "text.txt").read_text(encoding="utf-8").split()))
-    (folder / "words.txt").write_text("".join(f"{word} {word}\n" for word in words), encoding="utf-8")
-
-
 def _write_lines(folder: Path) -> None:
     own_format(folder)
     (folder / "words.txt").write_text("cat\nsat\nthe\n")
@@ -227,10 +221,7 @@ def _write_task_run(folder: Path) -> None:
 OTHER_COMMANDS: dict[str, Callable[[Path], None]] = {
     "surprisal text.txt --model model": own_format,
     "info --model model": own_format,
-    "align model model text.txt text.txt words.txt --out aligned": _write_dictionary,
-    "export static table --model model --words words.txt": _write_lines,
     "distill model text.txt --held-out words.txt --run run --preset tiny --batch-size 1 --tokens 20": _write_lines,
-    "sentence-head pairs.csv --model model --out trained --steps 2": similarity,
     "evaluate pos text.conllu text.conllu --model model --layers 0 --epochs 1 --seeds 1": conllu,
     "task predict run text.txt": _write_task_run,
     "allennlp-elmo words.txt out.hdf5 --weight-file model --all": _write_lines,

@@ -344,7 +344,7 @@ SPECIMENS = {
             "interrupted training",
             partial(interrupted, command="train", ratio=0.9),
             ("run/**/*",),
-            ("train", "--resume", "run"),
+            COMMANDS["train"].start,
             share=0.3,
         ),
         Specimen("training run", partial(finished, command="train"), ("run/**/*",), ("info", "--model", "run")),

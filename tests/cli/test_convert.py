@@ -27,7 +27,7 @@ TRAIN = ("text.txt", "--held-out", "text.txt", "--preset", "tiny", "--max-words"
 SMALL = ("--batch-size", "2", "--window-length", "5", "--eval-every", "3", "--save-every", "2", "--threads", "1")
 KINDS = {
     "full": (),
-    "adaptive": ("--softmax", "adaptive", "--cutoffs", "5"),
+    "inner layer": ("--softmax-inner-dim", "5"),
     "tied": ("--softmax", "tied", "--input", "words"),
     "one layer, forward": ("--n-layers", "1", "--forward-only"),
 }

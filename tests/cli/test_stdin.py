@@ -48,7 +48,6 @@ def run_with_input(shell: Shell, monkeypatch: pytest.MonkeyPatch, text: str, *ar
         ("evaluate", "perplexity", "-", *MODEL, "--per-token", "-"),
         ("evaluate", "perplexity", "-", *MODEL, "--as-bilm-tf", "2"),
         ("convert", "model", "converted", "--calibrate", "-"),
-        ("align", "model", "model", "text.txt", "-", "dictionary.txt", "--out", "aligned"),
     ],
     ids=" ".join,
 )
@@ -69,7 +68,6 @@ def test_a_text_is_read_from_standard_input(
         ("evaluate", "minimal-pairs", "-", *MODEL),
         ("evaluate", "similarity", "-", *MODEL),
         ("evaluate", "similarity", "pairs.txt", "--whiten", "-", *MODEL),
-        ("align", "model", "model", "-", "-", "dictionary.txt", "--out", "aligned"),
         ("convert", "model", "converted", "--calibrate", "-", "--whiten", "-"),
     ],
     ids=" ".join,

@@ -224,13 +224,6 @@ def elmokit_convert() -> None:
 
 
 @work
-def elmokit_align() -> None:
-    Path("dictionary.txt").write_text("".join(f"{word} {word}\n" for word in TEXT.split()))
-    command("align", "en-mini", "en-mini", "text.txt", "text.txt", "dictionary.txt", "--out", "aligned")
-    command("embed", "text.txt", "aligned.hdf5", "--model", "aligned")
-
-
-@work
 def elmokit_bench() -> None:
     from elmokit.evaluation import speed
 

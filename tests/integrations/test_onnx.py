@@ -41,7 +41,6 @@ def run(path: Path, elmo: Elmo, sentences: list[list[str]]) -> np.ndarray:
     [
         TINY,
         replace(TINY, bidirectional=False),
-        replace(TINY, bidirectional=False, backward_only=True),
         replace(TINY, n_layers=3, skip_connections=False, cell_clip=0.3, projection_clip=0.1),
         replace(TINY, cell_clip=None, projection_clip=None),
         replace(TINY, projection_dim=TINY.hidden_dim),

@@ -162,7 +162,6 @@ def test_fresh_parameters_follow_from_the_seed() -> None:
         (PRESETS["tiny"], {"dropout": 1.0}, "dropout is 1.0"),
         (PRESETS["tiny"], {"n_words": 5}, "n_words"),
         (PRESETS["tiny"], {"char_cnn": None}, "n_words"),
-        (PRESETS["tiny"], {"backward_only": True}, "backward_only"),
         (CharCNNConfig(), {"filters": ((7, 3),), "max_chars": 6}, "max_chars is 6"),
         (CharCNNConfig(), {"filters": ((1, 3),), "max_chars": 2}, "max_chars is 2"),
         (CharCNNConfig(), {"filters": ()}, "filters is []"),
@@ -170,12 +169,7 @@ def test_fresh_parameters_follow_from_the_seed() -> None:
         (CharCNNConfig(), {"activation": "gelu"}, "activation is 'gelu'"),
         (CharCNNConfig(), {"n_highway": -1}, "n_highway is -1"),
         (SoftmaxConfig(), {"kind": "half"}, "kind is 'half'"),
-        (SoftmaxConfig(), {"cutoffs": (5,)}, "cutoffs are [5]"),
-        (SoftmaxConfig(), {"kind": "adaptive"}, "cutoffs are []"),
-        (SoftmaxConfig(), {"kind": "adaptive", "cutoffs": (5, 5)}, "cutoffs are [5, 5]"),
-        (SoftmaxConfig(), {"shrink": 0.5}, "shrink is 0.5"),
         (SoftmaxConfig(), {"inner_dim": -1}, "inner_dim is -1"),
-        (SoftmaxConfig(), {"kind": "adaptive", "cutoffs": (5,), "inner_dim": 8}, "inner_dim is 8"),
     ],
 )
 def test_impossible_sizes_are_an_error(config: Any, change: dict[str, object], mention: str) -> None:

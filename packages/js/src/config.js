@@ -45,7 +45,7 @@ export function readConfig(content, name) {
     if (isThere) throw new Error(`${name} describes ${part}, which the JavaScript package does not have. Use Python.`);
   }
   const cnn = bilm.char_cnn;
-  const readBackward = bilm.bidirectional ? [false, true] : [bilm.backward_only];
+  const readBackward = bilm.bidirectional ? [false, true] : [false];
   return {
     charCnn: {
       filters: cnn.filters,

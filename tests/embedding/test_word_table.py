@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit import Elmo, LanguageModel, finetune, open_model, resume, save_model, train
+from elmokit import Elmo, LanguageModel, finetune, open_model, save_model, train
 from elmokit.engine.token_layer import TokenLayer
 from elmokit.errors import ConfigError, FormatError, OutputError
 from elmokit.formats.allennlp import char_cnn_of
@@ -135,7 +135,7 @@ def test_an_interrupted_training_resumes_with_the_same_result(model: PretrainedB
     settings = {**SIZES, "tokens": 200, "save_every": 2, "log_every": 2}
     with pytest.raises(Killed):
         train("text.txt", held_out="text.txt", out="stopped", report=kill_after(6), **settings)
-    resumed = resume("stopped", report=lambda _: None)
+    resumed = train("text.txt", held_out="text.txt", out="stopped", report=lambda _: None, **settings)
     for name, array in model.arrays.items():
         assert np.array_equal(model_of(resumed).arrays[name], array), name
 
