@@ -25,7 +25,8 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
     """
     digest = hashlib.blake2b(digest_size=16)
     facts = {
-        "bilm": to_dict(model.config),
+        # The setting went, and the fingerprints that files record stay.
+        "bilm": to_dict(model.config) | {"backward_only": False},
         # A start state that is not stored follows from the weights; its last bits depend on the machine, so it is
         # left out.
         "start": "one empty sentence" if start == "warm" and model.start_state is None else start,

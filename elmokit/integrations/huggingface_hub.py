@@ -29,7 +29,7 @@ vectors = elmo.embed([["The", "bank", "raised", "its", "rate", "."]])
 ```"""
 
 
-class HubModel(ModelHubMixin):  # type: ignore[misc]
+class HubModel(ModelHubMixin):
     """A model that can be uploaded to the Hugging Face Hub, and downloaded from it.
 
     ``push_to_hub("owner/name")`` uploads the model with a model card, which is written from the model's metadata.

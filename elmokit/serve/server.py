@@ -56,15 +56,15 @@ def serve(
     token = _read_token(config)
     with tempfile.TemporaryDirectory(prefix="elmokit-serve-") as name, _bind(config) as listener:
         folder = Path(name)
-        os.environ[METRICS_VARIABLE] = name
-        # Once for all processes, and here, because prometheus_client reads the variable when it is imported.
-        importlib.import_module("elmokit.serve.app")
         threads = threads or max(1, n_threads() // config.workers)
         set_threads(1)  # threads do not survive a fork, so none may be started before
         model = ServedModel(open_elmo(), config, folder)
         is_on_cpu = model.elmo.model.network.computation().device == "cpu"
         if config.workers > 1 and not is_on_cpu:
             raise ConfigError("Several workers compute on the CPU only. Leave out --workers, or --device.")
+        os.environ[METRICS_VARIABLE] = name
+        # Once for all processes, and here, because prometheus_client reads the variable when it is imported.
+        importlib.import_module("elmokit.serve.app")
         forks = FORKS and is_on_cpu
         multiprocessing.set_start_method("fork" if forks else "spawn", force=True)
         load = partial(_load, model if forks else None, open_elmo, config, folder, token, threads)

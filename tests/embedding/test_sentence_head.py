@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from elmokit import Elmo, SentenceEmbedder, SentencePooling, open_model, save_model
-from elmokit.errors import ConfigError, ElmoError, FormatError, ModelError, TensorMismatchError
+from elmokit.errors import ConfigError, ElmoError, FormatError, TensorMismatchError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.sentence_pooling import SentenceHead, Whitening
+from elmokit.formats.sentence_pooling import SentenceHead
 from elmokit.text.vocabulary import Vocabulary
 
 
@@ -89,10 +89,9 @@ def test_a_model_with_another_vocabulary_has_no_head(trained: PretrainedBiLM, tm
         ("projection", lambda array: array[:3], TensorMismatchError),
         ("projection", lambda array: array * np.nan, FormatError),
         ("word_weights", lambda array: array[:2], TensorMismatchError),
-        ("word_weights", lambda array: array * 0, FormatError),
     ],
 )
-def test_a_stored_head_that_does_not_fit_is_neither_written_nor_read(
+def test_a_stored_head_that_does_not_fit_is_not_read(
     name: str,
     change: Callable[[NDArray[np.float32]], NDArray[np.float32]],
     error: type[ElmoError],
@@ -101,13 +100,6 @@ def test_a_stored_head_that_does_not_fit_is_neither_written_nor_read(
 ) -> None:
     good = head_of(model, 1.0)
     head = replace(good, **{name: change(getattr(good, name))})
-    with pytest.raises(ModelError, match="sentence head"):
-        save_model(model.replace(sentence_head=head), tmp_path / "model")
-    if name != "word_weights":
-        whitening = Whitening(head.pooling, head.mean, head.projection)
-        with pytest.raises(ModelError, match="whitening"):
-            save_model(model.replace(whitening=whitening), tmp_path / "model")
-    assert not list(tmp_path.iterdir())
     save_model(model.replace(sentence_head=good), tmp_path / "model")
     path = tmp_path / "model" / "sentence_head.safetensors"
     save_file({**load_file(path), name: torch.from_numpy(getattr(head, name).copy())}, path)
