@@ -211,7 +211,7 @@ class SegmentationCheck:
             # The length is compared first: it costs nothing beside reading the text.
             if len(token) > MAX_CHARACTERS and len(_UNSPLIT.findall(token)) > MAX_CHARACTERS:
                 self._is_reported = True
-                self._warn(f"{token[:10]!r}... has {len(token)} characters", "--raw --language")
+                self._warn(f"{token[:10]!r}..., {len(token)} characters, is read as one token", "--raw --language CODE")
                 return
 
     def end(self) -> None:
