@@ -25,5 +25,3 @@ EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/healthz', timeout=4)"]
 ENTRYPOINT ["elmokit", "serve", "--host", "0.0.0.0", "--port", "8000"]
-# Arguments of `docker run` replace these.
-CMD ["--drain-seconds", "5"]

@@ -1,12 +1,12 @@
 # make demo   set up, then embed examples/sentences.txt
-# make test   run all tests      make quick   skip the slow ones
+# make test   run all tests      make quick   skip the slow ones, and those inside other libraries
 # make check  lint, check spelling and types      make coverage  run all tests and show which branches no test takes
 # make wheel  build the wheel with compiled kernels, and test it in an empty environment without a compiler; CC may name another compiler to build it with
 # make wheels  build a wheel with compiled kernels for every system: Linux, macOS and Windows on x86-64 and Arm, with zig as cross compiler
 # make wasm   compile the engine to WebAssembly for packages/js, with zig: after changes of its C files
 # make release-check  build the source distribution and a wheel for any platform, check them and try each in an empty environment
 # make campaign  damage files, interrupt commands, fill disks, attack the server (an hour, as root on Linux); PARTS="mutants disk" runs some parts, SCALE=0.01 less of each
-# make fuzz  fuzz every reader of foreign files and the server's bodies, guided by coverage, for MINUTES=5 each; FUZZ="hdf5 jsonnet" some
+# make fuzz  fuzz every reader of foreign files and the server's bodies, guided by coverage, for MINUTES=5 each; FUZZ="hdf5 archive" some
 # make sanitize  run the C functions under sanitizers, guard pages and valgrind, and analyze them (five minutes); PARTS="address threads" runs some parts, SECONDS_EACH=600 more random calls
 # make integrations  test elmokit inside each library that it integrates with, each in an environment of its own (noxfile.py)
 # make docs   build the documentation site into site/; warnings are errors      make docs-serve  show it while you edit
@@ -28,12 +28,13 @@ PIP = $(BIN)/pip install --disable-pip-version-check
 LOCKED = $(PIP) --require-hashes --requirement requirements
 # The lock has all that it needs, the build tools too.
 EDITABLE = $(PIP) --no-deps --no-build-isolation --editable .
-# One process more than there are cores, as some tests wait for a server to stop or for a thread to sleep; with one thread
-# each, because threads of several processes would compete for the cores.
-WORKERS = $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
+CORES = $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 # Bytecode is kept even where the environment says not to: otherwise every process that a test starts would compile elmokit
 # again, and each worker all tests.
-PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+# One thread for each process, because threads of several processes would compete for the cores.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal --numprocesses
+# One process more than there are cores: some slow tests wait for a server to stop or for a thread to sleep.
+ALL_TESTS = $(PYTEST) $(shell expr $(CORES) + 1)
 
 .PHONY: demo test quick coverage check campaign sanitize fuzz docs docs-serve wheel wheels wasm release-check integrations bench clean
 
@@ -42,13 +43,13 @@ demo: $(VENV)/installed
 	@echo "To use the command elmokit in this shell: source $(BIN)/activate"
 
 test: $(VENV)/installed-dev
-	$(PYTEST)
+	$(ALL_TESTS)
 
 quick: $(VENV)/installed-dev
-	$(PYTEST) -m "not slow"
+	$(PYTEST) $(CORES) -m "not slow" --ignore tests/integrations
 
 coverage: $(VENV)/installed-dev
-	$(PYTEST) --cov --cov-report=term --cov-report=html
+	$(ALL_TESTS) --cov --cov-report=term --cov-report=html
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -15,8 +15,8 @@ HOSTS = {
     "dataframes": ["pandas", "polars"],
     "flair": [],
     "huggingface-hub": [],
-    "keras": ["jax"],
-    "lm-eval": ["transformers>=5", "accelerate"],
+    "keras": ["keras>=3.10"],
+    "lm-eval": ["lm-eval>=0.4.9", "accelerate"],
     "mcp": [],
     "onnx": ["onnxruntime"],
     "sentence-transformers": ["mteb"],
@@ -27,17 +27,20 @@ HOSTS = {
 }
 """What the tests of an integration need besides its extra."""
 
+EXTRAS = {"dataframes": "arrow", "keras": "torch", "lm-eval": "transformers"}
+"""The extra of a host whose name it does not have: its page is a recipe."""
+
 OTHER_TESTS = {"serve": ["tests/serve/test_serve.py", "tests/serve/test_batching.py"]}
 """Tests that need the extra and are elsewhere."""
 
-TEST_TOOLS = ["pytest>=8", "hypothesis>=6.100", "torch>=2.4"]
+TEST_TOOLS = ["pytest>=8", "hypothesis>=6.100", "torch>=2.6"]
 """``tests/conftest.py`` makes models with PyTorch, which not every host needs."""
 
 
 def test_host(session: nox.Session) -> None:
     """Install elmokit with the extra of a host, and run the host's tests, example and how-to page."""
     host = session.name
-    session.install("--constraint", "constraints.txt", f".[{host}]", *TEST_TOOLS, *HOSTS[host])
+    session.install("--constraint", "constraints.txt", f".[{EXTRAS.get(host, host)}]", *TEST_TOOLS, *HOSTS[host])
     # The names of examples and pages are those of the extras, but a test module's name has no hyphen.
     named = f"{host} or {host.replace('-', '_')}"
     session.run(
@@ -48,7 +51,7 @@ def test_host(session: nox.Session) -> None:
         "-k",
         named,
         *session.posargs,
-        env={"KERAS_BACKEND": "torch"},  # Keras reads it; the tests try the other backends, too
+        env={"KERAS_BACKEND": "torch"},
     )
 
 

@@ -35,16 +35,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 COMPLETE, AS_LONG = "text, predictions, layers", "text, as many predictions"
 BATCH_SIZE = 128
 TRAINING: dict[str, Any] = {
-    "optimizer": "muon",
     "matrix_learning_rate": 0.03,
     "learning_rate": 1e-2,
-    "n_samples": 4096,
     "batch_size": BATCH_SIZE,
-    "schedule": "trapezoid",
-    "decay_ratio": 0.9,
-    "final_ratio": 0.0,
+    "passage_length": 1,
+    "lower_case": 0.0,
+    "ema_decay": 0.0,
     "dropout": 0.0,
-    "patience": 0,
 }
 """The recipe of the teacher, with smaller batches and without averaging, because these trainings are short."""
 TIMED_STEPS = (5, 25)
@@ -122,7 +119,7 @@ def main() -> None:
     for name in [*VARIANTS, AS_LONG] if arguments.only is None else arguments.only.split(";"):
         out, plan = run_folder(name, arguments), length_of(name, arguments)
         tokens = plan["n_steps"] * PREDICTIONS_PER_STEP
-        result = elmokit.resume(out) if out.exists() else start(name, out, arguments, tokens=tokens)
+        result = start(name, out, arguments, tokens=tokens)
         forward, backward = result.best_perplexity
         minutes = plan["n_steps"] * plan["seconds"] / 60
         row = [name, f"{plan['seconds']:.3f}", f"{minutes:.1f}", f"{tokens:,}", f"{forward:.1f}", f"{backward:.1f}"]

@@ -11,7 +11,7 @@ The texts are tokenized, one sentence per line, as for ``elmokit train``. The pa
 - graphs (3): the LSTM loops alone, started kernel by kernel, and the same kernels replayed as a CUDA graph. The ratio
   says how much time the GPU waits for Python, and what CUDA graphs would gain.
 - training (6): predictions/s of a training step by size, precision and batch size.
-- model (15): train the size ``small`` on the texts for the time that is left of this part.
+- model (15): train the size ``small`` on the texts, for 20 million predictions.
 
 After every measurement OUT/results.md and OUT/results.json are written. If the script is interrupted, run it again with
 the same arguments: what is finished is not measured again, and the training is resumed. A measurement that no longer
@@ -43,7 +43,7 @@ from elmokit import Elmo, ElmoModule, LanguageModel, PretrainedBiLM, TrainingRes
 from elmokit.engine.config import PRESETS
 from elmokit.evaluation.speed import processor_name
 from elmokit.evaluation.tables import Table
-from elmokit.network.bilm import BiLM
+from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.devices import parse_device
 from elmokit.network.lstm import LSTMStack, LSTMState, ProjectedLSTM
 from elmokit.network.lstm_inference import TorchLayer, run_layer_torch
@@ -52,10 +52,12 @@ from elmokit.storage.atomic import atomic_write
 from elmokit.storage.part_results import PartResults
 from elmokit.storage.text_files import find_text_files, read_sentences
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.text.windows import WindowStream
+from elmokit.text.windows import Window, WindowStream
 from elmokit.training.config import TrainingConfig
+from elmokit.training.distributed import World
 from elmokit.training.losses import WindowLosses
-from elmokit.training.plan import seconds_per_step
+from elmokit.training.precision import step_autocast
+from elmokit.training.state import config_optimizer
 
 ROOT = Path(__file__).parents[1]
 PARTS = {"tests": 4.0, "parity": 3.0, "embedding": 8.0, "graphs": 3.0, "training": 6.0, "model": 15.0}
@@ -66,6 +68,7 @@ PRECISIONS = ("float32", "bfloat16")
 N_SAMPLES = 8192  # of the sampled softmax for the size original, as bilm-tf trained it
 WINDOW_LENGTH = 20
 GRAPH_STEPS = 24
+N_TRAINED = 20_000_000  # predictions
 Row = dict[str, Any]
 
 
@@ -371,6 +374,26 @@ def training_loop(bilm: BiLM, precision: Any, n_rows: int) -> Callable[[], objec
     return run
 
 
+def seconds_per_step(
+    config: TrainingConfig, losses: WindowLosses, window: Window, state: BiLMState, n_steps: int
+) -> float:
+    """Measure the time of a training step; the first one allocates memory and is not counted."""
+    device, optimizer = state.hidden.device, config_optimizer(config, losses, World())
+    tensors = [torch.from_numpy(array).to(device) for array in (window.tokens, window.inputs, window.targets)]
+    seconds = []
+    for _ in range(1 + n_steps):
+        started = time.perf_counter()
+        with step_autocast(config, device):
+            loss, *_ = losses(*tensors, *state)
+        loss.mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - started)
+    return min(seconds[1:])
+
+
 def measure_training(bench: Bench, sentences: list[list[str]]) -> None:
     """Measure predictions/s of a training step by size, precision and batch size."""
     vocabulary = open_model(None).vocabulary
@@ -394,7 +417,7 @@ def measure_training(bench: Bench, sentences: list[list[str]]) -> None:
         with contextlib.closing(WindowStream(texts, vocabulary, model.encode, n_rows, WINDOW_LENGTH)) as stream:
             window = next(stream)
         state = bilm.zero_state(n_rows)
-        step = min(seconds_per_step(config, losses, window, [state]) for _ in range(1 if bench.args.quick else 3))
+        step = seconds_per_step(config, losses, window, state, 1 if bench.args.quick else 10)
         row: Row = {"softmax": f"{n_samples:,} samples" if n_samples else f"{len(vocabulary):,} words"}
         row |= {"ms per step": 1000 * step, "predictions/s": config.predictions_per_step / step}
         if bench.device.type == "cuda":
@@ -408,28 +431,22 @@ def measure_training(bench: Bench, sentences: list[list[str]]) -> None:
 
 
 def measure_model(bench: Bench, sentences: list[list[str]]) -> None:
-    """Train a model on all of the text for the rest of the part's time, or resume its training."""
+    """Train a model, or resume its training."""
     run, scale = bench.args.out / "run", bench.scale
 
     def measure() -> Row:
         started = time.monotonic()
-        hours = max(bench.deadline - started, 1.0) / 3600
-        if run.exists():
-            result = elmokit.resume(run, device=bench.device)
-        else:
-            length = {"tokens": 200} if bench.args.quick else {"hours": hours}
-            result = elmokit.train(
-                bench.args.texts,
-                held_out=bench.args.held_out,
-                out=run,
-                preset=scale.preset,
-                device=bench.device,
-                precision="bfloat16",
-                batch_size=scale.train_batch,
-                dropout=0.0,
-                max_words=100 if bench.args.quick else None,
-                **length,
-            )
+        result = elmokit.train(
+            bench.args.texts,
+            held_out=bench.args.held_out,
+            out=run,
+            preset=scale.preset,
+            device=bench.device,
+            batch_size=scale.train_batch,
+            dropout=0.0,
+            max_words=100 if bench.args.quick else None,
+            tokens=200 if bench.args.quick else N_TRAINED,
+        )
         return _describe_result(result, bench.args.out / "model", time.monotonic() - started)
 
     bench.row("model", {"size": scale.preset}, measure)

@@ -1,10 +1,9 @@
 """Run the BLiMP tasks of lm-eval on local files, and compare with elmokit's evaluation (results/integrations.md).
 
     python benchmarks/lm_eval_blimp.py blimp.jsonl --pairs 50
-    python benchmarks/lm_eval_blimp.py blimp.jsonl --pairs 50 --directions transformers
 
-"transformers" is the forward direction of the converted model, which lm-eval's own model "hf" opens. It is compared
-with elmokit in float32, without the end of the sentence.
+lm-eval's own model "hf" opens the forward direction of the model in the package, as saved for transformers. It is
+compared with elmokit in float32, without the end of the sentence.
 
 The file is BLiMP's data in one file: one pair per line, with its paradigm as UID.
 """
@@ -25,7 +24,7 @@ import lm_eval
 import numpy as np
 
 from elmokit import LanguageModel
-from elmokit.integrations.lm_eval import ElmoLM
+from elmokit.integrations.transformers import ElmoForCausalLM, ElmoTokenizer
 from elmokit.storage.text_files import read_lines
 from elmokit.text.tokenize import treebank_tokenizer
 
@@ -41,19 +40,6 @@ def local_tasks(paradigms: dict[str, list[dict[str, Any]]], folder: Path) -> dic
     return {"group": "blimp_local", "task": tasks}
 
 
-def converted(folder: str) -> Any:
-    """Open the model in the package as a causal language model of transformers, as lm-eval opens such models."""
-    import transformers
-    from lm_eval.models.huggingface import HFLM
-
-    from elmokit.integrations.transformers import ElmoForCausalLM, ElmoTokenizer
-
-    transformers.logging.disable_progress_bar()
-    ElmoForCausalLM.from_elmokit().save_pretrained(f"{folder}/model")
-    ElmoTokenizer.from_elmokit().save_pretrained(f"{folder}/model")
-    return HFLM(pretrained=f"{folder}/model", trust_remote_code=True, device="cpu", batch_size=32)
-
-
 def without_end(pairs: list[dict[str, Any]]) -> np.ndarray:
     """Return the surprisal of the forward direction in float32, ``(pairs, 2)``, without that of ``</S>``."""
     lm, tokenize = LanguageModel.from_pretrained(precision="float32"), treebank_tokenizer()
@@ -61,47 +47,38 @@ def without_end(pairs: list[dict[str, Any]]) -> np.ndarray:
     return np.array([scored.nats[0, 1:-1].sum() for scored in lm.surprisal(sentences)]).reshape(-1, 2)
 
 
-def parse_arguments() -> argparse.Namespace:
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--pairs", type=int, default=1000, help="the first pairs of each paradigm to use")
-    parser.add_argument("--directions", nargs="+", default=["forward", "backward", "both"])
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    arguments = parse_arguments()
+    arguments = parser.parse_args()
     paradigms: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for line in read_lines(arguments.data):
         pair = json.loads(line)
         if len(paradigms[pair["UID"]]) < arguments.pairs:
             paradigms[pair["UID"]].append(pair)
-    tokenize = treebank_tokenizer()
-    lm = LanguageModel.from_pretrained()
-    own: dict[str, Any] = {}
-    for name, pairs in paradigms.items():
-        sentences = [(tokenize(pair["sentence_good"]), tokenize(pair["sentence_bad"])) for pair in pairs]
-        own[name] = lm.minimal_pairs(sentences).nats
     with tempfile.TemporaryDirectory() as folder:
-        tasks = local_tasks(paradigms, Path(folder))
-        for direction in arguments.directions:
-            is_converted = direction == "transformers"
-            model = converted(folder) if is_converted else ElmoLM(lm.model, direction=direction)
-            results = lm_eval.simple_evaluate(model, tasks=[tasks], bootstrap_iters=0)
-            accuracies, expected, largest = [], [], 0.0
-            for name in paradigms:
-                task = next(key for key in results["samples"] if key.endswith(f"blimp_{name}"))
-                samples = sorted(results["samples"][task], key=lambda sample: sample["doc_id"])
-                theirs = -np.array([[float(scored[0]) for scored in sample["filtered_resps"]] for sample in samples])
-                if is_converted:
-                    ours = without_end(paradigms[name])
-                else:
-                    ours = own[name][:, :, {"forward": [0], "backward": [1], "both": [0, 1]}[direction]].sum(axis=2)
-                largest = max(largest, float(np.abs(theirs - ours).max()))
-                accuracies.append(results["results"][task]["acc,none"])
-                expected.append((ours[:, 0] < ours[:, 1]).mean())
-            print(
-                f"{direction}: lm-eval {100 * np.mean(accuracies):.2f} %, elmokit {100 * np.mean(expected):.2f} %, "
-                f"{sum(map(len, own.values())):,} pairs, largest difference {largest:.1e} nats",
-                flush=True,
-            )
+        ElmoForCausalLM.from_elmokit().save_pretrained(f"{folder}/model")
+        ElmoTokenizer.from_elmokit(direction="forward").save_pretrained(f"{folder}/model")
+        results = lm_eval.simple_evaluate(
+            "hf",
+            model_args={"pretrained": f"{folder}/model"},
+            tasks=[local_tasks(paradigms, Path(folder))],
+            device="cpu",
+            batch_size=32,
+            bootstrap_iters=0,
+        )
+    accuracies, expected, differences = [], [], []
+    for name, pairs in paradigms.items():
+        task = next(key for key in results["samples"] if key.endswith(f"blimp_{name}"))
+        samples = sorted(results["samples"][task], key=lambda sample: sample["doc_id"])
+        theirs = -np.array([[float(scored[0]) for scored in sample["filtered_resps"]] for sample in samples])
+        ours = without_end(pairs)
+        differences.append(np.abs(theirs - ours).ravel())
+        accuracies.append(results["results"][task]["acc,none"])
+        expected.append((ours[:, 0] < ours[:, 1]).mean())
+    print(
+        f"lm-eval {100 * np.mean(accuracies):.2f} %, elmokit {100 * np.mean(expected):.2f} %, "
+        f"{sum(map(len, paradigms.values())):,} pairs; difference in nats: median "
+        f"{np.median(np.concatenate(differences)):.1e}, largest {np.concatenate(differences).max():.1e}"
+    )

@@ -1,6 +1,6 @@
 """Write the numbers of the included model's report into the pages that quote them.
 
-    elmokit evaluate all --data DATA --report results/en-mini.md
+    python benchmarks/report.py --data DATA --out results/en-mini.md
     python benchmarks/quote_results.py [--check]
 
 A quote is a piece of a page in which ``{}`` stands for a number of ``results/en-mini/results.json``. ``--check``
@@ -101,7 +101,6 @@ def quotes(results: dict[str, Any]) -> Iterator[Quote]:
         numbers = tuple(f"{perplexity[corpus][side]:.2f}" for side in ("forward", "backward"))
         yield Quote("results/language-models.md", f"| {before} | {{}} / {{}} |\n", numbers)
 
-    effects = {effect["name"]: f"{1000 * effect['gain']:.2f}" for effect in results["reading-times"]["effects"]}
     texts = ("lm-wikipedia-2", "lm-fiction", "lm-modern", "lm-dialogue")
     other_texts = tuple(f"{perplexity[name]['geometric_mean']:.1f}" for name in texts)
     for after_eight, numbers in {
@@ -113,7 +112,6 @@ def quotes(results: dict[str, Any]) -> Iterator[Quote]:
         "| 62.9 / 68.9 |": (f1["2"], f1[PRIOR]),
         "| 0.753 / 0.814 |": (whitened, trained),
         "| 95.1 / 95.2 |": (accuracy["1"], accuracy["mix"]),
-        "| 1.80 / 1.93 |": (effects["forward"], effects["backward"]),
     }.items():
         yield Quote("results/en-mini-training.md", f"{after_eight} {' / '.join(['{}'] * len(numbers))} |", numbers)
 
@@ -131,14 +129,6 @@ def quotes(results: dict[str, Any]) -> Iterator[Quote]:
         scores += [senses[row]["parts_of_speech"][one] for one in SENSE_PARTS]
         numbers = tuple(f"{100 * score['f1']:.1f}" for score in scores)
         yield Quote(page, f"| {name} | {' | '.join(['{}'] * len(numbers))} |\n", numbers)
-    for effect in results["reading-times"]["effects"]:
-        n_better = str(sum(gain > 0 for gain in effect["gain_by_story"]))
-        gain, error = (f"{1000 * effect[key]:.2f}" for key in ("gain", "standard_error"))
-        slopes = [f"{slope:.2f}" for slope in effect["milliseconds_per_nat"]]
-        line = f"| {effect['name']} | {{}} ± {{}} | {{}} of 10 | {{}} | {{}} | {{}} |"
-        yield Quote("results/reading-times.md", line, (gain, error, n_better, *slopes))
-    base = f"{results['reading-times']['base_log_likelihood']:.4f}"
-    yield Quote("results/reading-times.md", "without surprisal: {} nats", (base,))
 
 
 def _probe(row: dict[str, Any]) -> tuple[str, ...]:

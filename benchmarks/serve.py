@@ -161,12 +161,12 @@ class Server:
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of the server so far."""
-        times = self.status.cpu_times()
-        return float(times.user + times.system)
+        times = [one.cpu_times() for one in (self.status, *self.status.children())]
+        return float(sum(one.user + one.system for one in times))
 
     def rss_mib(self) -> float:
-        """Return the resident memory of the server."""
-        return float(self.status.memory_info().rss) / 2**20
+        """Return the memory of the server's processes, what they share once."""
+        return float(sum(one.memory_full_info().pss for one in (self.status, *self.status.children()))) / 2**20
 
     def stop(self) -> int:
         """Stop the server and return its exit code."""
@@ -247,17 +247,16 @@ def main() -> None:
         )
         server.stop()
     if "stop" in arguments.phases:
-        for drain in ("0", "1"):
-            server = Server(arguments.model, "--drain-seconds", drain)
-            load = Load(server.address, single)
-            load.start(4 * arguments.senders)
-            gevent.sleep(3)
-            server.process.send_signal(signal.SIGTERM)
-            code = server.process.wait(60)
-            gevent.sleep(0.5)
-            load.limit = 0
-            load.stop()
-            print(f"stop: --drain-seconds {drain}, exit code {code}; {dict(load.outcomes)}")
+        server = Server(arguments.model)
+        load = Load(server.address, single)
+        load.start(4 * arguments.senders)
+        gevent.sleep(3)
+        server.process.send_signal(signal.SIGTERM)
+        code = server.process.wait(60)
+        gevent.sleep(0.5)
+        load.limit = 0
+        load.stop()
+        print(f"stop: exit code {code}; {dict(load.outcomes)}")
     if "memory" in arguments.phases:
         server = Server(arguments.model)
         done, sizes = 0, []

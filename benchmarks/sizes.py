@@ -28,6 +28,7 @@ from elmokit.network.softmax import FullSoftmax
 from elmokit.storage.text_files import read_sentences
 from elmokit.text.windows import WindowStream
 from elmokit.training.config import TrainingConfig
+from elmokit.training.distributed import World
 from elmokit.training.losses import WindowLosses
 from elmokit.training.optimizers import clip_gradients
 from elmokit.training.state import config_optimizer
@@ -61,7 +62,7 @@ def training_seconds(model: PretrainedBiLM, config: TrainingConfig, text: Path) 
     assert softmax is not None
     assert model.vocabulary is not None
     losses = WindowLosses(model.bilm, softmax, config.n_samples).train()
-    optimizer, state = config_optimizer(config, losses), model.bilm.zero_state(config.batch_size)
+    optimizer, state = config_optimizer(config, losses, World()), model.bilm.zero_state(config.batch_size)
     stream = WindowStream([text], model.vocabulary, model.encode, config.batch_size, config.window_length)
     times = []
     for _, window in zip(range(N_STEPS + 1), stream, strict=False):
@@ -117,7 +118,6 @@ def main() -> None:
                 model.bilm.config,
                 batch_size=arguments.batch_size,
                 n_samples=N_SAMPLES,
-                optimizer="muon",
                 precision=arguments.training,
             )
             window, update = training_seconds(model, config, arguments.text)

@@ -2,21 +2,21 @@
 
     python benchmarks/tasks.py DATA OUT [TASK...] [--seeds 1,2,3]
 
-DATA has the directories that COMPARISONS names. Each task is one sweep, without and with ELMo, on the same data, with
-the same sizes, epochs and seeds. Results are stored in OUT. If the script is interrupted, run it again to resume;
-several processes can share the work. If the included model has changed, delete OUT/TASK/elmo-1 and OUT/TASK/layers.
+DATA has the directories that COMPARISONS names. Each task is trained without and with ELMo on the same data, with the
+same sizes, epochs and seeds. Results are stored in OUT. If the script is interrupted, run it again to resume. If the
+included model has changed, delete OUT/TASK/elmo.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ELMOKIT = [sys.executable, "-m", "elmokit"]
+from elmokit.tasks.run import train_task
+from elmokit.tasks.table import load_config
 
 
 class Comparison(NamedTuple):
@@ -83,7 +83,7 @@ COMPARISONS = {
 
 
 def main() -> None:
-    """Train the named tasks that are not finished in OUT, and print a table of the finished ones."""
+    """Train the named tasks that are not finished in OUT, and print their table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="directory with the data")
     parser.add_argument("out", type=Path, help="directory for the results")
@@ -96,35 +96,24 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     if unknown := set(arguments.tasks) - set(COMPARISONS):
         parser.error(f"unknown task {unknown.pop()!r}. Use one of {', '.join(COMPARISONS)}.")
+    os.chdir(arguments.data)
+    print("| task | metric | seeds | without | with ELMo | difference |\n|---|---|---|---|---|---|")
     for name in arguments.tasks or COMPARISONS:
         comparison = COMPARISONS[name]
-        config = out / f"{name}.toml"
-        config.write_text(comparison.config, encoding="utf-8")
-        call = [*ELMOKIT, "task", "sweep", str(config), "--over", "ratios", "--ratios", "1", "--no-figure"]
-        call += ["--seeds", arguments.seeds or comparison.seeds, "--run", str(out / name)]
-        subprocess.run(call, cwd=arguments.data, check=True)
-    print("| task | metric | seeds | without | with ELMo | difference |\n|---|---|---|---|---|---|")
-    for name, comparison in COMPARISONS.items():
-        results = out / name / "results.json"
-        if results.exists():
-            print_row(comparison, json.loads(results.read_text(encoding="utf-8"))["rows"])
+        path = out / f"{name}.toml"
+        path.write_text(comparison.config, encoding="utf-8")
+        task, config = load_config(path, [f"train.seeds=[{arguments.seeds or comparison.seeds}]"])
+        variants = {"baseline": config, "elmo": replace(config, elmo=task.elmo)}
+        print_row(comparison, *(train_task(task, one, out / name / kind) for kind, one in variants.items()))
 
 
-def print_row(comparison: Comparison, rows: list[dict[str, Any]]) -> None:
-    """Print a row of the table: means and standard deviations over seeds. Skip an unfinished task."""
-    without, with_elmo = sorted(rows, key=lambda row: bool(row["with_elmo"]))
-    cells, means = [], []
-    for row in (without, with_elmo):
-        score = row["scores"].get(comparison.metric)
-        if score is None:  # another process is still training it
-            return
-        means.append(score["mean"])
-        spread = f" ± {score['deviation']:.1f}" if len(row["seeds"]) > 1 else ""
-        cells.append(f"{score['mean']:.1f}{spread}")
-    print(
-        f"| {comparison.title} | {comparison.metric} | {len(with_elmo['seeds'])} | {cells[0]} | {cells[1]} "
-        f"| {means[1] - means[0]:+.1f} |"
-    )
+def print_row(comparison: Comparison, without: dict[str, Any], with_elmo: dict[str, Any]) -> None:
+    """Print a row of the table: means and standard deviations over seeds."""
+    n_seeds = len(with_elmo["seeds"])
+    scores = [results["dev"][comparison.metric] for results in (without, with_elmo)]
+    cells = [f"{score['mean']:.1f}" + (f" ± {score['deviation']:.1f}" if n_seeds > 1 else "") for score in scores]
+    difference = scores[1]["mean"] - scores[0]["mean"]
+    print(f"| {comparison.title} | {comparison.metric} | {n_seeds} | {' | '.join(cells)} | {difference:+.1f} |")
 
 
 if __name__ == "__main__":

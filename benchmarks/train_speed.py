@@ -276,7 +276,9 @@ def main() -> None:
     if arguments.precisions:
         print("| size | tokens/s, float32 | tokens/s, bfloat16 | ratio |\n|---|---|---|---|", flush=True)
         for size in arguments.sizes.split(","):
-            config = TrainingConfig(model_of(size), batch_size=arguments.batch_size, n_samples=arguments.samples)
+            config = TrainingConfig(
+                model_of(size), batch_size=arguments.batch_size, n_samples=arguments.samples, precision="float32"
+            )
             model = PretrainedBiLM(BiLM(config.model), "elmokit", vocabulary=vocabulary)
             with contextlib.closing(stream_of(config, texts, model)) as stream:
                 windows = list(islice(stream, arguments.rounds + N_WARMUP_STEPS))
@@ -290,7 +292,7 @@ def main() -> None:
     print("|---" * 7 + "|", flush=True)
     best_speed = 0.0
     for size in arguments.sizes.split(","):
-        full = TrainingConfig(model=model_of(size), batch_size=arguments.batch_size)
+        full = TrainingConfig(model=model_of(size), batch_size=arguments.batch_size, n_samples=0, precision="float32")
         sampled = dataclasses.replace(full, n_samples=arguments.samples)
         model = PretrainedBiLM(BiLM(full.model), "elmokit", vocabulary=vocabulary)
         with contextlib.closing(stream_of(full, texts, model)) as stream:

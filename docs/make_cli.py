@@ -23,8 +23,8 @@ INTRODUCTION = """\
 # Command line
 
 Each command has a page with its options, as `elmokit COMMAND --help` prints them. Arguments are texts and
-outputs; the model is the option `--model`, and the included one is the default. Three commands take models as
-arguments: `convert` (a source), `distill` (a teacher) and `align` (two models). An output is written only to a
+outputs; the model is the option `--model`, and the included one is the default. Two commands take models as
+arguments: `convert` (a source) and `distill` (a teacher). An output is written only to a
 directory that exists, and only under an extension of its format.
 
 An error that you can fix is printed as one line, and the exit code is 2. If you stop a command with Ctrl-C, the exit

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from elmokit import Elmo
-from elmokit.serve.examples import SENSES as EXAMPLES
+from elmokit.serve.served_model import EXAMPLES
 from elmokit.storage.atomic import atomic_write
 
 PICTURE = Path(__file__).parent / "pictures" / "senses.svg"
 WORD = "play"
 COLORS = "#2f81f7", "#d9730d"
-SENSES = list(zip(COLORS, EXAMPLES[WORD], strict=True))
+SENSES = list(zip(COLORS, EXAMPLES["senses"][WORD], strict=True))
 """The color of each sense, and sentences with the word in that sense. Table 4 of Peters et al. 2018 has this word."""
 INK, LINE = "#6f7a86", "#8b949e"
 WIDTH, PANEL_WIDTH, PANEL_HEIGHT, GAP, LINE_HEIGHT, RADIUS = 860, 268, 200, 28, 22, 9

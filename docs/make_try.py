@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from elmokit.formats.folder import included_model
-from elmokit.serve.examples import LISTED, SENTENCES
+from elmokit.serve.served_model import LISTED, SENTENCES
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "elmokit/serve/page"

@@ -22,20 +22,17 @@ if TYPE_CHECKING:
     from elmokit.formats.open import open_model
     from elmokit.formats.save import save_model
     from elmokit.formats.sentence_pooling import SentencePooling
-    from elmokit.lm.heat_map import HeatMap, show
     from elmokit.lm.language_model import LanguageModel
     from elmokit.network.bilm import BiLM, BiLMOutput, BiLMState
     from elmokit.network.scalar_mix import ScalarMix
     from elmokit.text.tokenize import tokenize
     from elmokit.text.vocabulary import Vocabulary
-    from elmokit.training.alignment import AlignmentResult, align
-    from elmokit.training.api import distill, finetune, resume, train
+    from elmokit.training.api import distill, finetune, train
     from elmokit.training.results import TrainingResult
     from elmokit.version import __version__ as __version__
 
 _MODULES = {
     "PRESETS": "elmokit.engine.config",
-    "AlignmentResult": "elmokit.training.alignment",
     "BiLM": "elmokit.network.bilm",
     "BiLMConfig": "elmokit.engine.config",
     "BiLMOutput": "elmokit.network.bilm",
@@ -45,7 +42,6 @@ _MODULES = {
     "ElmoError": "elmokit.errors",
     "ElmoModule": "elmokit.embedding.elmo_module",
     "ElmoOutput": "elmokit.embedding.elmo_module",
-    "HeatMap": "elmokit.lm.heat_map",
     "LanguageModel": "elmokit.lm.language_model",
     "PretrainedBiLM": "elmokit.formats.model",
     "ScalarMix": "elmokit.network.scalar_mix",
@@ -53,15 +49,12 @@ _MODULES = {
     "SentencePooling": "elmokit.formats.sentence_pooling",
     "TrainingResult": "elmokit.training.results",
     "Vocabulary": "elmokit.text.vocabulary",
-    "align": "elmokit.training.alignment",
     "describe": "elmokit.formats.model",
     "distill": "elmokit.training.api",
     "embed_file": "elmokit.embedding.corpus",
     "finetune": "elmokit.training.api",
     "open_model": "elmokit.formats.open",
-    "resume": "elmokit.training.api",
     "save_model": "elmokit.formats.save",
-    "show": "elmokit.lm.heat_map",
     "tokenize": "elmokit.text.tokenize",
     "train": "elmokit.training.api",
     "__version__": "elmokit.version",
@@ -70,7 +63,6 @@ _MODULES = {
 
 __all__ = [
     "PRESETS",
-    "AlignmentResult",
     "BiLM",
     "BiLMConfig",
     "BiLMOutput",
@@ -80,7 +72,6 @@ __all__ = [
     "ElmoError",
     "ElmoModule",
     "ElmoOutput",
-    "HeatMap",
     "LanguageModel",
     "PretrainedBiLM",
     "ScalarMix",
@@ -88,15 +79,12 @@ __all__ = [
     "SentencePooling",
     "TrainingResult",
     "Vocabulary",
-    "align",
     "describe",
     "distill",
     "embed_file",
     "finetune",
     "open_model",
-    "resume",
     "save_model",
-    "show",
     "tokenize",
     "train",
 ]

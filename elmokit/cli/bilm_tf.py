@@ -9,7 +9,6 @@ Examples:
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -19,7 +18,7 @@ import click
 
 from elmokit.cli.command import Flag, with_underscores
 from elmokit.cli.parameters import Output
-from elmokit.cli.running import PROGRAM, print_note, resumable_command
+from elmokit.cli.running import print_note, resumable_command
 from elmokit.config import check_at_least
 
 COMMANDS = {
@@ -69,7 +68,7 @@ def train_elmo(
 
     bilm-tf's script has its settings in its text. Here they are in --options_file, a JSON file of the dictionary
     `options` in the script (or the options.json of an earlier training), and some are options. SAVE_DIR, which must be
-    new or empty, becomes a run directory. To resume an interrupted training: elmokit train --resume SAVE_DIR
+    new or empty, becomes a run directory. The same command continues an interrupted training.
 
     Args:
         options_file: JSON file of bilm-tf's options, which the script had in its text. Default: those of the script.
@@ -119,7 +118,7 @@ def restart(
     """Continue the training of the newest checkpoint in SAVE_DIR, on the same or another text.
 
     The Adagrad sums are kept, as in bilm-tf's restart.py. The new run directory is SAVE_DIR/restart-1, or the next free
-    number; existing files are not changed. To resume an interrupted restart: elmokit train --resume SAVE_DIR/restart-1
+    number; existing files are not changed.
 
     Args:
         batch_size: Replaces batch_size of the options, if above 0.
@@ -200,7 +199,7 @@ def _resumable(run: Path) -> AbstractContextManager[None]:
     """Say how to resume a training in the block if the user stops it."""
     from elmokit.training.setup import SETTINGS
 
-    return resumable_command((run / SETTINGS).exists, shlex.join([PROGRAM, "train", "--resume", str(run)]))
+    return resumable_command((run / SETTINGS).exists)
 
 
 def _dataset(options: dict[str, Any], vocab_file: Path, prefix: str, test: bool = False) -> Any:

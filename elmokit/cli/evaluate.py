@@ -1,72 +1,38 @@
 """Measure how good a model is.
 
-For perplexity, minimal pairs and reading times, the model needs its softmax and vocabulary. `elmokit evaluate all`
-writes a report with all evaluations.
+For perplexity and minimal pairs, the model needs its softmax and vocabulary.
 
 Examples:
     elmokit evaluate perplexity held-out.txt --model my-run
-    elmokit evaluate all --data evaluation --report report.md
+    elmokit evaluate similarity sts-dev.csv
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from elmokit.cli.evaluation_options import EvaluationOptions, Keep, Tokenizer
-from elmokit.cli.running import check_needed, resumable_command
+from elmokit.cli.running import check_needed
 from elmokit.config import check_at_least
 from elmokit.errors import ConfigError
-from elmokit.evaluation.table import EVALUATIONS
 from elmokit.storage.progress import ProgressBar
 
-_OWN_COMMANDS = {
-    "minimal-pairs": "elmokit.cli.evaluate:minimal_pairs",
-    "perplexity": "elmokit.cli.perplexity:perplexity",
-    "pos": "elmokit.cli.evaluate_probes:pos",
-    "reading-times": "elmokit.cli.evaluate:reading_times",
-    "wsd": "elmokit.cli.evaluate_probes:wsd",
-}
 COMMANDS = {
-    "all": ("elmokit.cli.evaluate_all:evaluate_all", "Write a report with every evaluation for which there is data."),
-    **{
-        name: (_OWN_COMMANDS.get(name, f"elmokit.cli.evaluate:{name}"), purpose)
-        for name, (_, purpose) in EVALUATIONS.items()
-    },
+    "perplexity": (
+        "elmokit.cli.perplexity:perplexity",
+        "Compute the perplexity of a text, and each token's surprisal.",
+    ),
+    "minimal-pairs": (
+        "elmokit.cli.evaluate:minimal_pairs",
+        "Test whether a model prefers acceptable sentences (BLiMP).",
+    ),
+    "similarity": (
+        "elmokit.cli.evaluate:similarity",
+        "Compare cosines of vectors with people's scores (STS benchmark).",
+    ),
+    "pos": ("elmokit.cli.evaluate_probes:pos", "Probe parts of speech with a linear classifier."),
+    "wsd": ("elmokit.cli.evaluate_probes:wsd", "Probe word senses with a nearest-mean classifier."),
 }
-
-
-def __getattr__(name: str) -> Callable[..., None]:
-    """Return the command of an evaluation that has none of its own."""
-    if name not in EVALUATIONS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-    def command(data: Path, *, keep: Keep = None, common: EvaluationOptions) -> None:
-        from elmokit.evaluation.report import evaluate_one
-
-        common.check_figure()
-        with resumable_command(lambda: keep is not None), ProgressBar("") as progress:
-            result = evaluate_one(
-                name,
-                common.model,
-                data,
-                options=common.options,
-                device=common.device,
-                keep=keep,
-                overwrite=common.overwrite,
-                progress=progress,
-            )
-        common.show(result)
-
-    command.__doc__ = f"""{EVALUATIONS[name][1]}
-
-    DATA is a directory as for `elmokit evaluate all`.
-
-    Examples:
-        elmokit evaluate {name} evaluation/
-        elmokit evaluate {name} evaluation/ --model my-run --json
-    """
-    return command
 
 
 def minimal_pairs(
@@ -115,55 +81,7 @@ def minimal_pairs(
         result = evaluate_minimal_pairs(
             opened, paradigms, tokenize, published=other_models, parts=parts, progress=progress
         )
-    common.show(result, result.to_text(by_paradigm))
-
-
-def reading_times(
-    folder: Path,
-    *,
-    text: tuple[str, ...] = (),
-    keep: Keep = None,
-    common: EvaluationOptions,
-) -> None:
-    """Measure how well the surprisal of each word explains the time that people take to read it.
-
-    FOLDER has the files words.tsv and processed_wordinfo.tsv of Natural Stories, and optionally all_stories_gpt3.csv,
-    the log probabilities of a large model, which is then shown too. They can be compressed (.gz, .xz, .zst).
-
-    A linear regression on length, log frequency and surprisal, of a word and the two words before it, is compared with
-    one without surprisal, on stories that it was not fitted on. Forward surprisal is what a reader could know; backward
-    surprisal is a control.
-
-    Args:
-        text: Tokenized text, to count word frequencies and to train a 5-gram to compare with; can be repeated. Ideally
-            the model's training text. Needs about 100 bytes of memory per token.
-
-    Examples:
-        elmokit evaluate reading-times natural-stories/
-        elmokit evaluate reading-times natural-stories/ --text corpus/ --model my-run --figure reading.png
-    """
-    from elmokit.evaluation.natural_stories import WORDS, find_file, read_large_model, read_natural_stories
-    from elmokit.evaluation.reading_times import LARGE_MODEL_NAME, evaluate_reading_times
-    from elmokit.storage.checksums import file_digest
-    from elmokit.storage.text_files import find_text_files
-
-    common.check_figure()
-    stories = read_natural_stories(folder)
-    large = read_large_model(folder, stories)
-    paths = find_text_files(text, reread=True) if text else []
-    opened = common.open_language_model()
-    words = find_file(folder, WORDS)
-    settings = {"words": words and file_digest(words)}
-    with common.resumable_parts(keep, opened, paths, settings) as parts, ProgressBar("") as progress:
-        result = evaluate_reading_times(
-            opened,
-            stories,
-            text=paths,
-            others=None if large is None else {LARGE_MODEL_NAME: large},
-            parts=parts,
-            progress=progress,
-        )
-    common.show(result)
+    common.show(result, result.table_rows(by_paradigm))
 
 
 def similarity(
@@ -174,7 +92,6 @@ def similarity(
     whiten: tuple[str, ...] = (),
     sentences: int | None = None,
     tokenizer: Tokenizer = "treebank",
-    keep: Keep = None,
     common: EvaluationOptions,
 ) -> None:
     """Compare the cosine of two sentence or word vectors with the similarity that people gave the pair.
@@ -213,16 +130,9 @@ def similarity(
     whiten_paths = find_text_files(whiten, reread=True) if whiten else []
     whiten_sentences = [tokens for path in whiten_paths for tokens in islice(read_sentences(path), sentences)]
     elmo = common.open_elmo()
-    settings = {
-        "tokenizer": tokenizer,
-        "columns": columns,
-        "smoothing": smoothing,
-        "sentences": sentences,
-    }
-    texts = [*files, *whiten_paths]
     given = {"smoothings": smoothing} if smoothing else {}
-    with common.resumable_parts(keep, elmo.model, texts, settings) as parts, ProgressBar("pairs") as progress:
-        result = evaluate_similarity(elmo, pairs, whiten=whiten_sentences, parts=parts, progress=progress, **given)
+    with ProgressBar("pairs") as progress:
+        result = evaluate_similarity(elmo, pairs, whiten=whiten_sentences, progress=progress, **given)
     common.show(result)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
@@ -17,6 +17,8 @@ from elmokit.text.tokenize import Tokenization
 
 if TYPE_CHECKING:
     from elmokit.embedding.elmo import Elmo
+    from elmokit.evaluation.result import Result
+    from elmokit.evaluation.tables import Row
     from elmokit.formats.model import PretrainedBiLM
     from elmokit.storage.part_results import PartResults
 
@@ -28,19 +30,6 @@ Keep = Annotated[
         "Keep finished parts in this directory. If the command is interrupted, run it again to resume.", metavar="DIR"
     ),
 ]
-
-
-class EvaluationResult(Protocol):
-    """What an evaluation returns."""
-
-    def to_text(self) -> str:
-        """Return tables for people."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return facts for ``--json``."""
-
-    def draw(self, figure: Path, overwrite: bool) -> Any:
-        """Draw a figure."""
 
 
 @dataclass(frozen=True)
@@ -85,21 +74,21 @@ class EvaluationOptions:
             texts: The files that the results depend on.
             settings: What else they depend on.
         """
-        from elmokit.embedding.fingerprint import RESTORE, prediction_settings
+        from elmokit.embedding.fingerprint import prediction_settings
         from elmokit.storage.checksums import file_digest
         from elmokit.storage.part_results import PartResults
 
         digests = [] if folder is None else [file_digest(path) for path in texts]
         all_settings = prediction_settings(model, "warm") | settings | {"texts": digests}
-        parts = PartResults(folder, all_settings, RESTORE, overwrite=self.overwrite)
+        parts = PartResults(folder, all_settings, overwrite=self.overwrite)
         with resumable_command(lambda: parts.can_resume), parts:
             yield parts
 
-    def show(self, result: EvaluationResult, text: str | None = None) -> None:
-        """Draw the figure, and print the result as JSON, as ``text``, or as its ``to_text()``."""
+    def show(self, result: Result, rows: Sequence[Row] | None = None) -> None:
+        """Draw the figure, and print the result as JSON or as a table of its rows, or of others."""
         if self.figure is not None:
             print_note(f"wrote {' and '.join(map(str, result.draw(self.figure, self.overwrite)))}")
         if self.json:
             echo_json(result.to_dict())
         else:
-            click.echo(result.to_text() if text is None else text)
+            click.echo(result.to_text(rows))

@@ -27,13 +27,11 @@ COMMANDS = {
         "embed": ("elmokit.cli.embed:embed", "Compute ELMo vectors for a text file."),
         "neighbors": ("elmokit.cli.neighbors", "Find the most similar word occurrences in a corpus."),
         "serve": ("elmokit.cli.serve:serve", "Answer requests over HTTP, and explore a model in a browser."),
-        "mcp": ("elmokit.cli.mcp:mcp", "Answer a language model that calls tools (Model Context Protocol)."),
     },
     "Models": {
         "models": ("elmokit.cli.models:models", "List the models that can be opened by name."),
         "info": ("elmokit.cli.info:info", "Show a model's architecture, size and provenance."),
         "convert": ("elmokit.cli.convert:convert", "Convert a model to another format."),
-        "export": ("elmokit.cli.export", "Export a model in a form that other programs load."),
         "bench": ("elmokit.cli.bench:bench", "Measure how fast this machine computes a model."),
     },
     "Training": {
@@ -41,14 +39,6 @@ COMMANDS = {
         "train": ("elmokit.cli.train:train", "Pre-train a biLM on tokenized text."),
         "distill": ("elmokit.cli.train:distill", "Train a small biLM to do what a large one does."),
         "finetune": ("elmokit.cli.train:finetune", "Fine-tune a biLM on your own text."),
-        "align": (
-            "elmokit.cli.align:align",
-            "Map the vectors of a model into the space of another, with a dictionary.",
-        ),
-        "sentence-head": (
-            "elmokit.cli.sentence_head:sentence_head",
-            "Train sentence vectors on pairs of sentences.",
-        ),
     },
     "Evaluation and tasks": {
         "surprisal": ("elmokit.cli.perplexity:surprisal", "Compute how surprising each token of a text is."),

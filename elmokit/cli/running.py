@@ -71,16 +71,11 @@ class CommandInterrupted(Exception):
 
 
 @contextlib.contextmanager
-def resumable_command(
-    is_saved: Callable[[], bool] = lambda: True, command: str | None = None, only_once: str | None = None
-) -> Iterator[None]:
+def resumable_command(is_saved: Callable[[], bool] = lambda: True) -> Iterator[None]:
     """Say how to resume what runs in the block if the user stops it with Ctrl-C or SIGTERM.
 
     Args:
         is_saved: Whether something was saved that can be resumed.
-        command: The command that resumes it, if it is not the same one.
-        only_once: A flag with a value to leave out of the same command, if the work itself said how far it came: it
-            would count from there again.
 
     Raises:
         CommandInterrupted: The user stopped it.
@@ -88,20 +83,11 @@ def resumable_command(
     try:
         yield
     except KeyboardInterrupt as error:
-        same = this_command(only_once if str(error) else None)
-        hint = f"To resume: {command or same}" if is_saved() else "Nothing was saved yet."
+        hint = f"To resume: {this_command()}" if is_saved() else "Nothing was saved yet."
         raise CommandInterrupted(f"{str(error) or 'Interrupted.'} {hint}") from None
 
 
-def this_command(left_out: str | None = None) -> str:
-    """Return the command line of this process as one could type it, to resume: without --overwrite, to start anew.
-
-    A flag with a value can be left out, too.
-    """
+def this_command() -> str:
+    """Return the command line of this process as one could type it, to resume: without --overwrite, to start anew."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--overwrite"]
-    if left_out in arguments:
-        at = arguments.index(left_out)
-        del arguments[at : at + 2]
-    elif left_out is not None:
-        arguments = [argument for argument in arguments if not argument.startswith(f"{left_out}=")]
     return shlex.join([PROGRAM, *arguments])

@@ -47,7 +47,7 @@ def serve(
 ) -> None:
     """Answer requests over HTTP, and show a page for exploring the model in a browser.
 
-    The server prints its address. The page is at /, the list of requests at /docs, and POST /v1/embeddings is
+    The server prints its address. The page is at /, the list of requests at /openapi.json, and POST /v1/embeddings is
     compatible with the OpenAI API. docs/how-to/deploy.md says how to use it behind a reverse proxy, with a token, with
     Prometheus, and in a container.
 
@@ -61,7 +61,7 @@ def serve(
         ELMOKIT_SERVE_TOKEN=... elmokit serve --model my-model --host 0.0.0.0 --workers 4 --threads 1
     """
     # Looked up and not imported: prometheus_client must be imported after the number of processes is known.
-    if not all(importlib.util.find_spec(name) for name in ("fastapi", "prometheus_client", "uvicorn")):
+    if not all(importlib.util.find_spec(name) for name in ("fastapi", "granian", "prometheus_client")):
         raise MissingExtraError("elmokit serve", "serve")
     from elmokit.embedding.elmo import Elmo
     from elmokit.serve.server import serve as serve_model

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json as json_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
 from elmokit.cli.command import Flag
-from elmokit.cli.parameters import Json, Output
+from elmokit.cli.parameters import Json, OptionalOutput, Output
 from elmokit.cli.running import echo_json, resumable_command
+from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
     from elmokit.tasks.loop import TaskEvaluation
@@ -25,22 +26,18 @@ COMMANDS = {
     "train": ("elmokit.cli.task:train", "Train a model from a config file."),
     "evaluate": ("elmokit.cli.task:evaluate", "Compute the official scores of a run on labeled data."),
     "predict": ("elmokit.cli.task:predict", "Label text with a trained model."),
-    "import": ("elmokit.cli.task_import:import_", "Convert an AllenNLP config to TOML."),
-    "open": ("elmokit.cli.task_open:open_", "Open a trained model of AllenNLP (model.tar.gz)."),
-    "sweep": ("elmokit.cli.task_sweep:sweep", "Train variants of a config: data sizes, layers, positions."),
-    "weights": ("elmokit.cli.task_sweep:weights", "Show the learned layer weights of finished runs."),
+    "import": ("elmokit.cli.task:import_", "Convert an AllenNLP config to TOML."),
+    "open": ("elmokit.cli.task:open_", "Open a trained model of AllenNLP (model.tar.gz)."),
 }
 TaskDevice = Annotated[str, Flag("Where to compute: cpu, cuda, ...")]
-Overrides = Annotated[tuple[str, ...], Flag("Override a setting, such as train.epochs=5.", metavar="KEY=VALUE")]
-Seeds = Annotated[tuple[int, ...] | None, Flag("Train once with each; overrides train.seeds.")]
 
 
 def train(
     config: Path,
     *,
     run: Output,
-    set_: Overrides = (),
-    seeds: Seeds = None,
+    set_: Annotated[tuple[str, ...], Flag("Override a setting, such as train.epochs=5.", metavar="KEY=VALUE")] = (),
+    seeds: Annotated[tuple[int, ...] | None, Flag("Train once with each; overrides train.seeds.")] = None,
     device: TaskDevice = "cpu",
     overwrite: bool = False,
 ) -> None:
@@ -58,8 +55,10 @@ def train(
     """
     from elmokit.storage.progress import ProgressBar
     from elmokit.tasks.run import train_task
+    from elmokit.tasks.table import load_config
 
-    chosen, content = load_config_with(config, set_, seeds)
+    overrides = set_ if seeds is None else (*set_, f"train.seeds={list(seeds)}")
+    chosen, content = load_config(config, overrides)
     with resumable_command((run / "config.toml").exists), ProgressBar("") as progress:
         results = train_task(
             chosen,
@@ -149,13 +148,80 @@ def predict(
         click.echo(f"{text} has nothing to label.", err=True)
 
 
-def load_config_with(path: Path, overrides: tuple[str, ...], seeds: tuple[int, ...] | None) -> tuple[Any, Any]:
-    """Read a config file with the values of ``--set`` and ``--seeds`` in place of its own."""
-    from elmokit.tasks.table import load_config
+def import_(
+    file: Path,
+    *,
+    var: Annotated[tuple[str, ...], Flag("Set an external variable of a Jsonnet file.", metavar="NAME=VALUE")] = (),
+) -> None:
+    """Print the AllenNLP config FILE (JSON or Jsonnet) as TOML for `elmokit task train`.
 
-    if seeds is not None:
-        overrides = (*overrides, f"train.seeds={list(seeds)}")
-    return load_config(path, overrides)
+    Settings without a counterpart are listed on standard error. FILE can also be a fragment: a text_field_embedder, its
+    token_embedders, or the token_indexers, with or without outer braces.
+
+    Examples:
+        elmokit task import ner_elmo.jsonnet > ner.toml
+        elmokit task import ner_elmo.jsonnet --var NER_TRAIN_DATA_PATH=train.txt > ner.toml
+    """
+    from elmokit.tasks.allennlp.importer import import_config
+
+    variables = {}
+    for variable in var:
+        name, sign, value = variable.partition("=")
+        if not sign or not name:
+            raise ConfigError(f"--var is {variable!r}; expected NAME=VALUE.")
+        variables[name] = value
+    toml, report = import_config(file, variables)
+    click.echo(toml, nl=False)
+    for line in report.unsupported:
+        click.echo(f"{file.name}: not supported: {line}", err=True)
+
+
+def open_(
+    archive: Path,
+    *,
+    run: OptionalOutput = None,
+    start: Literal["allennlp", "zero", "warm"] = "allennlp",
+    options: Path | None = None,
+    json: Json = False,
+) -> None:
+    """Open ARCHIVE, a model that AllenNLP trained for one of the six tasks, check it and describe it.
+
+    ARCHIVE is model.tar.gz or the directory of an unpacked one. `elmokit task predict` and `task evaluate` take it
+    directly, too; a run directory opens faster, and its settings can be edited.
+
+    Args:
+        run: Write the model as a run directory.
+        start: LSTM state of ELMo that sentences start from: as in AllenNLP's first batch, zero, or a typical one.
+        options (FILE): The options file of its ELMo, if the archive does not hold it (its activation and clips).
+
+    Examples:
+        elmokit task open ner-elmo.tar.gz
+        elmokit task open ner-elmo.tar.gz --run ner
+        elmokit task open ner-elmo.tar.gz --options options.json --run ner
+    """
+    from elmokit.tasks.allennlp.opened import describe_archive, open_task_archive, save_as_run
+
+    opened = open_task_archive(archive, start, options)
+    facts = describe_archive(opened)
+    if run is not None:
+        save_as_run(opened, run)
+        facts["run"] = str(run)
+    if json:
+        echo_json({**facts, "notes": opened.notes})
+        return
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        click.echo(f"{name:<{width}}  {_format_fact(value)}")
+    for note in opened.notes:
+        click.echo(f"{archive.name}: {note}", err=True)
+
+
+def _format_fact(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_format_fact(inner)}" for name, inner in value.items())
+    if isinstance(value, list):
+        return f"{len(value)}: {', '.join(value[:20])}{' ...' if len(value) > 20 else ''}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def format_coverage(table: str, coverage: Coverage) -> str:

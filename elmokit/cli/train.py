@@ -11,7 +11,7 @@ import click
 
 from elmokit.cli.command import Flag, setting_options, with_settings
 from elmokit.cli.parameters import Model, ModelOptions, OutputPath, Threads
-from elmokit.cli.running import check_apart, check_needed, given_settings, resumable_command
+from elmokit.cli.running import given_settings, resumable_command
 from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def train_settings() -> list[click.Option]:
     from elmokit.training.config import MAX_WORDS, NEW_MODEL_SETTINGS, BaseConfig, DataConfig, TrainingConfig
     from elmokit.training.settings import DATA_SETTINGS, MODEL_SETTINGS, SOFTMAX_SETTINGS
 
-    sizes = dict.fromkeys(MODEL_SETTINGS, "the preset's") | {"bidirectional": True, "backward_only": False}
+    sizes = dict.fromkeys(MODEL_SETTINGS, "the preset's") | {"bidirectional": True}
     return [
         *setting_options(DataConfig, {"max_words": MAX_WORDS}, DATA_SETTINGS),
         *setting_options(BaseConfig, {}, NEW_MODEL_SETTINGS),
@@ -73,8 +73,7 @@ def finetune_settings() -> list[click.Option]:
 def train(
     texts: tuple[Path, ...] = (),
     *,
-    out: Annotated[Path | None, OutputPath(), OUT] = None,
-    resume: Path | None = None,
+    out: Out,
     config: Config = None,
     overwrite: OverwriteRun = False,
     device: TrainingDevice = "auto",
@@ -86,27 +85,16 @@ def train(
     TEXTS are files (.txt, .gz, .xz, .zst), directories or quoted patterns of tokenized text: one sentence per line,
     tokens separated by spaces. All settings can also be given in a TOML file (--config).
 
-    Run:
-        resume: Resume the run in this directory, whichever command started it. TEXTS are not needed.
-
     Examples:
         elmokit train corpus/ --held-out dev.txt --preset small --epochs 3 --out my-run
-        elmokit train --resume my-run --epochs 5
         torchrun --nproc-per-node 4 -m elmokit train corpus/ --held-out dev.txt --out my-run
     """
     from elmokit.training import api
 
     if config is not None:
         settings["config"] = config
-    check_apart("--resume", resume, {"--out": out, "--overwrite": overwrite})
-    check_needed("elmokit train", resume is None, "--out, or --resume for a run that was started", out)
-    if resume is not None:
-        with _training(resume, threads, settings, only_once="--hours") as given:  # which count from now
-            result = api.resume(resume, texts, device=device, **given)
-    else:
-        assert out is not None
-        with _training(out, threads, settings) as given:
-            result = api.train(texts, out=out, overwrite=overwrite, device=device, **given)
+    with _training(out, threads, settings) as given:
+        result = api.train(texts, out=out, overwrite=overwrite, device=device, **given)
     _print(result)
 
 
@@ -189,9 +177,7 @@ def finetune(
 
 
 @contextlib.contextmanager
-def _training(
-    run: Path, threads: int | None, settings: dict[str, Any], only_once: str | None = None
-) -> Iterator[dict[str, Any]]:
+def _training(run: Path, threads: int | None, settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the settings that were given, and say how to resume."""
     import torch
 
@@ -199,7 +185,7 @@ def _training(
 
     if threads is not None:
         torch.set_num_threads(threads)
-    with resumable_command((run / SETTINGS).exists, only_once=only_once):
+    with resumable_command((run / SETTINGS).exists):
         yield given_settings(settings)
 
 

@@ -34,7 +34,7 @@ from elmokit.training.bilm_tf_options import options_from_settings, settings_fro
 from elmokit.training.reports import TrainingCallback, TrainingDisplay, TrainingNotice
 from elmokit.training.results import TrainingResult
 from elmokit.training.run import Run
-from elmokit.training.setup import SETTINGS, VOCABULARY, RunSettings
+from elmokit.training.setup import SETTINGS, VOCABULARY, RunSettings, TrainingSetup
 
 RESTART = "restart"
 SAMPLED_SENTENCES = 200  # of the training text, to evaluate on if there is no held-out text
@@ -75,7 +75,8 @@ def load_options_latest_checkpoint(tf_save_dir: str | Path) -> tuple[dict[str, A
         if checkpoints := Run(run).checkpoints():
             settings = RunSettings.open(run)
             n_words = len(read_words(run / VOCABULARY))
-            return options_from_settings(settings.config, n_words, settings.n_predictions), str(checkpoints[-1].path)
+            n_predictions = TrainingSetup.open(Run(run)).corpus.length(settings.config)
+            return options_from_settings(settings.config, n_words, n_predictions), str(checkpoints[-1].path)
     prefix = tf_checkpoint.find_checkpoint(save_dir)
     if prefix is None:
         raise ModelNotFoundError(f"There is no checkpoint in {save_dir}, neither of bilm-tf nor of elmokit.")
@@ -97,13 +98,11 @@ def train(
     """Train a biLM as bilm-tf does, or continue the training of a checkpoint with its Adagrad sums.
 
     A new training makes ``tf_save_dir`` an elmokit run directory. A restart creates ``restart-1`` (or the next free
-    number) in it and changes no existing file. To resume an interrupted training, call ``elmokit.resume`` with the run
-    directory.
+    number) in it and changes no existing file. The same call continues an interrupted new training.
 
     Args:
         options: The options of bilm-tf; see ``elmokit.training.bilm_tf_options``.
-        data: The text and its vocabulary. Give an ``LMDataset`` for a model of one direction: the backward direction if
-            it was made with ``reverse=True``.
+        data: The text and its vocabulary. Give an ``LMDataset`` for a model of the forward direction alone.
         n_gpus: A step reads ``n_gpus`` times ``batch_size`` rows. To use several GPUs, start the script with
             ``torchrun``, which divides the rows among its processes.
         tf_save_dir: A directory that is new or empty, or in which the same call was interrupted; for a restart, that of
@@ -222,7 +221,7 @@ def dumped_options(outfile: Path) -> Path:
 
 
 def _options_for(options: Mapping[str, Any], data: LMDataset | BidirectionalLMDataset) -> dict[str, Any]:
-    """Return the options with the direction of the data, after a check that both fit together."""
+    """Return the options, after a check that they fit the data."""
     _check_directions("The options have", bool(options.get("bidirectional")), data)
     cnn = options.get("char_cnn")
     length = cnn.get("max_characters_per_token") if isinstance(cnn, Mapping) else None
@@ -231,26 +230,21 @@ def _options_for(options: Mapping[str, Any], data: LMDataset | BidirectionalLMDa
             f"The options have {length or 'no'} characters per word, and the vocabulary "
             f"{data.max_word_length or 'none'}."
         )
-    reverse = {} if options.get("bidirectional") or not data.read_backward[0] else {"reverse": True}
-    return {**options, **reverse}
+    return dict(options)
 
 
 def _check_directions(has: str, bidirectional: bool, data: LMDataset | BidirectionalLMDataset) -> None:
     if bidirectional and len(data.read_backward) == 1:
         raise ConfigError(f"{has} two directions, and the data have one. Use BidirectionalLMDataset.")
+    if not bidirectional and data.read_backward[0]:
+        raise ConfigError("A model of one direction reads forward, so LMDataset(reverse=True) only yields batches.")
 
 
 def _open(checkpoint: str | Path, data: LMDataset | BidirectionalLMDataset) -> PretrainedBiLM:
-    """Open a checkpoint with the vocabulary of the data, and in their direction if the model has only one."""
-    # The checkpoint of a backward model does not say that it is one, because in bilm-tf that follows from the data.
+    """Open a checkpoint with the vocabulary of the data."""
     model = open_model(checkpoint, vocabulary=data.vocab.path).replace(exact_marks=True)
-    config = model.config
-    _check_directions(f"{checkpoint} has", config.bidirectional, data)
-    if config.bidirectional or data.read_backward[0] == config.backward_only:
-        return model
-    if config.backward_only:
-        raise ConfigError(f"{checkpoint} reads backward, and the data forward. Use LMDataset(..., reverse=True).")
-    return model.replace(weights=model.bilm.with_config(backward_only=True))
+    _check_directions(f"{checkpoint} has", model.config.bidirectional, data)
+    return model
 
 
 def _sample(files: Sequence[Path], path: Path) -> Path:

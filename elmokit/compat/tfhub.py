@@ -256,11 +256,10 @@ class Module(nn.Module):
 
 
 def KerasLayer(handle: str | Path, *arguments: object, **settings: object) -> NoReturn:
-    """Raise a ConfigError that names the layer of Keras 3 that replaces ``hub.KerasLayer``."""
+    """Raise a ConfigError that names what replaces ``hub.KerasLayer``."""
     raise ConfigError(
-        f"hub.KerasLayer is a layer of TensorFlow. In a model of Keras 3, use elmokit.integrations.keras.ElmoEmbedding("
-        f"{str(handle)!r}); else hub.load({str(handle)!r}).signatures['default'](texts) has the outputs 'elmo' and "
-        "'default'."
+        "hub.KerasLayer is a layer of TensorFlow. Compute the vectors before the model: hub.load("
+        f"{str(handle)!r}).signatures['default'](texts) has the outputs 'elmo' and 'default'."
     )
 
 

@@ -1,40 +1,48 @@
 """Embed a file of sentences into a file of vectors.
 
-Three threads share the work: one reads the text and plans ahead, the calling one computes, one writes. The offset of a
-sentence in the output follows from the lengths of the sentences before it, so batches are written in the order in which
-they are computed (by length), and memory holds a few batches and the text of a few pools.
+The text is read first, and stored with the lengths of its sentences. So it is known where in the output the vectors of
+a sentence belong, and batches are written in the order in which they are computed (by length), by a second thread.
+Memory holds a few batches and the text of a pool.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from elmokit.embedding.batch_embedder import BatchEmbedder, write_chunks
+from elmokit.embedding.batch_embedder import BatchEmbedder, describe_work, write_chunks
 from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.estimate import OutputSize, check_disk_space, describe_work
-from elmokit.embedding.outputs.layout import DatasetNames, StoredDtype, VectorFileLayout, stored_dtype
-from elmokit.embedding.outputs.output_format import OutputFormat
+from elmokit.embedding.outputs.output_format import (
+    DatasetNames,
+    OutputFormat,
+    StoredDtype,
+    VectorFileLayout,
+    stored_dtype,
+)
 from elmokit.embedding.outputs.table import output_format
-from elmokit.embedding.outputs.writer import ResumableWriter, check_resumable_output, open_resumable
-from elmokit.embedding.reading import Corpus, SentencePool
+from elmokit.embedding.outputs.writer import (
+    ResumableWriter,
+    check_disk_space,
+    check_resumable_output,
+    format_size,
+    open_resumable,
+)
+from elmokit.embedding.reading import Corpus
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
-from elmokit.embedding.threads import BackgroundWriter, Prefetcher
+from elmokit.embedding.threads import BackgroundWriter
 from elmokit.engine.layer_selection import Layers
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.storage.progress import ProgressCallback, StageCounter
-from elmokit.storage.text_files import STDIN, can_reread, check_input_file, check_not_input, split_tokens
+from elmokit.storage.text_files import check_input_file, check_not_input, split_tokens
 from elmokit.version import __version__
 
-# A few items even out pools and writes of different speed; each one more costs memory.
-POOLS_AHEAD = 2
-WRITES_BEHIND = 2
+WRITES_BEHIND = 1
+"""One item evens out writes of different speed; each one more costs memory."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,7 @@ def embed_file(
 
     If the process is interrupted, call the function again with the same arguments to resume: computed batches are kept
     in the directory ``OUTPUT.partial``. The vectors come from the same batches as in an uninterrupted run.
+    The text, which is kept there too, must be the same.
 
     Args:
         elmo: The model. With an :class:`Elmo`, each token gets its vectors; with a
@@ -110,15 +119,15 @@ def embed_file(
         overwrite: Start anew: replace an existing or partial output.
         force: Start even if the disk seems too small for the output.
         report: Called once, before computing, with a line that says how much there is to do, how large the output will
-            be, and how long it will take. Not called for standard input and pipes, whose length is unknown.
-        progress: Called with the number of tokens done and in total (None if unknown).
+            be, and how long it will take.
+        progress: Called with the number of tokens done and in total.
 
     Returns:
         The numbers of sentences and tokens, and the time.
 
     Raises:
-        TextError: The text cannot be read or is not UTF-8; or, with ``strict``, a line is blank; or the text is not the
-            one that the interrupted run had embedded.
+        TextError: The text cannot be read or is not UTF-8; or, with ``strict``, a line is blank; or a sentence is too
+            long for the name of a dataset; or the text is not the one that the interrupted run had embedded.
         OutputError: The output exists, has the extension of another format, cannot be written, or will not fit; or
             there is a partial output of other settings.
         ConfigError: A layer does not exist, a batch size is below 1, or the format cannot have the requested names.
@@ -151,35 +160,31 @@ def embed_file(
     )
     format_.check(layout)
     corpus = Corpus(source, fasta, strict, tokenize, raw_language)
-    settings = _settings(embedder, layout, corpus) | format_.settings(layout)
-    layout = replace(layout, about=_about(embedder.elmo.model, settings))
-    counts = corpus.count(progress) if can_reread(source) else None
-    with open_resumable(output, settings, overwrite) as writer:
+    settings = _settings(embedder, layout, corpus)
+    layout = replace(layout, about=_about(embedder.elmo.model, settings, layout, format_))
+    names = {"keys": keys, "sentences": layout.with_sentences, "sentence_indices": layout.with_old_map}
+    with open_resumable(output, settings | names, overwrite) as writer:
+        text = writer.read_text(corpus, progress)
         before = writer.progress
-        if counts is not None:
-            size = OutputSize(format_.file_bytes(layout, counts), format_.temporary_bytes(layout, counts))
-            if not force:
-                check_disk_space(output, size, before)
-            if report is not None:
-                report(describe_work(embedder, output, counts, before, size, corpus))
-        n_tokens = None if counts is None else counts.n_tokens
-        count = StageCounter(progress, "embedding", n_tokens, before.n_tokens)
+        n_bytes, n_temporary = format_.file_bytes(layout, text), format_.temporary_bytes(layout, text)
+        if not force:
+            check_disk_space(output, n_bytes - before.n_tokens * layout.row_bytes, n_temporary)
+        if writer.is_new:
+            format_.allocate(writer, layout)
+        if report is not None:
+            report(describe_work(embedder, output, format_size(n_bytes, n_temporary), writer))
+        count = StageCounter(progress, "embedding", text.n_tokens, before.n_tokens)
         count(0)
         if writer.state is not None:
             embedder.state = writer.state
         # The first call compiles and packs, which would spoil the reported speed of a short text.
         embedder.elmo.embed([["."]], layers=embedder.layers)
         started = time.monotonic()
-        pools = embedder.read_pools(corpus, before, layout)
-        # A thread that waits for standard input cannot be ended, and would crash Python on Ctrl-C.
-        prefetched = contextlib.nullcontext(pools) if str(source) == STDIN else Prefetcher(pools, POOLS_AHEAD)
-        with prefetched as pools_ahead:
-            n_skipped = _embed_pools(embedder, pools_ahead, writer, layout, format_, count)
-        writer.end_data()
+        n_skipped = _embed_pools(embedder, writer, layout, count)
+        writer.commit()
         format_.write(writer, layout)
-        done = writer.progress
     return EmbedSummary(
-        done.n_sentences, done.n_tokens, done.n_blank, time.monotonic() - started, before.n_tokens + n_skipped
+        text.n_sentences, text.n_tokens, text.n_blank, time.monotonic() - started, before.n_tokens + n_skipped
     )
 
 
@@ -199,52 +204,37 @@ def _settings(embedder: BatchEmbedder, layout: VectorFileLayout, corpus: Corpus)
     return settings
 
 
-def _about(model: PretrainedBiLM, settings: dict[str, Any]) -> str:
+def _about(model: PretrainedBiLM, settings: dict[str, Any], layout: VectorFileLayout, format_: OutputFormat) -> str:
     """Return what the file says about itself."""
+    if format_.stores == "tokens":
+        settings = settings | {"sentences": layout.with_sentences}
     return json.dumps({**settings, "model": model.source_name, "fingerprint": settings["model"]})
 
 
 def _embed_pools(
-    embedder: BatchEmbedder,
-    pools: Iterable[SentencePool],
-    writer: ResumableWriter,
-    layout: VectorFileLayout,
-    format_: OutputFormat,
-    count: Callable[[int], None],
+    embedder: BatchEmbedder, writer: ResumableWriter, layout: VectorFileLayout, count: Callable[[int], None]
 ) -> int:
     """Write all pools that are left; return how many tokens of the first one an interrupted run had written."""
-    before = writer.progress
-    n_to_skip, n_skipped_tokens = before.n_batches, 0
-    stores_tokens = format_.stores == "tokens" and layout.with_sentences
+    first, n_to_skip, n_skipped_tokens = writer.progress.n_sentences, writer.progress.n_batches, 0
+    offsets = writer.offsets()
     with BackgroundWriter[Callable[[], None]](lambda write: write(), WRITES_BEHIND) as background:
-        for pool in pools:
-            # Checked pool by pool, so that a name that the format cannot hold is reported before its vectors are
-            # computed.
-            format_.check_names(layout, pool.names, pool.progress.n_sentences - len(pool.names))
-            if n_to_skip and pool.progress.checksum != before.pool_checksum:
-                # The text of the incomplete pool has changed: its batches are not those that were written.
-                writer.discard_batches()
-                n_to_skip = 0
+        for pool in embedder.read_pools(writer.read_tokens(first)):
+            places = offsets[first : first + len(pool)].tolist()
             for batch in embedder.plan(pool):
                 if n_to_skip:
                     # Batches of a pool come in a fixed order, so a count is enough to know which of them were written.
                     n_to_skip -= 1
-                    n_tokens = sum(len(pool.sentences[row]) for row in batch)
+                    n_tokens = sum(len(pool[row]) for row in batch)
                     n_skipped_tokens += n_tokens
                     count(n_tokens)
                     continue
-                for chunks in embedder.compute(pool, batch):
+                for chunks in embedder.compute(pool, places, batch):
                     # Writes and counts go through one queue: a batch is counted only after its vectors were written.
                     background.put(partial(write_chunks, writer, chunks, layout.dtype))
                     for chunk in chunks:
                         count(chunk.n_tokens)
                 if embedder.state is None:  # else a batch is a pool, and counts together with the state after it
-                    background.put(partial(writer.end_batch, pool.progress.checksum))
-            names = "".join(f"{name}\n" for name in pool.names).encode("utf-8")
-            tokens = "".join(f"{json.dumps(sentence)}\n" for sentence in pool.sentences if stores_tokens)
-            background.put(
-                partial(writer.end_pool, pool.progress, pool.lengths, names, embedder.state, tokens.encode("ascii"))
-            )
-    if n_to_skip:  # the text has become shorter and ends before the incomplete pool
-        writer.discard_batches()
+                    background.put(writer.end_batch)
+            background.put(partial(writer.end_pool, len(pool), sum(map(len, pool)), embedder.state))
+            first += len(pool)
     return n_skipped_tokens

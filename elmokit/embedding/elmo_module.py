@@ -13,16 +13,17 @@ from torch import Tensor, nn
 
 from elmokit.config import check_at_least
 from elmokit.embedding.elmo import Elmo, Start, Vectors
+from elmokit.engine.layer_alignment import LayerAlignment
 from elmokit.engine.layer_selection import Layers
 from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.state import Floats
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM, check_model
-from elmokit.network.alignment import AlignmentModule
 from elmokit.network.backends import weights_in
 from elmokit.network.bilm import BiLMOutput, BiLMState
 from elmokit.network.lstm import check_no_gaps
 from elmokit.network.scalar_mix import MixedLayers, ScalarMix, make_scalar_mix
+from elmokit.network.tensors import tensor_of
 from elmokit.text.batching import check_sentences, map_in_batches, pad_batch
 
 
@@ -38,6 +39,38 @@ class ElmoOutput(NamedTuple):
     mixes: list[Tensor]
     mask: Tensor
     state: BiLMState
+
+
+class AlignmentModule(nn.Module):
+    """The maps of a :class:`~elmokit.engine.layer_alignment.LayerAlignment` as buffers, which no optimizer changes.
+
+    They share the memory of its arrays, unless these are read-only.
+    """
+
+    def __init__(self, alignment: LayerAlignment) -> None:
+        super().__init__()
+        self.register_buffer("matrices", tensor_of(alignment.matrices))
+        self.register_buffer("offsets", tensor_of(alignment.offsets))
+        self.matrices: Tensor
+        self.offsets: Tensor
+
+    def numpy(self) -> LayerAlignment:
+        """Return the present maps as NumPy arrays."""
+        return LayerAlignment(self.matrices.float().cpu().numpy(), self.offsets.float().cpu().numpy())
+
+    def forward(self, layers: Tensor) -> Tensor:
+        """Align the layers of a batch.
+
+        Args:
+            layers: ``(layers, ..., dim)``, layer 0 first; the top layers may be missing.
+
+        Returns:
+            The same shape. Padding becomes ``offsets``.
+        """
+        n_layers = len(layers)
+        rows = layers.flatten(1, -2) if layers.ndim > 2 else layers[:, None]
+        aligned = rows @ self.matrices[:n_layers].mT + self.offsets[:n_layers, None]
+        return aligned.view_as(layers)
 
 
 class ElmoModule(nn.Module):

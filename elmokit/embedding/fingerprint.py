@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from elmokit.config import to_dict
-from elmokit.engine.instruction_sets import INSTRUCTION_SETS, VARIABLE, available_sets
 from elmokit.engine.softmax import softmax_precision
 from elmokit.engine.state import Floats
 from elmokit.formats.model import PretrainedBiLM
@@ -26,7 +25,8 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
     """
     digest = hashlib.blake2b(digest_size=16)
     facts = {
-        "bilm": to_dict(model.config),
+        # The setting went, and the fingerprints that files record stay.
+        "bilm": to_dict(model.config) | {"backward_only": False},
         # A start state that is not stored follows from the weights; its last bits depend on the machine, so it is
         # left out.
         "start": "one empty sentence" if start == "warm" and model.start_state is None else start,
@@ -75,19 +75,3 @@ def _add_arrays(digest: hashlib.blake2b, *sources: Mapping[str, Floats]) -> None
         array = np.ascontiguousarray(source_of[name][name], np.float32)
         digest.update(f"{name} {array.shape}".encode())
         digest.update(array.data)
-
-
-def _restore_instructions(recorded: Any) -> str:
-    if recorded in available_sets():
-        return f"Set {VARIABLE}={recorded}"
-    if recorded in list(INSTRUCTION_SETS):  # a list, because a damaged journal may hold what cannot be hashed
-        return f"Resume on a processor that has {recorded} (this one has {', '.join(available_sets())})"
-    return "Resume on the same kind of machine, with the same installation"
-
-
-RESTORE: Mapping[str, Callable[[Any], str]] = {
-    "device": lambda recorded: f"Resume on the device {recorded} (--device)",
-    "instructions": _restore_instructions,
-    "precision": lambda recorded: f"Resume in {recorded} (set ELMOKIT_BACKEND={recorded})",
-}
-"""How to get the recorded value of a setting of a computation again, for the error messages of a store."""

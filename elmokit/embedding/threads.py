@@ -1,6 +1,6 @@
-"""Read and write in a second thread while the calling thread computes.
+"""Write in a second thread while the calling thread computes.
 
-Queues are bounded, so that a slow side does not fill the memory. Neither side may wait for the other without end:
+The queue is bounded, so that a slow disk does not fill the memory. Neither side may wait for the other without end:
 whoever waits checks every 0.1 s whether the other side has stopped, because an exception there would otherwise leave a
 thread that blocks the exit of the process.
 """
@@ -10,55 +10,13 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
 # Short enough not to be noticed at the end of a run, long enough to cost nothing while waiting.
 _WAIT_SECONDS = 0.1
-
-
-class Prefetcher(Generic[Item]):
-    """A context manager that runs an iterator in a thread, up to ``n`` items ahead of the code that iterates over it.
-
-    An exception of the iterator is raised where its next item would have come. When the block ends, the thread has
-    ended too, unless it is blocked waiting for input; then it ends with the next item.
-    """
-
-    def __init__(self, items: Iterator[Item], n: int) -> None:
-        self._queue: queue.Queue[Item | None] = queue.Queue(n)
-        self._items = items
-        self._error: BaseException | None = None
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Prefetcher[Item]:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stopped.set()
-        # With a limit: a thread that is blocked in a read from a pipe cannot be woken. It is a daemon, so it does not
-        # keep the process alive.
-        self._thread.join(timeout=10 * _WAIT_SECONDS)
-
-    def __iter__(self) -> Iterator[Item]:
-        # None marks the end; the thread puts it after an exception too, so `get` needs no timeout.
-        while (item := self._queue.get()) is not None:
-            yield item
-        if self._error is not None:
-            raise self._error
-
-    def _run(self) -> None:
-        try:
-            for item in self._items:
-                if not _put(self._queue, item, self._stopped):
-                    return
-        except BaseException as error:
-            # Whatever ends the iterator is raised in the calling thread; here it would only be printed.
-            self._error = error
-        _put(self._queue, None, self._stopped)
 
 
 class BackgroundWriter(Generic[Item]):

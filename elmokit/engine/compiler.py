@@ -1,19 +1,13 @@
 """Find or compile the shared library of the C kernels for this machine's processor.
 
-The library is one for the best instruction set that the processor has (``instruction_sets.py``). There are two places
-for it:
+The library is one for the best instruction set that the processor has (``instruction_sets.py``). A wheel carries one
+for each instruction set of its system. Other installations on Linux compile it when it is first needed, once, into the
+cache directory (``ELMOKIT_CACHE``, else the platform's usual one), under a name that is derived from the sources and
+the compiler command. ``CC`` names the compiler; ``CC=false`` disables compiling.
 
-- *the package*: a wheel carries one library for each instruction set of its system, so no compiler is needed, and the
-  cache directory is not touched;
-- *the cache directory* (``ELMOKIT_CACHE``, else the platform's usual one) for other installations on Linux: the library
-  is compiled when it is first needed, which takes a few seconds, once. Its name is derived from the sources and the
-  compiler command, so a change of either compiles again. ``CC`` names the compiler; ``CC=false`` disables compiling.
-  If the directory cannot be used, the library is compiled in a temporary directory, for this process only.
-
-Without either, everything still works: NumPy computes the network.
-
-A library is code that runs with the user's rights. So the cache directory is created with mode 0700, and is used only
-if nobody but the user and root can write to it or exchange one of its parents.
+A library is code that runs with the user's rights. So a cache directory in which others could put one is not used: the
+library is then compiled in a temporary directory, for this process only. Without any library, everything still works:
+NumPy computes the network.
 """
 
 from __future__ import annotations
@@ -40,6 +34,10 @@ from elmokit.errors import ElmoError, OutputError
 # A compiler wrapper that hangs, for example on a network license, must not hang the program: NumPy computes then.
 BUILD_SECONDS = 180
 PACKAGED_LIBRARIES = Path(__file__).parent / PACKAGED
+
+
+class InstructionsError(ElmoError):
+    """An instruction set that the compiler does not know, or that the system does not permit."""
 
 
 @functools.cache
@@ -72,40 +70,44 @@ def _load() -> tuple[Library | None, str]:
     return None, reason
 
 
-class InstructionsError(ElmoError):
-    """An instruction set that the compiler does not know, or that the system does not permit."""
-
-
 def build(name: str, instructions: InstructionSet) -> Library:
     """Return the library for an instruction set: that of the package, else that of the cache, compiled if necessary."""
     return _packaged(name, instructions) or _compiled(name, instructions)
 
 
+def is_packaged(name: str) -> bool:
+    """Check whether the package has the library for an instruction set."""
+    return _packaged_file(name, INSTRUCTION_SETS[name]) is not None
+
+
+def _packaged_file(name: str, instructions: InstructionSet) -> Path | None:
+    return next(PACKAGED_LIBRARIES.glob(f"{packaged_name(name, instructions)}.*"), None)
+
+
 @functools.cache
 def _packaged(name: str, instructions: InstructionSet) -> Library | None:
     """Load the library that a wheel carries; None if there is none."""
-    if (path := _packaged_file(name, instructions)) is None:
-        return None
-    return _permitted(Library(path, name, header_text()))
+    path = _packaged_file(name, instructions)
+    return None if path is None else _permitted(Library(path, name, header_text()))
 
 
 @functools.cache
 def _compiled(name: str, instructions: InstructionSet) -> Library:
-    """Load the library from the cache directory, or from a temporary one, compiling it if there is none to trust."""
+    """Load the library from the cache directory, or from a temporary one, compiling it if it is not there."""
     if platform.system() != "Linux":
         raise ElmoError("elmokit compiles them on Linux only. Install a wheel that is built for this system.")
     import subprocess  # here, because a wheel needs no compiler: a first vector does not wait for this module
 
     try:
         try:
-            library = _open_cached(name, instructions)
+            library = _compiled_in(_cache_directory(), name, instructions)
         except (OSError, OutputError) as problem:
-            library = _open_temporary(name, instructions)
+            import tempfile
+
+            with tempfile.TemporaryDirectory(prefix="elmokit-") as directory:
+                library = _compiled_in(Path(directory), name, instructions)
             # Not in silence: every process compiles for seconds, and someone may have prepared the directory.
-            warnings.warn(
-                f"The C kernels are compiled for this process only, because their directory cannot be used: {problem}",
-                stacklevel=5,
-            )
+            warnings.warn(f"The C kernels are compiled for this process only: {problem}", stacklevel=5)
     except subprocess.CalledProcessError as error:
         lines = error.stderr.decode(errors="replace").strip().splitlines()
         lines.sort(key=lambda line: "error:" not in line)  # before the first error come the headers that lead to it
@@ -124,86 +126,36 @@ def _permitted(library: Library) -> Library:
     return library
 
 
-def is_packaged(name: str) -> bool:
-    """Check whether the package has the library for an instruction set."""
-    return _packaged_file(name, INSTRUCTION_SETS[name]) is not None
-
-
-def _packaged_file(name: str, instructions: InstructionSet) -> Path | None:
-    return next(PACKAGED_LIBRARIES.glob(f"{packaged_name(name, instructions)}.*"), None)
-
-
-def _open_cached(name: str, instructions: InstructionSet) -> Library:
-    """Load the library from the cache directory, compiling it if it is not there."""
+def _cache_directory() -> Path:
+    """Return the directory for compiled libraries, with mode 0700 below parents that nobody else can write to."""
     from elmokit.storage.cache import cache_dir  # here, because a wheel needs none of it
 
     directory = cache_dir() / "kernels"
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    directory.mkdir(mode=0o700, exist_ok=True)
+    directory.parent.mkdir(0o700, parents=True, exist_ok=True)
+    directory.mkdir(0o700, exist_ok=True)
     directory = directory.resolve()
-    _check_writers(directory)
+    status = directory.stat()
+    is_safe = status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+    for parent in map(Path.stat, directory.parents if is_safe else ()):
+        # In a directory with the sticky bit, such as /tmp, everyone can create files, but nobody can exchange others'.
+        is_closed = parent.st_mode & stat.S_ISVTX or not parent.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        is_safe = bool(is_safe and is_closed and parent.st_uid in (0, os.geteuid()))
+    if not is_safe:
+        raise OutputError(f"other users can use {directory} or a parent. Set ELMOKIT_CACHE to a directory of yours.")
+    return directory
+
+
+def _compiled_in(directory: Path, name: str, instructions: InstructionSet) -> Library:
+    """Load the library from a directory; it is compiled first if it is not there, in one piece for other processes."""
     path = directory / f"{library_key(instructions, compiler_command())}.so"
     if not path.exists():
-        _compile(path, instructions)
+        import tempfile
+
+        from elmokit.storage.atomic import sync
+
+        with tempfile.TemporaryDirectory(dir=directory) as build_directory:
+            output = Path(build_directory, "kernels.so")
+            compile_sources(output, instructions, BUILD_SECONDS)
+            sync(output)
+            output.replace(path)
     return Library(path, name, header_text())
-
-
-def _open_temporary(name: str, instructions: InstructionSet) -> Library:
-    """Compile the library in a temporary directory, which is deleted once the library is loaded."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="elmokit-") as directory:
-        path = Path(directory, "kernels.so")
-        _compile(path, instructions)
-        return Library(path, name, header_text())
-
-
-def _check_writers(directory: Path) -> None:
-    """Refuse a directory in which someone else could put a library: loading one runs its code."""
-    for path in (directory, *directory.parents):
-        status = path.stat()
-        # In a parent with the sticky bit, such as /tmp, everyone can create files, but nobody can exchange others'.
-        is_shared = path != directory and status.st_mode & stat.S_ISVTX
-        # Root can change every program on the machine; and a container image often holds a cache that root has filled.
-        is_mine = status.st_uid in (0, os.geteuid())
-        if not is_mine or (_is_writable_by_others(status) and not is_shared):
-            raise OutputError(
-                f"other users can write to {path}. Set ELMOKIT_CACHE to a directory that only you can write to."
-            )
-
-
-def _is_writable_by_others(status: os.stat_result) -> bool:
-    if status.st_mode & stat.S_IWOTH:
-        return True
-    return bool(status.st_mode & stat.S_IWGRP) and not _is_own_group(status.st_gid)
-
-
-def _is_own_group(group: int) -> bool:
-    """Check whether a group is the user's alone: many systems create one for each user, with write permission."""
-    import grp
-    import pwd
-
-    try:
-        user, found = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
-    except KeyError:  # a number without an entry, as in some containers
-        return False
-    return found.gr_name == user and set(found.gr_mem) <= {user}
-
-
-def _compile(path: Path, instructions: InstructionSet) -> None:
-    """Compile the library into a file, which another process sees complete or not at all."""
-    import shutil
-    import tempfile
-
-    from elmokit.storage.atomic import sync
-
-    command = compiler_command()[0]
-    if shutil.which(command) is None:
-        raise ElmoError(f"there is no C compiler {command!r}. Install one, or name another one with CC.")
-    with tempfile.TemporaryDirectory(dir=path.parent) as build_directory:
-        output = Path(build_directory, "kernels.so")
-        compile_sources(output, instructions, BUILD_SECONDS)
-        output.chmod(0o700)  # whatever the umask is
-        sync(output)
-        output.replace(path)
-        sync(path.parent)

@@ -102,11 +102,6 @@ class BiLMConfig:
     bidirectional: bool = setting(
         True, "Train both directions; if false, the forward one alone.", off_flag="--forward-only"
     )
-    backward_only: bool = setting(
-        False,
-        "Train the backward direction alone, which reads each sentence from its end. In a file, also set bidirectional "
-        "to false.",
-    )
     dropout: float = setting(
         0.1, "Dropout probability in training, on the inputs of LSTM layers and on the top output."
     )
@@ -123,8 +118,6 @@ class BiLMConfig:
         check_at_most("projection_dim", self.projection_dim, self.hidden_dim)
         check_positive("cell_clip", self.cell_clip)
         check_positive("projection_clip", self.projection_clip)
-        if self.backward_only and self.bidirectional:
-            raise ConfigError("backward_only is for a model of one direction: set bidirectional to false, too.")
         check_fraction("dropout", self.dropout)
 
     @property
@@ -135,7 +128,7 @@ class BiLMConfig:
     @property
     def read_backward(self) -> tuple[bool, ...]:
         """For each direction, whether it reads sentences from their end."""
-        return (False, True) if self.bidirectional else (self.backward_only,)
+        return (False, True) if self.bidirectional else (False,)
 
     @property
     def direction_names(self) -> list[Literal["forward", "backward"]]:

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elmokit.engine.state import Floats
-from elmokit.engine.unit_vectors import unit_vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,25 +55,3 @@ class LayerAlignment:
         with np.errstate(over="ignore", invalid="ignore"):  # who uses the vectors checks them
             aligned = layers @ self.matrices[chosen].swapaxes(1, 2) + self.offsets[chosen, None]
         return np.asarray(aligned, np.float32)
-
-    @classmethod
-    def fit(cls, source: NDArray[np.floating], target: NDArray[np.floating], centered: bool = False) -> LayerAlignment:
-        """Find the rotation (or reflection) of each layer that brings pairs of vectors closest to each other.
-
-        This is the orthogonal Procrustes problem. It is solved for vectors of length 1, so that every pair counts the
-        same: the rotation maximizes the mean cosine of the pairs (Xing et al. 2015). A rotation keeps all distances and
-        angles between the source vectors, so nothing that the source model knows is lost.
-
-        Args:
-            source: ``(layers, pairs, dim)``.
-            target: ``(layers, pairs, dim)``, the vectors that ``source`` should be mapped to.
-            centered: Subtract the mean of each side first, and map one mean onto the other.
-        """
-        wide = [np.asarray(anchors, np.float64) for anchors in (source, target)]
-        means = [anchors.mean(axis=1) if centered else np.zeros_like(anchors[:, 0]) for anchors in wide]
-        x, y = (unit_vectors(anchors - mean[:, None]) for anchors, mean in zip(wide, means, strict=True))
-        left, _, right = np.linalg.svd(y.swapaxes(1, 2) @ x)
-        matrices = left @ right
-        # matrices @ (x - source_mean) + target_mean, as one map.
-        offsets = means[1] - (matrices @ means[0][..., None])[..., 0]
-        return cls(matrices.astype(np.float32), offsets.astype(np.float32))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -20,7 +18,7 @@ from elmokit.engine.threads import n_threads
 from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
-    from elmokit.engine.matrix import Matrix
+    pass
 
 Ids = NDArray[np.int64]
 
@@ -31,26 +29,14 @@ that. Small blocks also stay in the processor's cache."""
 
 @dataclass(frozen=True)
 class SoftmaxConfig:
-    """The softmax: ``full`` as in bilm-tf, ``tied`` to the word table of the token layer, or ``adaptive``."""
+    """The softmax: ``full`` as in bilm-tf, or ``tied`` to the word table of the token layer."""
 
-    kind: Literal["full", "tied", "adaptive"] = setting("full", "The kind of softmax.")
-    cutoffs: tuple[int, ...] = setting((), "The first word of each tail of an adaptive softmax, such as 2000,10000.")
-    shrink: float = setting(4.0, "Each tail of an adaptive softmax is this many times narrower than the one before.")
+    kind: Literal["full", "tied"] = setting("full", "The kind of softmax.")
     inner_dim: int = setting(0, "Units of a layer between the LSTMs and the scores of words. 0: no such layer.")
 
     def __post_init__(self) -> None:
-        check_choice("kind", self.kind, ("full", "tied", "adaptive"))
-        ascending = all(low < high for low, high in zip((0, *self.cutoffs), self.cutoffs, strict=False))
-        if (self.kind == "adaptive") != bool(self.cutoffs) or not ascending:
-            raise ConfigError(
-                f"cutoffs are {list(self.cutoffs)} of a softmax of kind {self.kind!r}; an adaptive one needs some, "
-                "ascending and above 0, and the others none."
-            )
-        if not self.shrink >= 1:
-            raise ConfigError(f"shrink is {self.shrink}; it must be at least 1.")
+        check_choice("kind", self.kind, ("full", "tied"))
         check_at_least("inner_dim", self.inner_dim, 0, MAX_UNITS)
-        if self.inner_dim and self.kind == "adaptive":
-            raise ConfigError(f"inner_dim is {self.inner_dim} of an adaptive softmax, which has no inner layer.")
 
     def check_sizes(
         self,
@@ -64,30 +50,11 @@ class SoftmaxConfig:
                 "A tied softmax shares the word table of the token layer, which needs the same words. Read words "
                 f"(input 'both' or 'words', {n_words} words), or choose a full softmax."
             )
-        # The logarithm first, since the power can be too large for a float.
-        is_huge = len(self.cutoffs) * math.log(self.shrink) > math.log(MAX_UNITS) + 1
-        if self.kind == "adaptive" and (
-            self.cutoffs[-1] >= n_words or is_huge or input_dim < self.shrink ** len(self.cutoffs)
-        ):
-            raise ConfigError(
-                f"cutoffs are {list(self.cutoffs)}, and each tail is {self.shrink:g} times narrower: nothing is left "
-                f"for the last one of {n_words} words or of {input_dim} dimensions."
-            )
 
     def tensor_shapes(self, n_words: int, input_dim: int) -> dict[str, Shape]:
         """Return the shape of every tensor of the softmax, by its name in PyTorch's state dict and in our files."""
-        if self.kind != "adaptive":
-            weight: dict[str, Shape] = {} if self.kind == "tied" else {"weight": (n_words, input_dim)}
-            return {**weight, "bias": (n_words,), **self._inner_shapes(input_dim)}
-        # The names are those of PyTorch's AdaptiveLogSoftmaxWithLoss. The head scores its words, then each tail.
-        edges = (*self.cutoffs, n_words)
-        n_head = self.cutoffs[0] + len(self.cutoffs)
-        shapes: dict[str, Shape] = {"stages.head.weight": (n_head, input_dim), "stages.head.bias": (n_head,)}
-        for tail, (first, stop) in enumerate(pairwise(edges)):
-            dim = int(input_dim // self.shrink ** (tail + 1))
-            shapes[f"stages.tail.{tail}.0.weight"] = (dim, input_dim)
-            shapes[f"stages.tail.{tail}.1.weight"] = (stop - first, dim)
-        return shapes
+        weight: dict[str, Shape] = {} if self.kind == "tied" else {"weight": (n_words, input_dim)}
+        return {**weight, "bias": (n_words,), **self._inner_shapes(input_dim)}
 
     def _inner_shapes(self, input_dim: int) -> dict[str, Shape]:
         if not self.inner_dim:
@@ -161,15 +128,12 @@ class WordSoftmax:
         self._table = table
         self._read: dict[str, Floats] = {}
         self._inner: NativeInnerLayer | None = None
-        self._tails: tuple[Library, list[Matrix]] | None = None  # of an adaptive one: what makes rows narrower
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_read": {}, "_inner": None, "_tails": None}  # a copy reads and packs its own arrays
+        return vars(self) | {"_read": {}, "_inner": None}  # a copy reads and packs its own arrays
 
     @property
     def weight(self) -> Floats:
-        if self.config.kind == "adaptive":
-            raise ConfigError("An adaptive softmax has no single weight for a word.")
         if self._table is None:
             return self._array("weight")
         if "table" not in self._read:
@@ -179,19 +143,7 @@ class WordSoftmax:
 
     @overflow_is_checked_later
     def scores(self, hidden: Floats) -> Floats:
-        if self.config.kind != "adaptive":
-            return np.asarray(self._after_inner(hidden) @ self.weight.T + self._array("bias"), np.float32)
-        head = _log_softmax(hidden @ self._array("stages.head.weight").T + self._array("stages.head.bias"))
-        first = self.config.cutoffs[0]
-        # A word of a tail has the probability of its tail, times its own within the tail.
-        tails = [
-            _log_softmax(
-                hidden @ self._array(f"stages.tail.{tail}.0.weight").T @ self._array(f"stages.tail.{tail}.1.weight").T
-            )
-            + head[:, first + tail, None]
-            for tail in range(len(self.config.cutoffs))
-        ]
-        return np.concatenate([head[:, :first], *tails], axis=1)
+        return np.asarray(self._after_inner(hidden) @ self.weight.T + self._array("bias"), np.float32)
 
     @overflow_is_checked_later
     def nats(self, hidden: Floats, word_ids: Ids, precision: Precision | None = None) -> Floats:
@@ -201,8 +153,6 @@ class WordSoftmax:
         request = requested_backend(precision)
         library = None if request == "reference" else load_library()
         if library is not None and request != "reference":
-            if self.config.kind == "adaptive":
-                return self._adaptive_nats(library, hidden, word_ids)
             rows = self._after_inner(hidden, library)
             return softmax_nats(library, rows, self.weight, self._array("bias"), word_ids, request)
         _check_word_ids(word_ids, len(hidden), self.n_words)
@@ -226,27 +176,6 @@ class WordSoftmax:
             return self._inner(hidden)
         units = (hidden @ tensors.expand.T + tensors.expand_bias).clip(min=0)
         return np.asarray(hidden + units @ tensors.reduce.T + tensors.reduce_bias, np.float32)
-
-    def _adaptive_nats(self, library: Library, hidden: Floats, word_ids: Ids) -> Floats:
-        """Compute the surprisal of words by an adaptive softmax: of a word or a tail in the head, and in the tail."""
-        _check_word_ids(word_ids, len(hidden), self.n_words)
-        starts = self.config.cutoffs
-        tails = np.searchsorted(starts, word_ids, side="right")  # 0 for the words of the head
-        in_head = np.where(tails == 0, word_ids, starts[0] - 1 + tails)
-        head, bias = self._array("stages.head.weight"), self._array("stages.head.bias")
-        nats = softmax_nats(library, hidden, head, bias, in_head, "float32")
-        if self._tails is None or self._tails[0] is not library:
-            from elmokit.engine.matrix import Matrix  # not needed by those who only embed
-
-            narrowing = [self._array(f"stages.tail.{tail}.0.weight") for tail in range(len(starts))]
-            self._tails = library, [Matrix(weight, "float32", library) for weight in narrowing]
-        for tail in np.unique(tails[tails > 0]) - 1:
-            (rows,) = np.nonzero(tails == tail + 1)
-            narrow = self._tails[1][tail](hidden[rows], n_threads())
-            weight = self._array(f"stages.tail.{tail}.1.weight")
-            no_bias = np.zeros(len(weight), np.float32)
-            nats[rows] += softmax_nats(library, narrow, weight, no_bias, word_ids[rows] - starts[tail], "float32")
-        return nats
 
     def _array(self, name: str) -> Floats:
         """Return an array, which is read from its file once."""

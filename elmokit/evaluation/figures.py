@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elmokit.errors import MissingExtraError
+from elmokit.evaluation.tables import Row, name_columns
 from elmokit.storage.atomic import atomic_write, check_extension, check_has_name, check_output_path
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ LINES: tuple[dict[str, Any], ...] = tuple(
 )
 """Styles of the first, second, ... line of a plot, then again. Color, marker and dashes all differ, so that gray prints
 work. The second seven lines have hollow markers."""
-DASHES = ("--", ":", "-.")
 INK = "#262626"
 STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # included in matplotlib, so figures are the same on every machine
@@ -131,57 +131,21 @@ def save_figure(figure: Figure, path: str | Path, overwrite: bool = False) -> tu
     return figure_paths(path)
 
 
-def plot_bars(
-    figure: Figure, names: Sequence[str], lengths: Sequence[float], errors: Sequence[float] | None, label: str
-) -> None:
-    """Draw horizontal bars, the first one at the top."""
-    axes = figure.subplots()
-    axes.grid(visible=False, axis="y")
-    rows = range(len(names))
-    axes.barh(rows, lengths, xerr=errors, color=COLORS[5], ecolor=INK, capsize=2, height=0.6)
-    axes.set_yticks(rows, names)
-    axes.invert_yaxis()
-    axes.set_xlabel(label)
+def draw_rows(rows: Sequence[Row], label: str, path: str | Path, overwrite: bool = False) -> tuple[Path, Path]:
+    """Draw the rows of a table, the first one at the top, with a point for each number that is not a count.
 
-
-@dataclass(frozen=True)
-class Series:
-    """One line of :func:`plot_layers`: a value for each layer and for each combination of layers."""
-
-    label: str
-    values: Sequence[float]
-    deviations: Sequence[float] | None = None
-
-
-def plot_layers(
-    figure: Figure, names: Sequence[str], series: Sequence[Series], levels: Mapping[str, float], label: str
-) -> None:
-    """Draw values by layer, joined by a line; combinations of layers, which follow them, are separate points.
-
-    ``levels`` are baselines, drawn as horizontal lines.
+    Arguments and errors as in :func:`save_figure`; ``label`` says what the numbers are.
     """
-    n_numbers = sum(name.isdigit() for name in names)
-    axes = figure.subplots()
-    axes.grid(visible=False, axis="x")
-    entries: list[Any] = []
-    for row, style in zip(series, itertools.cycle(LINES)):
-        for columns, how in ((slice(0, n_numbers), style), (slice(n_numbers, None), {**style, "linestyle": "none"})):
-            x = range(len(names))[columns]
-            (line,) = axes.plot(x, row.values[columns], label=row.label, **how)
-            if row.deviations is not None:
-                bars = {"color": style["color"], "linestyle": "none", "capsize": 2}
-                axes.errorbar(x, row.values[columns], row.deviations[columns], **bars)
-            if columns.start == 0:
-                entries.append(line)
-    for (level_label, level), dashes in zip(levels.items(), DASHES, strict=False):
-        entries.append(axes.axhline(level, color=INK, linestyle=dashes, linewidth=0.9, label=level_label))
-    axes.set_xticks(range(len(names)), [layer_title(name) for name in names])
-    axes.set_xlim(-0.4, len(names) - 0.6)
-    axes.set_ylabel(label)
-    if len(entries) > 1:
-        figure.legend(handles=entries, loc="outside upper center", ncols=2)
-
-
-def layer_title(name: str) -> str:
-    """Name a row: ``layer 1`` for the number of a layer; other names are unchanged."""
-    return f"layer {name}" if name.isdigit() else name
+    names = [" ".join(str(row[title]) for title in name_columns(rows)) for row in rows]
+    columns = dict.fromkeys(title for row in rows for title, cell in row.items() if isinstance(cell, float))
+    with styled_figure(PAGE, 0.9 + 0.24 * len(rows)) as figure:
+        axes = figure.subplots()
+        axes.grid(visible=False, axis="y")
+        for title, style in zip(columns, itertools.cycle(LINES)):
+            numbers = [math.nan if row.get(title) is None else row[title] for row in rows]
+            axes.plot(numbers, range(len(rows)), label=title, **{**style, "linestyle": "none"})
+        axes.set_yticks(range(len(rows)), names)
+        axes.invert_yaxis()
+        axes.set_xlabel(label)
+        figure.legend(loc="outside upper center", ncols=5)
+        return save_figure(figure, path, overwrite)

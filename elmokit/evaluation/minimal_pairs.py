@@ -7,7 +7,6 @@ Accuracies are averaged over paradigms, each with equal weight, as in Warstadt e
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import math
 from collections import Counter
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,20 +22,14 @@ from numpy.typing import NDArray
 from elmokit.embedding.start_state import StartName
 from elmokit.engine.state import State
 from elmokit.errors import TextError
-from elmokit.evaluation.figures import INK, LINES, PAGE
-from elmokit.evaluation.result import NO_IMAGES, Images, Record, TableResult, computed, paragraphs, tabulate, value
-from elmokit.evaluation.table import Evaluation, EvaluationRun, Files, existing_files
-from elmokit.evaluation.tables import Table
+from elmokit.evaluation.result import Result, number_or_none
+from elmokit.evaluation.tables import Row
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.pairs import score_minimal_pairs
 from elmokit.lm.surprisal import BATCH_TOKENS
 from elmokit.storage.part_results import PartResults
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
-from elmokit.storage.text_files import or_packed, read_lines
-from elmokit.text.tokenize import get_tokenizer
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from elmokit.storage.text_files import read_lines
 
 BOTH = "both"
 """The name of the comparison by the sum over both directions."""
@@ -69,21 +62,21 @@ class PublishedAccuracies:
 
 
 @dataclass(frozen=True)
-class ParadigmScore(Record):
+class ParadigmScore:
     """The results of one paradigm."""
 
-    name: str = value()
-    phenomenon: str = value()
-    n_pairs: int = value()
-    n_tokens: int = value()
-    n_unknown: int = value()
+    name: str
+    phenomenon: str
+    n_pairs: int
+    n_tokens: int
+    n_unknown: int
     """Tokens that are not in the vocabulary."""
-    correct: dict[str, int] = value()
+    correct: dict[str, int]
     """Pairs whose acceptable sentence is more probable: "forward", "backward", "both" for the sum of the two, and
     "unknown words paid" (:attr:`~elmokit.lm.pairs.MinimalPairScores.paid_nats`)."""
-    ties: dict[str, int] = value()
+    ties: dict[str, int]
     """Pairs whose sentences are equally probable. They count as wrong."""
-    n_unequal: int = value()
+    n_unequal: int
     """Pairs whose sentences have unequal numbers of unknown words, so that these can decide."""
 
     def accuracy(self, choice: str) -> float:
@@ -92,60 +85,36 @@ class ParadigmScore(Record):
 
 
 @dataclass(frozen=True)
-class GroupAccuracy(Record):
-    """The mean accuracies over a group of paradigms."""
-
-    name: str = value("accuracy (%)")
-    n_pairs: int = value("pairs", ",")
-    by_choice: dict[str, float] = value("", ".1f", scale=100)
-    published: dict[str, float] = value("", ".1f", scale=100)
-    """By model; NaN if one of the paradigms is not published."""
-
-
-@dataclass(frozen=True)
-class MinimalPairsResult(TableResult):
+class MinimalPairsResult(Result):
     """The results of a test with minimal pairs."""
 
-    figure_title = "Accuracy by phenomenon"
+    digits = 1
+    measure = "accuracy (%)"
+
+    paradigms: list[ParadigmScore]
+    published: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    """Accuracies of other models, by model and paradigm."""
 
     @property
-    @computed(key="accuracy")
-    def _accuracies(self) -> dict[str, dict[str, float]]:
-        return {group.name: group.by_choice for group in self.table_rows()}
-
-    @property
-    @computed(key="published")
-    def _published_accuracies(self) -> dict[str, dict[str, float]]:
-        return {group.name: group.published for group in self.table_rows()}
-
-    @property
-    @computed()
     def n_pairs(self) -> int:
         """The number of pairs."""
         return sum(paradigm.n_pairs for paradigm in self.paradigms)
 
     @property
-    @computed()
     def n_unequal(self) -> int:
         """Pairs whose sentences have unequal numbers of unknown words."""
         return sum(paradigm.n_unequal for paradigm in self.paradigms)
 
     @property
-    @computed()
     def ties(self) -> dict[str, int]:
         """Pairs whose sentences are equally probable, by what decides."""
         return {choice: sum(paradigm.ties[choice] for paradigm in self.paradigms) for choice in self.choices}
 
     @property
-    @computed()
     def unknown_ratio(self) -> float:
         """The fraction of the tokens that are not in the vocabulary."""
         n_tokens = sum(paradigm.n_tokens for paradigm in self.paradigms)
         return sum(paradigm.n_unknown for paradigm in self.paradigms) / max(1, n_tokens)
-
-    paradigms: list[ParadigmScore] = value()
-    published: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
-    """Accuracies of other models, by model and paradigm."""
 
     @property
     def choices(self) -> list[str]:
@@ -159,23 +128,24 @@ class MinimalPairsResult(TableResult):
 
     def accuracy(self, choice: str, phenomenon: str | None = None) -> float:
         """Return the mean accuracy over all paradigms, or over those of a phenomenon."""
-        return self._group("", phenomenon).by_choice[choice]
+        return _mean_accuracy(self._of(phenomenon), choice)
 
     def published_accuracy(self, model: str, phenomenon: str | None = None) -> float:
         """Return a published model's mean over the same paradigms; NaN if one of them is not published."""
-        return self._group("", phenomenon).published[model]
+        return self._mean_published(self._of(phenomenon), model)
 
-    def table_rows(self, by_paradigm: bool = False) -> list[GroupAccuracy]:
-        """Return a row for each phenomenon, or for each paradigm, and one for all."""
-        if by_paradigm:
-            groups = [self._mean(paradigm.name, [paradigm]) for paradigm in self.paradigms]
-        else:
-            groups = [self._group(name, name) for name in self.phenomena]
-        return [*groups, self._group(OVERALL, None)]
-
-    def table(self, by_paradigm: bool = False) -> Table:
+    def table_rows(self, by_paradigm: bool = False) -> list[Row]:
         """Return accuracies in percent: a row for each phenomenon, or for each paradigm, and one for all."""
-        return tabulate(self.table_rows(by_paradigm))
+        if by_paradigm:
+            groups = [(paradigm.name, [paradigm]) for paradigm in self.paradigms]
+        else:
+            groups = [(name, self._of(name)) for name in self.phenomena]
+        return [
+            {self.measure: name, "pairs": sum(row.n_pairs for row in paradigms)}
+            | {choice: 100 * _mean_accuracy(paradigms, choice) for choice in self.choices}
+            | {model: 100 * self._mean_published(paradigms, model) for model in self.published}
+            for name, paradigms in [*groups, (OVERALL, self.paradigms)]
+        ]
 
     def notes(self) -> list[str]:
         ties = ", ".join(f"{choice} {n} ({n / self.n_pairs:.3%})" for choice, n in self.ties.items())
@@ -187,47 +157,34 @@ class MinimalPairsResult(TableResult):
             "the rarest word of the vocabulary.",
         ]
 
-    def to_text(self, by_paradigm: bool = False) -> str:
-        return "\n".join([self.table(by_paradigm).to_text(), "", *self.notes()])
-
-    def to_markdown(self, images: Images = NO_IMAGES) -> str:
-        means = f"{super().to_markdown(images)} Accuracies are means over paradigms."
-        return paragraphs(means, self.table(by_paradigm=True).to_markdown())
-
-    def headlines(self) -> list[tuple[str, str]]:
-        """Return the overall accuracies."""
-        return [(f"BLiMP, {choice} (%)", f"{100 * self.accuracy(choice):.1f}") for choice in self.choices]
-
-    @property
-    def figure_size(self) -> tuple[float, float]:
-        return PAGE, 0.9 + 0.24 * len(self.table_rows())
-
-    def plot(self, figure: Figure) -> None:
-        """Draw the accuracy by phenomenon, a point for each choice and each published model."""
-        groups = self.table_rows()
-        series = {choice: [100 * group.by_choice[choice] for group in groups] for choice in self.choices}
-        series |= {model: [100 * group.published[model] for group in groups] for model in self.published}
-        axes = figure.subplots()
-        axes.grid(visible=False, axis="y")
-        rows = range(len(groups))
-        for (label, accuracies), style in zip(series.items(), itertools.cycle(LINES)):
-            axes.plot(accuracies, rows, label=label, **{**style, "linestyle": "none"})
-        axes.axvline(50, color=INK, linestyle=":", linewidth=0.9, label="chance")
-        axes.set_yticks(rows, [group.name.replace("_", " ") for group in groups])
-        axes.invert_yaxis()
-        axes.set_xlabel("accuracy (%)")
-        figure.legend(loc="outside upper center", ncols=5)
-
-    def _group(self, name: str, phenomenon: str | None) -> GroupAccuracy:
-        return self._mean(name, [row for row in self.paradigms if phenomenon in (None, row.phenomenon)])
-
-    def _mean(self, name: str, paradigms: Sequence[ParadigmScore]) -> GroupAccuracy:
-        own = {choice: float(np.mean([row.accuracy(choice) for row in paradigms])) for choice in self.choices}
-        published = {
-            model: float(np.mean([known.get(row.name, math.nan) for row in paradigms]))
-            for model, known in self.published.items()
+    def to_dict(self) -> dict[str, Any]:
+        groups = {name: self._of(name) for name in self.phenomena} | {OVERALL: self.paradigms}
+        return {
+            "accuracy": {
+                name: {choice: _mean_accuracy(paradigms, choice) for choice in self.choices}
+                for name, paradigms in groups.items()
+            },
+            "published": {
+                name: {model: number_or_none(self._mean_published(paradigms, model)) for model in self.published}
+                for name, paradigms in groups.items()
+            },
+            "n_pairs": self.n_pairs,
+            "n_unequal": self.n_unequal,
+            "ties": self.ties,
+            "unknown_ratio": self.unknown_ratio,
+            "paradigms": [dataclasses.asdict(paradigm) for paradigm in self.paradigms],
         }
-        return GroupAccuracy(name, sum(row.n_pairs for row in paradigms), own, published)
+
+    def _of(self, phenomenon: str | None) -> list[ParadigmScore]:
+        return [row for row in self.paradigms if phenomenon in (None, row.phenomenon)]
+
+    def _mean_published(self, paradigms: Sequence[ParadigmScore], model: str) -> float:
+        known = self.published[model]
+        return float(np.mean([known.get(row.name, math.nan) for row in paradigms]))
+
+
+def _mean_accuracy(paradigms: Sequence[ParadigmScore], choice: str) -> float:
+    return float(np.mean([row.accuracy(choice) for row in paradigms]))
 
 
 def read_minimal_pairs(paths: Iterable[str | Path]) -> list[Paradigm]:
@@ -349,7 +306,7 @@ def evaluate_minimal_pairs(
             ties={choice: int((nats[:, 0] == nats[:, 1]).sum()) for choice, nats in by_choice.items()},
             n_unequal=int((compared.unknown[:, 0] != compared.unknown[:, 1]).sum()),
         )
-        return result.to_dict()
+        return dataclasses.asdict(result)
 
     scores = []
     for paradigm in paradigms:
@@ -384,22 +341,3 @@ def _is_fraction(text: str | None) -> bool:
         return text == "" or 0 <= float(text or "") <= 1
     except ValueError:
         return False
-
-
-def _find(data: Path) -> Files | None:
-    pairs = existing_files(data, *(f"blimp/*{suffix}" for suffix in or_packed(".jsonl")))
-    return {"pairs": pairs, "published": existing_files(data, "blimp/published.tsv")} if pairs else None
-
-
-def _run(run: EvaluationRun, files: Files) -> MinimalPairsResult:
-    return evaluate_minimal_pairs(
-        run.elmo.model,
-        read_minimal_pairs(files["pairs"]),
-        get_tokenizer("treebank"),
-        published=read_published_accuracies(files["published"][0]) if files["published"] else None,
-        parts=run.parts,
-        progress=run.progress,
-    )
-
-
-EVALUATION = Evaluation("Minimal pairs (BLiMP)", "blimp/*.jsonl", _find, _run, predicts=True)

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.evaluation.result import Record, TableResult, value
-
 
 @dataclass(frozen=True)
-class Occurrence(Record):
+class Occurrence:
     """A token in its sentence, and its similarity to the query."""
 
-    similarity: float = value()
+    similarity: float
     """Cosine, from -1 to 1."""
-    sentence: int = value()
-    token: int = value()
-    words: list[str] = value()
+    sentence: int
+    token: int
+    words: list[str]
 
     @property
     def word(self) -> str:
@@ -29,34 +27,25 @@ class Occurrence(Record):
 
 
 @dataclass(frozen=True)
-class SimilarWord(Record):
+class SimilarWord:
     """A distinct word of the corpus with a similar context-free vector."""
 
-    similarity: float = value()
+    similarity: float
     """Cosine, from -1 to 1."""
-    word: str = value()
-    count: int = value()
+    word: str
+    count: int
     """How often it occurs in the corpus."""
 
 
 @dataclass(frozen=True)
-class NeighborRow(Record):
-    """A neighbor as a notebook shows it."""
-
-    layer: int = value("layer")
-    similarity: float = value("cosine", ".2f")
-    shown: str = value("occurrence")
-
-
-@dataclass(frozen=True)
-class Neighbors(TableResult):
+class Neighbors:
     """The nearest neighbors of one word in its sentence."""
 
-    words: list[str] = value()
-    token: int = value()
-    context_free: list[SimilarWord] = value()
+    words: list[str]
+    token: int
+    context_free: list[SimilarWord]
     """The nearest words by layer 0, where a word has the same vector in every sentence (the paper's GloVe column)."""
-    layers: dict[int, list[Occurrence]] = value()
+    layers: dict[int, list[Occurrence]]
 
     @classmethod
     def from_layers(cls, words: Sequence[str], token: int, by_layer: Mapping[int, list[Any]]) -> Neighbors:
@@ -64,20 +53,10 @@ class Neighbors(TableResult):
         occurrences = {layer: similar for layer, similar in by_layer.items() if layer}
         return cls(list(words), token, by_layer[0], occurrences)
 
-    @property
-    def caption(self) -> str:
-        """The word in its sentence."""
-        return f"Neighbors of {in_context(self.words, self.token).strip()}"
-
-    def table_rows(self) -> list[NeighborRow]:
-        """Return the similar words, then the occurrences by layer."""
-        words = [NeighborRow(0, word.similarity, word.word) for word in self.context_free]
-        occurrences = [
-            NeighborRow(layer, neighbor.similarity, in_context(neighbor.words, neighbor.token).strip())
-            for layer, neighbors in self.layers.items()
-            for neighbor in neighbors
-        ]
-        return [*words, *occurrences]
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain JSON values."""
+        facts = asdict(self)
+        return facts | {"layers": {str(layer): found for layer, found in facts["layers"].items()}}
 
     def to_text(self) -> str:
         """Return a table for people: a line per neighbor, aligned at the word."""

@@ -1,10 +1,10 @@
 """An index on disk of every word occurrence of a corpus, for finding the occurrences most similar to a given one.
 
-This reproduces table 4 of Peters et al. 2018 for corpora of any size. The index is a resumable store. It is written in
+This reproduces table 4 of Peters et al. 2018 for corpora of any size. The index is a workspace. It is written in
 bounded memory and memory-mapped for searching:
 
 ====================  =====================================================================================
-``journal.json``      the model, the text and its size, and the lengths of the files (see ``storage.store_journal``)
+``journal.json``      the model, the text and its size, and the lengths of the files (see ``storage.workspace``)
 ``layer-K.f16``       K = 1, 2, ...: the normalized vector of each token, ``(tokens, dim)``
 ``types.f16``         layer 0, which is context-free: the normalized vector of each distinct word, ``(types, dim)``
 ``types.jsonl``       the distinct words
@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 
 from elmokit.config import check_at_least, check_choice, token_index
 from elmokit.embedding.elmo import Elmo, check_elmo
-from elmokit.embedding.fingerprint import RESTORE
 from elmokit.engine.layer_selection import plain_layers
 from elmokit.engine.unit_vectors import unit_vectors
 from elmokit.errors import ConfigError, OutputError, TextError
@@ -37,8 +36,7 @@ from elmokit.evaluation.neighbors import Neighbors, Occurrence, SimilarWord
 from elmokit.evaluation.probe_corpus import model_digest, model_settings, read_chunks, text_digest
 from elmokit.storage.atomic import check_has_name
 from elmokit.storage.progress import ProgressCallback, StageCounter
-from elmokit.storage.resumable import ResumableStore
-from elmokit.storage.store_journal import StoreContents, read_journal
+from elmokit.storage.workspace import Committed, Workspace, read_workspace
 from elmokit.text.batching import check_sentence
 from elmokit.text.marks import MarkReader
 from elmokit.version import __version__
@@ -107,22 +105,18 @@ def build_index(
         "n_layers": elmo.n_layers,
         "dim": elmo.output_dim,
     }
-    restore = {**RESTORE, "model_name": _restore_name}
-    with ResumableStore(path, settings, restore=restore, overwrite=overwrite) as store:
-        if not store.finished:
-            _fill(elmo, sentences(), store, progress)
+    with Workspace(path, settings, overwrite=overwrite) as workspace:
+        if workspace.progress.get("n_done") != n_sentences:
+            _fill(elmo, sentences(), workspace, progress)
     return OccurrenceIndex(path)
 
 
-def _restore_name(recorded: object) -> str:
-    return "Use the included model, without a name" if recorded is None else f"Open the model by the name {recorded!r}"
-
-
-def _fill(elmo: Elmo, sentences: Iterator[list[str]], store: ResumableStore, progress: ProgressCallback | None) -> None:
+def _fill(elmo: Elmo, sentences: Iterator[list[str]], store: Workspace, progress: ProgressCallback | None) -> None:
+    settings = store.committed.settings
     types = {word: number for number, word in enumerate(_read_types(store.committed))}
     n_tokens = store.committed.sizes.get("tokens.i32", 0) // np.dtype(INT32).itemsize
     n_done = store.progress.get("n_done", 0)
-    count = StageCounter(progress, "index", store.settings["n_tokens"], done=n_tokens)
+    count = StageCounter(progress, "index", settings["n_tokens"], done=n_tokens)
     count(0)
     for chunk in read_chunks(islice(sentences, n_done, None)):
         new: list[str] = []
@@ -140,9 +134,9 @@ def _fill(elmo: Elmo, sentences: Iterator[list[str]], store: ResumableStore, pro
             n_tokens += len(words)
         store.append("types.jsonl", "".join(json.dumps(word) + "\n" for word in new).encode("ascii"))
         n_done += len(chunk)
-        store.commit({"n_done": n_done}, finished=n_done == store.settings["n_sentences"])
+        store.commit({"n_done": n_done})
         count(n_tokens - count.done)
-    if not store.finished:
+    if n_done != settings["n_sentences"]:
         raise TextError("The corpus has fewer sentences than before: it changed while it was read.")
 
 
@@ -150,23 +144,21 @@ class OccurrenceIndex:
     """A finished index, memory-mapped.
 
     Raises:
-        OutputError: There is no index at the path, it is not finished, or it is damaged.
+        OutputError: There is no index at the path, or it is not finished.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        store = read_journal(self.path)
+        store = read_workspace(self.path)
         if store is None or store.settings.get("what") != KIND:
             raise OutputError(
                 f"There is no index of this version in {path}. Build one with: elmokit neighbors index CORPUS {path}"
             )
         self.settings = store.settings
         """What the index was built from, with the model's name as ``model_name``."""
-        if not store.finished:
+        if store.progress.get("n_done") != self.settings["n_sentences"]:
             raise OutputError(f"The index {path} is not finished. Run the command that started it again to resume.")
         dim, n_layers = self.settings["dim"], self.settings["n_layers"]
-        # Not the vectors: they are most of the index, and a changed number in one changes one similarity.
-        store.verify(["types.f16", "types.jsonl", "tokens.i32", "starts.i64"])
         self.layers = {layer: store.memory_map(f"layer-{layer}.f16", FLOAT16, dim) for layer in range(1, n_layers)}
         self.type_vectors = store.memory_map("types.f16", FLOAT16, dim)
         self.tokens = store.memory_map("tokens.i32", INT32)
@@ -323,7 +315,7 @@ class OccurrenceIndex:
         return sorted(best, key=lambda occurrence: -occurrence.similarity)[:n_neighbors]
 
 
-def _read_types(store: StoreContents) -> list[str]:
+def _read_types(store: Committed) -> list[str]:
     return [json.loads(line) for line in store.read_bytes("types.jsonl").splitlines()]
 
 

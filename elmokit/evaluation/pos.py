@@ -12,30 +12,24 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import check_at_least, check_positive
 from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.fingerprint import RESTORE
-from elmokit.embedding.outputs.layout import as_stored
+from elmokit.embedding.outputs.output_format import as_stored
 from elmokit.errors import TextError, needs_torch
-from elmokit.evaluation.figures import Series, layer_title, plot_layers
 from elmokit.evaluation.probe_corpus import model_settings, read_chunks, text_digest
-from elmokit.evaluation.result import Record, ResultGroup, TableResult, computed, value
-from elmokit.evaluation.table import Evaluation, EvaluationRun, Files, existing_files
-from elmokit.evaluation.tagged import TaggedSentence, read_tagged
+from elmokit.evaluation.result import Result, layer_title
+from elmokit.evaluation.tables import Row
+from elmokit.evaluation.tagged import TaggedSentence
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
-from elmokit.storage.resumable import ResumableStore
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from elmokit.storage.workspace import Workspace
 
 FLOAT16 = "<f2"
 CONTROL_SEED = 2019
-REPORT_SEEDS = 3
 MOST_FREQUENT = "most frequent tag"
 """The row of the baseline."""
 
@@ -55,70 +49,80 @@ class LinearSettings:
 
 
 @dataclass(frozen=True)
-class PosRow(Record):
+class PosRow:
     """The results of the classifier on one layer, or on several combined."""
 
-    name: str = value("part of speech", layer_title)
+    name: str
     """A layer's number, "average", or "mix" (learned weights)."""
+    accuracies: list[float]
+    """Accuracy on the test tokens for each seed, from 0 to 1."""
+    controls: list[float] | None = None
+    """Accuracy on the control task for each seed; None if it was not run."""
+    weights: list[float] | None = None
+    """Weights of the layers in a learned mix, averaged over the seeds."""
 
     @property
-    @computed("accuracy", ".2%")
     def accuracy(self) -> float:
         """The mean over the seeds."""
         return float(np.mean(self.accuracies))
 
     @property
-    @computed()
     def deviation(self) -> float:
         """The sample standard deviation over the seeds; 0 for one seed."""
         return float(np.std(self.accuracies, ddof=1)) if len(self.accuracies) > 1 else 0.0
 
     @property
-    @computed("± seeds", ".2%", in_json=False)
-    def _shown_deviation(self) -> float | None:
-        return self.deviation if len(self.accuracies) > 1 else None
-
-    accuracies: list[float] = value()
-    """Accuracy on the test tokens for each seed, from 0 to 1."""
-    controls: list[float] | None = value(default=None)
-    """Accuracy on the control task for each seed; None if it was not run."""
-
-    @property
-    @computed("control task", ".2%", in_json=False)
     def control(self) -> float | None:
         """Accuracy on the control task, the mean over the seeds."""
         return None if self.controls is None else float(np.mean(self.controls))
 
     @property
-    @computed("selectivity", ".2%")
     def selectivity(self) -> float | None:
         """Accuracy minus the accuracy on the control task."""
         return None if self.control is None else self.accuracy - self.control
 
-    weights: list[float] | None = value(
-        "weights", lambda weights: " ".join(f"{weight:.2f}" for weight in weights), default=None
-    )
-    """Weights of the layers in a learned mix, averaged over the seeds."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain JSON values."""
+        return {
+            "name": self.name,
+            "accuracy": self.accuracy,
+            "deviation": self.deviation,
+            "accuracies": self.accuracies,
+            "controls": self.controls,
+            "selectivity": self.selectivity,
+            "weights": self.weights,
+        }
 
 
 @dataclass(frozen=True)
-class PosResult(TableResult):
+class PosResult(Result):
     """The results of the part-of-speech probe."""
 
-    figure_title = "Accuracy by layer"
+    digits = 2
+    measure = "accuracy (%)"
 
-    n_train_tokens: int = value(key="train_tokens")
-    n_test_tokens: int = value(key="test_tokens")
-    n_tags: int = value(key="tags")
-    n_unknown_tags: int = value(key="unknown_tags")
+    n_train_tokens: int
+    n_test_tokens: int
+    n_tags: int
+    n_unknown_tags: int
     """Test tokens whose tag does not occur in training; they count as wrong."""
-    baseline: float = value(key="most_frequent_tag")
+    baseline: float
     """Accuracy of the most frequent tag of each word; for unknown words, of the most frequent tag of all words."""
-    rows: list[PosRow] = value()
+    rows: list[PosRow]
 
-    def table_rows(self) -> list[PosRow]:
-        """Return the baseline, and a row for each layer."""
-        return [PosRow(MOST_FREQUENT, [self.baseline]), *self.rows]
+    def table_rows(self) -> list[Row]:
+        """Return the baseline, and a row for each layer, in percent."""
+        rows: list[Row] = [{"part of speech": MOST_FREQUENT, self.measure: 100 * self.baseline}]
+        for row in self.rows:
+            cells: dict[str, Any] = {"part of speech": layer_title(row.name), self.measure: 100 * row.accuracy}
+            if len(row.accuracies) > 1:
+                cells["± seeds"] = f"{100 * row.deviation:.2f}"
+            if row.control is not None and row.selectivity is not None:
+                cells |= {"control task": 100 * row.control, "selectivity": 100 * row.selectivity}
+            if row.weights is not None:
+                cells["weights"] = " ".join(f"{weight:.2f}" for weight in row.weights)
+            rows.append(cells)
+        return rows
 
     def notes(self) -> list[str]:
         notes = [
@@ -130,32 +134,15 @@ class PosResult(TableResult):
             notes.append(f"The tags of {n_words} do not occur in training; they count as wrong.")
         return notes
 
-    def plot(self, figure: Figure) -> None:
-        """Draw the accuracy of each layer, and of the control task."""
-        accuracies = [100 * row.accuracy for row in self.rows]
-        series = [Series("linear probe", accuracies, [100 * row.deviation for row in self.rows])]
-        controls = [100 * row.control for row in self.rows if row.control is not None]
-        if len(controls) == len(self.rows):
-            series.append(Series("control task", controls))
-        levels = {MOST_FREQUENT: 100 * self.baseline}
-        plot_layers(figure, [row.name for row in self.rows], series, levels, "accuracy (%)")
-
-
-@dataclass(frozen=True)
-class PosResults(ResultGroup[PosResult]):
-    """The results for several kinds of tags."""
-
-    def headlines(self) -> list[tuple[str, str]]:
-        """Return the accuracy of the best layer for each kind of tags."""
-        lines = []
-        for tags, result in self.results.items():
-            best = max((row for row in result.rows if row.name.isdigit()), key=lambda row: row.accuracy)
-            name = f"part-of-speech probe, {tags}, best layer ({best.name}) (%)"
-            lines.append((name, f"{100 * best.accuracy:.1f}"))
-        return lines
-
-    def heading(self, name: str) -> str:
-        return f"Tags: {name.upper()}."
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "train_tokens": self.n_train_tokens,
+            "test_tokens": self.n_test_tokens,
+            "tags": self.n_tags,
+            "unknown_tags": self.n_unknown_tags,
+            "most_frequent_tag": self.baseline,
+            "rows": [row.to_dict() for row in self.rows],
+        }
 
 
 def probe_pos(
@@ -264,18 +251,19 @@ def _vectors(
         "dim": elmo.output_dim,
     }
     n_tokens = sum(map(len, sentences))
-    with ResumableStore(folder, settings, restore=RESTORE, overwrite=overwrite) as store:
-        n_done = store.progress.get("n_done", 0)
+    with Workspace(folder, settings, overwrite=overwrite) as workspace:
+        n_done = workspace.progress.get("n_done", 0)
         count = StageCounter(progress, f"embed {folder.name}", n_tokens, done=sum(map(len, sentences[:n_done])))
         count(0)
         for chunk in read_chunks(sentences[n_done:]):
             for array in elmo.embed(chunk, layers=layers):
                 for layer, rows in zip(layers, as_stored(array, "float16", "The probe cannot store it."), strict=True):
-                    store.append(f"layer-{layer}.f16", rows)
+                    workspace.append(f"layer-{layer}.f16", rows)
             n_done += len(chunk)
-            store.commit({"n_done": n_done}, finished=n_done == len(sentences))
+            workspace.commit({"n_done": n_done})
             count(sum(map(len, chunk)))
-        return [store.committed.memory_map(f"layer-{layer}.f16", FLOAT16, elmo.output_dim) for layer in layers]
+        vectors = workspace.committed
+    return [vectors.memory_map(f"layer-{layer}.f16", FLOAT16, elmo.output_dim) for layer in layers]
 
 
 def _labels(text: Sequence[TaggedSentence], tags: list[str]) -> NDArray[np.int64]:
@@ -315,30 +303,3 @@ def _control_task(
     )
     known[answers < 0] = -1
     return known, hidden
-
-
-def _find(data: Path) -> Files | None:
-    train, test = (existing_files(data, f"ud-english-ewt/*-{name}.conllu*") for name in ("train", "dev"))
-    return {"train": train[:1], "test": test[:1]} if train and test else None
-
-
-def _run(run: EvaluationRun, files: Files) -> PosResults:
-    results = {}
-    for tags in ("upos", "xpos"):
-        train, test = (list(read_tagged(files[name][0], tags)) for name in ("train", "test"))
-        if all(any(tag is not None for sentence in text for tag in sentence.tags) for text in (train, test)):
-            results[tags] = probe_pos(
-                run.elmo,
-                train,
-                test,
-                seeds=range(REPORT_SEEDS),
-                control=tags == "upos",
-                folder=run.work / "pos",
-                progress=run.progress,
-            )
-    return PosResults(results)
-
-
-EVALUATION = Evaluation(
-    "Parts of speech (linear probe)", "ud-english-ewt/*-train.conllu and *-dev.conllu", _find, _run, trains=True
-)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from xml.parsers import expat
+from typing import Any
+from xml.etree import ElementTree
 
 from elmokit.errors import TextError
 from elmokit.storage.bounded import whole_number
@@ -75,18 +76,18 @@ def find_sense_set(path: str | Path) -> SenseSet:
 
 def read_sense_xml(path: str | Path) -> Iterator[SenseSentence]:
     """Yield the sentences of a ``.data.xml`` file. An element with several words gives several tokens."""
-    reader = _XmlHandler(str(path))
-    parser = expat.ParserCreate()
-    parser.StartElementHandler = lambda name, given: reader.start(name, given, parser.CurrentLineNumber)
-    parser.EndElementHandler = reader.end
-    parser.CharacterDataHandler = reader.text
-    parser.StartDoctypeDeclHandler = lambda *_: reader.fail(parser.CurrentLineNumber, "an unsupported DOCTYPE")
+    parser: ElementTree.XMLPullParser[Any] = ElementTree.XMLPullParser(["end"])
+    seen: set[str] = set()
     try:
         for block in _blocks(path):
-            parser.Parse(block, False)
-            yield from reader.taken()
-        parser.Parse("", True)
-    except expat.ExpatError as error:
+            parser.feed(block)
+            for event in parser.read_events():
+                element: Any = event[-1]
+                if element.tag == "sentence":
+                    yield _read_sentence(element, f"{path}, sentence {element.get('id')}", seen)
+                    element.clear()  # a corpus is large
+        parser.close()
+    except ElementTree.ParseError as error:
         raise TextError(f"{path}: not well-formed XML ({error}).") from None
 
 
@@ -103,58 +104,23 @@ def _blocks(path: str | Path) -> Iterator[str]:
     yield "".join(lines)
 
 
-class _XmlHandler:
-    """Collects XML elements into sentences."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.whole: list[SenseSentence] = []
-        self.sentence: SenseSentence | None = None
-        self.element: tuple[str, dict[str, str], int] | None = None
-        self.pieces: list[str] = []
-        self.seen: set[str] = set()
-
-    def taken(self) -> list[SenseSentence]:
-        taken, self.whole = self.whole, []
-        return taken
-
-    def fail(self, line: int, problem: str) -> None:
-        raise TextError(f"{self.path}, line {line}: {problem}.")
-
-    def start(self, name: str, given: dict[str, str], line: int) -> None:
-        if name == "sentence":
-            self.sentence = SenseSentence([], [])
-        elif name in ("wf", "instance"):
-            if self.sentence is None:
-                self.fail(line, f"<{name}> outside of a <sentence>")
-            self.element, self.pieces = (name, given, line), []
-
-    def text(self, piece: str) -> None:
-        if self.element is not None:
-            self.pieces.append(piece)
-
-    def end(self, name: str) -> None:
-        if name == "sentence" and self.sentence is not None:
-            self.whole.append(self.sentence)
-            self.sentence = None
-        elif self.element is not None and name == self.element[0] and self.sentence is not None:
-            _, given, line = self.element
-            self.element = None
-            words = split_tokens(" ".join("".join(self.pieces).splitlines()))
-            if name == "instance":
-                self.sentence.instances.append(self._instance(given, line, len(self.sentence.words), len(words)))
-            self.sentence.words.extend(words)
-
-    def _instance(self, given: dict[str, str], line: int, start: int, n_words: int) -> Instance:
-        for key in ("id", "lemma", "pos"):
-            if not given.get(key):
-                self.fail(line, f"an <instance> without {key!r}, expected id, lemma and pos")
-        if not n_words:
-            self.fail(line, f"instance {given['id']} has no text")
-        if given["id"] in self.seen:
-            self.fail(line, f"a second instance {given['id']}; ids must be unique")
-        self.seen.add(given["id"])
-        return Instance(given["id"], normal_lemma(given["lemma"]), given["pos"].upper(), start, start + n_words)
+def _read_sentence(element: ElementTree.Element, where: str, seen: set[str]) -> SenseSentence:
+    sentence = SenseSentence([], [])
+    for part in element.iter():
+        if part.tag not in ("wf", "instance"):
+            continue
+        words = split_tokens(" ".join("".join(part.itertext()).splitlines()))
+        if part.tag == "instance":
+            key, lemma, pos = (part.get(name, "") for name in ("id", "lemma", "pos"))
+            if not (key and lemma and pos and words):
+                raise TextError(f"{where}: expected an <instance> with id, lemma, pos and a text, found {part.attrib}.")
+            if key in seen:
+                raise TextError(f"{where}: a second instance {key}; ids must be unique.")
+            seen.add(key)
+            start = len(sentence.words)
+            sentence.instances.append(Instance(key, normal_lemma(lemma), pos.upper(), start, start + len(words)))
+        sentence.words.extend(words)
+    return sentence
 
 
 def normal_lemma(lemma: str) -> str:

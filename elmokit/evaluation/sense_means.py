@@ -15,7 +15,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.fingerprint import RESTORE
 from elmokit.engine.unit_vectors import unit_vectors
 from elmokit.errors import OutputError, TextError
 from elmokit.evaluation.probe_corpus import model_settings, read_chunks
@@ -99,10 +98,9 @@ class SenseMeans:
             for name, new in settings.items():
                 old = dict(content["about"]).get(name)
                 if old != new:
-                    how = RESTORE[name](old) if name in RESTORE else "Use the same"
                     raise OutputError(
-                        f"{path} contains sense means with {name} {old!r}, but this run has {name} {new!r}. {how}, "
-                        "choose another name, or start anew with --overwrite (overwrite=True)."
+                        f"{path} contains sense means with {name} {old!r}, but this run has {name} {new!r}. Use the "
+                        "same, choose another name, or start anew with --overwrite (overwrite=True)."
                     )
             means.n_sentences = int(content["n_sentences"])
             means.rows = {sense: row for row, sense in enumerate(content["senses"])}

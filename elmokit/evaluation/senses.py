@@ -12,35 +12,21 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.errors import TextError
-from elmokit.evaluation.figures import Series, layer_title, plot_layers
-from elmokit.evaluation.result import Record, TableResult, value
-from elmokit.evaluation.sense_files import (
-    DATA,
-    SenseSentence,
-    SenseSet,
-    find_sense_set,
-    read_inventory,
-    read_keys,
-    read_sense_xml,
-)
+from elmokit.evaluation.result import Result, layer_title
+from elmokit.evaluation.sense_files import SenseSentence, SenseSet, read_keys, read_sense_xml
 from elmokit.evaluation.sense_means import FrequencyProbe, Inventory, SenseMeans, embed_instances, train_senses
-from elmokit.evaluation.table import Evaluation, EvaluationRun, Files, existing_files
+from elmokit.evaluation.tables import Row
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.progress import ProgressCallback, count_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ANSWERS = "*.key.txt"
 """The files in a directory of answers."""
 POOLED = "all"
 """The name of all test sets together."""
-RULES = ("first", "most frequent")
-"""The rows of the baselines, which use no vectors."""
 WITH_PRIOR = "top layer with prior"
 """The row of the top layer, half whitened and with a prior for frequent senses."""
 
@@ -73,42 +59,43 @@ def score_senses(gold: Mapping[str, Collection[str]], answers: Mapping[str, Coll
     return SenseScore(precision, recall, 2 * precision * recall / total if total else 0.0)
 
 
-def _percent(score: SenseScore) -> str:
-    return f"{100 * score.f1:.1f}"
-
-
 @dataclass(frozen=True)
-class SenseRow(Record):
+class SenseRow:
     """The scores of one layer, or of a baseline that uses no vectors."""
 
-    name: str = value("F1 in percent", layer_title)
+    name: str
     """The number of a layer; "average"; "top layer with prior"; or a baseline: "most frequent" (in training) or "first"
     (in the inventory)."""
-    scores: dict[str, SenseScore] = value("", _percent)
+    scores: dict[str, SenseScore]
     """Scores by test set. If there are several, "all" has the score over their instances together."""
-    by_pos: dict[str, SenseScore] = value("", _percent, key="parts_of_speech")
+    by_pos: dict[str, SenseScore]
     """Scores by part of speech, over the instances of all test sets."""
 
 
 @dataclass(frozen=True)
-class SenseResult(TableResult):
+class SenseResult(Result):
     """The results of the word sense probe."""
 
-    figure_title = "F1 by layer"
+    digits = 1
+    measure = "F1 (%)"
 
-    n_senses: int = value(key="senses")
+    n_senses: int
     """Distinct senses in the training corpus."""
-    n_instances: dict[str, int] = value(key="instances")
+    n_instances: dict[str, int]
     """Instances with gold keys, by test set."""
-    n_backed_off: dict[str, int] = value(key="backed_off")
+    n_backed_off: dict[str, int]
     """Instances whose lemma is not in training; every layer answers with the first sense of the inventory."""
-    rows: list[SenseRow] = value()
-    answers: dict[str, dict[str, dict[str, str]]] = value(in_json=False)
+    rows: list[SenseRow]
+    answers: dict[str, dict[str, dict[str, str]]]
     """For each row and test set the answered sense of each instance id, which are the lines of a key file."""
 
-    @property
-    def _last_set(self) -> str:
-        return list(self.rows[0].scores)[-1]  # all test sets together, if there are several
+    def table_rows(self) -> list[Row]:
+        """Return the F1 of each layer and baseline, in percent, by test set and by part of speech."""
+        return [
+            {self.measure: layer_title(row.name)}
+            | {name: 100 * score.f1 for name, score in (row.scores | row.by_pos).items()}
+            for row in self.rows
+        ]
 
     def notes(self) -> list[str]:
         n_instances, n_missing = sum(self.n_instances.values()), sum(self.n_backed_off.values())
@@ -122,22 +109,20 @@ class SenseResult(TableResult):
             notes.append(f"Some instances have no answer: {reason} precision and recall in --json.")
         return notes
 
-    def headlines(self) -> list[tuple[str, str]]:
-        """Return the score of the best layer."""
-        layers = (row for row in self.rows if row.name.isdigit())
-        best = max(layers, key=lambda row: row.scores[self._last_set].f1)
-        name = f"word senses, {self._last_set}, best layer ({best.name}) (F1, %)"
-        return [(name, _percent(best.scores[self._last_set]))]
-
-    def plot(self, figure: Figure) -> None:
-        """Draw the F1 of each layer, a line for each test set."""
-        layers = [row for row in self.rows if row.name not in (*RULES, WITH_PRIOR)]
-        series = [Series(name, [100 * row.scores[name].f1 for row in layers]) for name in self.rows[0].scores]
-        which = f" ({self._last_set})" if len(series) > 1 else ""  # a name would make the legend wider than the figure
-        levels = {
-            f"{row.name} sense{which}": 100 * row.scores[self._last_set].f1 for row in self.rows if row.name in RULES
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "senses": self.n_senses,
+            "instances": self.n_instances,
+            "backed_off": self.n_backed_off,
+            "rows": [
+                {"name": row.name, "scores": _as_dicts(row.scores), "parts_of_speech": _as_dicts(row.by_pos)}
+                for row in self.rows
+            ],
         }
-        plot_layers(figure, [row.name for row in layers], series, levels, "F1 (%)")
+
+
+def _as_dicts(scores: Mapping[str, SenseScore]) -> dict[str, dict[str, float]]:
+    return {name: score._asdict() for name, score in scores.items()}
 
 
 def probe_senses(
@@ -275,25 +260,3 @@ def _pooled(by_set: Mapping[str, Mapping[str, Any]]) -> dict[Any, Any]:
 
 def _as_keys(answers: Mapping[Any, str]) -> dict[Any, tuple[str]]:
     return {instance: (sense,) for instance, sense in answers.items()}
-
-
-def _find(data: Path) -> Files | None:
-    train = existing_files(data, f"wsd/semcor/*{DATA}*")
-    tests = [path for path in existing_files(data, f"wsd/*/*{DATA}*") if path not in train]
-    if not train or not tests:
-        return None
-    return {"train": train[:1], "tests": tests, "inventory": existing_files(data, "wsd/sense-inventory.tsv*")}
-
-
-def _run(run: EvaluationRun, files: Files) -> SenseResult:
-    return probe_senses(
-        run.elmo,
-        find_sense_set(files["train"][0]),
-        [find_sense_set(path) for path in files["tests"]],
-        read_inventory(files["inventory"][0]) if files["inventory"] else None,
-        run.work / "senses.safetensors",
-        run.progress,
-    )
-
-
-EVALUATION = Evaluation("Word senses (nearest mean)", f"wsd/semcor/*{DATA} and wsd/*/*{DATA}", _find, _run)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +17,11 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.unit_vectors import unit_vectors
 from elmokit.errors import TextError
-from elmokit.evaluation.figures import LINES, PAGE
-from elmokit.evaluation.result import Record, ResultGroup, TableResult, value
-from elmokit.evaluation.table import Evaluation, EvaluationRun, Files, existing_files
-from elmokit.evaluation.tables import Table
+from elmokit.evaluation.result import Result, number_or_none
+from elmokit.evaluation.tables import Row
 from elmokit.formats.sentence_pooling import SentencePooling, Whitening
-from elmokit.storage.part_results import PartResults
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 from elmokit.storage.text_files import read_lines, split_tokens, unpacked_name
-from elmokit.text.tokenize import get_tokenizer
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PAIRS_AT_ONCE = 256
 COSINE_DIGITS = 6
@@ -63,46 +54,31 @@ class SimilarityScores:
 
 
 @dataclass(frozen=True)
-class PoolingScore(Record):
+class PoolingScore:
     """The agreement of one way of pooling token vectors."""
 
-    layers: str = value()
-    weighting: str = value()
-    spearman: float = value()
-    pearson: float = value()
+    layers: str
+    weighting: str
+    spearman: float
+    pearson: float
 
 
 @dataclass(frozen=True)
-class LayersRow(Record):
-    """The rank correlations of one choice of layers."""
-
-    layers: str = value("layers")
-    by_weighting: dict[str, float | None] = value("", ".3f")
-    """None where a weighting does not exist for these layers, such as what the model stores."""
-
-
-@dataclass(frozen=True)
-class FileSimilarity(TableResult):
+class FileSimilarity:
     """The agreement of all ways of pooling, for one file of pairs."""
 
-    n_pairs: int = value()
-    poolings: list[PoolingScore] = value()
-
-    def table_rows(self) -> list[LayersRow]:
-        """Return rank correlations: a row for each choice of layers, a column for each weighting."""
-        correlations = {(score.layers, score.weighting): score.spearman for score in self.poolings}
-        weightings = dict.fromkeys(weighting for _, weighting in correlations)
-        return [
-            LayersRow(layers, {weighting: correlations.get((layers, weighting)) for weighting in weightings})
-            for layers in dict.fromkeys(layers for layers, _ in correlations)
-        ]
+    n_pairs: int
+    poolings: list[PoolingScore]
 
 
 @dataclass(frozen=True)
-class SimilarityResult(ResultGroup[FileSimilarity]):
+class SimilarityResult(Result):
     """The agreement of all ways of pooling, for each file of pairs."""
 
-    figure_title = "Spearman correlation by pooling"
+    digits = 3
+    measure = "Spearman correlation"
+
+    results: dict[str, FileSimilarity]
 
     @property
     def scores(self) -> dict[str, list[PoolingScore]]:
@@ -119,60 +95,45 @@ class SimilarityResult(ResultGroup[FileSimilarity]):
         poolings = self.results[name].poolings
         return max(_defined(poolings) or poolings, key=lambda score: score.spearman)
 
-    def table(self, name: str) -> Table:
-        """Return rank correlations: a row for each choice of layers, a column for each weighting."""
-        return self.results[name].table()
+    def table_rows(self) -> list[Row]:
+        """Return rank correlations: a row for each file and choice of layers, a column for each weighting."""
+        rows: dict[tuple[str, str], dict[str, Any]] = {}
+        for name, poolings in self.scores.items():
+            for score in poolings:
+                row = rows.setdefault((name, score.layers), {"pairs": name, "layers": score.layers})
+                row[score.weighting] = score.spearman
+        return list(rows.values())
 
-    def notes(self, name: str) -> list[str]:
-        """Return a sentence about the data and the best pooling."""
-        poolings, best = self.results[name].poolings, self.best(name)
-        sentences = [
-            f"{name}: Spearman correlation of cosines with people's scores, {count_of(self.n_pairs[name], 'pair')}."
-        ]
-        if defined := _defined(poolings):
-            sentences.append(f"Best: {best.spearman:.3f}, layers {best.layers}, {best.weighting}.")
-        if len(defined) < len(poolings):
-            sentences.append("Where all cosines are equal, there is no correlation.")
-        return [" ".join(sentences)]
-
-    def heading(self, name: str) -> str:
-        return " ".join(self.notes(name))
-
-    def headlines(self) -> list[tuple[str, str]]:
-        """Return the best correlation on each file, and beside it that of a head, which was trained on such pairs."""
-        found: list[tuple[str, str]] = []
-        for name, result in self.results.items():
-            defined = _defined(result.poolings)
-            heads = [score.spearman for score in defined if score.weighting == STORED[1]]
-            others = [score.spearman for score in defined if score.weighting != STORED[1]]
-            found += [
-                (f"similarity, {name}, {what}", f"{max(scores):.3f}")
-                for what, scores in (
-                    ("best untrained pooling" if heads else "best pooling", others),
-                    (STORED[1], heads),
-                )
-                if scores
+    def notes(self) -> list[str]:
+        notes = []
+        for name, poolings in self.scores.items():
+            best, defined = self.best(name), _defined(poolings)
+            sentences = [
+                f"{name}: Spearman correlation of cosines with people's scores, {count_of(self.n_pairs[name], 'pair')}."
             ]
-        return found
+            if defined:
+                sentences.append(f"Best: {best.spearman:.3f}, layers {best.layers}, {best.weighting}.")
+            if len(defined) < len(poolings):
+                sentences.append("Where all cosines are equal, there is no correlation.")
+            notes.append(" ".join(sentences))
+        return notes
 
-    @property
-    def figure_size(self) -> tuple[float, float]:
-        return PAGE, 2.4 * len(self.results) + 0.4
-
-    def plot(self, figure: Figure) -> None:
-        """Draw the rank correlation by layers: a panel for each file, a line for each weighting."""
-        panels = figure.subplots(len(self.results), 1, squeeze=False)[:, 0]
-        for axes, (name, result) in zip(panels, self.results.items(), strict=True):
-            table = result.table_rows()
-            for weighting, style in zip(table[0].by_weighting, itertools.cycle(LINES)):
-                correlations = [row.by_weighting[weighting] for row in table]
-                points = [(x, correlation) for x, correlation in enumerate(correlations) if correlation is not None]
-                axes.plot(*zip(*points, strict=True), label=weighting, **style)
-            axes.set_xticks(range(len(table)), [row.layers for row in table])
-            axes.set_title(name)
-            axes.set_xlabel("layers")
-            axes.set_ylabel("Spearman correlation")
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            name: {
+                "n_pairs": result.n_pairs,
+                "poolings": [
+                    {
+                        "layers": score.layers,
+                        "weighting": score.weighting,
+                        "spearman": number_or_none(score.spearman),
+                        "pearson": number_or_none(score.pearson),
+                    }
+                    for score in result.poolings
+                ],
+            }
+            for name, result in self.results.items()
+        }
 
 
 def read_scored_pairs(
@@ -241,7 +202,6 @@ def evaluate_similarity(
     *,
     smoothings: Sequence[float] = (SentencePooling.smoothing,),
     whiten: Sequence[Sequence[str]] = (),
-    parts: PartResults | None = None,
     progress: ProgressCallback | None = None,
 ) -> SimilarityResult:
     """Score every way of pooling token vectors on pairs of sentences or words.
@@ -255,39 +215,27 @@ def evaluate_similarity(
         files: Pairs by name, from ``read_scored_pairs``.
         smoothings: The values of a for "sif". Without a vocabulary, the model has no word frequencies and no "sif".
         whiten: Sentences to fit a further whitening on, for every way of pooling.
-        parts: Where finished files are kept, so that an interrupted run can be resumed.
         progress: Called with the number of pairs.
 
     Raises:
         TextError: A file has fewer than two pairs, all have the same score, or a score is not finite.
     """
-    parts = PartResults(None, {}) if parts is None else parts
     for pairs in files.values():
         _check_scores(pairs)
-    embedders: dict[tuple[str, str], SentenceEmbedder] = {}
+    embedders = _embedders(elmo, smoothings, whiten)
     count = StageCounter(progress, "similarity", sum(map(len, files.values())))
-
-    def score(pairs: Sequence[ScoredPair]) -> list[dict[str, Any]]:
-        if not embedders:  # not before they are needed, because a whitening takes time to fit
-            embedders.update(_embedders(elmo, smoothings, whiten))
+    results = {}
+    for name, pairs in files.items():
         vectors: dict[tuple[str, str], list[NDArray[np.float32]]] = {key: [] for key in embedders}
         for start in range(0, len(pairs), PAIRS_AT_ONCE):
             chunk = pairs[start : start + PAIRS_AT_ONCE]
             for key, pooled in _pool(elmo, embedders, list(_sentences(chunk))).items():
                 vectors[key].append(pooled)
             count(len(chunk))
-        rows = []
-        for (layers, weighting), pooled_chunks in vectors.items():
-            agreement = _agreement(np.concatenate(pooled_chunks), pairs)
-            rows.append(PoolingScore(layers, weighting, agreement.spearman, agreement.pearson).to_dict())
-        return rows
-
-    results = {}
-    for name, pairs in files.items():
-        stage = f"similarity {name}"
-        if stage in parts:
-            count.done += len(pairs)
-        poolings = [_pooling_of(row) for row in parts.compute(stage, partial(score, pairs))]
+        poolings = []
+        for (layers, weighting), chunks in vectors.items():
+            agreement = _agreement(np.concatenate(chunks), pairs)
+            poolings.append(PoolingScore(layers, weighting, agreement.spearman, agreement.pearson))
         results[name] = FileSimilarity(len(pairs), poolings)
     return SimilarityResult(results)
 
@@ -352,12 +300,6 @@ def _sentences(pairs: Iterable[ScoredPair]) -> Iterator[list[str]]:
     return (sentence for pair in pairs for sentence in (pair.first, pair.second))
 
 
-def _pooling_of(row: Mapping[str, Any]) -> PoolingScore:
-    """Return what ``to_dict`` made a row of, with NaN in the place of JSON's null."""
-    cells: dict[str, Any] = {name: math.nan if cell is None else cell for name, cell in row.items()}
-    return PoolingScore(**cells)
-
-
 def _defined(poolings: Iterable[PoolingScore]) -> list[PoolingScore]:
     """Return the poolings that have a correlation."""
     return [score for score in poolings if not math.isnan(score.spearman)]
@@ -405,18 +347,3 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     """Compute the linear correlation; NaN if ``x`` does not vary."""
     return math.nan if np.ptp(x) == 0 else float(np.corrcoef(x, y)[0, 1])
-
-
-def _find(data: Path) -> Files | None:
-    sentences = existing_files(data, "sts-benchmark/test.csv*") or existing_files(data, "sts-benchmark/dev.csv*")
-    pairs = sentences + existing_files(data, "word-similarity/*")
-    return {"pairs": pairs} if pairs else None
-
-
-def _run(run: EvaluationRun, files: Files) -> SimilarityResult:
-    tokenize = get_tokenizer("treebank")
-    pairs = {f"{path.parent.name}/{path.name}": read_scored_pairs(path, tokenize) for path in files["pairs"]}
-    return evaluate_similarity(run.elmo, pairs, parts=run.parts, progress=run.progress)
-
-
-EVALUATION = Evaluation("Similarity", "sts-benchmark/test.csv or dev.csv, and no word-similarity/*", _find, _run)

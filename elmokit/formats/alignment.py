@@ -12,7 +12,7 @@ from elmokit.engine.layer_alignment import LayerAlignment
 from elmokit.engine.state import Floats
 from elmokit.errors import ConfigError, FormatError
 from elmokit.formats.fetch import local_path
-from elmokit.formats.pickles import read_matrix
+from elmokit.formats.torch_save import read_matrix
 
 
 def read_alignment(sources: Sequence[str | Path], config: BiLMConfig) -> LayerAlignment:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import gzip
 import lzma
-import re
 import shutil
 import tarfile
 import tempfile
@@ -18,17 +16,15 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from fnmatch import fnmatch
-from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple, cast
+from pathlib import Path
+from typing import NamedTuple
 
 from elmokit.errors import ConfigError, FormatError, ModelError, OutputError
 from elmokit.formats.format import Format, find_format, model_files, open_path
 from elmokit.formats.guess import guess_archive
 from elmokit.formats.model import PretrainedBiLM, Weights
 
-_GZIP = b"\x1f\x8b"
 _BLOCK = 1 << 20
-_TAR_MAGIC = ((0, _GZIP), (0, b"BZh"), (0, b"\xfd7zXZ\x00"), (257, b"ustar"))
 _DAMAGE = (
     zipfile.BadZipFile,
     tarfile.TarError,
@@ -41,7 +37,6 @@ _DAMAGE = (
     TypeError,  # tarfile, if a file ends in its gzip header
     ValueError,
 )
-_DRIVE = re.compile(r"^[A-Za-z]:")
 
 
 def is_archive(path: Path) -> bool:
@@ -108,57 +103,31 @@ def _is_zip(path: Path) -> bool:
 
 
 def _is_tar(path: Path) -> bool:
-    with path.open("rb") as file:
-        head = file.read(512)
-    if not any(head[at:].startswith(magic) for at, magic in _TAR_MAGIC):
-        return False
     try:
-        with tarfile.open(path, "r|*") as archive:
-            return archive.next() is not None
+        return tarfile.is_tarfile(path)
     except (*_DAMAGE, OSError):
         return False
 
 
 def _unpack_zip(path: Path, folder: Path, wanted: Sequence[str]) -> list[str]:
     with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
+        members = [member for member in archive.infolist() if _is_wanted(member.filename, wanted)]
         _check_room(path, folder, sum(member.file_size for member in members))
-        # Nothing is written before the names of all members were checked.
-        targets = [_safe_path(path, member.filename) for member in members]
-        for member, target in zip(members, targets, strict=True):
-            if _is_wanted(target, wanted) and not member.is_dir():
-                (folder / target).parent.mkdir(parents=True, exist_ok=True)
-                # A link is written as its text: zip has no type of its own for links.
-                with archive.open(member) as source, (folder / target).open("wb") as file:
-                    shutil.copyfileobj(source, file)
-    return [member.filename for member in members]
+        archive.extractall(folder, members)
+        return archive.namelist()
 
 
 def _unpack_tar(path: Path, folder: Path, wanted: Sequence[str]) -> list[str]:
     names: list[str] = []
-    # Read as a stream: to jump to a member, a compressed archive would be decompressed again.
-    with _unzipped(path) as content, tarfile.open(fileobj=content, mode="r|*") as archive:
+    with tarfile.open(path) as archive:
         for member in archive:
-            target = _safe_path(path, member.name)
             names.append(member.name)
-            # Links and devices are left out.
-            if member.isreg() and _is_wanted(target, wanted):
+            if member.isreg() and _is_wanted(member.name, wanted):  # links and devices are left out
                 _check_room(path, folder, member.size)
-                (folder / target).parent.mkdir(parents=True, exist_ok=True)
-                source = archive.extractfile(member)
-                assert source is not None
-                with source, (folder / target).open("wb") as file:
-                    shutil.copyfileobj(source, file)
-        while content.read(_BLOCK):  # the checksum is at the end
+                archive.extract(member, folder, filter="data")
+        while archive.fileobj is not None and archive.fileobj.read(_BLOCK):  # gzip's checksum is at the end
             pass
     return names
-
-
-def _unzipped(path: Path) -> IO[bytes]:
-    """Open a tar archive, out of gzip if it is compressed so: ``tarfile`` itself does not compare gzip's checksum."""
-    with path.open("rb") as file:
-        is_gzip = file.read(len(_GZIP)) == _GZIP
-    return cast(IO[bytes], gzip.open(path)) if is_gzip else path.open("rb")
 
 
 def _check_room(path: Path, folder: Path, n_bytes: int) -> None:
@@ -170,17 +139,10 @@ def _check_room(path: Path, folder: Path, n_bytes: int) -> None:
         )
 
 
-def _safe_path(path: Path, name: str) -> PurePosixPath:
-    """Return a member's name as a path inside the directory."""
-    inside = PurePosixPath(name)
-    if "\\" in name or "\0" in name or _DRIVE.match(name) or inside.is_absolute() or ".." in inside.parts:
-        raise FormatError(f"{path} is not opened: its member {name!r} would be written outside the directory.")
-    return inside
-
-
-def _is_wanted(name: PurePosixPath, wanted: Sequence[str]) -> bool:
-    hidden = any(part.startswith(".") or part == "__MACOSX" for part in name.parts)
-    return not hidden and any(fnmatch(name.name, pattern) for pattern in wanted)
+def _is_wanted(name: str, wanted: Sequence[str]) -> bool:
+    parts = [part for part in name.split("/") if part != "."]
+    hidden = any(part.startswith(".") or part == "__MACOSX" for part in parts)
+    return not hidden and any(fnmatch(parts[-1], pattern) for pattern in wanted)
 
 
 def _root(path: Path, folder: Path, is_model: Callable[[Path], bool]) -> Path:

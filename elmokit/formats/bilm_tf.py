@@ -60,8 +60,6 @@ def _lstm_rows(config: BiLMConfig, d: int, k: int) -> list[TensorRow]:
     odd: list[str] = []
     if config.n_layers == 1:
         odd.append(f"RNN_{number}/RNN/LSTMCell")
-    if config.backward_only:  # bilm-tf gives a single direction no number, which the checkpoint reader takes for 0
-        odd.append(f"RNN_0/RNN/MultiRNNCell/Cell{k}/LSTMCell")
     if not config.bidirectional:
         odd.append("rnn/LSTMCell" if config.n_layers == 1 else f"rnn/MultiRNNCell/Cell{k}/LSTMCell")
     rows = []
@@ -129,7 +127,6 @@ def config_from_options(options: dict[str, Any], shapes: dict[str, Shape], where
             projection_clip=clip_from(lstm.get("proj_clip")),
             skip_connections=truth_from(lstm, "use_skip_connections"),
             bidirectional=bidirectional,
-            backward_only=truth_from(options, "reverse") and not bidirectional,
             dropout=options.get("dropout", 0.0),
         )
 
@@ -138,7 +135,6 @@ def options_from_config(config: BiLMConfig) -> dict[str, Any]:
     """Convert a config to the content of an options file for inference."""
     options: dict[str, Any] = {
         "bidirectional": config.bidirectional,
-        **({"reverse": True} if config.backward_only else {}),
         "dropout": config.dropout,
         "lstm": {
             "dim": config.hidden_dim,

@@ -4,11 +4,15 @@
 can read. They are read under these names, and written under the regular ones. The old loaders require tensors that some
 models do not have (a backward direction, a projection): these are written as placeholders that change nothing, and
 dropped when the file is read again.
+
+Before version 1.0, AllenNLP archived the files that a config names, each under its key in the config:
+``fta/model.text_field_embedder.token_embedders.elmo.weight_file``, and the same with ``options_file``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import json
 from collections.abc import Callable
 from fnmatch import fnmatch
@@ -33,6 +37,7 @@ from elmokit.formats.sidecars import (
     given_or_found,
     hdf5_files,
     own_file,
+    visible_files,
 )
 from elmokit.formats.tensor_rows import read_through, to_theirs
 from elmokit.formats.words import with_meta, with_words
@@ -48,6 +53,7 @@ from elmokit.storage.hdf5 import (
     read_dataset,
 )
 
+_ARCHIVED = "weight_file"
 _GROUPS = {"char_embed", "embedding", "CNN", "CNN_proj", "RNN_0", "RNN", "rnn", "lm"}
 # What a training checkpoint may leave in a file besides the biLM.
 _LEFTOVERS = ("softmax/", "global_step", "train_perplexity")
@@ -55,19 +61,22 @@ _LEFTOVER_SUFFIXES = ("/Adagrad", "/Adam", "/Adam_1")
 
 
 class BilmTFHDF5(Format):
-    """HDF5 weights with the options next to them: the HDF5 file, the options file, or the directory of both."""
+    """HDF5 weights with the options next to them: the HDF5 file, the options file, or the directory of both.
+
+    The directory may be the unpacked archive of an AllenNLP model with an ELMo.
+    """
 
     # It is written with what the old loaders read, and the model card: the softmax, the start state, the whitening and
     # the alignment are left out.
 
     name = "bilm-tf"
     description = "options.json with HDF5 weights"
-    files = ("*.hdf5", "*.h5", "*.json", "*vocab*.txt", "*vocab*.txt.gz")
+    files = ("*.hdf5", "*.h5", "*.json", "*vocab*.txt", "*vocab*.txt.gz", "*options_file", "*weight_file")
     extensions = HDF5_SUFFIXES
 
     def recognizes(self, path: Path) -> bool:
         if path.is_dir():
-            return bool(hdf5_files(path))
+            return bool(hdf5_files(path) or _archived(path))
         if path.suffix == ".json" and "options" in path.name:
             return path.is_file() and bool(hdf5_files(path.parent))
         return path.is_file() and (path.suffix in HDF5_SUFFIXES or h5py.is_hdf5(path))
@@ -76,6 +85,8 @@ class BilmTFHDF5(Format):
         if path.suffix == ".json" and not path.is_dir():
             options, path = options or path, _weights_of(path)
         weights = _only_model(path) if path.is_dir() else path
+        if weights.name.endswith(_ARCHIVED):
+            options = options or weights.with_name(f"{weights.name.removesuffix(_ARCHIVED)}options_file")
         foreign = None if h5py.is_hdf5(weights) else guess_foreign(weights)
         if hint := f"It looks like {foreign}." if foreign else guess_hdf5(weights):
             raise FormatError(f"{weights} is not an HDF5 file of an ELMo. {hint}")
@@ -185,6 +196,8 @@ def write_hdf5(
 def _only_model(folder: Path) -> Path:
     """Choose the HDF5 file of a directory that is the model. The others may be vectors, or tables of token vectors."""
     files = hdf5_files(folder)
+    if not files and (files := _archived(folder)):  # a copy for each module that uses the ELMo
+        files = [file for file in files if file == files[0] or not filecmp.cmp(files[0], file, shallow=False)]
     named_weights = [file for file in files if "weights" in file.name or file.stem == "model"]
     chosen = files if len(files) == 1 else named_weights
     # A file with options of its own is a model too, whatever its name.
@@ -193,6 +206,11 @@ def _only_model(folder: Path) -> Path:
         names = ", ".join(file.name for file in files)
         raise FormatError(f"{folder} holds several HDF5 files ({names}). Name the one to open.")
     return chosen[0]
+
+
+def _archived(folder: Path) -> list[Path]:
+    """List the weights in the unpacked archive of an AllenNLP model."""
+    return visible_files(folder / "fta", f"*{_ARCHIVED}")
 
 
 def _weights_of(options: Path) -> Path:

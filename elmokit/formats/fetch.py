@@ -10,21 +10,17 @@ GB on slow university servers; it also expects a checksum for each file, and nob
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import http.client
 import re
-import shutil
 import socket
 import ssl
 import string
 import time
-import urllib.error
 import urllib.request
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
+from urllib.error import HTTPError, URLError
 from urllib.parse import SplitResult, quote, unquote, urldefrag, urljoin, urlsplit
 
 from elmokit.config import read_json, write_json
@@ -44,17 +40,19 @@ LONGEST_NAME = 200  # bytes; file systems allow 255, and a download in progress 
 
 _BLOCK = 1 << 20
 _WAIT_SECONDS = 1.0  # before the second try; doubled before each further one
-# Statuses and errors that may be gone a second later, and errors that will not.
-_RETRY_STATUS = (408, 425, 429, 500, 502, 503, 504)
-_PERMANENT_ERRORS = (ConnectionRefusedError, socket.gaierror, ssl.SSLCertVerificationError)
-_ONE_SLASH = re.compile(r"^(https?|file):/(?!/)")
+# Statuses that may be gone a second later, or for a request from the start (416), and errors that will not.
+_RETRY_STATUS = (408, 416, 425, 429, 500, 502, 503, 504)
+_PERMANENT_ERRORS = (
+    str,  # the reason of an error of urllib itself
+    ValueError,
+    http.client.InvalidURL,
+    ConnectionRefusedError,
+    socket.gaierror,
+    ssl.SSLCertVerificationError,
+)
 _URL = re.compile(r"\s*(https?|file):", re.IGNORECASE)
-_DIGEST = re.compile(r"^sha256=([0-9a-f]{64})$")
+_DIGEST = re.compile(r"sha256=[0-9a-f]{64}|")
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?$")
-
-
-class _TruncatedError(Exception):
-    """A download that stopped before its end. What has arrived is kept for the next try."""
 
 
 def is_url(text: str | Path) -> bool:
@@ -64,7 +62,7 @@ def is_url(text: str | Path) -> bool:
 
 def normalize_url(url: str | Path) -> str:
     """Restore the ``//`` of a URL that was passed as a ``Path``, which collapses it into one slash."""
-    return _ONE_SLASH.sub(r"\1://", str(url))
+    return re.sub(r"^(https?|file):/(?!/)", r"\1://", str(url))
 
 
 def sibling_url(url: str, name: str) -> str:
@@ -118,35 +116,27 @@ def fetch(url: str | Path) -> Path:
         OutputError: The cache cannot be written to, or has too little room.
         ConfigError: The URL cannot be parsed, or is not an http, https or file URL.
     """
-    split_url(normalize_url(url))
     url, fragment = urldefrag(normalize_url(url))
-    digest = _DIGEST.match(fragment)
-    sha256 = digest[1] if digest else None
-    if fragment and not digest:
-        raise ConfigError(f"{url}#{fragment}: after '#' only sha256= and 64 hexadecimal digits are allowed.")
     scheme = split_url(url).scheme
-    if scheme == "file":
-        path = _path_of_file_url(url)
-        if sha256:
-            _check(path, sha256, "It is not the file that was asked for.")
-        return path
-    if scheme not in ("http", "https"):
+    if _DIGEST.fullmatch(fragment) is None:
+        raise ConfigError(f"{url}#{fragment}: after '#' only sha256= and 64 hexadecimal digits are allowed.")
+    if scheme not in ("http", "https", "file"):
         raise ConfigError(f"{url} cannot be downloaded: give an http, https or file URL.")
-    path, record = _cached_files(url)
-    recorded = _recorded_sha256(record) if path.is_file() else None
-    if recorded is not None:
-        remedy = f"Delete the directory {path.parent} to download it again."
-        _check(path, recorded, f"It has changed since it was downloaded. {remedy}")
+    sha256 = fragment.removeprefix("sha256=")
+    if scheme == "file":
+        path = Path(urllib.request.url2pathname(urlsplit(url).path))
+        if not path.exists():
+            raise ModelNotFoundError(f"There is no file {path} ({url}).")
     else:
-        _download_to(url, path, record, sha256)
-        if scheme == "http" and not sha256 and not _is_this_machine(url):
-            warnings.warn(
-                f"{url} was downloaded over plain http, so anyone between you and the server could have replaced the "
-                "file. Use https if the server has it, or end the URL with #sha256= and the publisher's checksum.",
-                stacklevel=2,
-            )
+        path, record = _cached_files(url)
+        recorded = _recorded_sha256(record) if path.is_file() else None
+        if recorded is None:
+            _download_to(url, path, record, sha256)
+            return path
+        remedy = f"It has changed since it was downloaded. Delete the directory {path.parent} to download it again."
+        _check(path, recorded, path, remedy)
     if sha256:
-        _check(path, sha256, f"It is not the file that was asked for. Check the URL {url}.")
+        _check(path, sha256, path, f"It is not the file that was asked for. Check the URL {url}.")
     return path
 
 
@@ -183,24 +173,8 @@ def split_url(url: str) -> SplitResult:
         parts = urlsplit(url)
         _ = parts.port  # parsed only when it is read
     except ValueError as error:
-        raise ConfigError(f"{url} is not a valid URL: {error}. Check it for typing errors.") from None
+        raise ConfigError(f"{url} is not a valid URL: {error}.") from None
     return parts
-
-
-def _is_this_machine(url: str) -> bool:
-    return split_url(url).hostname in ("localhost", "127.0.0.1", "::1")
-
-
-def _path_of_file_url(url: str) -> Path:
-    parts = urlsplit(url)
-    if parts.netloc not in ("", "localhost"):
-        raise ConfigError(f"{url} names another machine, {parts.netloc}; a file URL is file:///path.")
-    path = Path(urllib.request.url2pathname(parts.path))
-    try:
-        path.stat()  # unlike `exists`, it raises the same for what cannot be a name
-    except (OSError, ValueError):
-        raise ModelNotFoundError(f"There is no file {path} ({url}).") from None
-    return path
 
 
 def _recorded_sha256(record: Path) -> str | None:
@@ -211,30 +185,25 @@ def _recorded_sha256(record: Path) -> str | None:
         return None
 
 
-def _check(path: Path, sha256: str, problem: str) -> None:
+def _check(path: Path, sha256: str, what: object, problem: str) -> str:
+    """Return the SHA-256 of a file; another one than was expected, if any was, is an error."""
     with path.open("rb") as file:
         actual = hashlib.file_digest(file, "sha256").hexdigest()
-    _compare(path, actual, sha256, problem)
-
-
-def _compare(what: object, actual: str, sha256: str, problem: str) -> None:
-    if actual != sha256:
+    if sha256 not in ("", actual):
         raise FormatError(f"{what} has the SHA-256 {actual}, expected {sha256}. {problem}")
+    return actual
 
 
-def _download_to(url: str, path: Path, record: Path, expected: str | None) -> None:
+def _download_to(url: str, path: Path, record: Path, sha256: str) -> None:
     """Download a file, and record its checksum."""
     # The record is written last: a file without one counts as not downloaded, so an interruption between the two costs
     # a download and never yields an unchecked file.
     try:
         with atomic_write(path, overwrite=True) as temporary:
-            # Opened for reading too: the checksum is computed from the file, over all parts of a resumed download.
-            with temporary.open("w+b") as file:
+            with temporary.open("wb") as file:
                 _download(url, file)
-                file.seek(0)
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            _compare(url, sha256, expected or sha256, "Nothing was kept.")
-            note = {"address": url, "sha256": sha256, "n_bytes": temporary.stat().st_size}
+            actual = _check(temporary, sha256, url, "Nothing was kept.")
+            note = {"address": url, "sha256": actual, "n_bytes": temporary.stat().st_size}
         write_json(record, note)
     except OutputError as error:
         raise OutputError(f"{error} Set ELMOKIT_CACHE to have the cache elsewhere.") from None
@@ -244,71 +213,47 @@ def _download(url: str, file: IO[bytes]) -> None:
     """Fill a file from a URL, resuming a broken connection where it broke."""
     # The rest is only requested under the ETag of the first part (If-Range): a server whose file has changed in the
     # meantime then sends the whole new file, so parts of two versions are never joined.
-    problem = ""
-    is_partial = False
+    problem: str | None = ""
     etag: str | None = None
     for attempt in range(N_TRIES):
         if attempt:
-            # 1, 2 and 4 seconds: a server that is overloaded is not asked again at once.
-            time.sleep(_WAIT_SECONDS * 2 ** (attempt - 1))
+            time.sleep(_WAIT_SECONDS * 2 ** (attempt - 1))  # an overloaded server is not asked again at once
         try:
-            with _request(url, file.tell(), etag) as response:
-                is_partial = True
-                etag = _etag(response.headers)
-                _receive(url, response, file)
-            return
-        # Before URLError, of which it is a subclass.
-        except urllib.error.HTTPError as error:
-            with error:
-                problem = f"the server answers {error.code} {error.reason}"
-            if error.code == 416:  # the requested rest does not exist: the file has changed
-                etag = None
-            elif error.code not in _RETRY_STATUS:
+            # "identity": lengths and ranges of a compressed response would be those of the compressed bytes.
+            headers = {"User-Agent": "elmokit", "Accept-Encoding": "identity"}
+            if etag is not None and file.tell():
+                headers |= {"Range": f"bytes={file.tell()}-", "If-Range": etag}
+            request = urllib.request.Request(_quoted(url), headers=headers)
+            opener = urllib.request.build_opener(_SecureRedirects)
+            with opener.open(request, timeout=TIMEOUT_SECONDS) as response:
+                etag = _strong_etag(response.headers)
+                if (problem := _receive(url, response, file)) is None:
+                    return
+        except (URLError, TimeoutError, ConnectionError, ssl.SSLError, http.client.HTTPException, ValueError) as error:
+            problem = str(error) or type(error).__name__
+            if isinstance(error, HTTPError):
+                error.close()
+                may_pass = error.code in _RETRY_STATUS
+                etag = None if error.code == 416 else etag  # the requested rest does not exist: the file has changed
+            else:
+                may_pass = not isinstance(error.reason if isinstance(error, URLError) else error, _PERMANENT_ERRORS)
+            if not may_pass:
                 break
-        except urllib.error.URLError as error:
-            problem = f"no connection ({error.reason})"
-            # A string as the reason comes from urllib itself (an unknown scheme) or from `_SecureRedirects`.
-            if isinstance(error.reason, (str, *_PERMANENT_ERRORS)):
-                break
-        except (http.client.InvalidURL, UnicodeError) as error:
-            problem = f"the URL is not valid ({error})"
-            break
-        except _TruncatedError as error:
-            problem = str(error)
-        except (TimeoutError, ConnectionError, ssl.SSLError, http.client.HTTPException) as error:
-            problem = f"the connection broke ({error or type(error).__name__})"
-        # After the exceptions above, some of which are ValueErrors too: UnicodeError, for example.
-        except (ValueError, OverflowError) as error:
-            problem = f"the server redirects to an invalid URL ({error})"
-            break
-        if etag is None:
-            _truncate(file)
-    raise _download_error(url, problem, is_partial)
+    raise _download_error(url, problem)
 
 
-def _download_error(url: str, problem: str, is_partial: bool = False) -> ModelNotFoundError:
+def _download_error(url: str, problem: str | None) -> ModelNotFoundError:
     return ModelNotFoundError(
-        f"{url} cannot be downloaded{' completely' if is_partial else ''}: {problem}. If the URL is dead, download the "
-        "file by hand from elsewhere and give its path."
+        f"{url} cannot be downloaded: {problem}. If the URL is dead, download the file by hand from elsewhere and give "
+        "its path."
     )
 
 
-def _etag(headers: Any) -> str | None:
+def _strong_etag(headers: Any) -> str | None:
     """Return the mark of this exact version of a file, for ``If-Range``; None if the server has no strong ETag."""
     # RFC 9110, section 13.1.5: If-Range takes a strong ETag or a date, never a weak ETag (W/).
     etag = headers.get("ETag") or headers.get("Last-Modified")
     return None if etag is None or etag.startswith("W/") else str(etag)
-
-
-@contextlib.contextmanager
-def _request(url: str, start: int, etag: str | None) -> Iterator[Any]:
-    # "identity": lengths and ranges of a compressed response would be those of the compressed bytes.
-    headers = {"User-Agent": "elmokit", "Accept-Encoding": "identity"}
-    if start and etag is not None:
-        headers |= {"Range": f"bytes={start}-", "If-Range": etag}
-    request = urllib.request.Request(_quoted(url), headers=headers)
-    with _opener().open(request, timeout=TIMEOUT_SECONDS) as response:
-        yield response
 
 
 def _quoted(url: str) -> str:
@@ -319,73 +264,34 @@ def _quoted(url: str) -> str:
 
 
 class _SecureRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, except from https to http."""
+    """Follows redirects to http and https, and from https to https only."""
 
-    def redirect_request(
-        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
-    ) -> Any:
-        if req.type == "https" and urlsplit(newurl).scheme != "https":
-            raise urllib.error.URLError(f"the server redirects from https to {newurl}")
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        if urlsplit(newurl).scheme not in ("https", req.type):
+            raise URLError(f"the server redirects from {req.type} to {newurl}")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _opener() -> urllib.request.OpenerDirector:
-    """Build urllib's opener without ftp, data and file URLs, to which a malicious server could redirect."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler,
-        urllib.request.UnknownHandler,
-        urllib.request.HTTPHandler,
-        urllib.request.HTTPSHandler,
-        urllib.request.HTTPDefaultErrorHandler,
-        _SecureRedirects,
-        urllib.request.HTTPErrorProcessor,
-    ):
-        opener.add_handler(handler())
-    return opener
+def _receive(url: str, response: Any, file: IO[bytes]) -> str | None:
+    """Write a response: a partial one (status 206) after what the file holds, a complete one over it.
 
-
-def _receive(url: str, response: Any, file: IO[bytes]) -> None:
-    """Write a response: a partial one (status 206) after what the file holds, a complete one over it."""
-    start, page = file.tell(), _download_error(url, "the server sends a web page")
-    if response.status == 206:
-        # Status 206 must say which bytes follow; bytes from elsewhere would damage the file unnoticed.
-        if re.match(rf"bytes {start}-", response.headers.get("Content-Range", "")) is None:
-            _truncate(file)
-            raise _TruncatedError("the server sent another part of the file than was requested")
-    else:
-        # The server ignored the range, or its file has changed: everything is sent again.
-        start = 0
-        _truncate(file)
-        if response.headers.get_content_type() == "text/html":
-            raise page
+    Returns:
+        What is wrong with it, if another try may help.
+    """
+    start = file.tell() if response.status == 206 else 0
+    if response.status == 206 and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
+        return "the server sent another part of the file than was requested"
+    file.seek(start)
+    file.truncate()
     n_bytes = whole_number(response.headers.get("Content-Length", ""))
     total = None if n_bytes is None else start + n_bytes
-    if total is not None:
-        _check_room(url, total, file)
     name = url_file_name(url)
     with ProgressBar("B") as progress:
         progress(name, start, total)
         while block := response.read(_BLOCK):
-            # Expired domains and login pages often answer 200 with a page, and some without the right content type.
-            if file.tell() == 0 and is_web_page(block):
-                raise page
+            if file.tell() == 0 and is_web_page(block):  # as expired domains and login pages often answer
+                raise _download_error(url, "the server sends a web page")
             file.write(block)
             progress(name, file.tell(), total)
-    if total is not None and file.tell() < total:
-        raise _TruncatedError(f"{file.tell():,} of {total:,} bytes arrived")
-
-
-def _check_room(url: str, total: int, file: IO[bytes]) -> None:
-    folder = cache_dir()
-    free = shutil.disk_usage(folder).free
-    if total - file.tell() > free:
-        raise OutputError(
-            f"{url} has {total:,} bytes and {folder} has room for {free:,}. Make room, or set ELMOKIT_CACHE to a "
-            "folder elsewhere."
-        )
-
-
-def _truncate(file: IO[bytes]) -> None:
-    file.seek(0)
-    file.truncate()
+    is_whole = total is None or file.tell() >= total
+    return None if is_whole else f"only {file.tell():,} of {total:,} bytes arrived"

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import codecs
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -36,7 +36,7 @@ from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputEr
 from elmokit.formats.format import Format, Storage
 from elmokit.formats.model import PretrainedBiLM, Weights, read_row_words
 from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, Whitening
-from elmokit.formats.tensor_rows import Array, FileArrays, is_finite, read_through, same_rows
+from elmokit.formats.tensor_rows import FileArrays, read_through, same_rows
 from elmokit.storage.bounded import read_bounded
 from elmokit.storage.tensor_file import StoredTensors, TensorFile, to_int8, write_tensor_file
 from elmokit.text.vocabulary import MAX_BYTES, Vocabulary
@@ -123,10 +123,9 @@ def is_model_folder(path: Path) -> bool:
 
 
 def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "float32", overwrite: bool = False) -> None:
-    """Save a model as an elmokit directory, atomically. A map of its vectors that would not be read is refused."""
+    """Save a model as an elmokit directory, atomically."""
     from elmokit.storage.atomic import atomic_write
 
-    _check_maps(model)
     config = {
         "format": NAME,
         "format_version": FORMAT_VERSION,
@@ -170,7 +169,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
     content = _read_config(folder)
     storage = _choice(folder, content, "storage", get_args(Storage))
     precision = _choice(folder, content, "precision", get_args(Precision)) if "precision" in content else None
-    config = from_dict(BiLMConfig, content.get("bilm"), f"{folder / 'config.json'}, bilm")
+    config = from_dict(BiLMConfig, _without_former(content.get("bilm")), f"{folder / 'config.json'}, bilm")
     arrays, start_state = _read_model(folder / "model.safetensors", config)
     lexicon = _read_lexicon(folder / "lexicon.json", config) if content.get("lexicon") else None
     vocabulary: Vocabulary | None = None
@@ -180,7 +179,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
     if (folder / "softmax.safetensors").exists():
         if vocabulary is None:
             raise ModelNotFoundError(f"{words} is missing: {folder} has a softmax, whose words it names.")
-        kind = from_dict(SoftmaxConfig, content.get("softmax"), f"{folder / 'config.json'}, softmax")
+        kind = from_dict(SoftmaxConfig, _without_former(content.get("softmax")), f"{folder / 'config.json'}, softmax")
         kind.check_sizes(len(vocabulary), config.projection_dim, config.n_table_words)
         shapes = kind.tensor_shapes(len(vocabulary), config.projection_dim)
         own_arrays = _read_stored(folder / "softmax.safetensors", shapes)
@@ -193,6 +192,9 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
             "predict words. Copy that file, too; or, if it was removed on purpose, remove softmax from config.json.",
             stacklevel=2,
         )
+    n_words = 0 if vocabulary is None else len(vocabulary)
+    whitening = _read_map(folder, content, "sentence_pooling", _WHITENING, config)
+    head = _read_map(folder, content, "sentence_head", _HEAD, config, word_weights=(n_words,))
     return PretrainedBiLM(
         Weights(config, arrays),
         family=NAME,
@@ -200,8 +202,8 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         softmax=softmax,
         vocabulary=vocabulary,
         start_state=start_state,
-        whitening=_read_whitening(folder, content, config),
-        sentence_head=_read_sentence_head(folder, content, config, vocabulary),
+        whitening=None if whitening is None else Whitening(whitening[0], **whitening[1]),
+        sentence_head=None if head is None else SentenceHead(head[0], **head[1]),
         alignment=_read_alignment(folder / _ALIGNMENT, config) if content.get("alignment") else None,
         card=content["card"],
         lexicon=lexicon,
@@ -231,74 +233,29 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return content | {"card": card if isinstance(card, dict) else {}}
 
 
+def _without_former(table: Any) -> Any:
+    """Leave out settings that earlier versions wrote, where they had no effect; others are refused as unknown."""
+    if not isinstance(table, dict):
+        return table
+    former = {name for name in ("backward_only", "cutoffs") if not table.get(name)} | {"shrink"}
+    return {name: value for name, value in table.items() if name not in former}
+
+
 def _choice(folder: Path, content: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> Any:
     """Return a setting of ``config.json`` that has few possible values."""
     return check_choice(f"{folder / 'config.json'}: {name}", content.get(name), choices)
 
 
-def _read_whitening(folder: Path, content: Mapping[str, Any], config: BiLMConfig) -> Whitening | None:
-    """Read the whitening of sentence vectors, if there is one, and check its sizes."""
-    if "sentence_pooling" not in content:
+def _read_map(
+    folder: Path, content: Mapping[str, Any], key: str, file: str, config: BiLMConfig, **more: Shape
+) -> tuple[SentencePooling, FileArrays] | None:
+    """Read a linear map of sentence vectors, if there is one: its pooling, and its numbers by name."""
+    if key not in content:
         return None
-    pooling = from_dict(SentencePooling, content["sentence_pooling"], f"{folder / 'config.json'}, sentence_pooling")
-    return Whitening(pooling, *_read_map(folder / _WHITENING, pooling, config))
-
-
-def _read_sentence_head(
-    folder: Path, content: Mapping[str, Any], config: BiLMConfig, vocabulary: Vocabulary | None
-) -> SentenceHead | None:
-    """Read the map that was trained on pairs of sentences, if there is one, and check its sizes."""
-    if "sentence_head" not in content:
-        return None
-    pooling = from_dict(SentencePooling, content["sentence_head"], f"{folder / 'config.json'}, sentence_head")
-    n_words = 0 if vocabulary is None else len(vocabulary)
-    return SentenceHead(pooling, *_read_map(folder / _HEAD, pooling, config, n_words))
-
-
-def _read_map(path: Path, pooling: SentencePooling, config: BiLMConfig, n_words: int | None = None) -> list[Floats]:
-    """Read the numbers of a linear map of sentence vectors, and of the weights of words, if it has any."""
-    file = TensorFile(path)
-    return _check_map(str(path), file.shapes, file.read, pooling, config, n_words)
-
-
-def _check_maps(model: PretrainedBiLM) -> None:
-    """Check the alignment, the whitening and the head of a model as they are checked when they are read."""
-    alignment = model.alignment
-    if alignment is not None and not (is_finite(alignment.matrices) and is_finite(alignment.offsets)):
-        raise FormatError("The alignment holds NaN or infinity.")
-    n_words = 0 if model.vocabulary is None else len(model.vocabulary)
-    for what, fitted, n_weights in (
-        ("The whitening", model.whitening, None),
-        ("The sentence head", model.sentence_head, n_words),
-    ):
-        if fitted is not None:
-            tensors = fitted.tensors()
-            shapes = {name: array.shape for name, array in tensors.items()}
-            _check_map(what, shapes, tensors.__getitem__, fitted.pooling, model.config, n_weights)
-
-
-def _check_map(
-    what: str,
-    found: Mapping[str, Shape],
-    read: Callable[[str], Array],
-    pooling: SentencePooling,
-    config: BiLMConfig,
-    n_words: int | None = None,
-) -> list[Floats]:
-    """Check the sizes and the numbers of a linear map of sentence vectors, and return what ``read`` returns of it."""
+    pooling = from_dict(SentencePooling, content[key], f"{folder / 'config.json'}, {key}")
     dim = pooling.dim(config.n_layers + 1, config.output_dim)
-    n_components = (0, *found.get("projection", ()))[-1]  # any number of them
-    expected: dict[str, tuple[int, ...]] = {"mean": (dim,), "projection": (dim, n_components)}
-    if n_words is not None:
-        expected["word_weights"] = (n_words,)
-    shapes = {name: found.get(name, ()) for name in expected}
-    if shapes != expected:
-        named, wanted = (" and ".join(f"{name} {shape}" for name, shape in each.items()) for each in (shapes, expected))
-        raise TensorMismatchError(f"{what} has {named}; expected {wanted}.")
-    arrays = [read(name).astype(np.float32) for name in expected]
-    if not all(map(is_finite, arrays)) or (n_words is not None and not bool((arrays[-1] > 0).all())):
-        raise FormatError(f"{what} holds NaN or infinity, or holds weights of words that are not above 0.")
-    return arrays
+    n_components = (0, *TensorFile(folder / file).shapes.get("projection", ()))[-1]  # any number of them
+    return pooling, _read_stored(folder / file, {"mean": (dim,), "projection": (dim, n_components), **more})
 
 
 def _read_alignment(path: Path, config: BiLMConfig) -> LayerAlignment:

@@ -100,12 +100,9 @@ FORMATS = _Formats(
     "folder",
     "archives",
     "many_langs",
-    "fast_nlp",
-    "paddle",
     "tf_hub",
     "bilm_tf_hdf5",
     "tf_checkpoint",
-    "allennlp_archive",
 )
 """All weight formats."""
 

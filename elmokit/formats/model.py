@@ -415,14 +415,13 @@ def describe(model: PretrainedBiLM) -> dict[str, Any]:
     n_softmax = 0
     if softmax is not None and vocabulary is not None:  # from the sizes, so that nothing is read
         n_softmax = sum(map(prod, softmax.config.tensor_shapes(len(vocabulary), config.projection_dim).values()))
-    only = "backward only" if config.backward_only else "forward only"
     return {
         "path": str(model.source),
         "format": model.family,
         "storage": model.storage,
         "precision": model.precision or "float32",
         "tokens": tokens,
-        "layers": f"layer 0 and {config.n_layers} LSTM, {'two directions' if config.bidirectional else only}",
+        "layers": f"layer 0 and {config.n_layers} LSTM, {'two directions' if config.bidirectional else 'forward only'}",
         "sizes": f"hidden {config.hidden_dim}, projection {config.projection_dim}, vectors {config.output_dim}",
         "clips": f"{clips} (cell, projection)",
         "skip connections": "yes" if config.skip_connections else "no",

@@ -44,8 +44,8 @@ def open_model(
             - None or "en-mini": the small English model inside the package.
             - A path to an elmokit directory or training run; a directory with an options file and HDF5 weights, or one
               of the two files; a directory with a TensorFlow checkpoint, its ``.index`` file, or that file's name
-              without ``.index``; a TF-Hub module; a directory of ELMoForManyLangs, fastNLP or Baidu's PaddlePaddle
-              ELMo; or an archive (zip, tar, tar.gz) of one of these.
+              without ``.index``; a TF-Hub module; a directory of ELMoForManyLangs; or an archive (zip, tar, tar.gz) of
+              one of these.
             - An http, https or file URL of one of these files, or the address of a module on TF-Hub or Kaggle.
             - The name of a published model, such as "original" or "many-langs:german".
             - ``owner/name`` or ``hf:owner/name`` on the Hugging Face Hub.

@@ -8,7 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
+
+from elmokit.formats.fetch import cached_file
+from elmokit.formats.folder import DEFAULT_MODEL, included_model
 
 _NLPL_NUMBER = re.compile(r"^nlpl:([0-9]{1,6})$")
 
@@ -70,19 +75,7 @@ def _content() -> dict[str, Any]:
 @cache
 def models() -> tuple[PublishedModel, ...]:
     """List the published models, those of the NLPL repository and of families for many languages apart."""
-    return tuple(
-        PublishedModel(
-            **{
-                **entry,
-                "locations": tuple(
-                    ModelLocation(**{**location, "files": tuple(location.get("files", ()))})
-                    for location in entry["locations"]
-                ),
-                "also": tuple(entry.get("also", ())),
-            }
-        )
-        for entry in _content()["model"]
-    )
+    return msgspec.convert(_content()["model"], tuple[PublishedModel, ...])
 
 
 @cache
@@ -166,3 +159,49 @@ def _nlpl_model(name: str, language: str, number: int, about: str) -> PublishedM
         tuple(ModelLocation(f"{url}/{folder}/{number}.zip") for folder in folders),
         "github.com/HIT-SCIR/ELMoForManyLangs",
     )
+
+
+@dataclass(frozen=True)
+class NamedModel:
+    """A model that can be opened by name."""
+
+    name: str
+    language: str
+    about: str
+    """What it was trained on, and who published it."""
+    megabytes: int | None
+    """Size of the weights; None if unknown."""
+    available: Literal["included", "cached", "download"]
+    """Whether it is inside the package, was downloaded before, or will be downloaded."""
+    url: str | None
+    """Where its weights are, or were; None for the included model."""
+    address: Literal["untried", "inferred"] | None
+    """What is known about the URL. "untried": it was found on public pages and never tried, because the project had no
+    access to the internet. "inferred": it was not found either, but is formed like others of the same publisher. None
+    for the included model."""
+    other_names: tuple[str, ...] = ()
+
+
+def named_models() -> list[NamedModel]:
+    """List the models that can be opened by name, the included one first. ``nlpl:NUMBER`` opens more, without names."""
+    size = sum(file.stat().st_size for file in included_model().iterdir())
+    about = "Wikipedia, novels, textbooks, conversations; elmokit"
+    included = NamedModel(DEFAULT_MODEL, "English", about, round(size / 1e6), "included", None, None)
+    return [included, *map(_named, all_models())]
+
+
+def _named(model: PublishedModel) -> NamedModel:
+    return NamedModel(
+        model.name,
+        model.language,
+        model.about.removeprefix(f"{model.language}, "),
+        model.megabytes,
+        "cached" if any(map(_is_cached, model.locations)) else "download",
+        model.locations[0].weights,
+        "inferred" if model.locations[0].inferred else "untried",
+        model.also,
+    )
+
+
+def _is_cached(location: ModelLocation) -> bool:
+    return all(cached_file(url) is not None for url in location.urls)

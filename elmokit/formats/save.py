@@ -42,7 +42,6 @@ def save_model(
             not have that storage.
         OutputError: The path exists and may not be overwritten, cannot be written, or ends in the extension of another
             format; or a weight is NaN, infinite, or too large for the storage.
-        FormatError: A map of its vectors, such as an alignment, holds NaN or infinity or has other sizes.
     """
     check_model(model, "open_model")
     check_choice("storage", storage, get_args(Storage))
@@ -52,14 +51,15 @@ def save_model(
     if storage != "float32" and not target.is_complete:
         raise ConfigError(f"storage is {storage!r}, and {path.suffix} files hold float32.")
     largest = np.finfo(np.float16 if storage == "float16" else np.float32).max
-    parts: dict[str, Mapping[str, Floats]] = {"": model.arrays}
-    if target.is_complete and model.softmax is not None:
-        parts["softmax "] = model.softmax.arrays
-    if target.is_complete and model.start_state is not None:
-        parts["start state "] = model.start_state._asdict()
-    for part, arrays in parts.items():
+    parts: list[tuple[str, Mapping[str, Floats]]] = [("", model.arrays)]
+    if target.is_complete:
+        parts += [("softmax ", model.softmax.arrays)] if model.softmax is not None else []
+        parts += [("start state ", model.start_state._asdict())] if model.start_state is not None else []
+        # Always in float32, as are the maps of sentence vectors.
+        parts += [("alignment ", vars(model.alignment))] if model.alignment is not None else []
+    for part, arrays in parts:
         for name, array in arrays.items():
-            if not bool((np.abs(array) <= largest).all()):
+            if not bool((np.abs(array) <= (np.inf if part == "alignment " else largest)).all()):
                 raise OutputError(
                     f"{path} is not written: {part}{name} holds NaN or a number that {storage} cannot store."
                 )

@@ -53,7 +53,7 @@ def _swapped(array: Array) -> Array:
     return np.concatenate([first, third, second, fourth])
 
 
-def raised_forget(bias: Array, offset: float) -> Array:
+def _raised_forget(bias: Array, offset: float) -> Array:
     """Add an offset to the forget block of a bias with blocks i, g, f, o."""
     i, g, f, o = np.split(bias, 4)
     return np.concatenate([i, g, f + bias.dtype.type(offset), o])
@@ -64,8 +64,8 @@ GATES = Layout(_swapped, _swapped, same_shape)
 # TensorFlow adds the 1 in every step, so the published HDF5 files hold the bias without it; modules that were written
 # in PyTorch store the sum.
 GATE_BIAS = Layout(
-    lambda theirs: raised_forget(_swapped(theirs), -FORGET_OFFSET),
-    lambda ours: _swapped(raised_forget(ours, FORGET_OFFSET)),
+    lambda theirs: _raised_forget(_swapped(theirs), -FORGET_OFFSET),
+    lambda ours: _swapped(_raised_forget(ours, FORGET_OFFSET)),
     same_shape,
 )
 """A bias in that order, which includes the 1 that our network adds to the forget gate itself."""

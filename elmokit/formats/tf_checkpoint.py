@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
 from glob import escape
 from pathlib import Path, PureWindowsPath
 
@@ -45,7 +44,7 @@ _MAX_STATE_SIZE = 1 << 20  # of the file `checkpoint`, which lists names
 _SCOPE = "lm/"
 _ADAGRAD = "/Adagrad"
 _SOFTMAX = "softmax/"
-# Variables that no model has; of the optimizer's state only the Adagrad sums can be read, by `read_checkpoint`.
+# Variables that no model has; of the optimizer's state only the Adagrad sums can be read, by `read_adagrad`.
 _TRAINING = ("global_step", "train_perplexity", "beta1_power", "beta2_power")
 # Optimizers and moving averages keep their variables under the name of the trained one, with one of these endings.
 _SLOTS = (_ADAGRAD, "/Adam", "/Adam_1", "/ExponentialMovingAverage", "/Momentum")
@@ -65,18 +64,6 @@ _LSTM_PARTS = {
     "projection/kernel": "W_P_0",
     "projection/weights": "W_P_0",
 }
-
-
-@dataclass
-class Checkpoint:
-    """A model with the state of its training."""
-
-    model: PretrainedBiLM
-    step: int | None
-    """Training steps so far, if the checkpoint says."""
-    adagrad: dict[str, Floats] = field(default_factory=dict)
-    """If requested, the sums of squared gradients, by our parameter names and in our layout. Those of the softmax start
-    with ``softmax.``, as in the checkpoints of a training run."""
 
 
 class _Variables:
@@ -124,69 +111,52 @@ class TFCheckpoint(Format):
         return "a TensorFlow checkpoint" if (folder / "checkpoint").is_file() else None
 
     def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
-        return read_checkpoint(path, options, vocabulary=words).model
-
-
-def read_checkpoint(
-    path: str | Path,
-    options: str | Path | None = None,
-    *,
-    step: int | None = None,
-    vocabulary: str | Path | None = None,
-    adagrad: bool = False,
-) -> Checkpoint:
-    """Open a checkpoint.
-
-    Args:
-        path: Its directory; its ``checkpoint`` or ``.index`` file; or that file's name without ``.index``.
-        options: The options file, if it is not ``options.json`` in the directory or above.
-        step: Which of several checkpoints; None for the newest.
-        vocabulary: The words of the softmax, if the file is not ``vocab*.txt`` or ``vocab*.txt.gz`` in the directory or
-            above. Without a vocabulary the softmax is left out, and the model card says so.
-        adagrad: Also read the optimizer's sums.
-
-    Raises:
-        ModelNotFoundError: A file or the step is missing.
-        FormatError, TensorMismatchError, ConfigError: A file is damaged or of another format, or the files do not
-            belong together; most often, the vocabulary has not as many words as the softmax has rows.
-    """
-    prefix = find_checkpoint(Path(path), step)
-    if prefix is None:
-        raise ModelNotFoundError(f"There is no TensorFlow checkpoint at {path}: it has no .index file of one.")
-    variables = _Variables(prefix)
-    options = options or _in_or_above(prefix, OPTIONS)
-    if options is None:
-        raise ModelNotFoundError(f"{prefix} has no options.json next to it. Put that of the training run there.")
-    # The softmax is read by other rows below, so here its tensors would count as unexpected.
-    lm_shapes = {name: shape for name, shape in variables.shapes.items() if not name.startswith(_SOFTMAX)}
-    config = bilm_tf.config_from_options(bilm_tf.read_options(options), lm_shapes, str(options))
-    what = f"{prefix} (sizes from {options})"
-    arrays = read_through(bilm_tf_rows(config), tensor_shapes(config), lm_shapes, variables.read, what)
-    n_steps = _step(variables.bundle, prefix)
-    card = {} if n_steps is None else {"training_steps": n_steps}
-    model = PretrainedBiLM(Weights(config, arrays), TFCheckpoint.name, source=prefix, card=card)
-    # A softmax without its words is useless and may hold most of the bytes: without a vocabulary it is not read at all.
-    words_path = _vocabulary_path(prefix, vocabulary)
-    if words_path is None:
-        model.card["softmax"] = "left out: there is no vocabulary next to the checkpoint"
-    else:
-        model.vocabulary = Vocabulary.from_file(words_path)
-        if variables.has_softmax:
-            model.softmax = _softmax(variables, model, model.vocabulary, f"{prefix} (words from {words_path})")
+        # The options file and the words may be in the directory or above it.
+        prefix = find_checkpoint(path)
+        if prefix is None:
+            raise ModelNotFoundError(f"There is no TensorFlow checkpoint at {path}: it has no .index file of one.")
+        variables = _Variables(prefix)
+        options = options or _in_or_above(prefix, OPTIONS)
+        if options is None:
+            raise ModelNotFoundError(f"{prefix} has no options.json next to it. Put that of the training run there.")
+        # The softmax is read by other rows below, so here its tensors would count as unexpected.
+        lm_shapes = {name: shape for name, shape in variables.shapes.items() if not name.startswith(_SOFTMAX)}
+        config = bilm_tf.config_from_options(bilm_tf.read_options(options), lm_shapes, str(options))
+        what = f"{prefix} (sizes from {options})"
+        arrays = read_through(bilm_tf_rows(config), tensor_shapes(config), lm_shapes, variables.read, what)
+        n_steps = _step(variables.bundle, prefix)
+        card = variables.bundle.card | ({} if n_steps is None else {"training_steps": n_steps})
+        model = PretrainedBiLM(Weights(config, arrays), TFCheckpoint.name, source=prefix, card=card)
+        # A softmax without its words is useless and may hold most of the bytes: then it is not read at all.
+        words_path = _vocabulary_path(prefix, words)
+        if words_path is None:
+            model.card["softmax"] = "left out: there is no vocabulary next to the checkpoint"
         else:
-            # A word-input model needs the words of its table even without a softmax.
-            if config.n_words is not None:
-                model.vocabulary = row_vocabulary(words_path, config.n_words, f"the table of {prefix}")
-            model.card["softmax"] = "left out: the checkpoint holds none"
-    return Checkpoint(model, n_steps, _all_adagrad(variables, model) if adagrad else {})
+            model.vocabulary = Vocabulary.from_file(words_path)
+            if variables.has_softmax:
+                model.softmax = _softmax(variables, model, model.vocabulary, f"{prefix} (words from {words_path})")
+            else:
+                # A word-input model needs the words of its table even without a softmax.
+                if config.n_words is not None:
+                    model.vocabulary = row_vocabulary(words_path, config.n_words, f"the table of {prefix}")
+                model.card["softmax"] = "left out: the checkpoint holds none"
+        return model
 
 
 def read_adagrad(prefix: Path, model: PretrainedBiLM) -> dict[str, Floats]:
-    """Read the optimizer's sums for a model of this checkpoint that was opened before, as in ``Checkpoint.adagrad``."""
+    """Read the optimizer's sums of squared gradients for a model that was opened from this checkpoint.
+
+    They are by our parameter names and in our layout. Those of the softmax start with ``softmax.``, as in the
+    checkpoints of a training run.
+    """
     variables = _Variables(prefix)
     if not _is_export_of(model, variables):
         raise TensorMismatchError(f"{model.source} is from another point of the training than the checkpoint {prefix}.")
-    return _all_adagrad(variables, model)
+    sums = _adagrad(variables, bilm_tf_rows(model.config))
+    if model.softmax is not None:
+        softmax_sums = _adagrad(variables, _softmax_rows(variables))
+        sums |= {f"softmax.{name}": array for name, array in softmax_sums.items()}
+    return sums
 
 
 def attach_softmax(model: PretrainedBiLM, path: Path, vocabulary: Path | None = None) -> None:
@@ -224,7 +194,7 @@ def _is_export_of(model: PretrainedBiLM, variables: _Variables) -> bool:
     return True
 
 
-def find_checkpoint(path: Path, step: int | None = None) -> Path | None:
+def find_checkpoint(path: Path) -> Path | None:
     """Find the checkpoint at a path: the path of its files without ``.index``, or None if there is none."""
     if path.name.endswith(INDEX_SUFFIX) and path.is_file():
         return path.with_name(path.name.removesuffix(INDEX_SUFFIX))
@@ -237,7 +207,7 @@ def find_checkpoint(path: Path, step: int | None = None) -> Path | None:
         indexes = visible_files(inner, f"*{INDEX_SUFFIX}")
         prefixes = [file.with_name(file.name.removesuffix(INDEX_SUFFIX)) for file in indexes]
         if checkpoints := [prefix for prefix in prefixes if _is_bundle(prefix)]:
-            return _choose(inner, checkpoints, step)
+            return _newest(inner, checkpoints)
     return None
 
 
@@ -263,14 +233,9 @@ def lstm_name(name: str) -> str | None:
     return f"RNN_{match['direction'] or 0}/RNN/MultiRNNCell/Cell{layer}/LSTMCell/{published}"
 
 
-def _choose(folder: Path, checkpoints: list[Path], step: int | None) -> Path:
-    """Choose the checkpoint of a step, or the one that ``checkpoint`` names, or the one with the highest number."""
+def _newest(folder: Path, checkpoints: list[Path]) -> Path:
+    """Choose the checkpoint that ``checkpoint`` names, or else the one with the highest number."""
     by_name = {prefix.name: prefix for prefix in checkpoints}
-    if step is not None:
-        wanted = [prefix for prefix in checkpoints if _number(prefix.name) == step]
-        if not wanted:
-            raise ModelNotFoundError(f"{folder} has no checkpoint of step {step}; there are {', '.join(by_name)}.")
-        return wanted[0]
     try:
         text = read_bounded(folder / "checkpoint", _MAX_STATE_SIZE).decode("utf-8")
     except (OSError, ValueError):
@@ -335,14 +300,6 @@ def _softmax(variables: _Variables, model: PretrainedBiLM, vocabulary: Vocabular
     arrays = read_through(rows, wanted, shapes, variables.read, where)
     table = model.config.word_table if config.kind == "tied" else None
     return WordSoftmax(config, arrays, len(vocabulary), None if table is None else (model.arrays, table))
-
-
-def _all_adagrad(variables: _Variables, model: PretrainedBiLM) -> dict[str, Floats]:
-    sums = _adagrad(variables, bilm_tf_rows(model.config))
-    if model.softmax is not None:
-        softmax_sums = _adagrad(variables, _softmax_rows(variables))
-        sums |= {f"softmax.{name}": array for name, array in softmax_sums.items()}
-    return sums
 
 
 def _adagrad(variables: _Variables, rows: list[TensorRow]) -> dict[str, Floats]:

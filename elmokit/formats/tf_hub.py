@@ -92,7 +92,7 @@ class TFHub(Format):
         arrays = read_through(rows, tensor_shapes(config), own_shapes, read, what)
         used = {names[name] for name in own_shapes}
         mix = _mix(bundle, config.n_layers + 1, used)
-        card: dict[str, Any] = {} if mix is None else {MIX: mix}
+        card: dict[str, Any] = bundle.card | ({} if mix is None else {MIX: mix})
         if skipped := sorted(set(bundle.entries) - used):
             card["skipped"] = skipped
         return with_words(PretrainedBiLM(Weights(config, arrays), self.name, source=path, card=card), words)

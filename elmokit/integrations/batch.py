@@ -7,11 +7,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.outputs.arrow import vector_array
-from elmokit.embedding.outputs.layout import StoredDtype, as_stored, stored_dtype
+from elmokit.embedding.outputs.output_format import StoredDtype, as_stored, stored_dtype
 from elmokit.embedding.raw_text import embed_joined
 from elmokit.embedding.sentence_vectors import PoolingName, SentenceEmbedder
 from elmokit.engine.layer_selection import Layers, plain_layers
@@ -94,18 +93,15 @@ class Embed:
             return {**batch, **columns}
         lengths = None if self.pooling is not None else np.array([sum(map(len, text)) for text in split], np.int64)
         for name, rows in columns.items():
-            joined = rows if lengths is None else self._concatenate(rows)
-            array = vector_array(joined, lengths)
+            if lengths is not None:  # there may be no sentence
+                assert isinstance(self._embedder, Elmo)
+                rows = np.concatenate([np.zeros((0, self._embedder.output_dim), self.dtype), *rows])
+            array = vector_array(rows, lengths)
             if name in names:
                 batch = batch.set_column(names.index(name), name, array)
             else:
                 batch = batch.append_column(name, array)
         return batch
-
-    def _concatenate(self, vectors: list[NDArray[Any]]) -> NDArray[Any]:
-        """Join the token vectors of sentences, of which there may be none."""
-        assert isinstance(self._embedder, Elmo)
-        return np.concatenate([np.zeros((0, self._embedder.output_dim), self.dtype), *vectors])
 
     def _embed(self, texts: list[list[list[str]]]) -> dict[str, Any]:
         if self._embedder is None:

@@ -29,7 +29,7 @@ vectors = elmo.embed([["The", "bank", "raised", "its", "rate", "."]])
 ```"""
 
 
-class HubModel(ModelHubMixin):  # type: ignore[misc]
+class HubModel(ModelHubMixin):
     """A model that can be uploaded to the Hugging Face Hub, and downloaded from it.
 
     ``push_to_hub("owner/name")`` uploads the model with a model card, which is written from the model's metadata.
@@ -78,8 +78,23 @@ class HubModel(ModelHubMixin):  # type: ignore[misc]
         card = facts.pop("card")
         # The model may be stored in another precision where it was opened from; what is saved is float32.
         facts = {name: value for name, value in facts.items() if name not in ("path", "storage")}
-        header = {"library_name": "elmokit", "pipeline_tag": "feature-extraction", **kwargs}
-        return model_card(card, facts, USE, self.model.config.direction_names, header)
+        name = str(card.get("name", "An ELMo"))
+        about = [str(card[key]) for key in ("description", "about", "text") if card.get(key)]
+        rows = {**facts, **{key: value for key, value in card.items() if key != "name" and str(value) not in about}}
+        entries: dict[str, Any] = {"tags": ["elmo"], "library_name": "elmokit", "pipeline_tag": "feature-extraction"}
+        if results := _results(card, self.model.config.direction_names):
+            # A model index: the Hub shows these results, and lists models by them.
+            entries = {"model_name": name, "eval_results": results, **entries}
+        table = [f"| {key} | {_cell(value)} |" for key, value in rows.items() if _cell(value)]
+        parts = [
+            f"---\n{ModelCardData(**(entries | kwargs)).to_yaml()}\n---",
+            f"# {name}",
+            *about,
+            "This is an ELMo (Peters et al. 2018), saved by [elmokit](https://pypi.org/project/elmokit/).",
+            USE,
+            "\n".join(["| | |", "|---|---|", *table]),
+        ]
+        return ModelCard("\n\n".join(parts) + "\n")
 
     def _save_pretrained(self, save_directory: Path) -> None:
         save_folder(self.model, save_directory, overwrite=True)  # the mixin has just created the directory
@@ -112,39 +127,6 @@ class HubModel(ModelHubMixin):  # type: ignore[misc]
             )
             folder = Path(downloaded)
         return cls(open_model(folder), **model_kwargs)
-
-
-def model_card(
-    card: Mapping[str, Any], facts: Mapping[str, Any], use: str, directions: Sequence[str], header: Mapping[str, Any]
-) -> ModelCard:
-    """Write a model card for the Hub.
-
-    Args:
-        card: The card that is stored with an elmokit model.
-        facts: What to show besides what the card says, by name.
-        use: How to use the model, in Markdown.
-        directions: The directions of the model, whose validation perplexities are the results of the card.
-        header: Entries of the header.
-    """
-    name = str(card.get("name", "An ELMo"))
-    about = [str(card[key]) for key in ("description", "about", "text") if card.get(key)]
-    rows = {**facts, **{key: value for key, value in card.items() if key != "name" and str(value) not in about}}
-    entries: dict[str, Any] = {"tags": ["elmo"], **header}
-    if results := _results(card, directions):
-        # A model index: the Hub shows these results, and lists models by them.
-        entries = {"model_name": name, "eval_results": results, **entries}
-    text = "\n\n".join(
-        [
-            f"---\n{ModelCardData(**entries).to_yaml()}\n---",
-            f"# {name}",
-            *about,
-            "This is an ELMo (Peters et al. 2018), saved by [elmokit](https://pypi.org/project/elmokit/).",
-            use,
-            "| | |\n|---|---|\n"
-            + "\n".join(f"| {key} | {_cell(value)} |" for key, value in rows.items() if _cell(value)),
-        ]
-    )
-    return ModelCard(f"{text}\n")
 
 
 def _results(card: Mapping[str, Any], directions: Sequence[str]) -> list[EvalResult]:

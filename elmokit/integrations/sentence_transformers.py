@@ -246,6 +246,7 @@ class ElmoPooling(Module):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.pooling = SentencePooling(weighting, layers, smoothing)
+        self.weighting, self.layers, self.smoothing = self.pooling.weighting, self.pooling.layers, smoothing
         self.input_dim, self.output_dim, self.n_words = input_dim, output_dim, n_words
         if n_words is not None:
             self.word_weights = nn.Parameter(torch.ones(n_words))
@@ -307,12 +308,6 @@ class ElmoPooling(Module):  # type: ignore[misc]
     def get_embedding_dimension(self) -> int:
         """Return the number of dimensions of a sentence vector."""
         return self.output_dim or self.input_dim
-
-    def get_config_dict(self) -> dict[str, Any]:
-        """Return the arguments that create this module."""
-        used = self.pooling
-        settings = {"weighting": used.weighting, "layers": used.layers, "smoothing": used.smoothing}
-        return {**settings, "input_dim": self.input_dim, "output_dim": self.output_dim, "n_words": self.n_words}
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
         """Save the settings and the parameters."""

@@ -11,7 +11,7 @@ import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from elmokit.config import check_choice, encode_json, from_dict, read_json, to_dict
 from elmokit.errors import needs_extra
@@ -30,56 +30,11 @@ with needs_extra("elmokit.integrations.transformers", "transformers"):
     from tokenizers.processors import TemplateProcessing
     from transformers import BatchEncoding, PreTrainedTokenizerFast
 
-Direction = Literal["forward", "backward"]
 Source = str | Path | PretrainedBiLM | None
 """A path, address or name, as in :func:`elmokit.open_model`, or an opened model. None: the small English model."""
 
 PADDING, MASK = "<PAD>", "<MASK>"
 """Tokens that no softmax predicts. Their ids follow those of the words."""
-
-BLOCK_TOKENS = 256
-"""Tokens that are cut out of a text together."""
-
-CODE_FILE = "modeling_elmo.py"
-"""The file in a saved model that ``trust_remote_code=True`` runs."""
-REMOTE_CODE = '''"""The classes of this model. They are in elmokit, which must be installed."""
-
-try:
-    from elmokit.integrations.transformers import (
-        ElmoConfig,
-        ElmoForCausalLM,
-        ElmoForMaskedLM,
-        ElmoForSequenceClassification,
-        ElmoForTokenClassification,
-        ElmoModel,
-        ElmoTokenizer,
-    )
-except ImportError as error:
-    raise ImportError("This model needs elmokit. Install it with: pip install 'elmokit[transformers]'") from error
-'''
-
-
-def remote_class(name: str) -> str:
-    """Return how the files of a saved model name one of these classes."""
-    return f"{Path(CODE_FILE).stem}.{name}"
-
-
-AUTO_MAP = {
-    "AutoConfig": remote_class("ElmoConfig"),
-    "AutoModel": remote_class("ElmoModel"),
-    "AutoModelForMaskedLM": remote_class("ElmoForMaskedLM"),
-    "AutoModelForTokenClassification": remote_class("ElmoForTokenClassification"),
-    "AutoModelForSequenceClassification": remote_class("ElmoForSequenceClassification"),
-    "AutoModelForCausalLM": remote_class("ElmoForCausalLM"),
-}
-"""The classes in the code that is saved with a model, by the auto class that opens them."""
-
-
-def write_code(folder: Path) -> Path:
-    """Write the code of a saved model, and return its path."""
-    path = folder / CODE_FILE
-    path.write_text(REMOTE_CODE, encoding="utf-8")
-    return path
 
 
 class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
@@ -100,8 +55,7 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
         tokenization: How a text is split into tokens: "treebank", as the English models were trained; or "spaces" for
             text that is tokenized already, with spaces between the tokens.
         direction: None for models that read both directions: texts get both boundaries, ``<S>`` and ``</S>``. "forward"
-            or "backward" for an :class:`ElmoForCausalLM`: texts get the first boundary only, so that a continuation can
-            follow; with "backward", the tokens of a text are reversed, and ``</S>`` comes first.
+            for an :class:`ElmoForCausalLM`: texts get the first boundary only, so that a continuation can follow.
 
     Raises:
         ConfigError: An argument is not valid.
@@ -114,7 +68,6 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
 
     vocab_files_names = {"vocab_file": "vocab.txt", "lexicon_file": "lexicon.json"}  # noqa: RUF012
     model_input_names = ["input_ids", "char_ids", "attention_mask"]  # noqa: RUF012
-    _auto_map = {"AutoTokenizer": [None, remote_class("ElmoTokenizer")]}  # noqa: RUF012
 
     def __init__(
         self,
@@ -122,12 +75,12 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
         lexicon_file: str | Path | None = None,
         max_chars: int = 50,
         tokenization: Tokenization = "treebank",
-        direction: Direction | None = None,
+        direction: Literal["forward"] | None = None,
         word_table: bool = False,
         **kwargs: Any,
     ) -> None:
         if direction is not None:
-            check_choice("direction", direction, get_args(Direction))
+            check_choice("direction", direction, ("forward",))
         self.vocabulary = Vocabulary(read_words(vocab_file), strict=False)
         self.lexicon: Lexicon | None = None
         if lexicon_file is not None:
@@ -139,7 +92,7 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
         # without one, they guess from spaces that a period belongs to the word before it.
         pieces = {"continuing_subword_prefix": "\ue000", "max_input_chars_per_word": max(map(len, ids))}
         backend = Tokenizer(WordPiece(ids, unk_token=UNKNOWN, **pieces))
-        bos, eos = (BEGIN_SENTENCE, END_SENTENCE)[:: -1 if direction == "backward" else 1]
+        bos, eos = BEGIN_SENTENCE, END_SENTENCE
         backend.post_processor = TemplateProcessing(
             single=f"{bos} $A" if direction else f"{bos} $A {eos}",
             pair=f"{bos}:0 $A:0 {eos}:0 {bos}:1 $B:1 {eos}:1",
@@ -164,7 +117,7 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
         cls,
         model: Source = None,
         *,
-        direction: Direction | None = None,
+        direction: Literal["forward"] | None = None,
         tokenization: Tokenization = "treebank",
     ) -> ElmoTokenizer:
         """Create the tokenizer of an elmokit model.
@@ -177,14 +130,14 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
             ModelError: No model was found, or it cannot be opened.
             ConfigError: The model reads word ids instead of characters, or an argument is not valid.
         """
-        opened = open_character_model(model)
-        cnn = opened.config.char_cnn
+        opened = open_to_export(model, "ElmoTokenizer", can_align=True)
+        assert opened.config.char_cnn is not None
         # Words matter to the softmax only, so a model without one needs no other words than the special ones.
         words = Vocabulary(SPECIALS) if opened.vocabulary is None else opened.vocabulary
         with tempfile.TemporaryDirectory() as folder:
             return cls(
                 *_write_words(Path(folder), words, opened.lexicon),
-                max_chars=50 if cnn is None else cnn.max_chars,
+                max_chars=opened.config.char_cnn.max_chars,
                 tokenization=tokenization,
                 direction=direction,
                 word_table=opened.config.word_features is not None and opened.lexicon is None,
@@ -194,10 +147,6 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
     def convert_to_native_format(cls, **kwargs: Any) -> dict[str, Any]:
         """Leave the arguments as they are: a saved tokenizer is a list of words, and no file of the Rust library."""
         return kwargs
-
-    @classmethod
-    def register_for_auto_class(cls, auto_class: Any = None) -> None:
-        """Do nothing: the code that is saved with a model imports elmokit (``REMOTE_CODE``)."""
 
     @property
     def _read(self) -> MarkReader:
@@ -237,8 +186,6 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
         """Encode texts as the base class does, and add the char ids."""
         if text_pair is not None and self.direction is not None:
             raise ValueError("An ElmoTokenizer with a direction reads single texts. For pairs, create it without one.")
-        if is_split_into_words and self.direction == "backward":
-            text = [row[::-1] for row in text] if text and not isinstance(text[0], str) else text[::-1]
         if split_special_tokens is None:
             split_special_tokens = self.split_special_tokens
         self._splitter.is_split, self._splitter.reads_specials = is_split_into_words, not split_special_tokens
@@ -297,12 +244,11 @@ class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
     def _save_pretrained(
         self, save_directory: Any, file_names: tuple[str, ...], legacy_format: Any = None, filename_prefix: Any = None
     ) -> tuple[str, ...]:
-        code = write_code(Path(save_directory))
-        return (*file_names, str(code), *self.save_vocabulary(str(save_directory), filename_prefix))
+        return (*file_names, *self.save_vocabulary(str(save_directory), filename_prefix))
 
     def _add_splitter(self) -> None:
         """Let the Rust library call the rules that split a text, which cannot be copied or stored with it."""
-        self._splitter = _Splitter(get_span_tokenizer(self.tokenization), self._read, self.direction == "backward")
+        self._splitter = _Splitter(get_span_tokenizer(self.tokenization), self._read)
         self._tokenizer.pre_tokenizer = PreTokenizer.custom(self._splitter)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -324,8 +270,8 @@ class _Splitter:
     boundaries = re.compile("|".join((BEGIN_SENTENCE, END_SENTENCE, PADDING)))
     words = re.compile("|".join((UNKNOWN, MASK)))
 
-    def __init__(self, spans: Spans, read: MarkReader, is_reversed: bool) -> None:
-        self._spans, self._read, self._is_reversed = spans, read, is_reversed
+    def __init__(self, spans: Spans, read: MarkReader) -> None:
+        self._spans, self._read = spans, read
         self.is_split = False
         """Texts are words already."""
         self.reads_specials = True
@@ -335,20 +281,8 @@ class _Splitter:
         """Split a text, as the interface of the Rust library wants it."""
         if self.is_split:
             text.split(lambda _, piece: [self._as_read(piece)])
-            return
-        # In two steps, because the library counts characters from the beginning of what is cut.
-        blocks: list[list[tuple[int, int]]] = []
-
-        def into_blocks(_: int, piece: Any) -> list[Any]:
-            blocks.extend(_offsets_by_block(self.spans(str(piece))))
-            return [piece[slice(*_extent(block))] for block in blocks]
-
-        def into_tokens(number: int, piece: Any) -> list[Any]:
-            first, _ = _extent(blocks[number])
-            return [self._as_read(piece[start - first : stop - first]) for start, stop in blocks[number]]
-
-        text.split(into_blocks)
-        text.split(into_tokens)
+        else:
+            text.split(lambda _, piece: [self._as_read(piece[slice(*span)]) for span in self.spans(str(piece))])
 
     def _as_read(self, piece: Any) -> Any:
         """Return a token as it is looked up; its offsets stay those of the text."""
@@ -361,16 +295,13 @@ class _Splitter:
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return the character offsets of the tokens of a text."""
         result: list[tuple[int, int]] = []
+        boundaries = [match.span() for match in self.boundaries.finditer(text)] if self.reads_specials else []
         end = 0
-        for boundary in [*(self.boundaries.finditer(text) if self.reads_specials else ()), None]:
-            next_start = len(text) if boundary is None else boundary.start()
-            words = [(end + start, end + stop) for start, stop in self._words(text[end:next_start])]
-            # A boundary after a text is still after it when its words are reversed.
-            result += words[::-1] if self._is_reversed else words
-            if boundary is not None:
-                result.append(boundary.span())
-                end = boundary.end()
-        return result
+        for start, stop in [*boundaries, (len(text), len(text))]:
+            result += [(end + first, end + last) for first, last in self._words(text[end:start])]
+            result.append((start, stop))
+            end = stop
+        return [(start, stop) for start, stop in result if start < stop]
 
     def _words(self, text: str) -> list[tuple[int, int]]:
         """Return the offsets of words, with masks and ``<UNK>`` among them."""
@@ -393,28 +324,9 @@ def token_ids(vocabulary: Vocabulary) -> dict[str, int]:
     return ids
 
 
-def open_character_model(model: Source) -> PretrainedBiLM:
-    """Open a model that reads characters.
-
-    Raises:
-        ModelError: No model was found, or it cannot be opened.
-        ConfigError: The model reads word ids.
-    """
-    return open_to_export(model, "a class for transformers", can_align=True)
-
-
 def _is_one_text(text: Any, is_split_into_words: bool) -> bool:
     """Check whether this is a text, or a list or tuple of its words, and not several texts or a pair."""
     return isinstance(text, str) or (is_split_into_words and all(isinstance(word, str) for word in text))
-
-
-def _offsets_by_block(spans: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    spans = [(start, stop) for start, stop in spans if start < stop]  # the library drops empty pieces
-    return [list(spans[at : at + BLOCK_TOKENS]) for at in range(0, len(spans), BLOCK_TOKENS)]
-
-
-def _extent(spans: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    return min(start for start, _ in spans), max(stop for _, stop in spans)
 
 
 def _write_words(

@@ -101,9 +101,7 @@ def bilm_tf_perplexity(model: PretrainedBiLM, sentences: Iterable[Sequence[str]]
     n_predictions = n_steps * batch_size
     mean_nats = tuple((total / n_predictions).tolist())
     n_lost, unknown_ratio = n_text - n_predictions, n_unknown / max(1, n_text - n_sentences)
-    return BilmTfPerplexity(
-        mean_nats, n_predictions, n_lost, batch_size, unknown_ratio, backward_only=model.config.backward_only
-    )
+    return BilmTfPerplexity(mean_nats, n_predictions, n_lost, batch_size, unknown_ratio)
 
 
 def _summed_nats(

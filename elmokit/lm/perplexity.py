@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -37,8 +37,6 @@ class DirectionPerplexities:
 
     mean_nats: tuple[float, ...]
     """Mean surprisal per prediction: forward, then backward if there is one."""
-    backward_only: bool = field(default=False, kw_only=True)
-    """The model has one direction, the backward one."""
 
     @property
     def per_direction(self) -> tuple[float, ...]:
@@ -52,7 +50,7 @@ class DirectionPerplexities:
 
     def by_direction(self, numbers: tuple[float, ...]) -> dict[str, float]:
         """Name the numbers of one or two directions."""
-        return dict(zip(DIRECTIONS[1:] if self.backward_only else DIRECTIONS, numbers, strict=False))
+        return dict(zip(DIRECTIONS, numbers, strict=False))
 
 
 @dataclass(frozen=True)
@@ -194,7 +192,6 @@ def perplexity(
         n_sentences=n_sentences,
         n_characters=n_characters,
         spelling_bits=None if spelling is None else spelling_bits,
-        backward_only=model.config.backward_only,
     )
 
 

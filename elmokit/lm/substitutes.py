@@ -99,10 +99,8 @@ def expected_words(
 def _check(model: PretrainedBiLM, direction: str, n: int) -> None:
     softmax_and_vocabulary(model)
     check_choice("direction", direction, get_args(Direction))
-    config = model.config
-    only = "backward" if config.backward_only else "forward"
-    if direction != only and not config.bidirectional:
-        raise ConfigError(f"direction is {direction!r}, and {model.source} reads {only} only: ask for {only!r}.")
+    if direction != "forward" and not model.config.bidirectional:
+        raise ConfigError(f"direction is {direction!r}, and {model.source} reads forward only: ask for 'forward'.")
     check_at_least("n", n, 1)
 
 

@@ -19,12 +19,9 @@ from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ModelNotFoundError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.text.batching import check_sentences, map_in_batches, number_tokens
-from elmokit.text.html import colored_tokens
 from elmokit.text.vocabulary import Vocabulary
 
 BATCH_TOKENS = 2048
-STRONGEST_NATS = 12.0
-"""From this surprisal on, the color in a notebook is at its strongest."""
 TSV_HEADER = "sentence_index\ttoken\tforward_nats\tbackward_nats\tunknown\tspelling_nats\tline\n"
 
 
@@ -46,18 +43,6 @@ class Surprisal:
     None if there was no spelling model."""
     line: int | None = None
     """The line of the file that the sentence is from, counted from 1; None if it is from no file."""
-
-    @classmethod
-    def joined(cls, sentences: Sequence[Surprisal]) -> Surprisal:
-        """Join the sentences of a text, without the boundaries between them."""
-        first, last = sentences[0], sentences[-1]
-        inner = [sentence.nats[:, 1:-1] for sentence in sentences]
-        unknown = [sentence.is_unknown[1:-1] for sentence in sentences]
-        return cls(
-            [first.tokens[0], *(token for sentence in sentences for token in sentence.tokens[1:-1]), last.tokens[-1]],
-            np.concatenate([first.nats[:, :1], *inner, last.nats[:, -1:]], axis=1),
-            np.concatenate([first.is_unknown[:1], *unknown, last.is_unknown[-1:]]),
-        )
 
     @property
     def total_nats(self) -> tuple[float, ...]:
@@ -81,22 +66,6 @@ class Surprisal:
         rows = ("\t".join((str(index), *cells, str(line))) for cells in zip(self.tokens, *columns, strict=True))
         # A carriage return inside of a token would end the row for many programs.
         return "".join(row.replace("\r", "\\r") + "\n" for row in rows)
-
-    def to_html(self, notes: Sequence[Sequence[str]] | None = None) -> str:
-        """Color a line of tokens per direction by surprisal; ``notes`` ``(directions, n)`` are shown at the mouse."""
-        lines = []
-        for number, row in enumerate(self.nats):
-            side = "from the left" if math.isnan(row[0]) else "from the right"  # forward predicts no <S>
-            added = [""] * (len(row) - 2) if notes is None else notes[number]
-            boxes = [
-                (token, f"{nats:.1f}", nats / STRONGEST_NATS, f"{nats:.2f} nats. {note}".rstrip())
-                for token, nats, note in zip(self.tokens[1:-1], row[1:-1].tolist(), added, strict=True)
-            ]
-            lines.append(colored_tokens(boxes, f"Surprisal in nats, {side}"))
-        return "".join(lines)
-
-    def _repr_html_(self) -> str:
-        return self.to_html()
 
 
 def surprisals(

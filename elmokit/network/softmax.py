@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -129,55 +128,7 @@ class TiedSoftmax(WordSoftmaxModule):
         return self._embedding[0].weight[1:]
 
 
-class AdaptiveSoftmax(nn.Module):
-    """A softmax in two stages: a head for frequent words and clusters, and narrower tails for rarer words.
-
-    Grave et al. 2017, "Efficient softmax approximation for GPUs", in PyTorch's implementation. The vocabulary must be
-    sorted by descending frequency.
-
-    Args:
-        n_words: Size of the vocabulary.
-        input_dim: Size of the LSTM's outputs.
-        cutoffs: The first word of each tail, ascending, below ``n_words``.
-        shrink: Each tail's projection is narrower than the one before by this factor.
-    """
-
-    def __init__(self, n_words: int, input_dim: int, cutoffs: Sequence[int], shrink: float) -> None:
-        super().__init__()
-        # PyTorch's class has no bias in the head by default; a bias is where unigram frequencies go.
-        self.stages = nn.AdaptiveLogSoftmaxWithLoss(input_dim, n_words, list(cutoffs), shrink, head_bias=True)
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights of each product from N(0, 1/its input size); biases 0."""
-        for parameter in self.stages.parameters():
-            if parameter.dim() == 2:
-                nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5, generator=generator)
-            else:
-                nn.init.zeros_(parameter)
-
-    def forward(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
-        """Compute the training loss; see ``WordSoftmaxModule.forward``."""
-        # Under autocast PyTorch's module would assign scores of one dtype into a tensor of another, which is an error.
-        with torch.autocast(hidden.device.type, enabled=False):
-            loss: Tensor = self.stages(hidden.to(self.stages.head.weight.dtype), word_ids).loss
-        return loss
-
-    def scores(self, hidden: Tensor) -> Tensor:
-        """Return each word's log-probability ``(positions, words)``, which a softmax leaves unchanged."""
-        scores: Tensor = self.stages.log_prob(hidden)
-        return scores
-
-    @torch.no_grad()
-    def nats(self, hidden: Tensor, word_ids: Tensor, precision: Precision | None = None) -> Tensor:
-        """Compute the surprisal of each position's word, always in float32; see ``WordSoftmaxModule.nats``."""
-        nats = torch.empty_like(hidden[:, 0])
-        for start in range(0, len(hidden), ROWS_AT_ONCE):
-            here = slice(start, start + ROWS_AT_ONCE)
-            nats[here] = -self.stages(hidden[here], word_ids[here]).output
-        return nats
-
-
-SoftmaxModule = FullSoftmax | TiedSoftmax | AdaptiveSoftmax
+SoftmaxModule = FullSoftmax | TiedSoftmax
 
 
 def word_table(token_layer: nn.Module, input_dim: int) -> nn.Embedding | None:
@@ -195,15 +146,11 @@ def build_softmax(config: SoftmaxConfig, n_words: int, input_dim: int, token_lay
     config.check_sizes(n_words, input_dim, None if table is None else table.num_embeddings - 1)
     if table is not None and config.kind == "tied":
         return TiedSoftmax(table, config.inner_dim)
-    if config.kind == "adaptive":
-        return AdaptiveSoftmax(n_words, input_dim, config.cutoffs, config.shrink)
     return FullSoftmax(n_words, input_dim, config.inner_dim)
 
 
 def softmax_config(softmax: SoftmaxModule) -> SoftmaxConfig:
     """Return the config that a softmax was built from."""
-    if isinstance(softmax, AdaptiveSoftmax):
-        return SoftmaxConfig("adaptive", tuple(softmax.stages.cutoffs[:-1]), softmax.stages.div_value)
     inner_dim = 0 if softmax.inner is None else softmax.inner.expand.out_features
     return SoftmaxConfig("tied" if isinstance(softmax, TiedSoftmax) else "full", inner_dim=inner_dim)
 

@@ -113,7 +113,7 @@ class TorchSoftmax:
 
     @property
     def weight(self) -> Floats:
-        return _numpy(self._module.weight)  # type: ignore[arg-type]
+        return _numpy(self._module.weight)
 
     @torch.no_grad()
     def scores(self, hidden: Floats) -> Floats:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from anyio import to_thread
 from fastapi import FastAPI
 from fastapi.responses import Response
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.endpoints import Endpoints
-from elmokit.serve.guard import App, Guard
-from elmokit.serve.lifecycle import Lifecycle
+from elmokit.serve.guard import Guard
 from elmokit.serve.metrics import Metrics
-from elmokit.serve.openapi_page import openapi_page
 from elmokit.serve.problems import add_handlers
 from elmokit.serve.served_model import ServedModel
 from elmokit.version import __version__
@@ -31,7 +30,7 @@ PAGE_FILES = {
 }
 """The file and media type of each path of the explorer."""
 ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"description": "The body is not JSON in UTF-8, or the request is not HTTP."},
+    400: {"description": "The body is not JSON in UTF-8."},
     401: {"description": "The token is missing or wrong."},
     404: {"description": "Unknown model."},
     408: {"description": "The body arrived too slowly."},
@@ -40,23 +39,20 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     422: {"description": "A field is wrong; the message says what to change."},
     429: {"description": "The queue is full. Try again after the seconds in Retry-After."},
     501: {"description": "The model cannot predict words."},
-    503: {"description": "The answer took too long, the server is stopping, or it has too many connections."},
+    503: {"description": "The answer took too long."},
 }
 
 
-def create_app(
-    model: ServedModel, config: ServeConfig, token: str | None = None, lifecycle: Lifecycle | None = None
-) -> App:
+def create_app(model: ServedModel, config: ServeConfig, token: str | None = None) -> ASGIApp:
     """Create the ASGI app of the server. Requests need the bearer token if there is one."""
-    metrics, lifecycle = Metrics(), lifecycle or Lifecycle()
-    endpoints = Endpoints(model, config, metrics, lifecycle)
+    metrics = Metrics()
+    endpoints = Endpoints(model, config, metrics)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        endpoints.start()
+        computing = asyncio.create_task(endpoints.batcher.run())
         yield
-        lifecycle.is_stopping = True
-        await to_thread.run_sync(endpoints.stop)
+        computing.cancel()
 
     app = FastAPI(
         title="elmokit",
@@ -82,23 +78,19 @@ def create_app(
         ("GET", "/metrics", endpoints.read_metrics, "Metrics"),
     ]
     for method, path, function, summary in routes:
-        errors = ERRORS if method == "POST" else None
-        app.add_api_route(path, function, methods=[method], summary=summary, responses=errors)
+        app.add_api_route(
+            path, function, methods=[method], summary=summary, responses=ERRORS if "POST" in method else {}
+        )
 
-    async def docs() -> Response:
-        return Response(openapi_page(app.openapi()), media_type="text/html")
-
-    app.add_api_route("/docs", docs, methods=["GET"], include_in_schema=False)
     for path, (name, media_type) in PAGE_FILES.items():
         app.add_api_route(path, _file(PAGE / name, media_type), methods=["GET"], include_in_schema=False)
     _allow_head(app)
     add_handlers(app)
-    pages = ["/docs", "/openapi.json", *PAGE_FILES]
-    guarded: App = Guard(
+    pages = ["/openapi.json", *PAGE_FILES]
+    guarded: ASGIApp = Guard(
         app,
         config=config,
         metrics=metrics,
-        lifecycle=lifecycle,
         token=token,
         paths=[*pages, *(path for _, path, *_ in routes)],
         open_paths=[*pages, "/healthz", "/readyz"],
@@ -106,7 +98,7 @@ def create_app(
     if not config.cors_origins:
         return guarded
     # Outside of the guard: a browser asks without the token whether it may send a request.
-    allowed: App = CORSMiddleware(
+    allowed: ASGIApp = CORSMiddleware(
         guarded,
         allow_origins=list(config.cors_origins),
         allow_methods=["GET", "HEAD", "POST"],

@@ -14,11 +14,10 @@ from elmokit.errors import SettingError
 Pooling = Literal["auto", "trained", "whitened", "sif", "mean"]
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-MAX_BATCH_WAIT_MS = 60_000
-"""Requests get no answer while the first of them waits, and Python cannot wait for more than some hundred years."""
+MAX_HEADER_SECONDS = 60
+"""Granian allows no more."""
 ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#A-Z]+")
 HOST = re.compile(r"\*|\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]*]+")
-NAME = re.compile(r".*\S.*", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,10 @@ class ServeConfig:
 
     host: str = setting("127.0.0.1", "Address to listen on. 0.0.0.0 accepts requests from other machines.", "Server")
     port: int = setting(8000, "Port to listen on. 0 takes a free one, which is printed.", "Server")
-    workers: int = setting(1, "Number of processes. They share the memory of the weights.", "Server")
+    unix_socket: str | None = setting(
+        None, "Listen on a Unix socket at this path, and not on a port.", "Server", is_path=True
+    )
+    workers: int = setting(1, "Number of processes. On Linux, they share the memory of the weights.", "Server")
     token_file: str | None = setting(
         None,
         "File with a token that requests to /v1 and /metrics must send as `Authorization: Bearer TOKEN`. The "
@@ -70,22 +72,11 @@ class ServeConfig:
     max_texts: int = setting(2048, "Most texts in a request.", "Limits")
     max_text_characters: int = setting(65_536, "Longest text.", "Limits")
     max_request_tokens: int = setting(65_536, "Most tokens in a request.", "Limits")
-    max_connections: int = setting(
-        2048,
-        "Most connections of each process. Further ones take the place of those that wait for a request.",
-        "Limits",
-    )
     timeout_seconds: float = setting(60.0, "Longest time that a request may wait and be computed.", "Limits")
     header_timeout_seconds: float = setting(
-        10.0, "Longest time that a client may take to send the headers of a request.", "Limits"
+        10.0, "Longest time that a client may take to send the headers of a request, or its next request.", "Limits"
     )
     body_timeout_seconds: float = setting(30.0, "Longest time that a client may take to send a body.", "Limits")
-    drain_seconds: float = setting(
-        0.0,
-        "After SIGTERM, keep accepting requests for this time while /readyz answers 503, so that a load balancer can "
-        "turn to other servers first.",
-        "Limits",
-    )
     stop_timeout_seconds: int = setting(
         30, "Longest time to answer the accepted requests after SIGTERM or Ctrl-C.", "Limits"
     )
@@ -94,12 +85,11 @@ class ServeConfig:
         check_choice("pooling", self.pooling, get_args(Pooling))
         for name in ("workers", "batch_tokens", "queue_requests", "queue_tokens", "max_body_mib", "max_texts"):
             check_at_least(name, getattr(self, name), 1)
-        for name in ("max_text_characters", "max_request_tokens", "max_connections", "stop_timeout_seconds"):
+        for name in ("max_text_characters", "max_request_tokens", "stop_timeout_seconds"):
             check_at_least(name, getattr(self, name), 1)
         for name, given, form, expected in (
             ("allowed_hosts", self.allowed_hosts, HOST, "a host without scheme and port, such as elmo.example.org"),
             ("cors_origins", self.cors_origins, ORIGIN, "scheme and host as browsers send them: https://example.org"),
-            ("name", () if self.name is None else (self.name,), NAME, "a name"),
         ):
             for value in given:
                 if not form.fullmatch(value):
@@ -107,10 +97,10 @@ class ServeConfig:
         check_at_least("port", self.port, 0)
         check_at_most("port", self.port, 65_535)
         check_not_negative("batch_wait_ms", self.batch_wait_ms)
-        check_at_most("batch_wait_ms", self.batch_wait_ms, MAX_BATCH_WAIT_MS)
-        check_not_negative("drain_seconds", self.drain_seconds)
+        check_at_most("batch_wait_ms", self.batch_wait_ms, 1000 * MAX_HEADER_SECONDS)
         check_positive("timeout_seconds", self.timeout_seconds)
         check_positive("header_timeout_seconds", self.header_timeout_seconds)
+        check_at_most("header_timeout_seconds", self.header_timeout_seconds, MAX_HEADER_SECONDS)
         check_positive("body_timeout_seconds", self.body_timeout_seconds)
 
     @property

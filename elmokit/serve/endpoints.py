@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import math
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
 from itertools import chain, islice
@@ -28,10 +27,8 @@ from elmokit.serve.answers import (
     tokens_data,
     words_by_direction,
 )
-from elmokit.serve.batching import Batcher, Compute, QueueFull
+from elmokit.serve.batching import Batcher, Compute
 from elmokit.serve.config import ServeConfig
-from elmokit.serve.examples import LISTED
-from elmokit.serve.lifecycle import Lifecycle, WaitingRequests
 from elmokit.serve.metrics import CONTENT_TYPE, Metrics
 from elmokit.serve.problems import JSON, MAX_SHOWN, Problem
 from elmokit.serve.schemas import (
@@ -42,8 +39,8 @@ from elmokit.serve.schemas import (
     Text,
     TokensRequest,
 )
-from elmokit.serve.served_model import ServedModel, SplitText, sentence_at
-from elmokit.text.batching import N_BOUNDARIES, read_ahead, sentences_of
+from elmokit.serve.served_model import LISTED, ServedModel, SplitText, sentence_at
+from elmokit.text.batching import N_BOUNDARIES, sentences_of
 from elmokit.text.tokenize import TextSplitter
 
 MAX_NUMBERS = 1 << 22
@@ -56,8 +53,6 @@ N_THREADS = 4
 """Threads that split texts into tokens and write answers. More would use more memory and be no faster."""
 SHORT_TEXT, SHORT_ANSWER = 1000, 8192
 """Characters, and numbers, that take less time than handing them to a thread."""
-CHUNK_CHARACTERS = 1 << 16
-"""Characters that a thread splits into tokens at once, in less than a second. Then the request may be cancelled."""
 Result = TypeVar("Result")
 Endpoint = Callable[["Endpoints", Any, Request], Awaitable[Response]]
 
@@ -69,17 +64,14 @@ def _limited(endpoint: Endpoint) -> Endpoint:
 
     @functools.wraps(endpoint)
     async def limited(self: Endpoints, body: Any, request: Request) -> Response:
+        self._check_model(body.model)
         work = asyncio.ensure_future(endpoint(self, body, request))
         left = asyncio.ensure_future(_disconnected(request))
-        is_answered = False
-        self.waiting.add()
         try:
             either: set[asyncio.Future[Any]] = {work, left}
             await asyncio.wait(either, timeout=self.config.timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
-                response = work.result()
-                is_answered = True
-                return response
+                return work.result()
             if left.done():
                 self.metrics.dropped.labels(request.scope["path"]).inc()
                 raise Problem(499, "The client left.", code="client_left")
@@ -91,7 +83,6 @@ def _limited(endpoint: Endpoint) -> Endpoint:
                 headers={"Retry-After": "5"},
             )
         finally:
-            self.waiting.remove(is_answered)
             left.cancel()
             work.cancel()
             # An error that comes while a thread finishes its part is nobody's any more, and need not be logged.
@@ -103,43 +94,22 @@ def _limited(endpoint: Endpoint) -> Endpoint:
 class Endpoints:
     """The functions behind the paths, with the model and the queue that they share."""
 
-    def __init__(self, model: ServedModel, config: ServeConfig, metrics: Metrics, lifecycle: Lifecycle) -> None:
-        self.model, self.config, self.metrics, self.lifecycle = model, config, metrics, lifecycle
-        self.waiting = WaitingRequests()
+    def __init__(self, model: ServedModel, config: ServeConfig, metrics: Metrics) -> None:
+        self.model, self.config, self.metrics = model, config, metrics
         self.threads = CapacityLimiter(N_THREADS)
+        # Apart, because the search of a large index takes seconds, which other requests need not wait for.
+        self.search_thread = CapacityLimiter(1)
         self.batcher = Batcher(
             batch_tokens=config.batch_tokens,
             wait_seconds=config.batch_wait_ms / 1000,
             max_requests=config.queue_requests,
             max_tokens=config.queue_tokens,
-            queue_changed=metrics.queue_changed,
-            observer=metrics,
+            metrics=metrics,
         )
-        # Another thread, because the search of a large index takes seconds, which other requests need not wait for. A
-        # batch is the search of one layer.
-        self.searcher = Batcher(
-            batch_tokens=1,
-            wait_seconds=0,
-            max_requests=config.queue_requests,
-            max_tokens=config.queue_tokens,
-            queue_changed=metrics.queue_changed,
-        )
-        self.batchers = (self.batcher, self.searcher)
-
-    def start(self) -> None:
-        """Start the threads that compute."""
-        for batcher in self.batchers:
-            batcher.start()
-
-    def stop(self) -> None:
-        """Compute what is waiting, then stop the threads."""
-        for batcher in self.batchers:
-            batcher.stop()
 
     @_limited
     async def embeddings(self, body: EmbeddingsRequest, request: Request) -> Response:
         """Compute one vector of length 1 per text, as the OpenAI API does."""
-        self._check_model(body.model)
         embedder = self.model.embedder
         is_whitened = isinstance(embedder.linear_map, Whitening)
         if body.dimensions is not None and (not is_whitened or body.dimensions > embedder.dim):
@@ -165,7 +135,6 @@ class Endpoints:
 
         With `Accept: application/vnd.apache.arrow.stream`, the answer is an Arrow stream with a row per text.
         """
-        self._check_model(body.model)
         compute = self.model.token_vectors(body.layers)
         texts = await self._texts(body.input)
         n_numbers = _n_tokens(texts) * self.model.n_selected(body.layers) * self.model.elmo.output_dim
@@ -186,7 +155,6 @@ class Endpoints:
     @_limited
     async def surprisal(self, body: SurprisalRequest, request: Request) -> Response:
         """Compute the surprisal of each token in nats, and the words that were expected in its place."""
-        self._check_model(body.model)
         self._check_predicts()
         texts = await self._texts(body.input)
         total, n = _n_tokens(texts), body.n_expected
@@ -208,12 +176,9 @@ class Endpoints:
     @_limited
     async def substitutes(self, body: SubstitutesRequest, request: Request) -> Response:
         """Find the words that each direction, and both together, expect at a position."""
-        self._check_model(body.model)
         self._check_predicts()
         (text,) = texts = await self._texts([body.sentence], "sentence")
-        tokens = _tokens(text)
-        _check_position(body.position, tokens)
-        sentence, position = sentence_at(text, body.position)
+        tokens, sentence, position = _token_at(text, body.position)
         ((words,),) = await self._expected([(sentence, [position])], body.n)
 
         def content() -> bytes:
@@ -226,20 +191,17 @@ class Endpoints:
     @_limited
     async def neighbors(self, body: NeighborsRequest, request: Request) -> Response:
         """Find the occurrences in the index that are most similar to a token, by each layer."""
-        self._check_model(body.model)
         (text,) = texts = await self._texts([body.sentence], "sentence")
-        tokens = _tokens(text)
-        _check_position(body.position, tokens)
-        sentence, position = sentence_at(text, body.position)
+        tokens, sentence, position = _token_at(text, body.position)
         compute = self.model.token_vectors("all")
         (vectors,) = await self._compute(("tokens", "all"), compute, [[sentence]])
         searches = self.model.index.searches(
             vectors, sentence, position, body.layers, body.n, body.among, body.min_count
         )
-        of_layers = await self._queued(
-            self.searcher, "search", _call_each, list(searches.values()), [1] * len(searches)
-        )
-        neighbors = Neighbors.from_layers(tokens, body.position, dict(zip(searches, of_layers, strict=True)))
+        of_layers = {
+            layer: await to_thread.run_sync(search, limiter=self.search_thread) for layer, search in searches.items()
+        }
+        neighbors = Neighbors.from_layers(tokens, body.position, of_layers)
         content = partial(neighbors_json, self.model.name, self.model.index_name, neighbors)
         return await self._answer(request, content, texts, SHORT_ANSWER + 1)
 
@@ -257,16 +219,14 @@ class Endpoints:
         return json_response(LISTED)
 
     async def healthz(self) -> Response:
-        """Say whether requests are answered: 200, or 503 if some wait and none was answered within the time limit."""
-        seconds = max(self.waiting.seconds_without_answer, *(batcher.batch_seconds for batcher in self.batchers))
+        """Say whether requests are answered: 200, or 503 if one computation takes longer than a request may."""
+        seconds = self.batcher.batch_seconds
         if seconds > self.config.timeout_seconds:
             return Response(f"no answer for {seconds:.0f} seconds\n", 503, media_type="text/plain")
         return Response("ok\n", media_type="text/plain")
 
     async def readyz(self) -> Response:
-        """Say whether the server accepts requests: 200, or 503 while it stops."""
-        if self.lifecycle.is_stopping or not self.batcher.is_running:
-            return Response("stopping\n", 503, media_type="text/plain")
+        """Say that the server accepts requests: before and after, it accepts no connections."""
         return Response("ok\n", media_type="text/plain")
 
     async def read_metrics(self) -> Response:
@@ -306,10 +266,8 @@ class Endpoints:
             n_characters += length
             what = f"Text {number} of {param} has {length:,} characters"
             _check_limit(param, what, length, config.max_text_characters, advice)
-        split_texts: list[SplitText] = []
-        for chunk in read_ahead(texts, max_tokens=CHUNK_CHARACTERS):
-            split = partial(_split_all, chunk, self.model.split)
-            split_texts += split() if n_characters < SHORT_TEXT else await self._in_thread(split)
+        split = partial(_split_all, texts, self.model.split)
+        split_texts = split() if n_characters < SHORT_TEXT else await self._in_thread(split)
         for number, split_text in enumerate(split_texts):
             if not any(split_text):
                 raise Problem(422, f"Text {number} of {param} is empty. Leave it out.", param=param)
@@ -326,25 +284,7 @@ class Endpoints:
         self, key: Hashable, compute: Compute, items: Sequence[Any], costs: Sequence[int] | None = None
     ) -> list[Any]:
         """Compute texts, or other items, with the model, together with those of other requests of the same key."""
-        return await self._queued(
-            self.batcher, key, compute, items, list(map(_cost, items)) if costs is None else costs
-        )
-
-    @staticmethod
-    async def _queued(
-        batcher: Batcher, key: Hashable, compute: Compute, items: Sequence[Any], costs: Sequence[int]
-    ) -> list[Any]:
-        """Queue items, and wait until they are computed."""
-        try:
-            return await batcher.submit(key, compute, items, costs)
-        except QueueFull as full:
-            seconds = math.ceil(full.retry_after)
-            raise Problem(
-                429,
-                f"The queue is full. Try again in {seconds} seconds.",
-                code="queue_full",
-                headers={"Retry-After": str(seconds)},
-            ) from None
+        return await self.batcher.submit(key, compute, items, costs or list(map(_cost, items)))
 
     async def _answer(
         self,
@@ -371,10 +311,6 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _call_each(functions: Sequence[Callable[[], Result]]) -> list[Result]:
-    return [function() for function in functions]
-
-
 def _split_all(texts: Sequence[Text], split: TextSplitter) -> list[SplitText]:
     return [sentences_of(text, split) for text in texts]
 
@@ -399,10 +335,13 @@ def _check_limit(param: str, what: str, n: int, allowed: int, advice: str) -> No
         raise Problem(422, f"{what}, and {allowed:,} are allowed. {advice}", param=param)
 
 
-def _check_position(position: int, sentence: Sequence[str]) -> None:
-    if not 0 <= position < len(sentence):
+def _token_at(text: SplitText, position: int) -> tuple[list[str], Sequence[str], int]:
+    """Return all tokens of a text, the sentence of one of them, and its position there."""
+    tokens = _tokens(text)
+    if not 0 <= position < len(tokens):
         raise Problem(
             422,
-            f"position is {position}, but the sentence has {len(sentence)} tokens: choose 0 to {len(sentence) - 1}.",
+            f"position is {position}, but the sentence has {len(tokens)} tokens: choose 0 to {len(tokens) - 1}.",
             param="position",
         )
+    return tokens, *sentence_at(text, position)

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
-from typing import Any, NoReturn
+from collections.abc import Collection
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from elmokit.serve.config import ServeConfig
-from elmokit.serve.lifecycle import Lifecycle
 from elmokit.serve.metrics import Metrics
 from elmokit.serve.problems import MAX_SHOWN, Problem
-from elmokit.storage.bounded import MIB, whole_number
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from elmokit.storage.bounded import MIB
 
 logger = logging.getLogger("elmokit.serve")
 DISCARDED_BODIES = 8
@@ -34,8 +29,8 @@ HEADERS = (
     ),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
+    (b"server", b"elmokit"),  # otherwise Granian names itself
 )
-CLOSE = (b"connection", b"close")
 HOST_HEADER = re.compile(r"(\[[^]]*\]|[^:]*?)\.?(:\d*)?")
 HEALTH_PATHS = ("/healthz", "/readyz")
 """Load balancers ask for these by the address of the machine, whatever the name of the service is."""
@@ -46,16 +41,15 @@ class Guard:
 
     def __init__(
         self,
-        app: App,
+        app: ASGIApp,
         *,
         config: ServeConfig,
         metrics: Metrics,
-        lifecycle: Lifecycle,
         token: str | None,
         paths: Collection[str],  # others are counted together, so that a scan does not fill memory with names
         open_paths: Collection[str],  # need no token
     ) -> None:
-        self.app, self.config, self.metrics, self.lifecycle = app, config, metrics, lifecycle
+        self.app, self.config, self.metrics = app, config, metrics
         self.expected = None if token is None else token.encode()
         self.hosts = config.accepted_hosts
         self.paths, self.open_paths = frozenset(paths), frozenset(open_paths)
@@ -73,29 +67,19 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                # While the server stops, a client that keeps its connection open would lose its next request.
-                last = [CLOSE] if self.lifecycle.is_stopping and CLOSE not in message["headers"] else []
-                message = {**message, "headers": [*message["headers"], *HEADERS, *last]}
+                message = {**message, "headers": [*message["headers"], *HEADERS]}
             await send(message)
 
-        problem: Problem | None = None
         try:
             self._check_host(scope)
             self._check_token(scope)
-            await self._check_length(scope, receive)
             await self.app(scope, self._bounded(receive), send_with_headers)
-        except Problem as raised:
-            problem = raised
-        except asyncio.CancelledError:
-            if not self.lifecycle.is_stopping:
-                raise
-            # uvicorn cancels what is not answered within --stop-timeout-seconds, and logs what is cancelled.
-            problem = Problem.stopping()
-        except Exception:
-            logger.exception("%s %s failed", scope["method"], scope["path"])
-            problem = Problem.unexpected()
-        if problem is not None and not status:
-            await problem.response()(scope, receive, send_with_headers)
+        except Exception as error:
+            if not isinstance(error, Problem):
+                logger.exception("%s %s failed", scope["method"], scope["path"])
+            if not status:
+                problem = error if isinstance(error, Problem) else Problem.unexpected()
+                await problem.response()(scope, receive, send_with_headers)
         self.metrics.requests.labels(path, str(status)).inc()
         self.metrics.seconds.labels(path).observe(time.monotonic() - started)
 
@@ -125,64 +109,39 @@ class Guard:
                 headers={"WWW-Authenticate": "Bearer"},
             )
 
-    async def _check_length(self, scope: Scope, receive: Receive) -> None:
-        """Refuse a body by the length that its header says, before it is in memory."""
-        headers = dict(scope["headers"])
-        length = headers.get(b"content-length", b"0")
-        n_bytes = whole_number(length.decode("latin-1"))  # None, too, for a number of thousands of digits
-        if length.isdigit() and (n_bytes is None or n_bytes > self.config.max_body_mib * MIB):
-            # A client that waits for "100 Continue" has not sent it yet.
-            await self._refuse_body(None if headers.get(b"expect", b"").lower() == b"100-continue" else receive)
-
-    async def _discard(self, receive: Receive) -> None:
-        """Read a body that is too large, within limits."""
-        # A client that is still sending when the connection closes often sees a broken connection and not the answer.
-        n_bytes = 0
-        try:
-            async with asyncio.timeout(self.config.body_timeout_seconds):
-                while n_bytes < DISCARDED_BODIES * self.config.max_body_mib * MIB:
-                    message = await receive()
-                    n_bytes += len(message.get("body", b""))
-                    if not message.get("more_body", False):
-                        return
-        except TimeoutError:
-            return
-
-    async def _refuse_body(self, receive: Receive | None) -> NoReturn:
-        """Refuse a body that is too large; what is still on its way is read first."""
-        if receive is not None:
-            await self._discard(receive)
-        raise Problem(
-            413,
-            f"The body is larger than {self.config.max_body_mib} MiB. Send fewer texts at once, or start the server "
-            "with a larger --max-body-mib.",
-            code="body_too_large",
-            headers={"Connection": "close"},
-        )
-
     def _bounded(self, receive: Receive) -> Receive:
         """Return a function that receives a request and refuses a body that is too large or too slow."""
-        n_bytes, is_complete = 0, False
+        limit, n_bytes, is_complete = self.config.max_body_mib * MIB, 0, False
         deadline = asyncio.get_running_loop().time() + self.config.body_timeout_seconds
 
         async def bounded() -> Message:
             nonlocal n_bytes, is_complete
             if is_complete:
                 return await receive()  # waits for the client to leave
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
                     message = await receive()
-            except TimeoutError:
+                    n_bytes += len(message.get("body", b""))
+                    is_complete = not message.get("more_body", False)
+                    if n_bytes <= limit:
+                        return message
+                    # A client that still sends when the connection closes often sees that, and not the answer.
+                    while n_bytes < DISCARDED_BODIES * limit and message.get("more_body", False):
+                        message = await receive()
+                        n_bytes += len(message.get("body", b""))
+            if n_bytes > limit:
                 raise Problem(
-                    408,
-                    f"The body did not arrive within {self.config.body_timeout_seconds:g} seconds.",
-                    code="body_timeout",
+                    413,
+                    f"The body is larger than {self.config.max_body_mib} MiB. Send fewer texts at once, or start the "
+                    "server with a larger --max-body-mib.",
+                    code="body_too_large",
                     headers={"Connection": "close"},
-                ) from None
-            n_bytes += len(message.get("body", b""))
-            if n_bytes > self.config.max_body_mib * MIB:
-                await self._refuse_body(receive)
-            is_complete = not message.get("more_body", False)
-            return message
+                )
+            raise Problem(
+                408,
+                f"The body did not arrive within {self.config.body_timeout_seconds:g} seconds.",
+                code="body_timeout",
+                headers={"Connection": "close"},
+            )
 
         return bounded

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from functools import partial
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector
-
-from elmokit.serve.lifecycle import METRICS_VARIABLE
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -21,50 +20,27 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "elmokit_requests", "Requests by path and status.", ["path", "status"], registry=self.registry
-        )
-        self.seconds = Histogram(
+        counter, histogram = partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
+        waiting = partial(Gauge, registry=self.registry, multiprocess_mode="livesum")
+        self.requests = counter("elmokit_requests", "Requests by path and status.", ["path", "status"])
+        self.seconds = histogram(
             "elmokit_request_seconds",
             "Time from the first byte of a request to the last of its answer.",
             ["path"],
             buckets=SECONDS,
-            registry=self.registry,
         )
-        self.tokens = Counter("elmokit_tokens", "Tokens of answered requests.", ["path"], registry=self.registry)
-        self.dropped = Counter(
-            "elmokit_requests_dropped",
-            "Requests that were not answered because the client left.",
-            ["path"],
-            registry=self.registry,
+        self.tokens = counter("elmokit_tokens", "Tokens of answered requests.", ["path"])
+        self.dropped = counter(
+            "elmokit_requests_dropped", "Requests that were not answered because the client left.", ["path"]
         )
-        self.batch_requests = Histogram(
-            "elmokit_batch_requests", "Requests per batch.", buckets=SENTENCES, registry=self.registry
+        self.batch_requests = histogram("elmokit_batch_requests", "Requests per batch.", buckets=SENTENCES)
+        self.batch_sentences = histogram("elmokit_batch_sentences", "Sentences per batch.", buckets=SENTENCES)
+        self.batch_tokens = histogram(
+            "elmokit_batch_tokens", "Tokens per batch, with sentence boundaries.", buckets=TOKENS
         )
-        self.batch_sentences = Histogram(
-            "elmokit_batch_sentences", "Sentences per batch.", buckets=SENTENCES, registry=self.registry
-        )
-        self.batch_tokens = Histogram(
-            "elmokit_batch_tokens",
-            "Tokens per batch, with sentence boundaries.",
-            buckets=TOKENS,
-            registry=self.registry,
-        )
-        self.batch_seconds = Histogram(
-            "elmokit_batch_seconds", "Time to compute a batch.", buckets=SECONDS, registry=self.registry
-        )
-        self.queue_requests = Gauge(
-            "elmokit_queue_requests",
-            "Requests that wait or are computed.",
-            registry=self.registry,
-            multiprocess_mode="livesum",
-        )
-        self.queue_tokens = Gauge(
-            "elmokit_queue_tokens",
-            "Tokens that wait or are computed.",
-            registry=self.registry,
-            multiprocess_mode="livesum",
-        )
+        self.batch_seconds = histogram("elmokit_batch_seconds", "Time to compute a batch.", buckets=SECONDS)
+        self.queue_requests = waiting("elmokit_queue_requests", "Requests that wait or are computed.")
+        self.queue_tokens = waiting("elmokit_queue_tokens", "Tokens that wait or are computed.")
 
     def batch_computed(self, n_requests: int, n_sentences: int, n_tokens: int, seconds: float) -> None:
         """Record a batch."""
@@ -81,9 +57,16 @@ class Metrics:
 
     def text(self) -> bytes:
         """Return all metrics, of all processes."""
-        if METRICS_VARIABLE not in os.environ:
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             return bytes(generate_latest(self.registry))
         everyone = CollectorRegistry()
-        collector: Any = MultiProcessCollector  # not annotated by its library
-        collector(everyone)
+        MultiProcessCollector(everyone)
         return bytes(generate_latest(everyone))
+
+
+def forget_ended_processes(folder: str) -> None:
+    """Forget what waited in processes that were killed, where the system lists processes. What they counted stays."""
+    for path in Path(folder).glob("gauge_live*.db"):
+        pid = path.stem.rpartition("_")[2]
+        if Path("/proc/self").exists() and not Path("/proc", pid).exists():
+            mark_process_dead(int(pid), folder)

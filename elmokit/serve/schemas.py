@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    StrictInt,
+    WithJsonSchema,
+    model_validator,
+)
 
 Text = str | list[str]
 """A text, or the tokens of a sentence."""
 
-NAMED_LAYERS = ("all", "top", "average", "mix")
+MAX_LAYERS = 1000
 MAX_FIELDS = 100
 """Most fields of a body. No request has nearly as many, and pydantic would list unknown ones one by one."""
 
-_LAYERS_SCHEMA = {"type": "array", "items": {"type": "integer"}}
-_SELECTION_SCHEMA = {"anyOf": [{"enum": list(NAMED_LAYERS)}, {"type": "integer"}, _LAYERS_SCHEMA]}
 _TOKENS = {"type": "array", "items": {"type": "string"}}
 _SENTENCE_SCHEMA = {"anyOf": [{"type": "string"}, _TOKENS], "description": "A text, or the tokens of a sentence."}
 _TEXTS_SCHEMA = {
@@ -39,27 +46,14 @@ def _check_texts(value: Any) -> list[Text]:
     return [check_text(text, f"text {number}") for number, text in enumerate(value)]
 
 
-def _check_layers(value: Any, expected: str = "a list of integers") -> list[int]:
-    """Check a list of layers, and return each of them once."""
-    if not isinstance(value, list) or not all(_is_integer(layer) for layer in value):
-        raise ValueError(f"expected {expected}.")
-    return list(dict.fromkeys(value))
-
-
-def _check_selection(value: Any) -> Any:
-    if _is_integer(value) or (isinstance(value, str) and value in NAMED_LAYERS):
-        return value
-    return _check_layers(value, f"one of {', '.join(NAMED_LAYERS)}, an integer, or a list of integers")
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _each_once(layers: list[int]) -> list[int]:
+    return list(dict.fromkeys(layers))
 
 
 Texts = Annotated[list[Text], PlainValidator(_check_texts), WithJsonSchema(_TEXTS_SCHEMA)]
 Sentence = Annotated[Text, PlainValidator(check_text), WithJsonSchema(_SENTENCE_SCHEMA)]
-Layers = Annotated[list[int], PlainValidator(lambda value: _check_layers(value)), WithJsonSchema(_LAYERS_SCHEMA)]
-Selection = Annotated[Any, PlainValidator(_check_selection), WithJsonSchema(_SELECTION_SCHEMA)]
+Layers = Annotated[list[StrictInt], Field(min_length=1, max_length=MAX_LAYERS), AfterValidator(_each_once)]
+Selection = Literal["all", "top", "average", "mix"] | StrictInt | Layers
 Encoding = Annotated[
     Literal["float", "base64"] | None,
     Field(description="float, or null: JSON numbers. base64: the bytes of little-endian float32 numbers, row by row."),
@@ -75,7 +69,7 @@ class _ServeRequest(BaseModel):
     @classmethod
     def _check_fields(cls, value: Any) -> Any:
         if isinstance(value, dict) and len(value) > MAX_FIELDS:
-            raise ValueError(f"the body has {len(value):,} fields. /docs lists the fields of each request.")
+            raise ValueError(f"the body has {len(value):,} fields. /openapi.json lists the fields of each request.")
         return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,12 +24,21 @@ from elmokit.formats.tf_hub import stored_mix
 from elmokit.lm.substitutes import Direction, Query, Substitute, expected_words
 from elmokit.lm.surprisal import Surprisal, surprisals
 from elmokit.serve.config import Pooling, ServeConfig
-from elmokit.serve.examples import SENTENCES
 from elmokit.storage.text_files import split_tokens
 from elmokit.text.tokenize import split_lines, text_splitter
 
 BOTH: Direction = "both"
-EXAMPLES = "example sentences"
+EXAMPLES: dict[str, Any] = json.loads((Path(__file__).parent / "examples.json").read_text(encoding="utf-8"))
+"""Words with sentences of each of their senses, sentences with a position to look at, and others, for the index. They
+were chosen by measuring the included model: what it expects at the positions fits, except in the last two."""
+SENTENCES: list[str] = [
+    *chain.from_iterable(chain.from_iterable(EXAMPLES["senses"].values())),
+    *(example["text"] for example in EXAMPLES["sentences"]),
+    *EXAMPLES["others"],
+]
+"""All of them: space-separated tokens."""
+LISTED = {name: EXAMPLES[name] for name in ("sentences", "senses")}
+"""What the page offers to look at."""
 SplitText = Sequence[Sequence[str]]
 """The tokenized sentences of a text."""
 
@@ -49,7 +59,7 @@ class ServedModel:
             self.mix = {"weights": mix.weights.tolist(), "gamma": float(mix.gamma)}
         if config.index is None:
             self.index = build_index(elmo, lambda: (sentence.split() for sentence in SENTENCES), folder / "index")
-            self.index_name = EXAMPLES
+            self.index_name = "example sentences"
         else:
             self.index = OccurrenceIndex(config.index)
             self.index.check_model(elmo)

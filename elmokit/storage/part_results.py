@@ -9,8 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from elmokit.errors import OutputError
-from elmokit.storage.resumable import ResumableStore
+from elmokit.storage.workspace import Workspace
 
 FILE = "results.jsonl"
 Value = TypeVar("Value")
@@ -24,42 +23,26 @@ class PartResults:
     resumed run returns the same values as an uninterrupted one.
 
     Args:
-        folder: The directory, a :class:`~elmokit.storage.resumable.ResumableStore`; None to store nothing.
+        folder: The directory, a :class:`~elmokit.storage.workspace.Workspace`; None to store nothing.
         settings: JSON values that the results depend on, such as the model's fingerprint. Results of other settings are
-            rejected.
-        restore: As in :class:`~elmokit.storage.resumable.ResumableStore`.
+            refused.
         overwrite: Start anew: discard stored results.
-
-    Raises:
-        LockedError: Another process is using the directory.
-        OutputError: The directory holds other files, or results of other settings, or is damaged.
 
     Example:
         >>> with PartResults("partial", {"model": fingerprint}) as parts:
         ...     scores = {name: parts.compute(name, lambda: score(name)) for name in names}
     """
 
-    def __init__(
-        self,
-        folder: str | Path | None,
-        settings: Mapping[str, Any],
-        restore: Mapping[str, Callable[[Any], str]] = {},
-        *,
-        overwrite: bool = False,
-    ) -> None:
-        self._store: ResumableStore | None = None
-        if folder is not None:
-            self._store = ResumableStore(folder, settings, restore=restore, overwrite=overwrite)
+    def __init__(self, folder: str | Path | None, settings: Mapping[str, Any], *, overwrite: bool = False) -> None:
+        self._workspace = None if folder is None else Workspace(folder, settings, overwrite=overwrite)
         self._results: dict[str, Any] = {}
         self._open = ExitStack()
 
     def __enter__(self) -> PartResults:
-        with ExitStack() as stack:
-            if self._store is not None:
-                stack.enter_context(self._store)
-                if self._store.progress:
-                    self._results = _read(self._store.folder / FILE)
-            self._open = stack.pop_all()
+        if self._workspace is not None:
+            self._open.enter_context(self._workspace)
+            rows = map(json.loads, self._workspace.committed.read_bytes(FILE).splitlines())
+            self._results = {row["name"]: row["result"] for row in rows}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -71,23 +54,15 @@ class PartResults:
     @property
     def can_resume(self) -> bool:
         """Whether a later run finds finished parts."""
-        return self._store is not None and bool(self._results)
+        return self._workspace is not None and bool(self._results)
 
     def compute(self, name: str, function: Callable[[], Value]) -> Value:
         """Return the stored result of a part (JSON values), or compute and store it."""
         if name not in self._results:
-            line = json.dumps({"name": name, "result": function()}, ensure_ascii=False)
-            if self._store is not None:
-                self._store.append(FILE, f"{line}\n".encode("utf-8", "surrogatepass"))
-                self._store.commit({"n_parts": len(self._results) + 1})
+            line = json.dumps({"name": name, "result": function()})
+            if self._workspace is not None:
+                self._workspace.append(FILE, f"{line}\n".encode("ascii"))
+                self._workspace.commit({"n_parts": len(self._results) + 1})
             self._results[name] = json.loads(line)["result"]
         result: Value = self._results[name]
         return result
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        lines = path.read_bytes().decode("utf-8", "surrogatepass").split("\n")
-        return {row["name"]: row["result"] for row in map(json.loads, filter(None, lines))}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OutputError(f"{path} cannot be read ({error}). To start from scratch, delete {path.parent}.") from None

@@ -18,11 +18,11 @@ from typing import IO, Any, NamedTuple, cast
 
 from elmokit.errors import ConfigError, ElmoError, MissingExtraError, OutputError, TextError
 from elmokit.storage.bounded import LARGEST_LINE_LIMIT, whole_number
-from elmokit.storage.segmentation import SegmentationCheck
 from elmokit.storage.text_formats import (
     CONLLU_SUFFIXES,
     HEAD_CHARACTERS,
     HEAD_LINES,
+    SegmentationCheck,
     conllu_lines,
     refuse_other_formats,
 )
@@ -271,8 +271,6 @@ def read_lines(
                 _refuse_no_text(line, path)
                 if not like_bilm_tf:
                     line = line.removeprefix(codecs.BOM_UTF8)
-                    if not line.endswith(b"\n") and b"\r" in line.rstrip(b"\r"):
-                        raise TextError(f"{path} ends its lines with carriage returns alone; expected line feeds.")
             text = _decoded(line, path, number)
             if like_bilm_tf:
                 yield from text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
@@ -307,9 +305,6 @@ def _refuse_no_text(start: bytes, path: str | Path) -> None:
 def _decoded(data: bytes, path: str | Path, line: int | None = None) -> str:
     """Decode text, of a line or of a whole file, or say where it is not UTF-8."""
     try:
-        # Of English in UTF-16 and UTF-32, half of the bytes or more are 0, and it would decode without an error.
-        if b"\0" in data and 4 * data.count(b"\0") > len(data) and data.strip(b"\0\r\n"):
-            raise UnicodeDecodeError("utf-8", data, data.index(b"\0"), len(data), "many bytes are 0, as in UTF-16")
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         where = path if line is None else f"{path}, line {line}"

@@ -1,4 +1,6 @@
-"""Train the biLM together with a task's model: which layers, at which learning rates, and what it costs.
+"""Adapt the biLM to a task: fine-tune it first, or train it together with the task's model.
+
+Fine-tuning is that of Peters et al. 2018, supplement A.1.
 
 A trainable biLM is the module ``model.inputs.elmo``, so that checkpoints, gradient clipping and averages of the weights
 include it like any other module. It has no dropout of its own while a task is trained, as in AllenNLP: only the
@@ -11,6 +13,7 @@ from __future__ import annotations
 import copy
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +24,22 @@ from torch.nn import Parameter
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.embedding.fingerprint import fingerprint
+from elmokit.errors import TextError
 from elmokit.formats.folder import load_folder, save_folder
 from elmokit.network.bilm import BiLM
-from elmokit.tasks.config import ElmoConfig
+from elmokit.storage.atomic import atomic_write
+from elmokit.storage.progress import ProgressCallback
+from elmokit.tasks.config import ElmoConfig, FinetuneConfig
 from elmokit.tasks.inputs import InputLayer
 from elmokit.tasks.run_folder import OWN_BILM
 from elmokit.tasks.task import TaskModel
+from elmokit.training import api
+from elmokit.training.config import FINETUNING
+from elmokit.training.reports import TrainingProgress, TrainingReport
 
+HELD_OUT_EVERY = 20  # one sentence in 20 is kept for evaluation
+# A task's text is small: with the batches of a corpus, an epoch would have only a few steps.
+MAX_BATCH_SIZE, MAX_WINDOW_LENGTH = 16, 20
 DEFAULT_RATIO = 0.01  # of the biLM's learning rate to that of the task's model (results/trained-bilm.md)
 
 
@@ -156,3 +168,46 @@ def peak_memory_mib(device: torch.device) -> int | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak >> (20 if sys.platform == "darwin" else 10)  # macOS counts bytes, Linux KiB
+
+
+def finetune_for_task(
+    model: str | None,
+    sentences: Sequence[Sequence[str]],
+    config: FinetuneConfig,
+    folder: Path,
+    device: torch.device,
+    progress: ProgressCallback | None = None,
+) -> None:
+    """Fine-tune a biLM on the distinct sentences of a task, and write the best model to a directory.
+
+    The training is a run of its own next to the directory, and is resumed if it was interrupted.
+    """
+
+    def report(message: TrainingReport) -> None:
+        if progress is not None and isinstance(message, TrainingProgress) and message.fraction:
+            progress("fine-tune", message.n_predictions, round(message.n_predictions / message.fraction))
+
+    training = [sentence for index, sentence in enumerate(sentences) if index % HELD_OUT_EVERY]
+    if not training:
+        raise TextError(f"{len(sentences)} sentence is too little to fine-tune a biLM on (elmo.finetune).")
+    text, held_out = (folder.with_name(f"{folder.name}-{name}.txt") for name in ("text", "held-out"))
+    for path, content in ((text, training), (held_out, sentences[::HELD_OUT_EVERY])):
+        with atomic_write(path, overwrite=True) as temporary:
+            lines = [" ".join(tokens) + "\n" for tokens in content]
+            temporary.write_text("".join(lines), encoding="utf-8", newline="\n")
+    n_predictions = sum(len(sentence) + 1 for sentence in training)
+    batch_size = min(MAX_BATCH_SIZE, len(training))
+    result = api.finetune(
+        model,
+        text,
+        held_out=held_out,
+        out=folder.with_name(f"{folder.name}-training"),
+        held_out_sentences=len(sentences),
+        device=device,
+        report=report,
+        epochs=config.epochs,
+        batch_size=batch_size,
+        window_length=min(MAX_WINDOW_LENGTH, n_predictions // batch_size),
+        learning_rate=config.learning_rate or FINETUNING["learning_rate"],
+    )
+    save_folder(result.model, folder)

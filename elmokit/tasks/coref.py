@@ -29,7 +29,6 @@ from elmokit.tasks.coref_model import HEAD_WORDS, CorefBatch, CorefModel, CorefM
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.readers.coref import Document, parse_document, read_coref
 from elmokit.tasks.scores.coref import Clusters, Mention, coref_scores
-from elmokit.tasks.scores.gap import Answers, gap_scores
 from elmokit.tasks.task import Labels, Sentence, Task, Tokenize, check_learnable, require_gold
 from elmokit.text.batching import plan_batches
 
@@ -39,7 +38,7 @@ NO_GENRE = ""
 
 @dataclass(frozen=True)
 class CorefData(TaskDataConfig):
-    """Files of documents: CoNLL-2012 columns, JSON lines, or GAP's table."""
+    """Files of documents: CoNLL-2012 columns, or JSON lines."""
 
     drop_singletons: bool = setting(
         False, "Ignore gold clusters of one mention. OntoNotes has none, and the model predicts none."
@@ -91,18 +90,11 @@ SMALL = CorefConfig(
 )
 
 
-def _document_batch(document: Document, inputs: Inputs, known: Labels, as_one_text: bool) -> DocumentBatch:
-    """Turn a document into tensors.
-
-    Args:
-        as_one_text: The network reads all sentences as one sequence. Spans end within their sentence in any case.
-    """
+def _document_batch(document: Document, sequences: Sequence[Sentence], inputs: Inputs, known: Labels) -> DocumentBatch:
+    """Turn a document into tensors, with the sequences that the network reads. Spans end within their sentence."""
     lengths = list(map(len, document.sentences))
     sentence_ends = [end - 1 for end, length in zip(accumulate(lengths), lengths, strict=True) for _ in range(length)]
-    sequences = document.sentences
-    if as_one_text:
-        sequences = (tuple(chain.from_iterable(document.sentences)),)
-        lengths = [len(sequences[0])]
+    lengths = list(map(len, sequences))
     offsets = list(accumulate(lengths, initial=0))
     blocks: list[TokenBatch] = []
     order: list[int] = []  # the document's tokens in the order in which the blocks contain them
@@ -125,12 +117,6 @@ def _document_batch(document: Document, inputs: Inputs, known: Labels, as_one_te
         torch.tensor(genre),
         cluster_of,
     )
-
-
-def _gap_answers(pronoun: Mention, names: tuple[Mention, Mention], clusters: Clusters) -> Answers:
-    """Return which names are in the pronoun's cluster; their bounds must be exactly those of the question."""
-    referents = {mention for cluster in clusters if pronoun in cluster for mention in cluster}
-    return names[0] in referents, names[1] in referents
 
 
 class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
@@ -192,8 +178,14 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
 
     def collate(self, examples: Sequence[Document], inputs: Inputs, known: Labels, config: CorefConfig) -> CorefBatch:
         """Build a batch, in which the documents stay separate."""
-        as_one_text = config.model.network == "allennlp"
-        return CorefBatch([_document_batch(example, inputs, known, as_one_text) for example in examples])
+        sequences = (self.sequences(example, config) for example in examples)
+        return CorefBatch(
+            [_document_batch(example, own, inputs, known) for example, own in zip(examples, sequences, strict=True)]
+        )
+
+    def sequences(self, example: Document, config: CorefConfig) -> Sequence[Sentence]:
+        """Return what the network reads of a document: each sentence on its own, as in Lee et al."""
+        return example.sentences
 
     def augment(self, example: Document, config: CorefConfig, rng: random.Random) -> Document:
         """Return a random window of sentences of a long document, to bound the memory that training needs.
@@ -222,25 +214,12 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
     def score(
         self, examples: Sequence[Document], predictions: Sequence[Clusters], config: CorefConfig
     ) -> dict[str, float]:
-        """Return the average F1, which is the published number, and its parts; for documents of GAP its scores too."""
+        """Return the average F1, which is the published number, and its parts."""
         scores = coref_scores([example.clusters or () for example in examples], predictions)
         values = {"average_f1": scores.average_f1}
         for name in ("muc", "b_cubed", "ceaf_e", "mentions"):
             for measure in ("f1", "precision", "recall"):
                 values[f"{name}_{measure}"] = getattr(getattr(scores, name), measure)
-        asked = [(one.pronoun, clusters) for one, clusters in zip(examples, predictions, strict=True) if one.pronoun]
-        if asked:
-            gap = gap_scores(
-                [pronoun.answers for pronoun, _ in asked],
-                [_gap_answers(pronoun.span, pronoun.names, clusters) for pronoun, clusters in asked],
-                [pronoun.is_feminine for pronoun, _ in asked],
-            )
-            values |= {
-                "gap_f1": gap.overall.f1,
-                "gap_masculine_f1": gap.masculine.f1,
-                "gap_feminine_f1": gap.feminine.f1,
-                "gap_bias": gap.bias,
-            }
         return values
 
     def to_record(self, example: Document, clusters: Clusters) -> dict[str, Any]:

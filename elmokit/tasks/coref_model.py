@@ -29,8 +29,7 @@ from elmokit.tasks.nn.antecedents import (
     antecedent_loss,
     nearest_antecedents,
 )
-from elmokit.tasks.nn.coupled_lstm import CoupledLSTMStack
-from elmokit.tasks.nn.recurrent import run_packed
+from elmokit.tasks.nn.gated_lstm import CoupledLSTMStack
 from elmokit.tasks.nn.spans import MentionScorer, SpanVectors, all_spans, prune_spans
 from elmokit.tasks.scores.coref import Clusters, Mention
 from elmokit.tasks.task import TaskModel
@@ -118,49 +117,41 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
     characters only.
     """
 
+    coarse_scorer: type[CoarseScorer] = CoarseScorer
+    pair_scorer: type[PairScorer] = PairScorer
+
     def __init__(self, config: CorefModelConfig, inputs: InputLayer, n_genres: int) -> None:
         super().__init__()
         self.inputs = inputs
         self.config = config
         self.lexical_dropout = nn.Dropout(config.lexical_dropout)
-        self.is_allennlp = config.network == "allennlp"
-        self.lstm: nn.Module
-        if self.is_allennlp:
-            # PyTorch's dropout is between layers, and warns if there is only one.
-            dropout = config.lstm_dropout if config.layers > 1 else 0.0
-            self.lstm = nn.LSTM(
-                inputs.output_dim, config.hidden, config.layers, batch_first=True, bidirectional=True, dropout=dropout
-            )
-        else:
-            self.lstm = CoupledLSTMStack(inputs.output_dim, config.hidden, config.layers, config.lstm_dropout)
+        self.lstm = self.make_lstm()
         context_dim = 2 * config.hidden + inputs.elmo_output_dim
-        self.has_head_words = inputs.word_dim(HEAD_WORDS) > 0 and not self.is_allennlp
-        head_dim = inputs.word_dim(HEAD_WORDS if self.has_head_words else "words") + inputs.char_dim
-        if self.is_allennlp:
-            head_dim = inputs.output_dim
+        self.has_head_words = inputs.word_dim(HEAD_WORDS) > 0
+        head_dim = self.head_dim()
         self.attends_to_context = head_dim == 0  # with ELMo as the only input there is nothing else
-        self.vectors = SpanVectors(
-            context_dim,
-            head_dim or context_dim,
-            config.max_width,
-            config.feature_dim,
-            config.dropout,
-            self.is_allennlp,
-        )
+        self.vectors = self.make_vectors(context_dim, head_dim or context_dim)
         self.mentions = MentionScorer(self.vectors, config.scorer_hidden, config.scorer_layers, config.dropout)
         span_dim = self.vectors.output_dim
-        self.coarse = None
-        if config.coarse_to_fine:
-            self.coarse = CoarseScorer(span_dim, config.dropout, of_antecedent=self.is_allennlp)
-        self.pairs = PairScorer(
-            span_dim,
-            config.feature_dim,
-            None if self.is_allennlp else n_genres,
-            config.scorer_hidden,
-            config.scorer_layers,
-            config.dropout,
+        self.coarse = self.coarse_scorer(span_dim, config.dropout) if config.coarse_to_fine else None
+        self.pairs = self.pair_scorer(
+            span_dim, config.feature_dim, n_genres, config.scorer_hidden, config.scorer_layers, config.dropout
         )
         self.refine = SpanRefinement(span_dim) if config.rounds > 1 else None
+
+    def make_lstm(self) -> nn.Module:
+        """Return the layers that read a sentence."""
+        config = self.config
+        return CoupledLSTMStack(self.inputs.output_dim, config.hidden, config.layers, config.lstm_dropout)
+
+    def head_dim(self) -> int:
+        """Return the size of the vectors that a span attends to; 0 if there are none but those in context."""
+        return self.inputs.word_dim(HEAD_WORDS if self.has_head_words else "words") + self.inputs.char_dim
+
+    def make_vectors(self, context_dim: int, head_dim: int) -> SpanVectors:
+        """Return the module that makes the vectors of spans."""
+        config = self.config
+        return SpanVectors(context_dim, head_dim, config.max_width, config.feature_dim, config.dropout)
 
     def loss(self, batch: CorefBatch) -> Tensor:
         losses = []
@@ -188,7 +179,7 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
         # only dropout, which lets such spans in now and then, makes up for it.
         n_best = max(1, int(self.config.keep * len(context)))
         # A greedy choice in which each span depends on those before it: plain Python, without gradient.
-        best = prune_spans(mention_scores.tolist(), starts.tolist(), ends.tolist(), n_best, self.is_allennlp)
+        best = self.prune(mention_scores.tolist(), starts.tolist(), ends.tolist(), n_best)
         kept = torch.tensor(best, dtype=torch.int64, device=starts.device)
         # Only the spans that are kept get vectors: all spans of a document together would not fit in memory.
         starts, ends, mention_scores = starts[kept], ends[kept], mention_scores[kept]
@@ -228,30 +219,32 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
             scores.append(self.mentions(*tensors, starts[here] - first, ends[here] - first, widths[here]))
         return torch.cat(scores) if scores else attention
 
+    def prune(self, scores: list[float], starts: list[int], ends: list[int], n_best: int) -> list[int]:
+        """Return the indices of the spans to keep, in the order of the text."""
+        return prune_spans(scores, starts, ends, n_best)
+
     def _encode(self, document: DocumentBatch) -> tuple[Tensor, Tensor]:
         """Return the tokens' vectors in context, ``(tokens, context_dim)``, and those that spans attend to,
         ``(tokens, head_dim)``."""
         contexts, heads = [], []
         for tokens in document.blocks:
-            chars = self.inputs.char_features(tokens)
-            words = self._lexical([self.inputs.word_vectors(tokens), chars], tokens)
-            # Each sentence is read on its own, as in Lee et al.; AllenNLP reads the document as one sequence.
-            mixed = self.inputs.elmo_mix(tokens, "input")
-            if self.is_allennlp:
-                words = self.lexical_dropout(self.inputs(tokens))  # with the mix, which spans then attend to as well
-                assert isinstance(self.lstm, nn.LSTM)
-                outputs = run_packed(self.lstm, words, tokens.mask)
-            else:
-                outputs = self.lstm(words if mixed is None else torch.cat([words, mixed], dim=-1), tokens.mask)
+            outputs, words = self.read(tokens)
             contexts.append(self.inputs.at_output(outputs, tokens)[tokens.mask])
-            # Lee et al. 2018 attend over other vectors than those the LSTM reads: GloVe with a context window of 2
-            # words.
-            if self.has_head_words:
-                words = self._lexical([self.inputs.word_vectors(tokens, HEAD_WORDS), chars], tokens)
             heads.append(words[tokens.mask])
         # (tokens, context_dim), from blocks of similar length back to the order of the text.
         context = torch.cat(contexts)[document.position_in_blocks]
         return context, context if self.attends_to_context else torch.cat(heads)[document.position_in_blocks]
+
+    def read(self, tokens: TokenBatch) -> tuple[Tensor, Tensor]:
+        """Return the output of the LSTM for sentences, and the vectors that a span attends to."""
+        chars = self.inputs.char_features(tokens)
+        words = self._lexical([self.inputs.word_vectors(tokens), chars], tokens)
+        mixed = self.inputs.elmo_mix(tokens, "input")
+        outputs = self.lstm(words if mixed is None else torch.cat([words, mixed], dim=-1), tokens.mask)
+        # Lee et al. 2018 attend over other vectors than those the LSTM reads: GloVe with a context window of 2 words.
+        if self.has_head_words:
+            words = self._lexical([self.inputs.word_vectors(tokens, HEAD_WORDS), chars], tokens)
+        return outputs, words
 
     def _lexical(self, parts: Sequence[Tensor | None], tokens: TokenBatch) -> Tensor:
         present = [part for part in parts if part is not None]

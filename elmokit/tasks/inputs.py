@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,8 +20,9 @@ from torch.nn import functional as F
 
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.network.scalar_mix import ScalarMix, make_scalar_mix
+from elmokit.tasks.allennlp.characters import AllenNLPCharCNN, Spelling, spell
 from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
-from elmokit.tasks.nn.token_chars import TokenCharCNN, TokenCharRNN
+from elmokit.tasks.nn.layers import TokenCharCNN, TokenCharRNN
 
 LayerSource = Callable[[Sequence[Sequence[str]]], Sequence[NDArray[Any]]]
 """Maps sentences to one array each, ``(layers, tokens, dim)``."""
@@ -31,12 +32,6 @@ TextLayerSource = Callable[[Sequence[Sequence[Sequence[str]]]], Sequence[Sequenc
 
 Value = TypeVar("Value")
 N_SPECIAL = 2  # 0 padding, 1 unknown
-Spelling = Literal["characters", "bytes", "marked bytes"]
-# The ids of bytes are those of AllenNLP's character tokenizer: byte + 1, so that row 1 is that of byte 0, which no text
-# contains. Rows 259 and 260 begin and end a word, and there are 262 rows. A byte is written as the character with its
-# number.
-BYTES = [chr(number) for number in range(1, 261)]
-BEGIN_MARK, END_MARK = chr(258), chr(259)
 
 
 @dataclass(frozen=True)
@@ -155,15 +150,9 @@ class Inputs:
         return [[ids.get(word.lower() if lowercase else word, 1) for word in sentence] for sentence in sentences]
 
     def _char_rows(self, tokens: Sequence[str]) -> Tensor:
-        rows = [[self._char_ids.get(char, 1) for char in self._spell(token)[: self.max_chars]] for token in tokens]
+        spelled = [spell(token, self.spelling)[: self.max_chars] for token in tokens]
+        rows = [[self._char_ids.get(char, 1) for char in chars] for chars in spelled]
         return self._padded(rows, max(map(len, rows), default=1) or 1)
-
-    def _spell(self, token: str) -> str:
-        if self.spelling == "characters":
-            return token
-        # Latin-1 writes each byte as the character with its number.
-        spelled = token.encode("utf-8", "surrogatepass").decode("latin-1")
-        return spelled if self.spelling == "bytes" else f"{BEGIN_MARK}{spelled}{END_MARK}"
 
     def with_elmo(self, elmo: ElmoShape) -> Inputs:
         """Return the same vocabularies with biLM layers, whose source is still to be set."""
@@ -227,20 +216,7 @@ class InputLayer(nn.Module):
         self.chars: TokenCharCNN | TokenCharRNN | None = None
         if chars is not None and inputs.chars is not None:
             n_rows = len(inputs.chars) + N_SPECIAL
-            if chars.layer == "cnn":
-                self.chars = TokenCharCNN(
-                    n_rows, chars.dim, chars.filters, chars.activation, chars.dropout, chars.windows, chars.min_chars
-                )
-            else:
-                self.chars = TokenCharRNN(
-                    n_rows,
-                    chars.dim,
-                    chars.layer,
-                    chars.hidden,
-                    chars.n_layers,
-                    chars.bidirectional,
-                    chars.dropout,
-                )
+            self.chars = _char_features(n_rows, chars)
         self.mixes = nn.ModuleDict()
         self.penalties: dict[str, float] = {}
         self.dropouts = nn.ModuleDict()
@@ -352,6 +328,16 @@ class InputLayer(nn.Module):
         mix = self.mixes[position]
         assert isinstance(mix, ScalarMix)
         return mix
+
+
+def _char_features(n_rows: int, config: CharsConfig) -> TokenCharCNN | TokenCharRNN:
+    if config.layer != "cnn":
+        sizes = (config.hidden, config.n_layers, config.bidirectional)
+        return TokenCharRNN(n_rows, config.dim, config.layer, *sizes, config.dropout)
+    cnn = (n_rows, config.dim, config.filters, config.activation, config.dropout)
+    if config.windows == "word":
+        return TokenCharCNN(*cnn)
+    return AllenNLPCharCNN(*cnn, every_window=config.windows == "batch", min_chars=config.min_chars)
 
 
 def move_to(batch: Any, device: torch.device | str) -> Any:

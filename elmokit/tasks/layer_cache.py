@@ -1,18 +1,16 @@
 """The layers of a frozen biLM, computed once per distinct sentence and kept on disk.
 
-A cache is a directory with one :class:`~elmokit.storage.resumable.ResumableStore` per number format, model and
-computation (precision, instruction set, device), named by a hash of everything that the layers depend on. A store has
-four growing files: ``layers``, the vectors of its sentences one after the other, ``(tokens, layers, dim)``; ``keys``, a
-hash of each sentence's tokens; ``ends``, the row after each sentence's last one; and ``crc32``, a checksum of each
-sentence's vectors, which is verified whenever they are read. Any number of processes can read what is committed, while
-one of them appends.
+A cache is a directory with one :class:`~elmokit.storage.workspace.Workspace` per number format, model and computation
+(precision, instruction set, device), named by a hash of everything that the layers depend on. It has three growing
+files: ``layers``, the vectors of its sentences one after the other, ``(tokens, layers, dim)``; ``keys``, a hash of each
+sentence's tokens; and ``ends``, the row after each sentence's last one. Any number of processes can read what is
+committed, while one of them appends.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -24,11 +22,9 @@ from torch import Tensor
 from elmokit.config import check_choice
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import vector_settings
-from elmokit.embedding.outputs.layout import as_stored, stored_dtype
-from elmokit.errors import FormatError
+from elmokit.embedding.outputs.output_format import as_stored, stored_dtype
 from elmokit.storage.progress import ProgressCallback
-from elmokit.storage.resumable import ResumableStore
-from elmokit.storage.store_journal import JOURNAL, StoreContents, read_store
+from elmokit.storage.workspace import Committed, Workspace, read_workspace
 from elmokit.tasks.inputs import ElmoShape, mask_of, pad_layers
 from elmokit.text.batching import READ_AHEAD_BATCHES, check_sentence, read_ahead
 
@@ -60,8 +56,8 @@ class LayerCache:
         self._settings = vector_settings(elmo.model, elmo.start)
         digest = hashlib.blake2b(json.dumps(self._settings).encode("ascii"), digest_size=16).hexdigest()
         self.folder = Path(folder) / f"{self.dtype}-{digest}"
-        # Of each sentence: its first row, the one after its last, and the checksum of the rows.
-        self._rows: dict[bytes, tuple[int, int, int]] = {}
+        # Of each sentence: its first row, and the one after its last.
+        self._rows: dict[bytes, tuple[int, int]] = {}
         self._layers = np.zeros((0, 0), self.dtype)
         self._read_committed()
 
@@ -115,7 +111,7 @@ class LayerCache:
             return 0
         sizes = {"dtype": str(self.dtype), "n_layers": self.shape.n_layers, "dim": self.shape.dim}
         n_done = 0
-        with ResumableStore(self.folder, self._settings | sizes, wait=True, unverified=["layers"]) as store:
+        with Workspace(self.folder, self._settings | sizes, wait=True) as store:
             self._read_committed(store.committed)  # what another process has added in the meantime
             missing = {key: sentence for key, sentence in wanted.items() if key not in self._rows}
             n_tokens = sum(map(len, missing.values()))
@@ -126,9 +122,7 @@ class LayerCache:
                     # (layers, tokens, dim) becomes (tokens, layers, dim), so that the rows of a sentence are
                     # consecutive in the file.
                     end += layers.shape[1]
-                    rows = np.ascontiguousarray(self._rounded(layers.swapaxes(0, 1)))
-                    store.append("layers", rows)
-                    store.append("crc32", np.array([zlib.crc32(rows.data)], np.uint32))
+                    store.append("layers", self._rounded(layers.swapaxes(0, 1)))
                     store.append("ends", np.array([end], np.int64))
                     store.append("keys", key)
                     n_done += layers.shape[1]
@@ -146,32 +140,21 @@ class LayerCache:
             self._read_committed(store.committed)
         return n_done
 
-    def _read_committed(self, contents: StoreContents | None = None) -> None:
+    def _read_committed(self, contents: Committed | None = None) -> None:
         """Read the list of stored sentences again if it has grown."""
-        if contents is None:
-            if not (self.folder / JOURNAL).exists():
-                return
-            contents = read_store(self.folder)
-        if contents.progress.get("n_sentences", 0) == len(self._rows):
+        contents = contents or read_workspace(self.folder)
+        if contents is None or contents.progress.get("n_sentences", 0) == len(self._rows):
             return
-        contents.verify(["keys", "ends", "crc32"], self._remedy)
         width = self.shape.n_layers * self.shape.dim
         self._layers = contents.memory_map("layers", self.dtype, width)
         keys = contents.memory_map("keys", np.uint8, KEY_BYTES)
         ends = contents.memory_map("ends", np.int64).tolist()
-        checksums = contents.memory_map("crc32", np.uint32).tolist()
-        rows = zip([0, *ends[:-1]], ends, checksums, strict=True)
+        rows = zip([0, *ends[:-1]], ends, strict=True)
         self._rows = {key.tobytes(): row for key, row in zip(keys, rows, strict=True)}
 
-    @property
-    def _remedy(self) -> str:
-        return f"Delete the directory {self.folder}: its layers will be computed again."
-
     def _stored(self, key: bytes) -> NDArray[Any]:
-        start, end, checksum = self._rows[key]
+        start, end = self._rows[key]
         rows: NDArray[Any] = self._layers[start:end]
-        if zlib.crc32(rows.data) != checksum:
-            raise FormatError(f"{self.folder / 'layers'} is damaged. {self._remedy}")
         return rows.reshape(end - start, self.shape.n_layers, self.shape.dim).swapaxes(0, 1)
 
 

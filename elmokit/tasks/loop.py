@@ -20,7 +20,6 @@ from elmokit.errors import TrainingError
 from elmokit.network.tensors import save_tensors
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.progress import ProgressCallback
-from elmokit.tasks.batches import epoch_batches
 from elmokit.tasks.bilm_training import (
     BiLMCost,
     CostMeter,
@@ -31,13 +30,14 @@ from elmokit.tasks.bilm_training import (
     unfreeze,
 )
 from elmokit.tasks.run_folder import BEST_WEIGHTS, load_best_weights, read_result
-from elmokit.tasks.setup import TaskSetup
 from elmokit.tasks.state import TaskTrainingState, build_state
+from elmokit.tasks.task import TaskSetup
 from elmokit.training.interruption import StopRequest, TrainingInterrupted, stop_requests
 from elmokit.training.optimizers import clip_gradients
 from elmokit.training.run import Run
 
 ELMO_WEIGHTS = "inputs.elmo."  # how the state dict of a task's model names a biLM that is trained with it
+LENGTH_NOISE = 0.1  # as in AllenNLP: lengths are varied by up to this ratio, so that batches differ between epochs
 CHECKPOINT_SECONDS = 60.0  # an interrupted run loses at most this much work
 
 
@@ -274,6 +274,32 @@ def save_if_best(state: TaskTrainingState, folder: Path, task: str) -> None:
             save_tensors(weights, temporary)
         if model.inputs.elmo is not None:
             save_trained(model.inputs.elmo, folder, task)
+
+
+def epoch_batches(
+    lengths: Sequence[tuple[int, ...]], batch_size: int, bucketed: bool, seed: int, epoch: int
+) -> list[list[int]]:
+    """Plan the batches of one training epoch. The result depends on the arguments alone.
+
+    Args:
+        lengths: What to sort each example by. The first number counts first.
+        batch_size: Examples per batch.
+        bucketed: Put examples of similar length into one batch. The order of the batches is random in any case.
+        seed: The random seed.
+        epoch: The number of the epoch.
+
+    Returns:
+        The indices of each batch's examples in ``lengths``.
+    """
+    rng = random.Random(f"{seed} {epoch}")
+    order = list(range(len(lengths)))
+    rng.shuffle(order)
+    if bucketed:
+        noisy = [tuple(length * rng.uniform(1 - LENGTH_NOISE, 1 + LENGTH_NOISE) for length in each) for each in lengths]
+        order.sort(key=noisy.__getitem__)
+    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    rng.shuffle(batches)
+    return batches
 
 
 def l2_penalty(model: nn.Module, l2: float) -> Tensor | float:

@@ -1,7 +1,7 @@
 """Named entity recognition: words and characters, bidirectional LSTMs, and a CRF over tags.
 
-Peters et al. 2018, section 4 and supplement. The sizes are those of AllenNLP's configuration for CoNLL-2003. Other
-encoders and feed-forward layers are those of its other configurations, such as fine-grained NER.
+Peters et al. 2018, section 4 and supplement. The sizes are those of AllenNLP's configuration for CoNLL-2003. The other
+encoders and the feed-forward layers of its other taggers are in ``allennlp/models.py``.
 """
 
 from __future__ import annotations
@@ -27,12 +27,10 @@ from elmokit.tasks.config import (
     check_sizes,
 )
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
-from elmokit.tasks.nn.crf import CRF
-from elmokit.tasks.nn.dropout import VariationalDropout
-from elmokit.tasks.nn.highway_lstm import BidirectionalHighwayLSTM, HighwayLSTM
-from elmokit.tasks.nn.recurrent import run_packed
+from elmokit.tasks.nn.layers import VariationalDropout, run_packed
 from elmokit.tasks.scores.chunks import Chunk, chunk_f1, chunk_f1_per_label, chunks_of
 from elmokit.tasks.tags import (
+    CRF,
     Scheme,
     TagError,
     all_tags,
@@ -47,8 +45,6 @@ from elmokit.tasks.tags import (
 )
 from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, check_known, check_learnable
 from elmokit.text.columns import read_column_sentences
-
-ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "none": nn.Identity}
 
 
 @dataclass(frozen=True)
@@ -159,33 +155,31 @@ class NerModel(TaskModel[NerBatch, list[Chunk]]):
         self.inputs = inputs
         self.tags = list(tags)
         self.scheme: Scheme = config.tags
-        self.layers = nn.ModuleList()
-        dim = inputs.output_dim
-        for k, units in enumerate(config.hidden):
-            self.layers.append(_layer(config, dim, units, k))
-            dim = units if config.encoder == "alternating" else 2 * units
-        self.feedforward = nn.Sequential()
-        for units in config.feedforward:
-            self.feedforward.extend(
-                [nn.Linear(dim, units), ACTIVATIONS[config.activation](), nn.Dropout(config.dropout)]
-            )
-            dim = units
+        dim = self.add_layers(config, inputs.output_dim)
         self.dropout = VariationalDropout(config.dropout) if config.variational else nn.Dropout(config.dropout)
         self.to_tags = nn.Linear(dim + inputs.elmo_output_dim, len(self.tags))
         rules = None if config.constraints == "none" else rules_of(self.tags, config.tags)
         self.crf = CRF(len(self.tags), rules, config.constraints == "both", config.learn_ends)
 
+    def add_layers(self, config: NerModelConfig, input_dim: int) -> int:
+        """Add the layers between the inputs and the tags, and return the size of their output."""
+        sizes = [input_dim, *(2 * units for units in config.hidden)]
+        self.layers = nn.ModuleList(
+            nn.LSTM(dim, units, batch_first=True, bidirectional=True)
+            for dim, units in zip(sizes, config.hidden, strict=False)
+        )
+        return sizes[-1]
+
+    def encode(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Run these layers: ``(batch, time, dim)`` after dropout to ``(batch, time, their output)``."""
+        for layer in self.layers:
+            assert isinstance(layer, nn.LSTM)
+            hidden = self.dropout(run_packed(layer, hidden, mask))
+        return hidden
+
     def emissions(self, tokens: TokenBatch) -> Tensor:
         """Return the score of each tag at each token, ``(batch, time, tags)``."""
-        hidden = self.dropout(self.inputs(tokens))
-        for k, layer in enumerate(self.layers):
-            if isinstance(layer, nn.LSTM | nn.GRU):
-                hidden = self.dropout(run_packed(layer, hidden, tokens.mask))
-            else:
-                hidden = layer(hidden, tokens.mask)
-                # The others have dropout on their states instead, as in AllenNLP.
-                hidden = self.dropout(hidden) if k + 1 == len(self.layers) else hidden
-        hidden = self.feedforward(hidden)
+        hidden = self.encode(self.dropout(self.inputs(tokens)), tokens.mask)
         scores: Tensor = self.to_tags(self.inputs.at_output(hidden, tokens))
         return scores
 
@@ -197,16 +191,6 @@ class NerModel(TaskModel[NerBatch, list[Chunk]]):
         """Return the entities of each sentence."""
         paths = self.crf.decode(self.emissions(batch.tokens), batch.tokens.mask)
         return [_chunks_in_any([self.tags[tag] for tag in path], self.scheme) for path in paths]
-
-
-def _layer(config: NerModelConfig, input_dim: int, units: int, k: int) -> nn.Module:
-    """Return layer ``k`` of the encoder."""
-    if config.encoder == "highway":
-        return BidirectionalHighwayLSTM(input_dim, units, config.recurrent_dropout)
-    if config.encoder == "alternating":
-        return HighwayLSTM(input_dim, units, config.recurrent_dropout, config.input_bias, reverse=k % 2 == 1)
-    kind = nn.LSTM if config.encoder == "lstm" else nn.GRU
-    return kind(input_dim, units, batch_first=True, bidirectional=True)
 
 
 def _chunks_in_any(tags: Sequence[str], scheme: Scheme) -> list[Chunk]:

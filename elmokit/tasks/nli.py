@@ -29,9 +29,14 @@ from elmokit.tasks.config import (
     WordsConfig,
 )
 from elmokit.tasks.inputs import InputLayer, TokenBatch
-from elmokit.tasks.nn.attention import attend, masked_max, masked_mean
-from elmokit.tasks.nn.dropout import VariationalDropout
-from elmokit.tasks.nn.recurrent import init_glorot_orthogonal, run_packed
+from elmokit.tasks.nn.layers import (
+    VariationalDropout,
+    attend,
+    init_glorot_orthogonal,
+    masked_max,
+    masked_mean,
+    run_packed,
+)
 from elmokit.tasks.readers.pairs import RawPair, parse_pair, read_pairs, tokens_of_parse
 from elmokit.tasks.task import Labels, Tokenize
 from elmokit.text.tokenize import get_tokenizer

@@ -25,9 +25,7 @@ from elmokit.tasks.config import (
 )
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.bi_attention import BiAttention, SelfAttention, best_answer_spans
-from elmokit.tasks.nn.bidaf import BiDafLayers
-from elmokit.tasks.nn.dropout import VariationalDropout
-from elmokit.tasks.nn.recurrent import run_packed
+from elmokit.tasks.nn.layers import VariationalDropout, run_packed
 from elmokit.tasks.readers.squad import QaExample, Unanswerable, read_questions, read_squad
 from elmokit.tasks.scores.squad import squad_v1, squad_v2
 from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, check_learnable, require_gold
@@ -185,23 +183,6 @@ class QaModel(TaskModel[QaBatch, Answer]):
         return [Answer(*values) for values in zip(first.tolist(), last.tolist(), sums.exp().tolist(), strict=True)]
 
 
-class BiDaf(QaModel):
-    """BiDAF as AllenNLP built it, for the models that it trained. ``tasks/nn/bidaf.py`` explains it."""
-
-    def __init__(self, config: QaModelConfig, inputs: InputLayer) -> None:
-        super().__init__(inputs, config.max_answer)
-        hidden = config.hidden or HIDDEN
-        self.layers = BiDafLayers(
-            inputs.output_dim, hidden, config.highway_layers, config.modeling_layers, config.dropout
-        )
-
-    def forward(self, batch: QaBatch) -> tuple[Tensor, Tensor]:
-        passage, question = batch.passage, batch.question
-        scores = self.layers(self.inputs(question), self.inputs(passage), question.mask, passage.mask)
-        starts, ends = (one.masked_fill(~passage.mask, -torch.inf).log_softmax(1) for one in scores)
-        return starts, ends
-
-
 class BiDafPlusPlus(QaModel):
     """BiDAF++: bi-attention, self-attention, and a pointer each to the start and the end of the answer.
 
@@ -320,8 +301,6 @@ class QaTask(Task[QaConfig, QaExample, QaBatch, Answer]):
 
     def build(self, config: QaConfig, inputs: InputLayer, labels: Labels) -> QaModel:
         model = config.model
-        if model.network == "bidaf":
-            return BiDaf(model, inputs)
         hidden = model.hidden or (HIDDEN if config.elmo is None else 90)
         return BiDafPlusPlus(inputs, hidden, model.dropout, model.max_answer, model.no_answer)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import random
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,11 +26,10 @@ from elmokit.errors import (
 from elmokit.formats.folder import DEFAULT_MODEL
 from elmokit.network.devices import parse_device
 from elmokit.storage.progress import ProgressCallback
-from elmokit.tasks.allennlp_archive.files import is_task_archive
-from elmokit.tasks.allennlp_archive.opened import OpenedArchive, open_task_archive
-from elmokit.tasks.batches import sample_texts
+from elmokit.tasks.allennlp.archive import is_task_archive
+from elmokit.tasks.allennlp.opened import OpenedArchive, open_task_archive
+from elmokit.tasks.bilm_training import finetune_for_task
 from elmokit.tasks.config import ElmoConfig, expand_paths
-from elmokit.tasks.finetune import finetune_for_task
 from elmokit.tasks.inputs import ElmoShape, Inputs
 from elmokit.tasks.layer_cache import LayerCache
 from elmokit.tasks.loop import EvaluationCallback, TaskTraining, train_seed
@@ -53,9 +54,8 @@ from elmokit.tasks.run_folder import (
     task_run,
     write_facts,
 )
-from elmokit.tasks.setup import TaskSetup
 from elmokit.tasks.table import load_config
-from elmokit.tasks.task import AnyTask, TaskModel, Tokenize
+from elmokit.tasks.task import AnyTask, TaskModel, TaskSetup, Tokenize
 from elmokit.tasks.vocabulary import Coverage, inputs_from, make_vocabulary
 from elmokit.text.batching import read_ahead
 from elmokit.training.run import Run, damage_errors
@@ -222,7 +222,7 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
         TrainingError: Its biLM has changed.
         ConfigError: The device cannot be used.
         ModelError, ConfigError: An archive cannot be opened; see
-            :func:`elmokit.tasks.allennlp_archive.opened.open_task_archive`.
+            :func:`elmokit.tasks.allennlp.opened.open_task_archive`.
     """
     run, torch_device = Path(run), parse_device(device)
     if is_task_archive(run) and not (run / CONFIG).is_file():
@@ -344,6 +344,24 @@ def _examples_in(paths: Sequence[str], read: Callable[[str], Iterable[Any]], wha
     if not examples:
         raise TextError(f"There is no example in {what}: {', '.join(paths) or 'no file is given'}.")
     return examples
+
+
+def sample_texts(texts: Sequence[Hashable], ratio: float) -> list[int]:
+    """Draw a random sample of the distinct texts. A smaller sample is a subset of every larger one.
+
+    Args:
+        texts: The text of each example. Examples of one text stay together.
+        ratio: The size of the sample, from above 0 to 1. At least one text is drawn.
+
+    Returns:
+        The indices of the examples of these texts, in order.
+    """
+    if ratio >= 1:
+        return list(range(len(texts)))
+    distinct = list(dict.fromkeys(texts))
+    random.Random(0).shuffle(distinct)
+    chosen = set(distinct[: max(1, math.ceil(round(ratio * len(distinct), 6)))])
+    return [index for index, text in enumerate(texts) if text in chosen]
 
 
 def _open_elmo(config: ElmoConfig, source: str | None, device: torch.device) -> Elmo:

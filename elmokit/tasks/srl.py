@@ -1,9 +1,8 @@
 """Semantic role labeling: highway LSTM layers in alternating directions over words and a mark on the predicate.
 
 He et al. 2017; Peters et al. 2018, section 4 and supplement. The sizes are those of AllenNLP's configuration for
-OntoNotes. Tags are decoded by Viterbi's algorithm from log-probabilities, as in He et al. AllenNLP passed probabilities
-to it in all its versions, and rounded their sums, so that its best path does not have the highest probability; models
-that it trained are decoded in the same way (``model.decoding``).
+OntoNotes. Tags are decoded by Viterbi's algorithm from log-probabilities, as in He et al. Models
+that AllenNLP trained are decoded as it did (``allennlp/models.py``).
 """
 
 from __future__ import annotations
@@ -29,12 +28,22 @@ from elmokit.tasks.config import (
     WordsConfig,
 )
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
-from elmokit.tasks.nn.crf import RulePenalties, viterbi, viterbi_of_allennlp
-from elmokit.tasks.nn.highway_lstm import AlternatingLSTM
+from elmokit.tasks.nn.gated_lstm import AlternatingLSTM
 from elmokit.tasks.readers.srl import DIVIDER, PREDICATE, Proposition, parse_proposition, read_srl
 from elmokit.tasks.scores.chunks import Chunk, chunks_of
 from elmokit.tasks.scores.srl import srl_eval
-from elmokit.tasks.tags import all_tags, chunk_records, f1_scores, mark_chunks, rules_of, tag_ids, tags_of, types_in
+from elmokit.tasks.tags import (
+    RulePenalties,
+    all_tags,
+    chunk_records,
+    f1_scores,
+    mark_chunks,
+    rules_of,
+    tag_ids,
+    tags_of,
+    types_in,
+    viterbi,
+)
 from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, check_known, check_learnable, require_gold
 
 Frames = list[tuple[int, list[Chunk]]]
@@ -126,7 +135,6 @@ class SrlModel(TaskModel[SrlBatch, Frames]):
         nn.init.orthogonal_(self.to_tags.weight)
         self.rules = rules_of(self.tags, "IOB2")
         self.penalties = RulePenalties(len(self.tags), self.rules)
-        self.decoding = config.decoding
 
     def scores(self, batch: SrlBatch) -> Tensor:
         """Return unnormalized scores of tags, ``(rows, time, tags)``."""
@@ -148,16 +156,15 @@ class SrlModel(TaskModel[SrlBatch, Frames]):
         frames: list[Frames] = [[] for _ in range(batch.n_examples)]
         if not batch.owners:
             return frames
-        scores, mask = self.scores(batch), batch.tokens.mask
-        if self.decoding == "log-probabilities":
-            paths = viterbi(scores.log_softmax(dim=-1), mask, *self.penalties())
-        else:
-            is_old = self.decoding == "allennlp 0.x"
-            paths = viterbi_of_allennlp(scores.softmax(dim=-1), mask, self.rules, lowest_of_ties=is_old)
+        paths = self.decode(self.scores(batch), batch.tokens.mask)
         for path, owner, predicate in zip(paths, batch.owners, batch.predicates, strict=True):
             if predicate is not None:
                 frames[owner].append((predicate, chunks_of([self.tags[tag] for tag in path])))
         return frames
+
+    def decode(self, scores: Tensor, mask: Tensor) -> list[list[int]]:
+        """Return the best sequence of tags of each row."""
+        return viterbi(scores.log_softmax(dim=-1), mask, *self.penalties())
 
 
 class SrlTask(Task[SrlConfig, Proposition, SrlBatch, Frames]):

@@ -19,9 +19,7 @@ from elmokit.errors import ConfigError, TextError
 from elmokit.tasks.classes import ClassificationModel, ClassificationTask
 from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, TaskDataConfig, TaskTrainingConfig, WordsConfig
 from elmokit.tasks.inputs import InputLayer, TokenBatch
-from elmokit.tasks.nn.attention import attend, masked_max, masked_mean, masked_min, masked_softmax
-from elmokit.tasks.nn.feedforward import Maxout
-from elmokit.tasks.nn.recurrent import run_packed
+from elmokit.tasks.nn.layers import Maxout, attend, masked_max, masked_mean, masked_min, masked_softmax, run_packed
 from elmokit.tasks.readers.trees import LabeledTree, read_trees
 from elmokit.tasks.task import Labels, Sentence, Tokenize
 

@@ -6,16 +6,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
 from elmokit.config import from_dict
+from elmokit.network.average import moving_average
 from elmokit.tasks.bilm_training import parameter_groups
-from elmokit.tasks.setup import TaskSetup
-from elmokit.tasks.task import TaskModel
+from elmokit.tasks.task import TaskModel, TaskSetup
 from elmokit.training.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
 from elmokit.training.run import Run, RunCheckpoint, random_states, restore_random_states
-from elmokit.training.weight_average import decay_at
 
 
 @dataclass
@@ -84,23 +82,12 @@ class TaskTrainingState:
             self.counters = from_dict(TaskCounters, progress, str(checkpoint.path))
 
 
-def _moving_average(model: TaskModel[Any, Any], decay: float) -> AveragedModel:
-    """Return a copy of a model that follows its weights at a distance."""
-
-    def update(averaged: Any, current: Any, n_steps: Tensor | int) -> None:
-        torch._foreach_lerp_(averaged, current, 1 - decay_at(decay, int(n_steps)))
-
-    average = AveragedModel(model, multi_avg_fn=update)
-    average.n_averaged.fill_(1)  # the initial weights count, as in AllenNLP; 0 would replace them at the first step
-    return average
-
-
 def build_state(setup: TaskSetup, model: TaskModel[Any, Any]) -> TaskTrainingState:
     """Build the state that training a model starts from."""
     config = setup.config.train
     averaged = None
     if config.average is not None:
-        averaged = _moving_average(model, config.average)
+        averaged = moving_average(model, config.average)
     optimizer = build_optimizer(
         config.optimizer.name,
         parameter_groups(model, setup.config.elmo, config.optimizer.learning_rate),

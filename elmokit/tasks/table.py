@@ -7,18 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from elmokit.config import check_choice, deep_merge, from_dict, read_toml, to_dict
+from elmokit.tasks.allennlp.models import AllenNLPCorefTask, AllenNLPNer, AllenNLPQa, AllenNLPSrlTask
 from elmokit.tasks.config import apply_override
-from elmokit.tasks.coref import CorefTask
-from elmokit.tasks.ner import NerTask
 from elmokit.tasks.nli import NliTask
-from elmokit.tasks.qa import QaTask
-from elmokit.tasks.srl import SrlTask
 from elmokit.tasks.sst import SstTask
 from elmokit.tasks.task import AnyTask
 
-TASKS: dict[str, AnyTask] = {
-    task.name: task for task in (NerTask(), SstTask(), NliTask(), SrlTask(), CorefTask(), QaTask())
-}
+# Those of AllenNLP build its variant of a model where the config asks for one, and the paper's otherwise.
+_ALL = (AllenNLPNer(), SstTask(), NliTask(), AllenNLPSrlTask(), AllenNLPCorefTask(), AllenNLPQa())
+TASKS: dict[str, AnyTask] = {task.name: task for task in _ALL}
 DEFAULT_PRESET = "published"
 
 

@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args
 
 from elmokit.config import check_choice
 from elmokit.errors import ConfigError, TextError, needs_extra
-from elmokit.storage.segmentation import SegmentationCheck
 from elmokit.storage.text_files import split_tokens
+from elmokit.storage.text_formats import SegmentationCheck
 from elmokit.text.english import sentence_spans, token_spans
 
 ENGLISH = "en"

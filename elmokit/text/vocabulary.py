@@ -27,8 +27,7 @@ SPECIALS = (BEGIN_SENTENCE, END_SENTENCE, UNKNOWN)
 IGNORED_LINE = "!!!MAXTERMID"
 """The last line of some published files. bilm-tf skips it, so it is not a word."""
 MAX_BYTES = 2**30
-MAX_WORDS = 50_000_000
-"""The limit on the lines of a word list. A small compressed file can hold a billion blank ones, which fill memory."""
+"""The limit on the size of a list of words or characters of a model directory."""
 
 
 class Vocabulary:

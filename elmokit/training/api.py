@@ -1,4 +1,8 @@
-"""Train, distill, fine-tune and resume a biLM: the public functions, which the command line calls too."""
+"""Train, distill and fine-tune a biLM: the public functions, which the command line calls too.
+
+The call that started a run continues it. On the CPU the result has the same bits as that of a training that was not
+interrupted.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +13,20 @@ from typing import Any
 
 import torch
 
-from elmokit.errors import SettingError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
 from elmokit.storage.text_files import TextPaths
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.training.config import HELD_OUT_SENTENCES, LENGTHS, MAY_CHANGE, DataConfig, DistillationConfig
-from elmokit.training.creation import TrainingRequest, merge_data
+from elmokit.training.config import HELD_OUT_SENTENCES, DataConfig, DistillationConfig
+from elmokit.training.creation import merge_data, start_or_continue
 from elmokit.training.curves import TensorBoardLog
-from elmokit.training.distributed import World, init_distributed, training_device
+from elmokit.training.distributed import init_distributed, training_device
 from elmokit.training.loop import run_training
 from elmokit.training.reports import TrainingCallback, TrainingDisplay, TrainingProgress, TrainingReport
 from elmokit.training.results import TrainingResult, finish_run
-from elmokit.training.run import Run, check_settings
+from elmokit.training.run import Run
 from elmokit.training.settings import ConfigSource, finetuning_settings, training_settings
-from elmokit.training.setup import RunSettings, TrainingSetup, bilm_run
+from elmokit.training.setup import TrainingSetup, bilm_run
 from elmokit.training.softmax_transfer import softmax_words
 
 
@@ -45,16 +48,18 @@ def train(
 ) -> TrainingResult:
     """Pre-train a biLM on tokenized text.
 
-    The run directory ``out`` holds everything that is needed to resume an interrupted training: by the same call, or by
-    :func:`resume`. Under ``torchrun``, each process calls this function, and all of them train one model.
+    The same call continues an interrupted training from its last checkpoint. Under ``torchrun``, each process calls
+    this function, and all of them train one model.
 
     Args:
         texts: Text to train on, with one tokenized sentence per line: files (``.txt``, ``.gz``, ``.xz``, ``.zst``),
             directories or glob patterns.
         held_out: Validation text. The model with the lowest perplexity on it is kept.
-        out: The run directory. If the same call has started a run there, it is continued; ``epochs`` and other settings
-            that :func:`resume` can change may differ.
-        recipe: Settings to start from: ``"modern"`` (default) or ``"bilm-tf"``.
+        out: The run directory. If the same call has started a run there, it is continued. The length of the training
+            (``epochs``, ``tokens``), ``patience``, ``log_every``, ``eval_every``, ``save_every`` and ``tensorboard``
+            may differ, and the text may have moved.
+        recipe: Settings to start from: ``"modern"`` (default), which the included model was trained with, or
+            ``"bilm-tf"``.
         preset: Size of the model: ``"tiny"``, ``"mini"``, ``"small"``, ``"medium"`` or ``"original"``; by default that
             of the recipe.
         config: A TOML file of settings, or its content as a table; or the ``options.json`` of a training with bilm-tf.
@@ -68,8 +73,8 @@ def train(
         report: Called with the dataclasses of ``elmokit.training.reports``; by default they are printed.
         **settings: Fields of ``TrainingConfig``, such as ``epochs`` or ``learning_rate``; sizes of the model
             (``hidden_dim``, ``projection_dim``, ``n_layers``, ``dropout``, ``bidirectional``); ``input``
-            (``"characters"`` or ``"words"``); ``softmax`` (``"full"``, ``"tied"`` or ``"adaptive"``) and the
-            ``cutoffs`` of an adaptive one.
+            (``"characters"``, ``"words"`` or ``"both"``); ``softmax`` (``"full"`` or ``"tied"``) and
+            ``softmax_inner_dim``.
 
     Returns:
         The best model, its perplexities, and the run directory.
@@ -87,11 +92,12 @@ def train(
         >>> elmo = elmokit.Elmo.from_pretrained("my-run")
     """
 
-    def request() -> TrainingRequest:
+    def start(run: Run, how: dict[str, Any]) -> None:
         training, data = training_settings(recipe, preset, config, settings)
-        return TrainingRequest(training, *merge_data(data, texts, held_out, held_out_sentences, vocabulary, max_words))
+        data, words = merge_data(data, texts, held_out, held_out_sentences, vocabulary, max_words)
+        start_or_continue(run, training, data, words, **how)
 
-    return _start_or_continue(out, request, overwrite, device, report)
+    return _train(out, start, overwrite, device, report)
 
 
 def distill(
@@ -144,7 +150,7 @@ def distill(
         >>> elmo = elmokit.Elmo.from_pretrained("student")
     """
 
-    def request() -> TrainingRequest:
+    def start(run: Run, how: dict[str, Any]) -> None:
         training, data = training_settings(recipe, preset, config, settings)
         if training.distillation is None:
             training = dataclasses.replace(training, distillation=DistillationConfig())
@@ -152,9 +158,9 @@ def distill(
         teacher_model = as_model(teacher, options=options)
         if teacher_model.softmax is not None and words is None and data.max_words is None:
             words = softmax_words(teacher_model)
-        return TrainingRequest(training, data, words, teacher=teacher_model)
+        start_or_continue(run, training, data, words, teacher=teacher_model, **how)
 
-    return _start_or_continue(out, request, overwrite, device, report)
+    return _train(out, start, overwrite, device, report)
 
 
 def finetune(
@@ -203,7 +209,7 @@ def finetune(
         device: As in :func:`train`.
         overwrite: As in :func:`train`.
         report: As in :func:`train`.
-        **settings: Fields of ``TrainingConfig``, ``dropout``, and ``softmax`` with ``cutoffs``.
+        **settings: Fields of ``TrainingConfig``, ``dropout``, and ``softmax_inner_dim``.
 
     Returns:
         The best model, its perplexities before and after, and the run directory.
@@ -218,111 +224,44 @@ def finetune(
         >>> result.before_and_after["held-out"]["after"]  # perplexities: forward, backward
     """
 
-    def request() -> TrainingRequest:
+    def start(run: Run, how: dict[str, Any]) -> None:
         # A config file of a fine-tuning has no table [data].
         data, words = merge_data(DataConfig(), texts, held_out, held_out_sentences, vocabulary, max_words)
         initial = as_model(model, options=options)
         training, keeps = finetuning_settings(initial, recipe, keep_optimizer, config, settings)
-        return TrainingRequest(training, data, words, model=initial, keep_optimizer=keeps, old_text=old_text)
+        start_or_continue(run, training, data, words, model=initial, keep_optimizer=keeps, old_text=old_text, **how)
 
-    return _start_or_continue(out, request, overwrite, device, report)
-
-
-def resume(
-    run: str | Path,
-    texts: TextPaths = (),
-    *,
-    device: str | torch.device = "auto",
-    report: TrainingCallback | None = None,
-    **changes: Any,
-) -> TrainingResult:
-    """Resume an interrupted training, or continue a finished one with another length.
-
-    On the CPU the result is bit-identical to that of a training that was not interrupted.
-
-    Args:
-        run: The run directory.
-        texts: The text, if it has moved since the run was started.
-        device: As in :func:`train`.
-        report: As in :func:`train`.
-        **changes: Settings that can change: ``epochs``, ``tokens`` or ``hours`` (``hours`` count from now),
-            ``patience``, ``log_every``, ``eval_every``, ``save_every``, ``save_words``, ``tensorboard``.
-
-    Returns:
-        The best model, its perplexities, and the run directory.
-
-    Raises:
-        ConfigError: A setting cannot change.
-        TrainingError: The run does not exist, or its text has changed.
-        TextError: A text is missing.
-
-    Example:
-        >>> result = elmokit.resume("my-run", epochs=5)
-    """
-    if fixed := sorted(set(changes) - MAY_CHANGE):
-        raise SettingError(
-            fixed[0],
-            f"cannot be changed when resuming; what can is {', '.join(sorted(MAY_CHANGE))}.",
-        )
-    hours_from_now = "hours" in changes
-    if set(LENGTHS) & set(changes):
-        changes = {**dict.fromkeys(LENGTHS), **changes}
-    report, device = TrainingDisplay() if report is None else report, training_device(device)
-    with init_distributed(device) as world:
-        setup = TrainingSetup.open(bilm_run(run), texts, changes)
-        return _train_to_end(setup, bilm_run(run), report, world, device, hours_from_now)
+    return _train(out, start, overwrite, device, report)
 
 
-def _start_or_continue(
+def _train(
     out: str | Path,
-    request: Callable[[], TrainingRequest],
+    start: Callable[[Run, dict[str, Any]], None],
     overwrite: bool,
     device: str | torch.device,
     report: TrainingCallback | None,
 ) -> TrainingResult:
-    """Train in all processes what the main process starts, or continue it if the same call has started it before."""
+    """Train in all processes what the main process starts, or continues, and return the result."""
     run, report, device = bilm_run(out), TrainingDisplay() if report is None else report, training_device(device)
     with init_distributed(device) as world:
+        world.on_main_process(lambda: start(run, {"n_processes": world.size, "overwrite": overwrite, "report": report}))
+        setup = TrainingSetup.open(run)
+        board = None
+        if setup.config.tensorboard and world.is_main_process:
+            checkpoints = run.checkpoints()
+            n_steps = checkpoints[-1].n_steps if checkpoints else 0
+            board = TensorBoardLog(run.path, n_steps, setup.config.model.direction_names)
 
-        def start() -> tuple[TextPaths, dict[str, Any]]:
-            continues = run.check_start(overwrite)
-            requested = request()
-            if continues:
-                check_settings(run.path, RunSettings.open(run.path).full_request(), requested.identity(), MAY_CHANGE)
-                return requested.data.texts, {name: getattr(requested.config, name) for name in MAY_CHANGE}
-            requested.check_output(run.path)
-            requested.prepare(report).write(run, world.size, overwrite)
-            return (), {}
+        def report_and_log(progress: TrainingReport) -> None:
+            report(progress)
+            if board is not None and isinstance(progress, TrainingProgress):
+                board.add(progress)
 
-        texts, changes = world.on_main_process(start)
-        return _train_to_end(TrainingSetup.open(run, texts, changes), run, report, world, device)
-
-
-def _train_to_end(
-    setup: TrainingSetup,
-    run: Run,
-    report: TrainingCallback,
-    world: World,
-    device: torch.device,
-    hours_from_now: bool = False,
-) -> TrainingResult:
-    """Train from the last checkpoint, or from the start, and return the result."""
-    board = None
-    if setup.config.tensorboard and world.is_main_process:
-        checkpoints = run.checkpoints()
-        n_steps = checkpoints[-1].n_steps if checkpoints else 0
-        board = TensorBoardLog(run.path, n_steps, setup.config.model.direction_names)
-
-    def report_and_log(progress: TrainingReport) -> None:
-        report(progress)
-        if board is not None and isinstance(progress, TrainingProgress):
-            board.add(progress)
-
-    try:
-        end = run_training(setup, run, report_and_log, world=world, device=device, hours_from_now=hours_from_now)
-    finally:
-        if board is not None:
-            board.close()
-    if not world.is_main_process:
-        return TrainingResult(run.path, end, None, is_main_process=False)
-    return finish_run(run, setup.config, end, report)
+        try:
+            end = run_training(setup, run, report_and_log, world=world, device=device)
+        finally:
+            if board is not None:
+                board.close()
+        if not world.is_main_process:
+            return TrainingResult(run.path, end, None, is_main_process=False)
+        return finish_run(run, setup.config, end, report)

@@ -5,7 +5,6 @@ checkpoints. Each key has a setting of elmokit with the same meaning:
 
 ================================  ================================================================================
 ``bidirectional``                 ``model.bidirectional``; false if absent
-``reverse``                       ``model.backward_only``, if ``bidirectional`` is false
 ``char_cnn``                      ``model.char_cnn``; if absent, the model reads words
 ``lstm``                          ``model.hidden_dim``, ``projection_dim``, ``n_layers``, ``cell_clip``,
                                   ``projection_clip``, ``skip_connections``
@@ -41,9 +40,7 @@ _OPTIONAL = (
     *("bidirectional", "char_cnn", "n_train_tokens", "n_negative_samples_batch", "sample_softmax"),
     *("share_embedding_softmax", "learning_rate"),
 )
-# bilm-tf ignores both. elmokit writes `card`, a model card, and `reverse` for a model of the backward direction alone,
-# which in bilm-tf is one that was trained on an LMDataset with reverse=True.
-_OURS = ("card", "reverse")
+_OURS = ("card",)  # a model card, which elmokit writes and bilm-tf ignores
 _TABLES = {
     "lstm": ("dim", "projection_dim", "n_layers", "cell_clip", "proj_clip", "use_skip_connections"),
     "char_cnn": (

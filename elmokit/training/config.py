@@ -1,7 +1,8 @@
 """The settings of a biLM training: what to start from, how to train, where the text is; and the recipes.
 
 They are keys of a config file, keyword arguments and flags (``training/settings.py``). Tables of a config file are
-classes of their own: ``[model]`` and ``[softmax]`` are those of the network, in ``engine/``.
+classes of their own: ``[model]`` and ``[softmax]`` are those of the network, in ``engine/``. What a recipe always does
+is no setting, but a property of its config.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Literal
 from elmokit.config import (
     MAX_SEED,
     check_at_least,
-    check_at_most,
     check_choice,
     check_fraction,
     check_not_negative,
@@ -26,15 +26,12 @@ from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError
 
 MAX_WORDS, HELD_OUT_SENTENCES = 30_000, 2000
-LENGTHS = ("epochs", "tokens", "hours")
+LENGTHS = ("epochs", "tokens")
 """The settings that say how long to train; at most one of them is given."""
-MAY_CHANGE = frozenset({*LENGTHS, "log_every", "eval_every", "save_every", "save_words", "patience", "tensorboard"})
+MAY_CHANGE = frozenset({*LENGTHS, "log_every", "eval_every", "save_every", "patience", "tensorboard"})
 """Settings that may differ between a run and its resumption."""
-CHOICES = {
-    "optimizer": ("adam", "adamw", "adagrad", "muon"),
-    "schedule": ("cosine", "trapezoid", "constant"),
-    "precision": ("float32", "bfloat16"),
-}
+WARMUP, FINAL = 0.02, 0.05
+"""The fraction of a training over which the learning rate rises, and the ratio of the peak at which it ends."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +78,12 @@ class DistillationConfig:
 class TrainingConfig:
     """How to train a biLM. The defaults are those of the recipe ``modern``."""
 
+    recipe: Literal["modern", "bilm-tf"] = setting(
+        "modern",
+        "Settings to start from. modern is what the included model was trained with; bilm-tf trains as bilm-tf does, "
+        "and fine-tunes as its restart.py does.",
+        "Run",
+    )
     model: BiLMConfig = field(default_factory=lambda: PRESETS["mini"])
     softmax: SoftmaxConfig = field(default_factory=SoftmaxConfig)
     distillation: DistillationConfig | None = None
@@ -89,9 +92,6 @@ class TrainingConfig:
         None,
         "Number of predictions per direction (alternative to epochs). A sentence of n tokens has n + 1 predictions.",
         "Length",
-    )
-    hours: float | None = setting(
-        None, "Training time in hours (alternative to epochs), at the speed measured before the first step.", "Length"
     )
     patience: int = setting(
         0, "Stop after N evaluations without improvement (early stopping). 0 disables early stopping.", "Length"
@@ -103,83 +103,41 @@ class TrainingConfig:
     gradient_accumulation_steps: int = setting(
         1, "Number of windows whose gradients are averaged for one optimizer step.", "Batches"
     )
-    reset_state: bool = setting(
-        False,
-        "Set the LSTM state of a row to zero before each window that begins with a sentence, so that the model also "
-        "learns to start from zero.",
-        "Batches",
-    )
-    shuffle: bool = setting(True, "Shuffle files and sentences.", "Batches")
     passage_length: int = setting(
-        1,
+        35,
         "Mean number of consecutive sentences that are read in their original order; a blank line ends such a passage. "
-        "Half of the text (with 1, all of it) is still shuffled sentence by sentence.",
+        "Half of the text (with 1, all of it) is shuffled sentence by sentence.",
         "Batches",
     )
     lower_case: float = setting(
-        0.0,
+        0.05,
         "Fraction of the sentences to read in lower case: half of them whole, half of them the first word.",
-        "Batches",
-    )
-    word_dropout: float = setting(
-        0.1,
-        "For a model that reads characters and words: the fraction of the distinct words of a window that it reads as "
-        "characters alone.",
-        "Optimization",
-    )
-    same_order: bool = setting(
-        True,
-        "Both directions read the text in the same order. If false, each direction shuffles it independently, as in "
-        "bilm-tf.",
         "Batches",
     )
     seed: int = setting(0, "Seed of the initial weights, the order of the text, dropout and sampling.", "Batches")
     n_samples: int = setting(
-        0,
+        4096,
         "Number of words that the sampled softmax draws for each window. 0 trains with the full softmax.",
-        "Optimization",
-    )
-    optimizer: Literal["adam", "adamw", "adagrad", "muon"] = setting(
-        "adam",
-        "Optimizer. muon orthogonalizes the steps of the matrices of LSTM, highway layers and projections, and trains "
-        "the rest with Adam. adagrad behaves as in TensorFlow and bilm-tf.",
         "Optimization",
     )
     learning_rate: float = setting(5e-3, "Peak learning rate.", "Optimization")
     matrix_learning_rate: float = setting(
-        0.02, "Peak learning rate of the matrices that muon orthogonalizes; the schedule is the same.", "Optimization"
-    )
-    weight_decay: float = setting(0.0, "Decoupled weight decay (adamw only).", "Optimization")
-    schedule: Literal["cosine", "trapezoid", "constant"] = setting(
-        "cosine",
-        "Learning rate after the warmup: a cosine decay, a plateau with a linear decay at the end, or constant.",
+        0.02,
+        "Peak learning rate of the matrices of LSTM, highway layers and projections, which Muon trains (recipe "
+        "modern); Adam trains the rest at the other rate.",
         "Optimization",
-    )
-    warmup_ratio: float = setting(
-        0.02, "Fraction of the training over which the learning rate rises linearly.", "Optimization"
-    )
-    decay_ratio: float = setting(
-        0.2, "Fraction of the training, at its end, over which the trapezoid schedule decays.", "Optimization"
-    )
-    final_ratio: float = setting(
-        0.05, "Ratio of the peak learning rate at which the cosine and trapezoid schedules end.", "Optimization"
     )
     max_grad_norm: float = setting(1.0, "Clip the global norm of the gradient to this value.", "Optimization")
-    scale_loss_by_steps: bool = setting(
-        False,
-        "Multiply the loss by the window length, which makes gradient clipping act as in bilm-tf.",
-        "Optimization",
-    )
     precision: Literal["float32", "bfloat16"] = setting(
-        "float32",
+        "bfloat16",
         "Data type of matrix products. Weights, LSTM state and sums are always float32. bfloat16 needs AMX, AVX-512 "
         "BF16 or a GPU; elsewhere float32 is used.",
         "Optimization",
     )
     ema_decay: float = setting(
-        0.0,
-        "Evaluate and keep an exponential moving average of the weights with this decay per step, such as 0.999. "
-        "0 evaluates the weights themselves.",
+        0.999,
+        "Evaluate and keep an exponential moving average of the weights with this decay per step. 0 evaluates the "
+        "weights themselves.",
         "Optimization",
     )
     frozen_layers: tuple[int, ...] = setting(
@@ -189,49 +147,34 @@ class TrainingConfig:
     log_every: int = setting(50, "Optimizer steps between lines of the log.", "Output")
     eval_every: int = setting(1000, "Optimizer steps between evaluations on the held-out text.", "Output")
     save_every: int = setting(500, "Optimizer steps between checkpoints.", "Output")
-    save_words: tuple[int, ...] = setting(
-        (),
-        "Keep the model after these numbers of words, such as 1M,2M,10M, in words-1M and so on.",
-        "Output",
-    )
     tensorboard: bool = setting(False, "Write the log for TensorBoard, too.", "Output")
+    shuffle: bool = True
+    """Shuffle files and sentences. ``elmokit.compat.bilm`` sets it; it is not a flag."""
     bilm_tf_lines: bool = False
-    """Read the text as bilm-tf does (``read_sentences``). ``elmokit.compat.bilm`` sets it; it is not a flag."""
+    """Read the text as bilm-tf does (``read_sentences``); not a flag either."""
 
     def __post_init__(self) -> None:
+        check_choice("recipe", self.recipe, ("modern", "bilm-tf"))
         for name in (
             *("batch_size", "window_length", "gradient_accumulation_steps", "passage_length"),
             *("log_every", "eval_every", "save_every"),
         ):
             check_at_least(name, getattr(self, name), 1)
-        for name in ("lower_case", "word_dropout", "ema_decay", "warmup_ratio", "decay_ratio"):
+        for name in ("lower_case", "ema_decay"):
             check_fraction(name, getattr(self, name))
         for name in ("n_samples", "patience"):
             check_at_least(name, getattr(self, name), 0)
         check_at_least("seed", self.seed, 0, MAX_SEED)
-        for n_words in self.save_words:
-            check_at_least("save_words", n_words, 1)
-        for name in ("weight_decay", "final_ratio"):
-            check_not_negative(name, getattr(self, name))
-        check_at_most("final_ratio", self.final_ratio, 1)
         for name in ("learning_rate", "matrix_learning_rate", "max_grad_norm", *LENGTHS):
             check_positive(name, getattr(self, name))
-        for name, choices in CHOICES.items():
-            check_choice(name, getattr(self, name), choices)
+        check_choice("precision", self.precision, ("float32", "bfloat16"))
         for is_wrong, problem in self._conflicts():
             if is_wrong:
                 raise ConfigError(problem)
 
     def _conflicts(self) -> Iterator[tuple[bool, str]]:
         """Yield what settings exclude each other, and whether these do."""
-        lengths = [name for name in LENGTHS if getattr(self, name) is not None]
-        yield len(lengths) > 1, "Give only one of epochs, tokens or hours."
-        ratios = f"warmup_ratio is {self.warmup_ratio} and decay_ratio is {self.decay_ratio}"
-        yield self.warmup_ratio + self.decay_ratio > 1, f"{ratios}; their sum is at most 1."
-        decays = self.weight_decay > 0 and self.optimizer != "adamw"
-        yield decays, f"weight_decay needs the optimizer adamw, and the optimizer is {self.optimizer}."
-        is_sampled = self.n_samples > 0 and self.softmax.kind == "adaptive"
-        yield is_sampled, "An adaptive softmax cannot be sampled: set n_samples to 0, or choose another softmax."
+        yield None not in (self.epochs, self.tokens), "Give only one of epochs and tokens."
         layers, frozen = set(range(self.model.n_layers + 1)), set(self.frozen_layers)
         outside = f"frozen_layers contains {', '.join(map(str, sorted(frozen - layers)))}"
         yield not frozen <= layers, f"{outside}; the model has layers 0 to {self.model.n_layers}."
@@ -243,56 +186,76 @@ class TrainingConfig:
         )
 
     @property
+    def is_modern(self) -> bool:
+        """Whether the recipe is ours."""
+        return self.recipe == "modern"
+
+    @property
+    def optimizer(self) -> str:
+        """``muon`` (which trains with Adam what is no matrix), or ``adagrad`` as in TensorFlow."""
+        return "muon" if self.is_modern else "adagrad"
+
+    @property
+    def same_order(self) -> bool:
+        """Both directions read the text in the same order; in bilm-tf, each one shuffles it independently."""
+        return self.is_modern
+
+    @property
+    def resets_state(self) -> bool:
+        """The LSTM state of a row is set to zero before each window that begins with a sentence.
+
+        So the model also learns to start from zero. bilm-tf does not.
+        """
+        return self.is_modern
+
+    @property
+    def loss_scale(self) -> int:
+        """What the loss is multiplied by: in bilm-tf, the window length, on which its gradient clipping depends."""
+        return 1 if self.is_modern else self.window_length
+
+    @property
     def predictions_per_step(self) -> int:
         """Predictions per direction of one optimizer step in one process."""
         return self.batch_size * self.window_length * self.gradient_accumulation_steps
 
     def learning_rate_at(self, fraction: float) -> float:
         """Return the learning rate after a fraction of the training; the warmup starts at 1 % of the peak."""
-        if fraction < self.warmup_ratio:
-            return self.learning_rate * max(fraction / self.warmup_ratio, 1e-2)
-        if self.schedule == "constant":
+        if not self.is_modern:
             return self.learning_rate
-        if self.schedule == "cosine":
-            decayed = (fraction - self.warmup_ratio) / (1 - self.warmup_ratio)
-            height = 0.5 * (1 + math.cos(math.pi * min(1.0, decayed)))
-        else:
-            is_constant = fraction < 1 - self.decay_ratio or not self.decay_ratio
-            height = 1.0 if is_constant else max(0.0, 1 - fraction) / self.decay_ratio
-        return self.learning_rate * (self.final_ratio + (1 - self.final_ratio) * height)
+        if fraction < WARMUP:
+            return self.learning_rate * max(fraction / WARMUP, 1e-2)
+        decayed = (fraction - WARMUP) / (1 - WARMUP)
+        height = 0.5 * (1 + math.cos(math.pi * min(1.0, decayed)))
+        return self.learning_rate * (FINAL + (1 - FINAL) * height)
 
 
 RECIPES: dict[str, TrainingConfig] = {
     "modern": TrainingConfig(),
     "bilm-tf": TrainingConfig(
+        recipe="bilm-tf",
         model=PRESETS["original"],
         epochs=10,
         batch_size=128,
+        passage_length=1,
+        lower_case=0.0,
         n_samples=8192,
-        optimizer="adagrad",
         learning_rate=0.2,
-        schedule="constant",
-        warmup_ratio=0.0,
         max_grad_norm=10.0,
-        scale_loss_by_steps=True,
-        same_order=False,
+        precision="float32",
+        ema_decay=0.0,
     ),
 }
 """Complete settings to start from: ``modern`` is ours, ``bilm-tf`` is how the original models were trained."""
-FINETUNING = {"epochs": 1.0, "learning_rate": 1e-3, "patience": 3, "eval_every": 200, "save_every": 200}
-"""The defaults of fine-tuning that differ from those of training: one epoch at a fifth of the learning rate."""
+FINETUNING_RATES = {"learning_rate": 1e-3, "matrix_learning_rate": 4e-3}
+"""The learning rates of fine-tuning with the recipe ``modern``: a fifth of those of training."""
+FINETUNING = {"epochs": 1.0, "patience": 3, "eval_every": 200, "save_every": 200, **FINETUNING_RATES}
+"""The defaults of fine-tuning that differ from those of training."""
 
 
 @dataclass(frozen=True)
 class BaseConfig:
     """What the other settings start from: keys at the top level of a config file."""
 
-    recipe: str = setting(
-        "modern",
-        f"Settings to start from: {' or '.join(RECIPES)}. bilm-tf trains as bilm-tf does, and fine-tunes as its "
-        "restart.py does.",
-        "Run",
-    )
     preset: str | None = setting(
         None, f"Size of the model: {', '.join(PRESETS)}. By default that of the recipe.", "Model"
     )
@@ -309,7 +272,7 @@ class BaseConfig:
     )
 
 
-NEW_MODEL_SETTINGS, FINETUNING_SETTINGS = ("recipe", "preset", "input"), ("recipe", "keep_optimizer")
+NEW_MODEL_SETTINGS, FINETUNING_SETTINGS = ("preset", "input"), ("keep_optimizer",)
 """The fields of ``BaseConfig`` that are settings of a new model, and those of a fine-tuning."""
 
 

@@ -50,10 +50,9 @@ class TrainingCorpus:
         """Predictions of one epoch per direction: a sentence of n tokens has n + 1."""
         return self.n_tokens + self.n_sentences
 
-    def n_words_in(self, n_predictions: int) -> int:
-        """How many words are read for a number of predictions, which include the ends of sentences: by the mean length
-        of a sentence, so that no process has to count what the others read."""
-        return n_predictions * self.n_tokens // self.n_predictions
+    def length(self, config: TrainingConfig) -> int:
+        """The length of a training in predictions per direction."""
+        return config.tokens or max(1, round((config.epochs or 1.0) * self.n_predictions))
 
     def check(self, config: TrainingConfig, n_processes: int) -> None:
         """Refuse a corpus that is too small for the settings, before any work is done."""
@@ -126,10 +125,8 @@ def word_order_notice(
     config: TrainingConfig, vocabulary: Vocabulary, word_counts: Mapping[str, int]
 ) -> TrainingNotice | None:
     """Return a warning if a vocabulary that must be sorted by descending frequency is not."""
-    # The sampled softmax draws words from a distribution over their ranks, and the adaptive softmax puts the first
-    # words into its head: both assume that frequent words come first. A sample of all words is the full softmax.
-    is_sampled = 0 < config.n_samples < len(vocabulary)
-    if not is_sampled and config.softmax.kind != "adaptive":
+    # The sampled softmax draws words from a distribution over their ranks. A sample of all words is the full softmax.
+    if not 0 < config.n_samples < len(vocabulary):
         return None
     words = [word for word in vocabulary.words if word not in SPECIALS]
     counts = np.array([word_counts[word] for word in words], np.float64)
@@ -140,8 +137,8 @@ def word_order_notice(
     best_ranks[np.argsort(-counts, kind="stable")] = log_ranks
     worst = words[int(np.argmax(counts * (log_ranks - best_ranks)))]
     return TrainingNotice(
-        f"The vocabulary is not in the order of frequency, which the {'sampled' if is_sampled else 'adaptive'} softmax "
-        f"assumes, so perplexity will be higher: {worst!r} occurs {count_of(word_counts[worst], 'time')} in this text "
+        "The vocabulary is not in the order of frequency, which the sampled softmax assumes (n_samples), so perplexity "
+        f"will be higher: {worst!r} occurs {count_of(word_counts[worst], 'time')} in this text "
         f"and is word {vocabulary.ids[worst] + 1:,} of {len(vocabulary):,}. Sort it: elmokit vocab OLD NEW --repair "
         "--text TEXT"
     )

@@ -1,22 +1,22 @@
-"""Start a training: what a call asks for, and what the first step starts from once the text is read and counted."""
+"""Start a training, or continue the one that the same call has started: what the first step starts from."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from dataclasses import dataclass
-from functools import cached_property
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from elmokit.config import to_dict
 from elmokit.embedding.fingerprint import fingerprint
 from elmokit.errors import ConfigError, ModelError, OutputError, TrainingError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.storage.checksums import as_read_back
+from elmokit.lm.perplexity import unknown_words_warning
+from elmokit.storage.checksums import CRC32, as_read_back, size_and_crc32
 from elmokit.storage.text_files import TextPaths, check_names, find_text_files, folders_of, path_list
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.training.config import DataConfig, TrainingConfig
+from elmokit.training.config import MAY_CHANGE, DataConfig, TrainingConfig
 from elmokit.training.corpus import (
     TrainingCorpus,
     count_corpus,
@@ -26,8 +26,9 @@ from elmokit.training.corpus import (
 )
 from elmokit.training.distillation import check_directions, resolve_predictions
 from elmokit.training.optimizer_transfer import OptimizerState, read_optimizer_state, transfer_optimizer_state
-from elmokit.training.reports import TextCounts, TrainingCallback, TrainingNotice
-from elmokit.training.setup import TrainingSetup, sentences_crc32, text_crc32
+from elmokit.training.reports import TrainingCallback, TrainingNotice
+from elmokit.training.run import Run, check_settings
+from elmokit.training.setup import RunSettings, TrainingSetup
 from elmokit.training.softmax_transfer import describe_transfer, softmax_words, with_dropout, with_softmax_over
 
 
@@ -66,149 +67,174 @@ def _names(texts: TextPaths) -> tuple[str, ...]:
     return names
 
 
-@dataclass(frozen=True)
-class TrainingRequest:
-    """What a call of ``train``, ``distill`` or ``finetune`` asks for, before the text is counted."""
+def start_or_continue(
+    run: Run,
+    config: TrainingConfig,
+    data: DataConfig,
+    vocabulary: Vocabulary | None,
+    *,
+    n_processes: int,
+    overwrite: bool,
+    report: TrainingCallback,
+    teacher: PretrainedBiLM | None = None,
+    model: PretrainedBiLM | None = None,
+    keep_optimizer: bool | None = False,
+    old_text: TextPaths = (),
+) -> None:
+    """Write the directory of a new run; or, if the same call has started one there, check that it can be continued.
 
-    config: TrainingConfig
-    data: DataConfig
-    vocabulary: Vocabulary | None
-    """As returned by :func:`merge_data`."""
-    teacher: PretrainedBiLM | None = None
-    """The model to learn from, in a distillation."""
-    model: PretrainedBiLM | None = None
-    """The model to fine-tune; None for a new one."""
-    keep_optimizer: bool | None = False
-    """Whether to keep the state of the optimizer that ``model`` was trained with; None keeps it where there is one."""
-    old_text: TextPaths = ()
-    """Text of the domain that ``model`` was trained on."""
-
-    def __post_init__(self) -> None:
-        if self.config.distillation is not None and self.teacher is None:
-            raise ConfigError("The settings of a distillation need a teacher: use elmokit distill or elmokit.distill.")
-
-    @cached_property
-    def shards(self) -> list[Path]:
-        """The files to train on."""
-        return find_shards(self.data.texts)
-
-    @cached_property
-    def held_out(self) -> list[list[str]]:
-        """The sentences to evaluate on."""
-        return read_held_out(self.data.held_out, self.data.held_out_sentences, self.config.bilm_tf_lines)
-
-    @cached_property
-    def old_sentences(self) -> list[list[str]]:
-        """The sentences of the old text."""
-        return read_held_out(self.old_text, self.data.held_out_sentences)
-
-    def check_output(self, run: Path) -> None:
-        """Refuse a run inside of its text, where its own files, held-out sentences too, would be taken for text."""
-        out = Path(os.path.realpath(run))
-        for folder in folders_of(self.data.texts):
-            if out.is_relative_to(os.path.realpath(folder)):
-                raise OutputError(
-                    f"{run} is inside of {folder}, whose files are the text, so its files would be read as text, too."
-                )
-
-    def identity(self) -> dict[str, Any]:
-        """What is equal for equal calls, as plain JSON: settings, and what identifies texts and models."""
-        words = self.vocabulary
-        identity = {
-            **to_dict(self.config),
-            "texts": [[shard.name, shard.stat().st_size] for shard in self.shards],
-            "held_out_crc32": sentences_crc32(self.held_out),
-            "max_words": self.data.max_words,
-            "vocabulary_crc32": None if words is None else text_crc32(words.to_text()),
-            "teacher": None if self.teacher is None else fingerprint(self.teacher, "warm"),
+    Args:
+        run: The run.
+        config: How to train.
+        data, vocabulary: As returned by :func:`merge_data`.
+        n_processes: How many processes train together.
+        overwrite: Start anew.
+        report: Called while the text is counted, and with what is decided.
+        teacher: The model to learn from, in a distillation.
+        model: The model to fine-tune; None for a new one.
+        keep_optimizer: Whether to keep the state of the optimizer that ``model`` was trained with; None keeps it where
+            there is one.
+        old_text: Text of the domain that ``model`` was trained on.
+    """
+    if config.distillation is not None and teacher is None:
+        raise ConfigError("The settings of a distillation need a teacher: use elmokit distill or elmokit.distill.")
+    if teacher is not None:
+        check_directions(teacher.config, config.model)
+    continues = run.check_start(overwrite)
+    shards = find_shards(data.texts)
+    held_out = read_held_out(data.held_out, data.held_out_sentences, config.bilm_tf_lines)
+    old_sentences = read_held_out(old_text, data.held_out_sentences)
+    request = as_read_back(
+        {
+            **to_dict(config),
+            "texts": [shard.name for shard in shards],
+            "content": _checksums(shards),
+            "held_out_crc32": _sentences_crc32(held_out),
+            "max_words": data.max_words,
+            "vocabulary_crc32": None if vocabulary is None else _text_crc32(vocabulary.to_text()),
+            "teacher": None if teacher is None else fingerprint(teacher, "warm"),
             # Not "model", which is the architecture among the settings.
-            "initial_model": None if self.model is None else fingerprint(self.model, "warm"),
-            "keep_optimizer": self.keep_optimizer,
-            "old_text_crc32": sentences_crc32(self.old_sentences),
+            "initial_model": None if model is None else fingerprint(model, "warm"),
+            "keep_optimizer": keep_optimizer,
+            "old_text_crc32": _sentences_crc32(old_sentences),
         }
-        return as_read_back(identity)
-
-    def prepare(self, report: TrainingCallback) -> TrainingSetup:
-        """Read and count the text, and prepare what the first step starts from."""
-        identity = self.identity()
-        texts = set(map(os.path.realpath, self.shards))
-        for path in find_text_files(self.data.held_out):
-            if os.path.realpath(path) in texts:
-                problem = (
-                    f"Held-out text: {path} is trained on, too, so its perplexity will be too low. Take other text."
-                )
-                report(TrainingNotice(problem))
-        setup = self._new_model(report) if self.model is None else self._finetuning(self.model, report)
-        return dataclasses.replace(setup, request=identity)
-
-    def _new_model(self, report: TrainingCallback) -> TrainingSetup:
-        config, data, teacher = self.config, self.data, self.teacher
-        if teacher is not None:
-            check_directions(teacher.config, config.model)
-        corpus, counts, word_counts = self._count(self.vocabulary, report)
-        n_words = len(corpus.vocabulary)
-        if config.model.n_table_words is not None:
-            config = dataclasses.replace(config, model=config.model.with_table_words(n_words))
-        if teacher is not None:
-            config, change = resolve_predictions(config, teacher, corpus.vocabulary)
-            report(TrainingNotice(change))
-        if notice := word_order_notice(config, corpus.vocabulary, word_counts):
-            report(notice)
-        if self.vocabulary is not None and data.max_words not in (None, n_words):
-            report(
-                TrainingNotice(
-                    f"The vocabulary has {n_words:,} words and replaces max_words = {data.max_words:,} of the config "
-                    "(in bilm-tf's options.json: n_tokens_vocab)."
-                )
+    )
+    if continues:
+        earlier = RunSettings.open(run.path)
+        check_settings(run.path, earlier.request, request, MAY_CHANGE)
+        changed = dataclasses.replace(earlier.config, **{name: getattr(config, name) for name in MAY_CHANGE})
+        with run.lock():
+            paths = tuple(str(shard.resolve()) for shard in shards)
+            dataclasses.replace(earlier, config=changed, shards=paths).save(run.path)
+        return
+    _check_output(run.path, data)
+    texts = set(map(os.path.realpath, shards))
+    for path in find_text_files(data.held_out):
+        if os.path.realpath(path) in texts:
+            problem = f"Held-out text: {path} is trained on, too, so its perplexity will be too low. Take other text."
+            report(TrainingNotice(problem))
+    words = vocabulary
+    if model is not None and vocabulary is None and data.max_words is None:
+        words = softmax_words(model)
+    kept = None if model is None else _kept_optimizer(model, config, keep_optimizer, report)
+    corpus, counts, word_counts = count_corpus(
+        data.texts, held_out, words, data.max_words if words is None else None, report, config.bilm_tf_lines
+    )
+    if notice := word_order_notice(config, corpus.vocabulary, word_counts):
+        report(notice)
+    if warning := unknown_words_warning(corpus.held_out_unknown_ratio):
+        report(
+            TrainingNotice(
+                f"Held-out text: {warning} Train with words of this domain: max_words (--max-words) or vocabulary "
+                "(--vocabulary)."
             )
-        return TrainingSetup(config, corpus, {"corpus": dataclasses.asdict(counts)}, teacher=teacher)
-
-    def _finetuning(self, model: PretrainedBiLM, report: TrainingCallback) -> TrainingSetup:
-        config = self.config
-        kept = self._kept_optimizer(model, report)
-        names_words = self.vocabulary is not None or self.data.max_words is not None
-        words = self.vocabulary if names_words else softmax_words(model)
-        corpus, counts, word_counts = self._count(words, report)
-        if notice := word_order_notice(config, corpus.vocabulary, word_counts):
-            report(notice)
-        initial = with_softmax_over(
-            model, corpus.vocabulary, word_counts, corpus.n_sentences, config.softmax, config.seed
         )
-        is_random, change = describe_transfer(model, initial)
-        report(TrainingNotice(change[:1].upper() + change[1:]))
-        if config.freeze_softmax and is_random:
-            raise ConfigError(f"freeze_softmax would freeze random weights: {change}.")
-        optimizer = None
-        if kept is not None:
-            optimizer, change = transfer_optimizer_state(kept, config.optimizer, model, initial)
-            report(TrainingNotice(change))
-        dropout = config.model.dropout
-        config = dataclasses.replace(config, model=dataclasses.replace(initial.config, dropout=dropout))
-        # Of what they were learned from, such as a dictionary or pairs of sentences, nothing is here.
-        initial = with_dropout(initial, dropout).without_fitted_maps()
-        if names := " and ".join(model.fitted_maps):
-            report(TrainingNotice(f"Left out, because fitted to the old weights: the model's {names}. Fit them again."))
-        initial.precision = None
-        card = {"corpus": dataclasses.asdict(counts)}
-        return TrainingSetup(
-            config, corpus, card, initial=initial, initial_optimizer=optimizer, old_text=self.old_sentences
-        )
+    if model is None:
+        setup = _new_model(config, corpus, teacher, report)
+    else:
+        setup = _finetuning(config, corpus, word_counts, model, kept, report)
+    card = {"corpus": dataclasses.asdict(counts)}
+    setup = dataclasses.replace(setup, card=card, old_text=old_sentences)
+    setup.write(run, n_processes, request, overwrite)
 
-    def _kept_optimizer(self, model: PretrainedBiLM, report: TrainingCallback) -> OptimizerState | None:
-        """Read the optimizer's state that a fine-tuning continues with; None for a new optimizer."""
-        if self.keep_optimizer is False:
-            return None
-        try:
-            return read_optimizer_state(model, self.config.optimizer)
-        except (ModelError, TrainingError) as error:
-            if self.keep_optimizer:
-                raise
-            report(TrainingNotice(f"The training starts with a new optimizer. {error}"))
-            return None
 
-    def _count(
-        self, words: Vocabulary | None, report: TrainingCallback
-    ) -> tuple[TrainingCorpus, TextCounts, dict[str, int]]:
-        max_words = self.data.max_words if words is None else None
-        as_bilm_tf = self.config.bilm_tf_lines
-        return count_corpus(self.data.texts, self.held_out, words, max_words, report, as_bilm_tf)
+def _check_output(run: Path, data: DataConfig) -> None:
+    """Refuse a run inside of its text, where its own files, held-out sentences too, would be taken for text."""
+    out = Path(os.path.realpath(run))
+    for folder in folders_of(data.texts):
+        if out.is_relative_to(os.path.realpath(folder)):
+            raise OutputError(
+                f"{run} is inside of {folder}, whose files are the text, so its files would be read as text, too."
+            )
+
+
+def _new_model(
+    config: TrainingConfig, corpus: TrainingCorpus, teacher: PretrainedBiLM | None, report: TrainingCallback
+) -> TrainingSetup:
+    if config.model.n_table_words is not None:
+        config = dataclasses.replace(config, model=config.model.with_table_words(len(corpus.vocabulary)))
+    if teacher is not None:
+        config, change = resolve_predictions(config, teacher, corpus.vocabulary)
+        report(TrainingNotice(change))
+    return TrainingSetup(config, corpus, teacher=teacher)
+
+
+def _finetuning(
+    config: TrainingConfig,
+    corpus: TrainingCorpus,
+    word_counts: Mapping[str, int],
+    model: PretrainedBiLM,
+    kept: OptimizerState | None,
+    report: TrainingCallback,
+) -> TrainingSetup:
+    initial = with_softmax_over(model, corpus.vocabulary, word_counts, corpus.n_sentences, config.softmax, config.seed)
+    is_random, change = describe_transfer(model, initial)
+    report(TrainingNotice(change[:1].upper() + change[1:]))
+    if config.freeze_softmax and is_random:
+        raise ConfigError(f"freeze_softmax would freeze random weights: {change}.")
+    optimizer = None
+    if kept is not None:
+        optimizer, change = transfer_optimizer_state(kept, config.optimizer, model, initial)
+        report(TrainingNotice(change))
+    dropout = config.model.dropout
+    config = dataclasses.replace(config, model=dataclasses.replace(initial.config, dropout=dropout))
+    # Of what they were learned from, such as a dictionary or pairs of sentences, nothing is here.
+    initial = with_dropout(initial, dropout).without_fitted_maps()
+    if names := " and ".join(model.fitted_maps):
+        report(TrainingNotice(f"Left out, because fitted to the old weights: the model's {names}. Fit them again."))
+    initial.precision = None
+    return TrainingSetup(config, corpus, initial=initial, initial_optimizer=optimizer)
+
+
+def _kept_optimizer(
+    model: PretrainedBiLM, config: TrainingConfig, keep: bool | None, report: TrainingCallback
+) -> OptimizerState | None:
+    """Read the optimizer's state that a fine-tuning continues with; None for a new optimizer."""
+    if keep is False:
+        return None
+    try:
+        return read_optimizer_state(model, config.optimizer)
+    except (ModelError, TrainingError) as error:
+        if keep:
+            raise
+        report(TrainingNotice(f"The training starts with a new optimizer. {error}"))
+        return None
+
+
+def _checksums(shards: Sequence[Path]) -> dict[str, int]:
+    """Return the checksum of each file, by its name: the text may have moved to another directory."""
+    checksums: dict[str, int] = {}
+    for shard in shards:
+        with shard.open("rb") as file:
+            _, checksum = size_and_crc32(file)
+        name = f"{shard.name}{CRC32}"
+        checksums[name] = checksums.get(name, 0) ^ checksum  # of all files of a name together
+    return checksums
+
+
+def _sentences_crc32(sentences: Sequence[Sequence[str]]) -> int:
+    return _text_crc32("\n".join(" ".join(sentence) for sentence in sentences))
+
+
+def _text_crc32(text: str) -> int:
+    return zlib.crc32(text.encode("utf-8", "replace"))

@@ -24,7 +24,7 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM, BiLMState, stack_states
 from elmokit.network.sampled_softmax import draw_sample
 from elmokit.network.soft_targets import soft_target_loss
-from elmokit.network.softmax import AdaptiveSoftmax, SoftmaxModule
+from elmokit.network.softmax import SoftmaxModule
 from elmokit.text.batching import TokenEncoder
 from elmokit.text.marks import MARKS
 from elmokit.text.vocabulary import Vocabulary
@@ -52,12 +52,6 @@ class Teacher:
     def dim(self) -> int:
         """Size of the outputs of each direction."""
         return self.bilm.config.projection_dim
-
-    @property
-    def n_weights(self) -> int:
-        """Number of weights, for an estimate of the memory."""
-        modules = [self.bilm] if self.softmax is None else [self.bilm, self.softmax]
-        return sum(parameter.numel() for module in modules for parameter in module.parameters())
 
     def split(self, tokens: Tensor, student: BiLM) -> tuple[Tensor, Tensor]:
         """Split what :func:`window_encoder` encoded into the input of the student and that of the teacher."""
@@ -99,19 +93,13 @@ class DistillationLosses(WindowLosses):
         n_samples: int,
         teacher: Teacher,
         config: DistillationConfig,
-        word_dropout: float = 0.0,
     ) -> None:
-        super().__init__(bilm, softmax, n_samples, word_dropout)
+        super().__init__(bilm, softmax, n_samples)
         self.teacher, self.config = teacher, config
         sizes = bilm.config
         # Layer 0 is the same for both directions; then those of the forward direction, then those of the backward one.
         n_projections = 1 + sizes.n_directions * sizes.n_layers if config.layer_weight else 0
         self.projections = nn.ModuleList(nn.Linear(sizes.projection_dim, teacher.dim) for _ in range(n_projections))
-
-    @property
-    def n_other_weights(self) -> int:
-        """Number of weights of the teacher."""
-        return self.teacher.n_weights
 
     def forward(
         self, tokens: Tensor, inputs: Tensor, targets: Tensor, hidden: Tensor, cell: Tensor, *teacher_state: Tensor
@@ -152,10 +140,7 @@ class DistillationLosses(WindowLosses):
         config, softmax, teacher = self.config, self.softmax, self.teacher.softmax
         if not config.prediction_weight:
             return [config.text_weight * self._loss(top, word_ids)] if config.text_weight else []
-        # `resolve_predictions` refuses a teacher without a softmax, and adaptive ones.
-        assert teacher is not None
-        assert not isinstance(teacher, AdaptiveSoftmax)
-        assert not isinstance(softmax, AdaptiveSoftmax)
+        assert teacher is not None  # `resolve_predictions` refuses one without a softmax
         factors = config.text_weight, config.prediction_weight
         if not self.n_samples:
             return [soft_target_loss(softmax, teacher, top, wanted, config.temperature, None, word_ids, *factors)]
@@ -171,8 +156,7 @@ def check_directions(teacher: BiLMConfig, student: BiLMConfig) -> None:
     if not set(student.read_backward) <= set(teacher.read_backward):
         names = " and ".join(teacher.direction_names), " and ".join(student.direction_names)
         raise ConfigError(
-            f"The teacher reads {names[0]} only, and the student reads {names[1]}. Set bidirectional to false, and "
-            "backward_only as in the teacher."
+            f"The teacher reads {names[0]} only, and the student reads {names[1]}. Set bidirectional to false."
         )
 
 
@@ -204,8 +188,6 @@ def _cannot_predict(config: TrainingConfig, teacher: PretrainedBiLM, vocabulary:
         return "the teacher has no softmax"
     if teacher.vocabulary is None or teacher.vocabulary.words != vocabulary.words:
         return "the words are not those of the teacher's softmax"
-    if config.softmax.kind == "adaptive" or teacher.softmax.config.kind == "adaptive":
-        return "an adaptive softmax does not compute the scores of all words"
     return ""
 
 

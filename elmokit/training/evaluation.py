@@ -11,7 +11,7 @@ another value and stay there: the perplexity of a small model was then 32,000 in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -20,15 +20,12 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import Perplexity, perplexity
 from elmokit.network.bilm import BiLMState
 from elmokit.storage.text_files import read_sentences
-from elmokit.storage.timing import seconds_per_unit
 from elmokit.training.corpus import TrainingCorpus
 
 CALIBRATION_SENTENCES = 32  # more change the perplexity by 0.01 %, and cost time in every evaluation
 CALIBRATION_POOL = 1000  # sentences at the start of the files, among which they are chosen at equal distances
 CALIBRATION_TOKENS = 200  # of each sentence at most: some texts have a document per line
 CALIBRATION_SHARDS = 16
-EVALUATION_SAMPLE = 64  # sentences whose evaluation is timed at once
-N_SAMPLES = 4
 
 
 class HeldOutEvaluation:
@@ -46,25 +43,6 @@ class HeldOutEvaluation:
     def perplexity(self, model: PretrainedBiLM) -> Perplexity:
         """Compute the perplexity of a model with its start state on the held-out text."""
         return perplexity(model, self._corpus.held_out)
-
-    def estimate_seconds(self, model: PretrainedBiLM, lstm_state: BiLMState) -> float:
-        """Estimate the time of an evaluation, from its first sentences."""
-        held_out = self._corpus.held_out
-        model = self.calibrated(model, lstm_state)  # the first call reads the sentences and prepares the weights
-        perplexity(model, held_out[:1])
-
-        def calibrate() -> int:
-            self.calibrated(model, lstm_state)
-            return 1
-
-        def evaluate(first: int) -> int:
-            sample = held_out[first : first + EVALUATION_SAMPLE]
-            perplexity(model, sample)
-            return sum(map(len, sample))
-
-        starts = range(0, min(len(held_out), N_SAMPLES * EVALUATION_SAMPLE), EVALUATION_SAMPLE)
-        seconds_per_token = seconds_per_unit(partial(evaluate, start) for start in starts)
-        return seconds_per_unit([calibrate] * N_SAMPLES) + seconds_per_token * sum(map(len, held_out))
 
     @cached_property
     def _calibration_sentences(self) -> list[list[str]]:

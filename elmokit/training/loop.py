@@ -11,8 +11,7 @@ log, and nothing in the loop draws random numbers at a time that depends on the 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import chain
 from typing import Any
@@ -21,7 +20,6 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from elmokit.config import format_count
 from elmokit.embedding.start_state import STATE_FACT
 from elmokit.errors import TrainingError, is_out_of_memory
 from elmokit.formats.folder import RUN_MODEL, is_model_folder, read_card, save_folder
@@ -29,21 +27,26 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import Perplexity
 from elmokit.network.bilm import BiLMState
 from elmokit.text.windows import Window
-from elmokit.training.config import LENGTHS, TrainingConfig
 from elmokit.training.distributed import World
 from elmokit.training.evaluation import HeldOutEvaluation
 from elmokit.training.interruption import StopRequest, TrainingInterrupted, stop_requests
-from elmokit.training.notices import unusual_settings
+from elmokit.training.meter import ThroughputMeter, count_evaluations
 from elmokit.training.optimizers import clip_gradients, set_learning_rate
-from elmokit.training.plan import ThroughputMeter, count_evaluations, model_sizes, seconds_per_step, training_plan
-from elmokit.training.precision import is_faster_in_bfloat16, step_autocast
-from elmokit.training.reports import TrainingCallback, TrainingNotice, TrainingProgress, TrainingReport
-from elmokit.training.results import best_model_facts, has_lost_checkpoints
+from elmokit.training.precision import step_autocast
+from elmokit.training.reports import (
+    ModelSizes,
+    TrainingCallback,
+    TrainingNotice,
+    TrainingProgress,
+    TrainingReport,
+    TrainingSpeed,
+)
 from elmokit.training.run import Run
-from elmokit.training.setup import SETTINGS, RunSettings, TrainingSetup
-from elmokit.training.state import TrainingState, new_or_restored_state, window_stream
+from elmokit.training.setup import TrainingSetup
+from elmokit.training.state import TrainingState, new_or_restored_state
 
-LONG_TRAINING = 600  # seconds
+N_WARM_STEPS = 20
+"""Steps of this process after which its speed is reported."""
 
 
 def run_training(
@@ -53,22 +56,19 @@ def run_training(
     *,
     world: World = World(),  # noqa: B008 (immutable)
     device: torch.device | str = "cpu",
-    hours_from_now: bool = False,
 ) -> Perplexity:
     """Train a biLM in a run directory, or resume the training that is there; return the last held-out perplexity.
 
     Args:
         setup: What to start from. For a run that is resumed, the settings must be its own, apart from ``MAY_CHANGE``.
         run: The run.
-        report: Called in the main process with sizes and plan, with each line of the log, and with notices.
+        report: Called in the main process with sizes, with each line of the log, and with notices.
         world: The processes that train together. Each calls this function.
         device: Where to train.
-        hours_from_now: Count ``hours`` of the settings from now; otherwise a resumed run ends when it would have ended.
 
     Raises:
         TextError: There is too little text.
-        TrainingError: The run has other settings; the loss is not a number; or memory is too small. The last
-            checkpoint stays.
+        TrainingError: The loss is not a number; or memory is too small. The last checkpoint stays.
         LockedError: Another process is training there.
         TrainingInterrupted: The user pressed Ctrl-C or sent SIGTERM. A checkpoint was saved.
     """
@@ -80,7 +80,7 @@ def run_training(
         world.on_main_process(lambda: stack.enter_context(run.lock()))
         # The main process decides: on a network file system, the others may not see the newest checkpoint yet.
         checkpoints = world.broadcast(run.checkpoints())
-        if not checkpoints and world.on_main_process(lambda: has_lost_checkpoints(run)):
+        if not checkpoints and world.on_main_process(lambda: _has_lost_checkpoints(run, config.save_every)):
             raise TrainingError(
                 f"The checkpoints of {run.path} are gone, and a new training would replace its model. Fine-tune it in "
                 "another directory (elmokit finetune), or start anew with --overwrite (overwrite=True)."
@@ -92,7 +92,7 @@ def run_training(
                 loop = _TrainingLoop(setup, run, state, world, report)
                 if change:
                     report(TrainingNotice(change))
-                loop.prepare(hours_from_now)
+                loop.prepare()
                 return loop.run_to_end(stop)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
@@ -116,9 +116,8 @@ class _TrainingLoop:
             self.step_losses = DistributedDataParallel(
                 state.losses,
                 device_ids=[state.device.index or world.local_rank] if state.device.type == "cuda" else None,
-                # If a window has no word of a tail of an adaptive softmax, that tail gets no gradient. Nor does the
-                # softmax of a student that learns the layers alone.
-                find_unused_parameters=self.config.softmax.kind == "adaptive" or self.config.distillation is not None,
+                # The softmax of a student that learns the layers alone gets no gradient.
+                find_unused_parameters=self.config.distillation is not None,
             )
         self.evaluation = HeldOutEvaluation(setup.corpus)
         self.evaluated: PretrainedBiLM | None = None
@@ -128,136 +127,53 @@ class _TrainingLoop:
         """The held-out perplexity before a fine-tuning: forward, backward."""
         if not self.evaluates_first and is_model_folder(run.path / RUN_MODEL):
             # It was evaluated once, and the card of every best model has it.
-            self.before = best_model_facts(read_card(run.path / RUN_MODEL), run.path).held_out_perplexity_before
-        self.seconds_per_evaluation = 0.0
-        self.n_total = 0
+            self.before = read_card(run.path / RUN_MODEL).get("held_out_perplexity_before")
+        self.n_total = setup.corpus.length(self.config)
         """The length of the training in predictions per direction."""
 
-    def prepare(self, hours_from_now: bool) -> None:
-        """Check the settings against those of the run that is resumed, and compute the length of the training."""
-        config, world, counters = self.config, self.world, self.state.counters
-        path = self.run.path
-        earlier: RunSettings | None = world.on_main_process(
-            lambda: RunSettings.open(path) if (path / SETTINGS).exists() else None
+    @property
+    def predictions_per_step(self) -> int:
+        """Predictions per direction of one optimizer step in all processes."""
+        return self.config.predictions_per_step * self.world.size
+
+    def prepare(self) -> None:
+        """Say how large the model is and whether there is anything left to do, and cut the log."""
+        counters, losses = self.state.counters, self.state.losses
+        n_bilm, n_softmax = (
+            sum(parameter.numel() for parameter in module.parameters()) for module in (losses.bilm, losses.softmax)
         )
-        # In the main process alone, because it reads the whole text.
-        settings = world.on_main_process(lambda: RunSettings.of(self.setup, 0))
-        if earlier is not None:
-            settings.check_resumes(path, earlier)
-        for notice in unusual_settings(config, self.corpus, self.state.device):
-            self._notice(notice)
-        seconds: float | None = None
-        earlier_total = 0 if earlier is None else earlier.n_predictions
-        same_length = earlier is not None and _length(earlier.config) == _length(config)
-        # A resumed run keeps its length: measured again, `hours` would give another number of steps, and the schedule
-        # of the learning rate would change.
-        if earlier_total and same_length and not (hours_from_now and config.hours is not None):
-            self.n_total = earlier_total
-        else:
-            self.report(model_sizes(config, self.state.losses))
-            # Every process measures, but the number of the main process counts: all must agree on the length.
-            seconds = world.broadcast(self._seconds_per_step())
-            self.seconds_per_evaluation = world.on_main_process(
-                lambda: self.evaluation.estimate_seconds(self.state.evaluated_model, self.state.lstm_state)
-            )
-            self.n_total = self._length_in_predictions(seconds)
-            if 0 < counters.n_predictions < self.n_total and earlier_total:
-                before, after = (
-                    config.learning_rate_at(counters.n_predictions / total) for total in (earlier_total, self.n_total)
-                )
-                if before != after:
-                    self._notice(
-                        "The schedule now spans the new length: the learning rate changes from "
-                        f"{before:.3g} to {after:.3g}."
-                    )
+        self.report(ModelSizes(n_bilm, n_softmax))
         if self._stopped_early():
             self._notice(
-                f"The run stopped after {config.patience} evaluations without improvement. To continue, increase "
+                f"The run stopped after {self.config.patience} evaluations without improvement. To continue, increase "
                 "patience or set it to 0."
             )
-        elif self.n_total > counters.n_predictions:
-            self._report_plan(seconds)
-        else:
+        elif self.n_total <= counters.n_predictions:
             self._notice(
-                f"Training is already complete ({counters.n_predictions:,} predictions). To continue, increase epochs, "
-                "tokens or hours."
+                f"Training is already complete ({counters.n_predictions:,} predictions). To continue, increase epochs "
+                "or tokens."
             )
-        self._report_words_not_saved()
-        if world.is_main_process:
-            dataclasses.replace(settings, n_predictions=self.n_total).save(path)
+        if self.world.is_main_process:
             # Lines after the checkpoint will be written again by the steps that are repeated.
             self.run.log.truncate(counters.n_steps)
-
-    def _report_plan(self, seconds_per_step: float | None) -> None:
-        config, device = self.config, self.state.device
-        plan = training_plan(
-            config,
-            self.n_total - self.state.counters.n_predictions,
-            self.world.size,
-            seconds_per_step=seconds_per_step,
-            n_steps_done=self.state.counters.n_steps,
-            seconds_per_evaluation=self.seconds_per_evaluation,
-            n_extra_evaluations=int(self.evaluates_first),
-        )
-        self.report(plan)
-        is_long = plan.seconds is not None and plan.seconds > LONG_TRAINING
-        is_exact_on_cpu = device.type == "cpu" and config.precision == "float32"
-        if is_long and is_exact_on_cpu and is_faster_in_bfloat16(device):
-            self._notice(
-                "With precision bfloat16, this processor would train two to four times as fast; en-mini was trained "
-                "so. It is not the default because it rounds products, and only processors with AMX or AVX-512 BF16 "
-                "compute it: the same command would train another model elsewhere."
-            )
 
     def _notice(self, message: str) -> None:
         self.report(TrainingNotice(message))
 
-    def _report_words_not_saved(self) -> None:
-        """Name the numbers of ``save_words`` whose models will not be there at the end."""
-        per_step = self.config.predictions_per_step * self.world.size
-        n_read, n_at_end = map(
-            self.corpus.n_words_in, (self.state.counters.n_predictions, -(-self.n_total // per_step) * per_step)
-        )
-        if passed := [
-            format_count(n_words)
-            for n_words in self.config.save_words
-            if n_words <= n_read and not (self.run.path / f"words-{format_count(n_words)}").exists()
-        ]:
-            self._notice(f"No model of {', '.join(passed)} words (save_words): the run has read {n_read:,} already.")
-        if beyond := [format_count(n_words) for n_words in self.config.save_words if n_words > n_at_end]:
-            self._notice(f"No model of {', '.join(beyond)} words (save_words): the training ends after {n_at_end:,}.")
-
-    def _seconds_per_step(self) -> float:
-        """Time a step on a stream of its own, so that the training's stream does not advance."""
-        with contextlib.closing(window_stream(self.setup, self.state.model, self.world)) as stream:
-            is_new, states = not self.state.optimizer.state, list(self.state.lstm_states.values())
-            return seconds_per_step(self.config, self.state.losses, next(stream), states, is_new)
-
     def _n_evaluations_left(self) -> int:
         config, counters = self.config, self.state.counters
-        per_step = config.predictions_per_step * self.world.size
-        n_left = -(-max(0, self.n_total - counters.n_predictions) // per_step)
+        n_left = -(-max(0, self.n_total - counters.n_predictions) // self.predictions_per_step)
         return count_evaluations(counters.n_steps, counters.n_steps + n_left, config.eval_every) if n_left else 0
-
-    def _length_in_predictions(self, seconds_per_step: float) -> int:
-        config = self.config
-        if config.tokens is not None:
-            return config.tokens
-        if config.hours is not None:
-            n_steps = max(1, int(config.hours * 3600 / seconds_per_step))
-            return self.state.counters.n_predictions + n_steps * config.predictions_per_step * self.world.size
-        return max(1, round((config.epochs or 1.0) * self.corpus.n_predictions))
 
     def run_to_end(self, stop: StopRequest) -> Perplexity:
         """Train until the length is reached or early stopping ends it, and return the last held-out perplexity."""
         config, state, counters = self.config, self.state, self.state.counters
         result = self._evaluate_and_keep_best() if self.evaluates_first else None
-        meter = ThroughputMeter(counters.n_predictions, self.seconds_per_evaluation)
+        meter, n_first = ThroughputMeter(counters.n_predictions), counters.n_steps
         while counters.n_predictions < self.n_total and not self._stopped_early():
             # The schedule runs over predictions, not steps, so that it does not depend on the batch size or the number
             # of processes.
             learning_rate = config.learning_rate_at(counters.n_predictions / self.n_total)
-            n_before = counters.n_predictions
             gradient_norm = self._step(learning_rate)
             is_last = counters.n_predictions >= self.n_total
             evaluates = is_last or counters.n_steps % config.eval_every == 0
@@ -282,9 +198,9 @@ class _TrainingLoop:
                 if self.world.is_main_process:
                     self.run.log.append(asdict(progress))
                 self.report(progress)
-            if n_words := self._words_reached_after(n_before):
-                with meter.paused():
-                    self._save_after_words(n_words)
+            if counters.n_steps == n_first + N_WARM_STEPS and not is_last:
+                n_steps_left = -(-(self.n_total - counters.n_predictions) // self.predictions_per_step)
+                self.report(TrainingSpeed(n_steps_left, self.predictions_per_step, seconds_left))
             # The log comes before the checkpoint: after an interruption between the two, the log is truncated to the
             # checkpoint. The other way round, a line would be missing.
             # The processes agree on it, because each may get its signal during another step, and all save together.
@@ -296,20 +212,6 @@ class _TrainingLoop:
                 raise TrainingInterrupted(f"Stopped after step {counters.n_steps:,}, and saved a checkpoint.")
         # A run that was complete when it was resumed takes no step and has no result yet.
         return result if result is not None else self._evaluate()
-
-    def _words_reached_after(self, n_predictions: int) -> list[int]:
-        """List the numbers of ``save_words`` that have been reached since there were ``n_predictions``."""
-        before, now = map(self.corpus.n_words_in, (n_predictions, self.state.counters.n_predictions))
-        return [n_words for n_words in self.config.save_words if before < n_words <= now]
-
-    def _save_after_words(self, numbers: Sequence[int]) -> None:
-        """Save the model as it is now, before the next checkpoint: a run resumed there does not pass by here again."""
-        if self.world.is_main_process:
-            model, counters = self._calibrated(self.state.evaluated_model), self.state.counters
-            facts = {"n_steps": counters.n_steps, "n_predictions": counters.n_predictions}
-            for n_words in numbers:
-                kept = self._with_card(model, {**facts, "n_words": n_words})
-                save_folder(kept, self.run.path / f"words-{format_count(n_words)}", overwrite=True)
 
     def _with_card(self, model: PretrainedBiLM, facts: Mapping[str, Any]) -> PretrainedBiLM:
         """Return a model with a card of what the training is, where its start state is from, and more facts."""
@@ -343,22 +245,21 @@ class _TrainingLoop:
         state.optimizer.step()
         state.optimizer.zero_grad()
         counters.n_steps += 1
-        if state.average is not None:
-            state.average.update(state.model, counters.n_steps)
-        counters.n_predictions += config.predictions_per_step * self.world.size
+        state.update_average()
+        counters.n_predictions += self.predictions_per_step
         return norm
 
     def _window(self, window: Window) -> list[float]:
         """Compute and back-propagate the loss of one window; return the loss of each direction in nats."""
         config, state = self.config, self.state
         tensors = [torch.from_numpy(array).to(state.device) for array in (window.tokens, window.inputs, window.targets)]
-        if config.reset_state:
+        if config.resets_state:
             begins = torch.from_numpy(window.begins).to(state.device)
             state.lstm_state = state.lstm_state.with_zero_rows(begins)
         with step_autocast(config, state.device):
             losses, *ends = self.step_losses(*tensors, *chain.from_iterable(state.lstm_states.values()))
         # bilm-tf multiplies the loss by the window's length. Only clipping and Adagrad's initial sums are affected.
-        scale = (config.window_length if config.scale_loss_by_steps else 1) / config.gradient_accumulation_steps
+        scale = config.loss_scale / config.gradient_accumulation_steps
         # Outside autocast, as PyTorch recommends: the backward pass uses the dtypes of the forward pass.
         (losses.mean() * scale).backward()
         # Already without gradient (`WindowLosses.forward`): backpropagation is truncated here.
@@ -419,6 +320,17 @@ def _ignore(report: TrainingReport) -> None:
     pass
 
 
+def _has_lost_checkpoints(run: Run, save_every: int) -> bool:
+    """Whether a run without checkpoints once had one: its log or its model is at the end, or beyond the first one."""
+    lines = run.log.records()
+    steps = [line["n_steps"] for line in lines]
+    if is_model_folder(run.path / RUN_MODEL):
+        steps.append(read_card(run.path / RUN_MODEL)["n_steps"])
+    # At the step of the first checkpoint, an interruption can come after the model and the log, and before it.
+    is_finished = bool(lines) and lines[-1].get("fraction") == 1.0
+    return is_finished or max(steps, default=0) > save_every
+
+
 def _restart_advice(run: Run) -> str:
     """Say, for the message of a training that failed, which model a new run can start from."""
     checkpoints = [checkpoint.path for checkpoint in run.checkpoints()]
@@ -435,7 +347,3 @@ def _without_sync(module: nn.Module) -> contextlib.AbstractContextManager[None]:
         no_sync: contextlib.AbstractContextManager[None] = module.no_sync()
         return no_sync
     return contextlib.nullcontext()
-
-
-def _length(config: TrainingConfig) -> tuple[float | None, ...]:
-    return tuple(getattr(config, name) for name in LENGTHS)

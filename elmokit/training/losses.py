@@ -8,17 +8,20 @@ from torch import Tensor, nn
 from elmokit.network.bilm import BiLM, BiLMState, stack_states
 from elmokit.network.lstm import LSTMState
 from elmokit.network.sampled_softmax import draw_sample, sampled_softmax_loss
-from elmokit.network.softmax import AdaptiveSoftmax, SoftmaxModule
+from elmokit.network.softmax import SoftmaxModule
 from elmokit.network.tile_layers import dropout
+
+WORD_DROPOUT = 0.1
 
 
 class WindowLosses(nn.Module):
     """A biLM and its softmax as one module, as ``DistributedDataParallel`` needs it; it computes the loss of a window.
 
-    Each direction's loss is that of ``n_samples`` sampled words; with 0, that of the full softmax.
+    Each direction's loss is that of ``n_samples`` sampled words; with 0, that of the full softmax. A model that reads
+    characters and words reads ``word_dropout`` of the distinct words of a window as characters alone.
     """
 
-    def __init__(self, bilm: BiLM, softmax: SoftmaxModule, n_samples: int, word_dropout: float = 0.0) -> None:
+    def __init__(self, bilm: BiLM, softmax: SoftmaxModule, n_samples: int, word_dropout: float = WORD_DROPOUT) -> None:
         super().__init__()
         self.bilm = bilm
         self.softmax = softmax
@@ -29,11 +32,6 @@ class WindowLosses(nn.Module):
     def own_parameters(self) -> dict[str, nn.Parameter]:
         """Return the parameters that belong to the loss and not to the model, by name. Checkpoints hold them."""
         return {name: value for name, value in self.named_parameters() if not name.startswith(("bilm.", "softmax."))}
-
-    @property
-    def n_other_weights(self) -> int:
-        """Number of weights that are in memory and not trained, besides those of the model."""
-        return 0
 
     def forward(
         self, tokens: Tensor, inputs: Tensor, targets: Tensor, hidden: Tensor, cell: Tensor
@@ -82,7 +80,7 @@ class WindowLosses(nn.Module):
         return outputs, top, end
 
     def _loss(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
-        if not self.n_samples or isinstance(self.softmax, AdaptiveSoftmax):
+        if not self.n_samples:
             loss: Tensor = self.softmax(hidden, word_ids)
             return loss
         sample = draw_sample(self.n_samples, len(self.softmax.bias))

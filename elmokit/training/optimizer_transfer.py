@@ -22,7 +22,6 @@ from elmokit.formats import tf_checkpoint
 from elmokit.formats.archives import is_archive, unpacked_model
 from elmokit.formats.folder import RUN_MODEL
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.network.softmax import AdaptiveSoftmax
 from elmokit.network.tensors import tensor_of
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.optimizers import SLOTS
@@ -112,12 +111,9 @@ def transfer_optimizer_state(
 ) -> tuple[dict[str, Tensor], str]:
     """Convert an optimizer's state to the same model over another vocabulary, and say what was kept.
 
-    As in ``softmax_transfer``, rows of known words are kept; new rows, and a softmax that was drawn anew, get the state
-    that a new optimizer starts from.
+    As in ``softmax_transfer``, rows of known words are kept; new rows get the state that a new optimizer starts from.
     """
     softmax = new.softmax_module
-    has_new_softmax = softmax is not old.softmax_module
-    is_redrawn = has_new_softmax and any(isinstance(model.softmax_module, AdaptiveSoftmax) for model in (old, new))
     shapes = {f"bilm.{name}": value.shape for name, value in new.bilm.named_parameters()}
     if softmax is not None:
         shapes |= {f"softmax.{name}": value.shape for name, value in softmax.named_parameters()}
@@ -131,7 +127,7 @@ def transfer_optimizer_state(
     n_words = 0
     for key, value in state.tensors.items():
         slot, name = key.split("/", 1)
-        if name not in shapes or (is_redrawn and name.startswith("softmax.")):
+        if name not in shapes:
             continue
         if has_new_inner and name.startswith("softmax.inner."):
             continue

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 SLOTS: dict[str, dict[str, float]] = {
-    "adam": {"exp_avg": 0.0, "exp_avg_sq": 0.0},
-    "adamw": {"exp_avg": 0.0, "exp_avg_sq": 0.0},
     "adagrad": {"sum": 1.0},
     "muon": {"momentum": 0.0, "exp_avg": 0.0, "exp_avg_sq": 0.0},
 }
@@ -31,15 +29,12 @@ def build_optimizer(
     epsilon: float = 1e-8,
     rho: float = 0.9,
     momentum: float = 0.0,
-    fused: bool = False,
 ) -> torch.optim.Optimizer:
-    """Build an optimizer by name. A fused kernel of PyTorch is faster, and rounds differently."""
+    """Build an optimizer by name."""
     if name == "adam":
-        return torch.optim.Adam(parameters, lr=learning_rate, betas=betas, eps=epsilon, fused=fused or None)
+        return torch.optim.Adam(parameters, lr=learning_rate, betas=betas, eps=epsilon)
     if name == "adamw":
-        return torch.optim.AdamW(
-            parameters, lr=learning_rate, betas=betas, eps=epsilon, weight_decay=weight_decay, fused=fused or None
-        )
+        return torch.optim.AdamW(parameters, lr=learning_rate, betas=betas, eps=epsilon, weight_decay=weight_decay)
     if name == "adagrad":
         # As in TensorFlow, where the original models were trained: sums start at 1, with no epsilon.
         start = SLOTS["adagrad"]["sum"]

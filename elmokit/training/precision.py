@@ -10,13 +10,8 @@ from elmokit.training.config import TrainingConfig
 
 def uses_bfloat16(config: TrainingConfig, device: torch.device) -> bool:
     """Check whether products are computed in bfloat16: if the config asks for it, and it is faster on the device."""
-    return config.precision == "bfloat16" and is_faster_in_bfloat16(device)
-
-
-def is_faster_in_bfloat16(device: torch.device) -> bool:
-    """Check whether products in bfloat16 are faster than in float32 on a device."""
     # A CPU that cannot multiply such numbers would widen the rounded ones again: float32 is exact and at least as fast.
-    return device.type != "cpu" or multiplies_bfloat16()
+    return config.precision == "bfloat16" and (device.type != "cpu" or multiplies_bfloat16())
 
 
 def step_autocast(config: TrainingConfig, device: torch.device) -> torch.autocast:

@@ -1,6 +1,6 @@
 """What a training reports while it runs, and the display that shows it.
 
-``train``, ``finetune`` and ``resume`` call ``report`` with one of the dataclasses below. ``str(report)`` is a line for
+``train``, ``distill`` and ``finetune`` call ``report`` with one of the dataclasses below. ``str(report)`` is a line for
 people, so the shortest callback of your own is ``report=print``.
 """
 
@@ -58,46 +58,36 @@ class TextCounts:
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """What a training needs in memory, reported before it starts."""
+    """The numbers of weights, reported before the first step."""
 
     n_parameters: int
     """Parameters of the biLM."""
     n_softmax_parameters: int
     """Parameters of the softmax alone. A tied softmax has no weights of its own, only a bias."""
-    memory_bytes: int
-    """Estimated memory of one process: weights, gradients, optimizer state, activations of one window."""
 
     def __str__(self) -> str:
-        n_mib = max(1, round(self.memory_bytes / 2**20))
         return (
             f"{_format_count(self.n_parameters)} parameters in the biLM and "
-            f"{_format_count(self.n_softmax_parameters)} in the softmax; about {n_mib:,} MiB per process"
+            f"{_format_count(self.n_softmax_parameters)} in the softmax"
         )
 
 
 @dataclass(frozen=True)
-class TrainingPlan:
-    """How long the rest of a training will take, reported before it starts."""
+class TrainingSpeed:
+    """How long the rest of a training will take, reported after its first twenty steps."""
 
-    n_predictions: int
-    """Predictions per direction, of all processes."""
     n_steps: int
+    """The steps that are left."""
     predictions_per_step: int
-    """Predictions per step and direction, in one process."""
-    seconds: float | None
-    """Estimated duration, from a few steps and a part of an evaluation. None if a resumed run keeps its length: its
-    steps are not timed again."""
-    n_steps_done: int = 0
-    """The steps of a resumed run that are done. They are not part of ``n_steps``."""
+    """Predictions per step and direction, in all processes."""
+    seconds: float
+    """Estimated duration."""
 
     def __str__(self) -> str:
-        line = (
-            f"{count_of(self.n_predictions, 'prediction')} per direction in {count_of(self.n_steps, 'step')} of "
-            f"{self.predictions_per_step:,} per process"
+        return (
+            f"{count_of(self.n_steps, 'step')} of {self.predictions_per_step:,} predictions per direction left; about "
+            f"{format_duration(self.seconds)}"
         )
-        if self.n_steps_done:
-            line = f"resuming after step {self.n_steps_done:,}; remaining: {line}"
-        return line if self.seconds is None else f"{line}; about {format_duration(self.seconds)}"
 
 
 @dataclass(frozen=True)
@@ -149,7 +139,7 @@ class TrainingNotice:
 
 
 TrainingReport = (
-    CountingStart | CountingProgress | TextCounts | ModelSizes | TrainingPlan | TrainingProgress | TrainingNotice
+    CountingStart | CountingProgress | TextCounts | ModelSizes | TrainingSpeed | TrainingProgress | TrainingNotice
 )
 TrainingCallback = Callable[[TrainingReport], None]
 

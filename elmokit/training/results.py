@@ -6,61 +6,25 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from elmokit.errors import LockedError, TrainingError, install_command
 from elmokit.evaluation.figures import can_draw
-from elmokit.formats.folder import RUN_MODEL, is_model_folder, load_folder, read_card, save_folder
+from elmokit.formats.folder import RUN_MODEL, is_model_folder, load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import Perplexity, perplexity, unknown_words_warning
 from elmokit.storage.text_files import read_sentences
 from elmokit.training.config import TrainingConfig
 from elmokit.training.curves import draw_curves
 from elmokit.training.reports import TrainingCallback, TrainingNotice, format_perplexities, format_unknown_ratio
-from elmokit.training.run import Run, damage_errors
-from elmokit.training.setup import INITIAL, OLD_TEXT, SETTINGS, RunSettings
+from elmokit.training.run import Run
+from elmokit.training.setup import INITIAL, OLD_TEXT
 
 HELD_OUT_NAME, OLD_TEXT_NAME = "held-out", "old text"
 
 
 @dataclass(frozen=True)
-class BestModelFacts:
-    """What the model card of a run's best model says about the training."""
-
-    held_out_perplexity: tuple[float, ...]
-    """Forward, backward."""
-    n_steps: int
-    held_out_perplexity_before: tuple[float, ...] | None = None
-    """After fine-tuning: that of the model that it started from."""
-    perplexity: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    """After fine-tuning: for each text, the perplexities before and after."""
-    old_text_unknown_ratio: float = 0.0
-    """After fine-tuning with an old text: fraction of its tokens that are not in the vocabulary."""
-
-
-def best_model_facts(card: Mapping[str, Any], run: Path) -> BestModelFacts:
-    """Read the model card of a run's best model."""
-    with damage_errors(f"The model card in {run / RUN_MODEL}"):
-        return msgspec.convert(card, BestModelFacts)
-
-
-def has_lost_checkpoints(run: Run) -> bool:
-    """Whether a run without checkpoints once had one: it has a model, and was finished or reached a checkpoint."""
-    if not is_model_folder(run.path / RUN_MODEL) or not (run.path / SETTINGS).exists():
-        return False
-    lines = run.log.records()
-    n_steps = best_model_facts(read_card(run.path / RUN_MODEL), run.path).n_steps
-    is_finished = bool(lines) and lines[-1].get("fraction") == 1.0
-    # At the step of the first checkpoint, an interruption can come after the model and the log, and before it.
-    n_steps = max([n_steps, *(line["n_steps"] for line in lines)])
-    return is_finished or n_steps > RunSettings.open(run.path).config.save_every
-
-
-@dataclass(frozen=True)
 class TrainingResult:
-    """What ``train``, ``distill``, ``finetune`` and ``resume`` return."""
+    """What ``train``, ``distill`` and ``finetune`` return."""
 
     run: Path
     """The run directory. ``Elmo.from_pretrained(run)`` opens its best model."""
@@ -90,17 +54,19 @@ class TrainingResult:
     @property
     def best_perplexity(self) -> tuple[float, ...]:
         """The held-out perplexity of ``model``: forward, backward."""
-        return self._facts.held_out_perplexity
+        return tuple(self.model.card["held_out_perplexity"])
 
     @property
     def perplexity_before(self) -> tuple[float, ...] | None:
         """After fine-tuning: the held-out perplexity of the model that it started from; else None."""
-        return self._facts.held_out_perplexity_before
+        before = self.model.card.get("held_out_perplexity_before")
+        return None if before is None else tuple(before)
 
     @property
     def best_step(self) -> int:
         """The step after which ``model`` was saved; 0 if fine-tuning improved nothing."""
-        return self._facts.n_steps
+        n_steps: int = self.model.card["n_steps"]
+        return n_steps
 
     @property
     def before_and_after(self) -> Mapping[str, Mapping[str, Sequence[float]]]:
@@ -109,11 +75,8 @@ class TrainingResult:
         All are computed as by ``elmokit evaluate perplexity``, in float32. Those on ``held-out`` are
         ``perplexity_before`` and ``best_perplexity``.
         """
-        return self._facts.perplexity
-
-    @property
-    def _facts(self) -> BestModelFacts:
-        return best_model_facts(self.model.card, self.run)
+        perplexities: Mapping[str, Mapping[str, Sequence[float]]] = self.model.card.get("perplexity", {})
+        return perplexities
 
     def __str__(self) -> str:
         end = format_perplexities(self.perplexity.per_direction)
@@ -129,7 +92,9 @@ class TrainingResult:
             ]
             if (old := self.before_and_after.get(OLD_TEXT_NAME)) is not None:
                 values = " before, ".join(format_perplexities(old[when]) for when in ("before", "after"))
-                lines.append(f"Old text: {values} after ({format_unknown_ratio(self._facts.old_text_unknown_ratio)}).")
+                lines.append(
+                    f"Old text: {values} after ({format_unknown_ratio(self.model.card['old_text_unknown_ratio'])})."
+                )
             if self.best_step:
                 lines.append(f"The model, the best one (of {step}), is in {self.run / RUN_MODEL}.")
             else:
@@ -181,8 +146,7 @@ def compare_models(
 
 def _before_and_after(run: Path, best: PretrainedBiLM, report: TrainingCallback) -> dict[str, object]:
     """Compare the models before and after a fine-tuning, for the model card."""
-    facts = best_model_facts(best.card, run)
-    held_out = {"before": list(facts.held_out_perplexity_before or ()), "after": list(facts.held_out_perplexity)}
+    held_out = {"before": best.card["held_out_perplexity_before"], "after": best.card["held_out_perplexity"]}
     if not (run / OLD_TEXT).exists():
         return {"perplexity": {HELD_OUT_NAME: held_out}}
     old, unknown_ratio = compare_models(load_folder(run / INITIAL), best, list(read_sentences(run / OLD_TEXT)))

@@ -14,13 +14,14 @@ from typing import Any, TypeGuard, get_args, get_type_hints
 from elmokit.config import Table, check_choice, deep_merge, did_you_mean, from_dict, read_toml, to_dict
 from elmokit.engine.config import PRESETS
 from elmokit.engine.softmax import SoftmaxConfig
-from elmokit.errors import ConfigError, SettingError
+from elmokit.errors import ConfigError
 from elmokit.formats import bilm_tf
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.text.vocabulary import SPECIALS
 from elmokit.training.bilm_tf_options import settings_from_options
 from elmokit.training.config import (
     FINETUNING,
+    FINETUNING_RATES,
     LENGTHS,
     RECIPES,
     BaseConfig,
@@ -29,9 +30,9 @@ from elmokit.training.config import (
     TrainingConfig,
 )
 
-MODEL_SETTINGS = ("hidden_dim", "projection_dim", "n_layers", "dropout", "bidirectional", "backward_only")
+MODEL_SETTINGS = ("hidden_dim", "projection_dim", "n_layers", "dropout", "bidirectional")
 """Fields of ``BiLMConfig`` that are flat settings, too."""
-SOFTMAX_SETTINGS = {"softmax": "kind", "cutoffs": "cutoffs", "softmax_inner_dim": "inner_dim"}
+SOFTMAX_SETTINGS = {"softmax": "kind", "softmax_inner_dim": "inner_dim"}
 """Flat settings of the softmax, and the fields of ``SoftmaxConfig`` that they set."""
 DISTILLATION_SETTINGS = tuple(field.name for field in dataclasses.fields(DistillationConfig))
 """Fields of ``DistillationConfig``, which are flat settings, too."""
@@ -52,11 +53,9 @@ def training_settings(
     """
     own = nested_settings(settings)
     table, source = read_config(config)
-    recipe = check_choice("recipe", recipe or table.pop("recipe", BaseConfig.recipe), RECIPES)
-    preset = preset or table.pop("preset", None)
-    for name in ("recipe", "preset"):
-        table.pop(name, None)
-    base = to_dict(RECIPES[recipe])
+    base = to_dict(_recipe(recipe, table))
+    given_preset = table.pop("preset", None)
+    preset = preset or given_preset
     if preset is not None:
         base["model"] = to_dict(PRESETS[check_choice("preset", preset, PRESETS)])
     data = from_dict(DataConfig, table.pop("data", {}), f"{source}, data" if source else "")
@@ -73,9 +72,7 @@ def training_settings(
             )
         words = {"n_words": len(SPECIALS), "word_dim": merged["model"]["projection_dim"]}
         merged = deep_merge(merged, {"model": {"word_features": words}, "softmax": {"kind": "tied"}})
-    training = from_dict(TrainingConfig, merged, source)
-    _refuse_idle(settings, training)
-    return training, data
+    return from_dict(TrainingConfig, merged, source), data
 
 
 def finetuning_settings(
@@ -92,27 +89,29 @@ def finetuning_settings(
     """
     own = nested_settings(settings)
     table, source = read_config(config)
-    given = {"recipe": recipe, "keep_optimizer": keep_optimizer}
-    given = {name: table.get(name) if value is None else value for name, value in given.items()}
-    base_config = from_dict(BaseConfig, {name: value for name, value in given.items() if value is not None}, source)
-    base = to_dict(RECIPES[check_choice("recipe", base_config.recipe, RECIPES)])
-    is_modern = base_config.recipe == "modern"
-    # The learning rate of FINETUNING is for Adam; another recipe brings its own.
-    base |= {name: value for name, value in FINETUNING.items() if is_modern or name != "learning_rate"}
+    in_table = from_dict(BaseConfig, {"keep_optimizer": table.pop("keep_optimizer", None)}, source).keep_optimizer
+    keeps = in_table if keep_optimizer is None else keep_optimizer
+    start = _recipe(recipe, table)
+    base = to_dict(start)
+    base |= {name: value for name, value in FINETUNING.items() if start.is_modern or name not in FINETUNING_RATES}
     base["model"] = to_dict(model.config)
     base["softmax"] = to_dict(SoftmaxConfig() if model.softmax is None else model.softmax.config)
     if "softmax" in table:
         base["softmax"] = {}  # a table in the file describes the whole softmax
     # bilm-tf's options describe the vocabulary and the input of a new model, too; here the model decides them.
-    left_out = {*given, "data", "input"} if is_options_file(config) else set(given)
-    table = {name: value for name, value in table.items() if name not in left_out}
+    if is_options_file(config):
+        table = {name: value for name, value in table.items() if name not in ("data", "input")}
     training = from_dict(TrainingConfig, _merged_layers(base, table, own), source)
-    _refuse_idle(settings, training)
     if dataclasses.replace(training.model, dropout=0.0) != dataclasses.replace(model.config, dropout=0.0):
         problem = "the sizes of a trained model cannot change; only its dropout can."
         raise ConfigError(f"{source}, model: {problem}" if source else problem.capitalize())
-    keeps = base_config.keep_optimizer
-    return training, False if keeps is None and is_modern else keeps
+    return training, False if keeps is None and start.is_modern else keeps
+
+
+def _recipe(recipe: str | None, table: Table) -> TrainingConfig:
+    """Return the settings of a recipe, which an argument or, taken out of it, the config file names."""
+    in_table = table.pop("recipe", "modern")
+    return RECIPES[check_choice("recipe", recipe or in_table, RECIPES)]
 
 
 def is_options_file(config: ConfigSource | None) -> TypeGuard[str | Path]:
@@ -136,26 +135,8 @@ def _merged_layers(base: Table, table: Table, own: Table) -> Table:
     for layer in (table, own):
         if any(name in layer for name in LENGTHS):
             base = base | dict.fromkeys(LENGTHS)  # whatever its unit: epochs replace tokens
-        kind, softmax = _softmax_kind(layer), base.get("softmax", {})
-        if kind not in (None, softmax.get("kind")):
-            # What describes another kind of softmax would be an error of settings that nobody gave.
-            left_out = {"cutoffs", "inner_dim"} if kind == "adaptive" else {"cutoffs"}
-            base = base | {"softmax": {name: value for name, value in softmax.items() if name not in left_out}}
         base = deep_merge(base, layer)
     return base
-
-
-def _refuse_idle(settings: Mapping[str, Any], config: TrainingConfig) -> None:
-    """Refuse settings of a call that would change nothing beside its other settings."""
-    needs = {
-        "matrix_learning_rate": (config.optimizer == "muon", "the optimizer muon"),
-        "decay_ratio": (config.schedule == "trapezoid", "the schedule trapezoid"),
-        "final_ratio": (config.schedule != "constant", "a schedule that decays"),
-        "word_dropout": (config.model.word_features is not None, "a model with a table of words (input 'both')"),
-    }
-    for name, (has_effect, need) in needs.items():
-        if settings.get(name) and not has_effect:
-            raise SettingError(name, f"has an effect only with {need}.")
 
 
 def _softmax_kind(layer: Table) -> object:
@@ -170,10 +151,7 @@ def nested_settings(settings: Mapping[str, Any]) -> Table:
     table: Table = {}
     for name, value in settings.items():
         if name in MODEL_SETTINGS:
-            model = table.setdefault("model", {})
-            model[name] = value
-            if name == "backward_only" and value:
-                model.setdefault("bidirectional", False)
+            table.setdefault("model", {})[name] = value
         elif name in SOFTMAX_SETTINGS:
             table.setdefault("softmax", {})[SOFTMAX_SETTINGS[name]] = value
         elif name in DISTILLATION_SETTINGS:

@@ -15,7 +15,6 @@
 The training adds log and checkpoints (``training/run.py``), and::
 
     model/                  the best model so far, by held-out perplexity
-    words-1M/               the model after a million words, for each number in ``save_words``
     curves.png, curves.svg  training loss and held-out perplexity, drawn at the end
     tensorboard/            the log for TensorBoard, if the settings ask for it
 """
@@ -23,7 +22,6 @@ The training adds log and checkpoints (``training/run.py``), and::
 from __future__ import annotations
 
 import dataclasses
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,27 +32,26 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from elmokit.config import from_dict, read_json, to_dict, write_json
-from elmokit.errors import ModelNotFoundError, OutputError, TextError, TrainingError
+from elmokit.errors import ModelNotFoundError, OutputError, TrainingError
 from elmokit.formats.folder import RUN_MODEL, load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
 from elmokit.network.softmax import build_softmax
 from elmokit.network.tensors import save_tensors
 from elmokit.storage.atomic import atomic_write
-from elmokit.storage.checksums import as_read_back, size_and_crc32
-from elmokit.storage.text_files import TextPaths, read_sentences
+from elmokit.storage.text_files import read_sentences
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.training.config import MAY_CHANGE, TrainingConfig
-from elmokit.training.corpus import TrainingCorpus, find_shards
-from elmokit.training.run import Run, check_settings, run_origin
+from elmokit.training.config import TrainingConfig
+from elmokit.training.corpus import TrainingCorpus
+from elmokit.training.run import Run, run_origin
 
 SETTINGS, VOCABULARY, HELD_OUT, OLD_TEXT = "settings.json", "vocab.txt", "held-out.txt", "old-text.txt"
 CARD, INITIAL, TEACHER, INITIAL_OPTIMIZER = "card.json", "initial", "teacher", "initial-optimizer.safetensors"
 FILES = (
     *(SETTINGS, VOCABULARY, HELD_OUT, OLD_TEXT, CARD, INITIAL, TEACHER, INITIAL_OPTIMIZER),
-    *(RUN_MODEL, "words-*", "curves.*", "tensorboard"),
+    *(RUN_MODEL, "curves.*", "tensorboard"),
 )
-RUN_VERSION = 2  # raised when a change makes earlier runs impossible to resume
+RUN_VERSION = 3  # raised when a change makes earlier runs impossible to resume
 
 
 def bilm_run(path: str | Path) -> Run:
@@ -67,39 +64,13 @@ class RunSettings:
     """The content of ``settings.json``."""
 
     config: TrainingConfig
-    shards: tuple[tuple[str, int], ...]
-    """Each shard's path and size in bytes."""
+    request: dict[str, Any]
+    """What identifies the call that started the run: the same call continues it."""
+    shards: tuple[str, ...]
+    """The paths of the text."""
     n_sentences: int
     n_tokens: int
-    held_out_crc32: int
-    vocabulary_crc32: int
-    n_predictions: int
-    """The length of the training, as it was last computed from epochs, tokens or hours."""
-    request: dict[str, Any] = field(default_factory=dict)
-    """What the call that started the run asked for; the same call continues it."""
-    shards_crc32: tuple[int, ...] = ()
-    """Each shard's checksum; empty in a run of an earlier version."""
     version: int = RUN_VERSION
-
-    @classmethod
-    def of(cls, setup: TrainingSetup, n_predictions: int) -> RunSettings:
-        """The settings of a run that starts or is resumed now."""
-        corpus = setup.corpus
-        sizes_and_checksums = [_size_and_crc32(shard) for shard in corpus.shards]
-        return cls(
-            setup.config,
-            shards=tuple(
-                (str(shard.resolve()), size)
-                for shard, (size, _) in zip(corpus.shards, sizes_and_checksums, strict=True)
-            ),
-            shards_crc32=tuple(checksum for _, checksum in sizes_and_checksums),
-            n_sentences=corpus.n_sentences,
-            n_tokens=corpus.n_tokens,
-            held_out_crc32=sentences_crc32(corpus.held_out),
-            vocabulary_crc32=text_crc32(corpus.vocabulary.to_text()),
-            n_predictions=n_predictions,
-            request=setup.request,
-        )
 
     @classmethod
     def open(cls, run: Path) -> RunSettings:
@@ -107,39 +78,18 @@ class RunSettings:
         path = run / SETTINGS
         try:
             table = read_json(path)
-            if table.get("version") != RUN_VERSION:
-                raise TrainingError(
-                    f"{run} was trained with another version of elmokit and cannot be resumed with this one; elmokit "
-                    f"finetune can start a new run from {run / RUN_MODEL}."
-                )
-            return from_dict(cls, table, str(path))
         except ModelNotFoundError:
-            raise TrainingError(f"{run} is not a training run: it has no {SETTINGS}. Start one with --out.") from None
-
-    def full_request(self) -> dict[str, Any]:
-        """The call that started the run, with the defaults of the settings that are newer than the run."""
-        names = {one.name for one in dataclasses.fields(TrainingConfig)}
-        given = {name: value for name, value in self.request.items() if name in names}
-        return {**self.request, **as_read_back(to_dict(from_dict(TrainingConfig, given, SETTINGS)))}
+            raise TrainingError(f"{run} is not a training run: it has no {SETTINGS}.") from None
+        if table.get("version") != RUN_VERSION:
+            raise TrainingError(
+                f"{run} was trained with another version of elmokit and cannot be resumed with this one; elmokit "
+                f"finetune can start a new run from {run / RUN_MODEL}."
+            )
+        return from_dict(cls, table, str(path))
 
     def save(self, run: Path) -> None:
         """Write ``settings.json``."""
         write_json(run / SETTINGS, to_dict(self))
-
-    def check_resumes(self, run: Path, earlier: RunSettings) -> None:
-        """Refuse to resume a run whose settings or text differ."""
-        check_settings(run, earlier._comparable(), self._comparable(), {*MAY_CHANGE, "n_predictions", "shards_crc32"})
-        checksums = zip(self.shards, self.shards_crc32, earlier.shards_crc32, strict=False)
-        if changed := [name for (name, _), now, before in checksums if now != before]:
-            raise TrainingError(f"{changed[0]} has changed since {run} was started.")
-
-    def _comparable(self) -> dict[str, Any]:
-        table = to_dict(self)
-        table |= table.pop("config")
-        del table["request"]  # compared before the run is opened, if at all
-        # The corpus may have moved to another directory: names and sizes identify its files.
-        table["shards"] = [[Path(name).name, size] for name, size in table["shards"]]
-        return table
 
 
 @dataclass(frozen=True)
@@ -150,8 +100,6 @@ class TrainingSetup:
     corpus: TrainingCorpus
     card: Mapping[str, Any] = field(default_factory=dict)
     """What the model card says besides the results."""
-    request: dict[str, Any] = field(default_factory=dict)
-    """As in :class:`RunSettings`."""
     initial: PretrainedBiLM | None = None
     """The model to start from, with a softmax over the corpus's vocabulary; None for random weights. It is evaluated
     first, and stays the best model until training improves on it."""
@@ -162,8 +110,8 @@ class TrainingSetup:
     old_text: Sequence[Sequence[str]] = ()
     """Sentences of the domain that ``initial`` was trained on, scored before and after."""
 
-    def write(self, run: Run, n_processes: int, overwrite: bool = False) -> None:
-        """Write the run directory of a new training, with copies of the models, so it can be resumed without them."""
+    def write(self, run: Run, n_processes: int, request: Mapping[str, Any], overwrite: bool = False) -> None:
+        """Write the run directory of a new training, with copies of the models."""
         config, corpus = self.config, self.corpus
         corpus.check(config, n_processes)
         with torch.device("meta"):  # find out whether the softmax fits before anything is written, without its memory
@@ -184,7 +132,8 @@ class TrainingSetup:
                     mark = "\ufeff" if text.startswith("\ufeff") else ""
                     (folder / name).write_text(mark + text, encoding="utf-8", newline="\n")
             write_json(folder / CARD, {**self.card, **self._origin()})
-            RunSettings.of(self, 0).save(folder)
+            shards = tuple(str(shard.resolve()) for shard in corpus.shards)
+            RunSettings(config, dict(request), shards, corpus.n_sentences, corpus.n_tokens).save(folder)
             for name, model in ((INITIAL, self.initial), (TEACHER, self.teacher)):
                 if model is not None:
                     save_folder(model, folder / name)
@@ -202,22 +151,19 @@ class TrainingSetup:
         return origin
 
     @classmethod
-    def open(cls, run: Run, texts: TextPaths, changes: Mapping[str, Any]) -> TrainingSetup:
-        """Read what a run was started with, with some fields of the config changed, and its text where it is now."""
+    def open(cls, run: Run) -> TrainingSetup:
+        """Read what a run was started with."""
         settings, path = RunSettings.open(run.path), run.path
-        shards = find_shards(texts) if texts else [Path(name) for name, _ in settings.shards]
-        if missing := [shard for shard in shards if not shard.is_file()]:
-            raise TextError(f"{missing[0]}, which the run reads, is missing. If it has moved, give its new path.")
-        config = from_dict(TrainingConfig, {**to_dict(settings.config), **changes}, "") if changes else settings.config
+        config = settings.config
         corpus = TrainingCorpus(
-            shards,
+            list(map(Path, settings.shards)),
             list(read_sentences(path / HELD_OUT)),
             Vocabulary.from_file(path / VOCABULARY),
             settings.n_sentences,
             settings.n_tokens,
             config.bilm_tf_lines,
         )
-        setup = cls(config, corpus, read_json(path / CARD), settings.request)
+        setup = cls(config, corpus, read_json(path / CARD))
         if config.distillation is not None:
             setup = dataclasses.replace(setup, teacher=load_folder(path / TEACHER))
         if run.checkpoints():  # which are where the training starts now
@@ -227,18 +173,3 @@ class TrainingSetup:
         if (path / INITIAL_OPTIMIZER).exists():
             setup = dataclasses.replace(setup, initial_optimizer=load_file(path / INITIAL_OPTIMIZER))
         return setup
-
-
-def sentences_crc32(sentences: Sequence[Sequence[str]]) -> int:
-    """The checksum of sentences."""
-    return text_crc32("\n".join(" ".join(sentence) for sentence in sentences))
-
-
-def text_crc32(text: str) -> int:
-    """The checksum of a text."""
-    return zlib.crc32(text.encode("utf-8", "replace"))
-
-
-def _size_and_crc32(path: Path) -> tuple[int, int]:
-    with path.open("rb") as file:
-        return size_and_crc32(file)

@@ -15,7 +15,6 @@ damage the biLM, so as much as possible is kept:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -24,14 +23,7 @@ from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import FormatError, ModelNotFoundError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
-from elmokit.network.softmax import (
-    AdaptiveSoftmax,
-    FullSoftmax,
-    SoftmaxModule,
-    TiedSoftmax,
-    build_softmax,
-    softmax_config,
-)
+from elmokit.network.softmax import FullSoftmax, SoftmaxModule, TiedSoftmax, build_softmax, softmax_config
 from elmokit.text.vocabulary import Vocabulary
 
 NOISE = 0.1  # of a new row, as a ratio of a fresh row's size: rows that start as copies of <UNK> must become different
@@ -47,8 +39,7 @@ def with_softmax_over(
 ) -> PretrainedBiLM:
     """Return the model with a softmax over another vocabulary, as the module's docstring describes.
 
-    An adaptive softmax is always drawn anew (in its head, where alone it has biases), unless words and kind stay the
-    same. A word-input model gets a word table by the same rules as a softmax. The biLM is used as it is, not copied.
+    A word-input model gets a word table by the same rules as a softmax. The biLM is used as it is, not copied.
     """
     old, bilm = model.softmax_module, model.bilm
     if model.config.word_table is not None and model.vocabulary is None:
@@ -70,12 +61,9 @@ def with_softmax_over(
     new.reset_parameters(generator)
     frequencies = _frequencies(vocabulary, counts, n_sentences, bilm.config.read_backward)
     with torch.no_grad():
-        if isinstance(new, AdaptiveSoftmax):
-            new.stages.head.bias.copy_(_head_frequencies(frequencies, new.stages.cutoffs).log())
-        else:
-            new.bias.copy_(frequencies.log())
-            if old is not None and not isinstance(old, AdaptiveSoftmax) and model.vocabulary is not None:
-                _transfer(old, model.vocabulary, new, vocabulary, frequencies, generator)
+        new.bias.copy_(frequencies.log())
+        if old is not None and model.vocabulary is not None:
+            _transfer(old, model.vocabulary, new, vocabulary, frequencies, generator)
     return model.replace(weights=bilm, softmax=new, vocabulary=vocabulary)
 
 
@@ -99,11 +87,6 @@ def _describe_words(old: PretrainedBiLM, new: PretrainedBiLM, vocabulary: Vocabu
         return False, f"the softmax over {n_words:,} words takes its weights from the word table"
     if old.softmax is None or old.vocabulary is None:
         return True, f"the model has no softmax: a new one over {n_words:,} words is initialized"
-    if isinstance(old.softmax_module, AdaptiveSoftmax) or isinstance(new.softmax_module, AdaptiveSoftmax):
-        return (
-            True,
-            f"an adaptive softmax cannot keep weights: a new one over {n_words:,} words is initialized",
-        )
     n_kept = sum(word in old.vocabulary.ids for word in vocabulary.words)
     others = "; the others start as <UNK>" if n_kept < n_words else ""
     return False, f"the softmax keeps the weights of {n_kept:,} of {n_words:,} words{others}"
@@ -135,13 +118,6 @@ def _frequencies(
     return ((listed + 1) / (listed + 1).sum()).float()
 
 
-def _head_frequencies(frequencies: Tensor, cutoffs: Sequence[int]) -> Tensor:
-    """Return the frequencies of an adaptive softmax's head: its words, then each tail as a whole."""
-    # The head scores a tail as if it were one word.
-    tails = [frequencies[first:last].sum() for first, last in pairwise(cutoffs)]
-    return torch.cat([frequencies[: cutoffs[0]], torch.stack(tails)])
-
-
 @torch.no_grad()
 def _transfer(
     old: SoftmaxModule,
@@ -152,8 +128,6 @@ def _transfer(
     generator: torch.Generator,
 ) -> None:
     """Copy weights and biases by word."""
-    assert not isinstance(old, AdaptiveSoftmax)
-    assert not isinstance(new, AdaptiveSoftmax)
     old_ids = torch.tensor([old_words.ids.get(word, -1) for word in new_words.words])
     old_bias, old_unknown = old.bias.detach().cpu(), old_words.unknown_id
     # The old <UNK> represented the new words and those that are still unknown. Split its probability among them:

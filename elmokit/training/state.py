@@ -11,11 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from elmokit.config import from_dict
 from elmokit.embedding.start_state import stored_or_zero_state
 from elmokit.errors import TrainingError
 from elmokit.formats.model import PretrainedBiLM
+from elmokit.network.average import moving_average
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.softmax import build_softmax, softmax_config
 from elmokit.text.windows import WindowStream
@@ -27,7 +30,6 @@ from elmokit.training.muon import Muon, matrix_blocks
 from elmokit.training.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
 from elmokit.training.run import Run, RunCheckpoint, random_states, restore_random_states
 from elmokit.training.setup import TrainingSetup
-from elmokit.training.weight_average import WeightAverage
 
 
 @dataclass
@@ -56,8 +58,8 @@ class TrainingState:
     optimizer: torch.optim.Optimizer
     lstm_state: BiLMState
     stream: WindowStream
-    average: WeightAverage | None = None
-    """The moving average of the weights, if the settings ask for one."""
+    average: AveragedModel | None = None
+    """The moving average of the weights of biLM and softmax, if the settings ask for one."""
     teacher_state: BiLMState | None = None
     """In a distillation, the LSTM state of the teacher."""
     counters: TrainingCounters = field(default_factory=TrainingCounters)
@@ -65,7 +67,10 @@ class TrainingState:
     @property
     def evaluated_model(self) -> PretrainedBiLM:
         """The model that is evaluated and kept: with averaged weights, if there is an average."""
-        return self.model if self.average is None else self.average.model
+        if self.average is None:
+            return self.model
+        bilm, softmax = self.average.module.children()
+        return self.model.replace(weights=bilm, softmax=softmax)
 
     @property
     def lstm_states(self) -> dict[str, BiLMState]:
@@ -81,6 +86,11 @@ class TrainingState:
     def trained_parameters(self) -> dict[str, torch.nn.Parameter]:
         """The parameters that the optimizer changes, by name."""
         return {name: value for name, value in self.losses.named_parameters() if value.requires_grad}
+
+    def update_average(self) -> None:
+        """Move the average towards the weights, after each step."""
+        if self.average is not None:
+            self.average.update_parameters(_modules(self.model))
 
     def save(self, run: Run, world: World, calibrated: Callable[[PretrainedBiLM], PretrainedBiLM]) -> None:
         """Write a checkpoint, whose models are ``calibrated`` to open like any other. Every process must call this."""
@@ -104,7 +114,7 @@ class TrainingState:
             tensors |= {f"random.{rank}.{name}": value for name, value in states.items()}
         models = {"model": calibrated(self.model)}
         if self.average is not None:
-            models["average"] = calibrated(self.average.model)
+            models["average"] = calibrated(self.evaluated_model)
         run.save_checkpoint(
             self.counters.n_steps,
             # The counters are those of the main process; what differs between processes is listed by rank.
@@ -119,7 +129,9 @@ class TrainingState:
             progress = checkpoint.progress()
             restore_optimizer(self.optimizer, self.trained_parameters(), checkpoint.tensors("optimizer"))
             if self.average is not None:
-                self.average.restore(checkpoint.model("average"))
+                saved = _modules(checkpoint.model("average"))
+                self.average.module.load_state_dict(saved.state_dict())
+                self.average.n_averaged.fill_(checkpoint.n_steps + 1)
             tensors = checkpoint.tensors("state")
             batch_size, positions = self.lstm_state.n_rows, progress["positions"]
             n_processes = len(positions)
@@ -203,12 +215,10 @@ def _build_state(setup: TrainingSetup, model: PretrainedBiLM, world: World, devi
     softmax.to(device)
     n_samples, teacher_state = min(config.n_samples, len(vocabulary)), None
     if config.distillation is None or teacher is None:
-        losses = WindowLosses(model.bilm, softmax, n_samples, config.word_dropout)
+        losses = WindowLosses(model.bilm, softmax, n_samples)
     else:
         reader = Teacher(teacher, model, device)
-        losses = DistillationLosses(
-            model.bilm, softmax, n_samples, reader, config.distillation, config.word_dropout
-        ).to(device)
+        losses = DistillationLosses(model.bilm, softmax, n_samples, reader, config.distillation).to(device)
         teacher_state = _lstm_state(teacher, config, device)
     # First everything: the initial model may come with its gradients switched off.
     losses.requires_grad_(True)
@@ -219,7 +229,10 @@ def _build_state(setup: TrainingSetup, model: PretrainedBiLM, world: World, devi
         losses.softmax.requires_grad_(False)
     optimizer = config_optimizer(config, losses, world)
     lstm_state = _lstm_state(model, config, device)
-    average = WeightAverage(model, config.ema_decay) if config.ema_decay else None
+    average = None
+    if config.ema_decay:
+        average = moving_average(_modules(model), config.ema_decay)
+        average.module.requires_grad_(False)
     stream = window_stream(setup, model, world)
     return TrainingState(model, losses, optimizer, lstm_state, stream, average=average, teacher_state=teacher_state)
 
@@ -246,19 +259,19 @@ def window_stream(setup: TrainingSetup, model: PretrainedBiLM, world: World) -> 
     )
 
 
-def config_optimizer(
-    config: TrainingConfig,
-    losses: WindowLosses,
-    world: World = World(),  # noqa: B008 (immutable)
-) -> torch.optim.Optimizer:
+def _modules(model: PretrainedBiLM) -> nn.ModuleList:
+    """Return biLM and softmax as one module, so that a copy of both keeps sharing the weights of a tied softmax."""
+    assert model.softmax_module is not None
+    return nn.ModuleList([model.bilm, model.softmax_module])
+
+
+def config_optimizer(config: TrainingConfig, losses: WindowLosses, world: World) -> torch.optim.Optimizer:
     """Build the optimizer of a config for the parameters that are trained, by one process or several."""
     parameters = [parameter for parameter in losses.parameters() if parameter.requires_grad]
-    if config.optimizer == "muon":
+    if config.is_modern:
         blocks = matrix_blocks(losses.bilm) | matrix_blocks(losses.softmax)
         return Muon(parameters, blocks, config.learning_rate, config.matrix_learning_rate, fused=True, world=world)
-    return build_optimizer(
-        config.optimizer, parameters, config.learning_rate, weight_decay=config.weight_decay, fused=True
-    )
+    return build_optimizer(config.optimizer, parameters, config.learning_rate)
 
 
 def _lstm_state(model: PretrainedBiLM, config: TrainingConfig, device: torch.device) -> BiLMState:

@@ -21,7 +21,7 @@ from elmokit.cli.main import elmokit
 from tests.campaign.commands import ALL_COMMANDS, SMALL, text
 from tests.campaign.hostile_text import hostile_token
 from tests.campaign.interruptions import LIMITS, commit_always
-from tests.campaign.specimens import SPECIMENS, config_of_task, conllu, own_format, similarity
+from tests.campaign.specimens import SPECIMENS, conllu, own_format
 from tests.helpers.children import Ended, Limits, run_elmokit
 
 Outcome = tuple[int, list[str], str]
@@ -180,8 +180,8 @@ def sources() -> dict[str, tuple[Callable[[Path], None], tuple[str, ...]]]:
     """Return what writes the inputs of each command, and its arguments."""
     found = {name: (command.prepare, command.start) for name, command in ALL_COMMANDS.items()}
     for name in (
-        *("own format", "TF checkpoint", "AllenNLP ner", "FASTA", "task run", "index, numbers"),
-        *("config of AllenNLP", "similarity", "senses", "reading times"),
+        *("own format", "TF checkpoint", "AllenNLP ner", "FASTA", "task run", "index, vectors"),
+        *("config of AllenNLP", "similarity", "senses"),
     ):
         found[name] = (SPECIMENS[name].write, SPECIMENS[name].command)
     for line, write in OTHER_COMMANDS.items():
@@ -189,21 +189,9 @@ def sources() -> dict[str, tuple[Callable[[Path], None], tuple[str, ...]]]:
     return found
 
 
-def _write_dictionary(folder: Path) -> None:
-    own_format(folder)
-    words = sorted(set((folder / "text.txt").read_text(encoding="utf-8").split()))
-    (folder / "words.txt").write_text("".join(f"{word} {word}\n" for word in words), encoding="utf-8")
-
-
 def _write_lines(folder: Path) -> None:
     own_format(folder)
     (folder / "words.txt").write_text("cat\nsat\nthe\n")
-
-
-def _write_data(folder: Path) -> None:
-    similarity(folder)
-    (folder / "data" / "word-similarity").mkdir(parents=True)
-    (folder / "words.txt").rename(folder / "data" / "word-similarity" / "words.txt")
 
 
 def _write_run(folder: Path) -> None:
@@ -233,15 +221,9 @@ def _write_task_run(folder: Path) -> None:
 OTHER_COMMANDS: dict[str, Callable[[Path], None]] = {
     "surprisal text.txt --model model": own_format,
     "info --model model": own_format,
-    "align model model text.txt text.txt words.txt --out aligned": _write_dictionary,
-    "export static table --model model --words words.txt": _write_lines,
     "distill model text.txt --held-out words.txt --run run --preset tiny --batch-size 1 --tokens 20": _write_lines,
-    "sentence-head pairs.csv --model model --out trained --steps 2": similarity,
     "evaluate pos text.conllu text.conllu --model model --layers 0 --epochs 1 --seeds 1": conllu,
-    "evaluate all --data data --report report.md --model model": _write_data,
     "task predict run text.txt": _write_task_run,
-    "task weights run": _write_task_run,
-    "task sweep config.toml --over ratios --ratios 1 --run sweep --no-figure": config_of_task,
     "allennlp-elmo words.txt out.hdf5 --weight-file model --all": _write_lines,
     "allennlp-vocab --vocab_path run/vocab.txt --elmo_weights run --output_dir o --use_custom_oov_token 1": _write_run,
     "bilm-tf restart --save_dir run --vocab_file run/vocab.txt --train_prefix text.txt": _write_run,
@@ -253,7 +235,7 @@ OTHER_COMMANDS: dict[str, Callable[[Path], None]] = {
     "completion bash": own_format,
 }
 """Command lines, and what writes their inputs."""
-NOT_TRIED = {"serve", "mcp", "bench", "bilm-tf train_elmo"}
+NOT_TRIED = {"serve", "bench", "bilm-tf train_elmo"}
 """Commands that run until they are stopped, or compute for long, whatever most of their arguments are."""
 
 

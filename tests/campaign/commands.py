@@ -107,5 +107,5 @@ COMMANDS = {
         _again("neighbors index", write_text_and_model, "neighbors", "index", "text.txt", "index", "--model", "model"),
     )
 }
-"""Commands that `make test` interrupts at a change of the disk from each place that makes one."""
+"""Commands that `make test` interrupts at ten changes of the disk, from different places of the program."""
 ALL_COMMANDS = COMMANDS | OTHER_COMMANDS

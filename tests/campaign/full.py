@@ -4,7 +4,7 @@ It damages files, interrupts commands, fills disks, deletes directories, shares 
 size; it replaces the numbers of sound models, sends the server many clients, and resumes on what seems another machine.
 Any exit code other than 0, 2 and 130, any second line of error about a bad file, and any wrong or missing row is a
 failure. Finished work is kept in the directory ``campaign``, so that an interrupted campaign can be run again to
-resume. If all parts were run, their sections in ``results/reliability.md`` are written anew; else they are printed.
+resume. If all parts were run, their section in ``results/reliability.md`` is written anew; else it is printed.
 
     make campaign                              everything
     make campaign PARTS="mutants server"       some parts
@@ -253,7 +253,7 @@ def run(parts: list[str], scale: float, work: Path) -> list[dict[str, Any]]:
     rows = []
     # Results of an earlier version of elmokit or of another scale count for nothing.
     settings = {"commit": _commit(), "scale": scale}
-    with PartResults(work / "results", settings) as kept, ProgressBar("steps", len(steps), lines=True) as progress:
+    with PartResults(work / "results", settings) as kept, ProgressBar("steps", lines=True) as progress:
         for done, (name, part, step) in enumerate(steps):
             folder = work / "files"
 
@@ -281,22 +281,21 @@ def _commit() -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def to_markdown(part: str, rows: list[dict[str, Any]], scale: float) -> str:
-    """Return a part's section of the report: totals, a table with every row, and the failures."""
-    n_attempts = sum(row["n"] for row in rows)
+def to_markdown(rows: list[dict[str, Any]], scale: float) -> str:
+    """Return the section of the report: a table with a row for each part, and the failures."""
     failures = [failure for row in rows for failure in row["failures"]]
     lines = [
-        f"`make campaign PARTS={part} SCALE={scale:g}`, {date.today()}, commit {_commit()}, Python "
-        f"{platform.python_version()} on {platform.system()}, {os.cpu_count()} cores, {processor_name()}. "
-        f"**{n_attempts:,} attempts, {len(failures)} failures.**",
+        f"`make campaign SCALE={scale:g}`, {date.today()}, commit {_commit()}, Python {platform.python_version()} on "
+        f"{platform.system()}, {os.cpu_count()} cores, {processor_name()}. "
+        f"**{sum(row['n'] for row in rows):,} attempts, {len(failures)} failures.**",
         "",
-        "| what | attempts | failures | seconds | note |",
+        "| part | steps | attempts | failures | seconds |",
         "|---|---|---|---|---|",
     ]
-    lines += [
-        f"| {row['what']} | {row['n']:,} | {len(row['failures'])} | {row['seconds']:.0f} | {row['note']} |"
-        for row in rows
-    ]
+    for part in dict.fromkeys(row["part"] for row in rows):
+        here = [row for row in rows if row["part"] == part]
+        n, n_failures = sum(row["n"] for row in here), sum(len(row["failures"]) for row in here)
+        lines.append(f"| {part} | {len(here)} | {n:,} | {n_failures} | {sum(row['seconds'] for row in here):.0f} |")
     if failures:
         lines += ["", *(f"- {' '.join(failure.split())[:500]}" for failure in failures)]
     return "\n".join(lines)
@@ -307,7 +306,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all by default")
     parser.add_argument("--scale", type=float, default=1.0, help="the fraction of the attempts to make")
-    parser.add_argument("--write", action="store_true", help=f"write the sections of the parts to {REPORT.name}")
+    parser.add_argument("--write", action="store_true", help=f"write the section of {REPORT.name}")
     parser.add_argument("--work", type=Path, default=ROOT / "campaign", help="the directory for files and results")
     arguments = parser.parse_args()
     unknown = set(arguments.parts) - PARTS.keys()
@@ -315,11 +314,10 @@ def main() -> None:
         parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     parts = arguments.parts or list(PARTS)
     rows = run(parts, arguments.scale, arguments.work.absolute())
-    for part in parts:
-        section = to_markdown(part, [row for row in rows if row["part"] == part], arguments.scale)
-        if arguments.write or not arguments.parts:
-            replace_section(REPORT, part[0].upper() + part[1:], section)
-        else:
-            print(f"## {part}\n\n{section}\n")
+    section = to_markdown(rows, arguments.scale)
+    if arguments.write or not arguments.parts:
+        replace_section(REPORT, "Campaign", section)
+    else:
+        print(section)
     shutil.rmtree(arguments.work)  # nothing is left to resume
     sys.exit(any(row["failures"] for row in rows))

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import elmokit
 from elmokit.evaluation import probe_corpus as corpus
-from elmokit.storage import resumable
+from elmokit.storage import workspace
 from elmokit.tasks import layer_cache
 from tests.helpers.children import Ended, Limits, run_elmokit
 
@@ -62,7 +62,7 @@ class Command:
 
 def commit_always() -> None:
     """Commit after every batch, and make batches and chunks small."""
-    resumable.COMMIT_SECONDS = 0.0
+    workspace.COMMIT_SECONDS = 0.0
     corpus.CHUNK_TOKENS = 60
     layer_cache.CHUNK_TOKENS = 20
 

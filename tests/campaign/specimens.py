@@ -25,9 +25,7 @@ from tests.campaign.mutants import damage
 from tests.conftest import random_model
 from tests.helpers import allennlp_configs
 from tests.helpers.children import Ended, Limits, run_elmokit
-from tests.helpers.fast_nlp_files import toy_model as fast_nlp_model
 from tests.helpers.many_langs_files import toy_model
-from tests.helpers.paddle_files import toy_model as paddle_model
 from tests.helpers.paths import DATA, ROOT
 from tests.helpers.sense_files import INVENTORY, TEST, TRAIN, write_set
 from tests.helpers.task_examples import TEXTS, write_config
@@ -188,16 +186,6 @@ def many_langs(folder: Path) -> None:
     toy_model().write(folder / "model")
 
 
-def fast_nlp(folder: Path) -> None:
-    write_text(folder)
-    fast_nlp_model().write(folder / "model")
-
-
-def paddle(folder: Path) -> None:
-    (folder / "text.txt").write_text("das Haus ist das\nist das\n", encoding="utf-8")
-    paddle_model().write(folder / "model")
-
-
 def word_input(folder: Path) -> None:
     write_text(folder)
     save_model(small_model(char_cnn=None, n_words=len(SPECIALS) + 8), folder / "elmo" / "weights.hdf5")
@@ -291,16 +279,6 @@ def trained_task(folder: Path, name: str) -> None:
     assert ended.code == 0, ended.err
 
 
-def cached_layers(folder: Path) -> None:
-    save_model(random_model(), folder / "model")
-    write_config(folder=folder, elmo={"model": "model", "cache": "cache"}, train={"epochs": 1})
-    ended = run_elmokit(
-        "task", "train", "config.toml", "--run", "other", folder=folder, before=commit_always, limits=LIMITS
-    )
-    assert ended.code == 0, ended.err
-    shutil.rmtree(folder / "other")
-
-
 def similarity(folder: Path) -> None:
     own_format(folder)
     (folder / "pairs.csv").write_text('the cat sat,the cat ran,4\n"the dog, the cat",a mat .,1\na cat,a dog,2.5\n')
@@ -313,11 +291,6 @@ def senses(folder: Path) -> None:
     write_set(folder, "test", TEST)
     content = "".join(f"{lemma}\t{pos}\t{' '.join(keys)}\n" for (lemma, pos), keys in INVENTORY.items())
     (folder / "senses.tsv").write_text(content)
-
-
-def reading_times(folder: Path) -> None:
-    own_format(folder)
-    shutil.copytree(EXAMPLES / "evaluation" / "natural-stories", folder / "data")
 
 
 def compiled_kernels(folder: Path) -> None:
@@ -335,7 +308,6 @@ def _embed(model: str, *flags: str, source: str = "text.txt") -> Any:
 
 _TASK = ("task", "evaluate", "run", "data")
 _FIND = ("neighbors", "find", "index", "dog", "the dog ran .", "--json")
-_PARTIAL = "out.hdf5.partial/*"
 SPECIMENS = {
     specimen.name: specimen
     for specimen in (
@@ -350,8 +322,6 @@ SPECIMENS = {
         _embed("module.tar.gz")("TF-Hub archive", tf_hub_archive, ("*.tar.gz",)),
         _embed("model.zip")("zip archive", zip_archive, ("*.zip",)),
         _embed("model")("ELMoForManyLangs", many_langs, ("model/*",)),
-        _embed("model")("fastNLP", fast_nlp, ("model/*",)),
-        _embed("model")("PaddlePaddle", paddle, ("model/*",)),
         _embed("model", "--token-embeddings", "table.hdf5", "--vocabulary", "words.txt")(
             "table of token vectors", token_table, ("table.hdf5", "words.txt")
         ),
@@ -374,7 +344,7 @@ SPECIMENS = {
             "interrupted training",
             partial(interrupted, command="train", ratio=0.9),
             ("run/**/*",),
-            ("train", "--resume", "run"),
+            COMMANDS["train"].start,
             share=0.3,
         ),
         Specimen("training run", partial(finished, command="train"), ("run/**/*",), ("info", "--model", "run")),
@@ -386,42 +356,7 @@ SPECIMENS = {
             share=0.5,
         ),
         Specimen("task run", partial(finished, command="task train"), ("run/**/*",), _TASK),
-        Specimen(
-            "index, numbers",
-            partial(finished, command="neighbors index"),
-            ("index/t*", "index/s*", "index/j*", "index/c*"),
-            _FIND,
-            ("-",),
-        ),
         Specimen("index, vectors", partial(finished, command="neighbors index"), ("index/layer*",), _FIND),
-        Specimen(
-            "partial index",
-            partial(interrupted, command="neighbors index", ratio=0.7),
-            ("index/*",),
-            COMMANDS["neighbors index"].start,
-            ("index/layer-1.f16", "index/layer-2.f16", "index/tokens.i32"),
-        ),
-        Specimen(
-            "partial vectors",
-            partial(interrupted, command="embed", ratio=0.7),
-            (_PARTIAL,),
-            COMMANDS["embed"].start,
-            ("out.hdf5",),
-        ),
-        Specimen(
-            "layer cache",
-            cached_layers,
-            ("cache/**/*",),
-            ("task", "train", "config.toml", "--run", "run"),
-            ("run/seed-0/best.safetensors", "run/results.json"),
-        ),
-        Specimen(
-            "kept parts",
-            partial(interrupted, command="evaluate minimal-pairs", ratio=0.6),
-            ("kept/**/*",),
-            ALL_COMMANDS["evaluate minimal-pairs"].start,
-            ("-",),
-        ),
         replace(
             _embed("model")("compiled kernels", compiled_kernels, ("cache/kernels/*",)),
             compared=("out.hdf5",),
@@ -471,9 +406,6 @@ SPECIMENS = {
             senses,
             ("*.xml", "*.key.txt", "*.tsv"),
             *[("evaluate", "wsd", "train.data.xml", "test.data.xml", "--inventory", "senses.tsv", "--model", "model")],
-        ),
-        Specimen(
-            "reading times", reading_times, ("data/*",), ("evaluate", "reading-times", "data", "--model", "model")
         ),
     )
 }

@@ -7,7 +7,6 @@ in one line, or it computes finite numbers, the same ones as the plain formulas 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import shutil
@@ -24,14 +23,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from elmokit import Elmo, LanguageModel, SentenceEmbedder
+from elmokit import Elmo, LanguageModel, SentenceEmbedder, SentencePooling
 from elmokit.embedding.start_state import boundary_state
 from elmokit.engine.precision import NAMES
 from elmokit.errors import ElmoError
 from elmokit.formats.model import Weights
 from elmokit.formats.save import save_model
-from elmokit.serve.examples import SENTENCES
-from elmokit.training.sentence_head import HeadConfig, train_sentence_head
+from elmokit.formats.sentence_pooling import SentenceHead
+from elmokit.serve.served_model import SENTENCES
 from tests.campaign.commands import text
 from tests.conftest import aligned_model, random_model
 from tests.helpers.children import Ended, Limits, run_child
@@ -138,8 +137,11 @@ def own_format(storage: Any, extras: bool) -> Callable[[Path, RandomChange], Non
             if extras:
                 sentences = [sentence.split() for sentence in SENTENCES]
                 SentenceEmbedder(Elmo(model)).fit(sentences, 8)
-                pairs = list(itertools.pairwise(sentences))
-                model.sentence_head = train_sentence_head(Elmo(model), (), pairs, HeadConfig(n_steps=5))
+                assert model.whitening is not None
+                assert model.vocabulary is not None
+                weights = np.linspace(0.5, 2, len(model.vocabulary), dtype=np.float32)
+                of_sif = SentencePooling(), model.whitening.mean, model.whitening.projection
+                model.sentence_head = SentenceHead(*of_sif, weights)
                 model.start_state = boundary_state(model)
             save_model(model, folder / "model", storage)
         change_safetensors(change.random.choice(sorted((folder / "model").glob("*.safetensors"))), change)

@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from elmokit.cli.command import Flag, command_of, parse_docstring, setting_options, with_settings, with_underscores
+from elmokit.cli.command import Flag, command_of, setting_options, with_settings, with_underscores
 from elmokit.config import setting
 
 
@@ -106,13 +106,6 @@ def test_signature_and_docstring_make_flags_and_help() -> None:
     ]
 
 
-def test_an_option_without_its_value_is_refused() -> None:
-    for arguments in (("--model",), ("--ratio", "--all"), ("--kind", "--number", "2")):
-        ran = run(measure, "a", "b", *arguments)
-        assert ran.exit_code == 2
-        assert f"'{arguments[0]}'" in ran.output
-
-
 def test_values_have_the_types_of_the_signature() -> None:
     files = (Path("a"), Path("b"))
     few = run(measure, "a", "b", "c", "--ratio", "1").output
@@ -130,26 +123,6 @@ def test_flags_can_have_underscores() -> None:
         click.echo(save_dir)
 
     assert [run(dump, flag, "run").output for flag in ("--save_dir", "--save-dir")] == ["run\n", "run\n"]
-
-
-def test_a_docstring_describes_parameters_that_exist() -> None:
-    def dump(*, save_dir: Path) -> None:
-        """Dump weights.
-
-        Args:
-            save_folder: Where to.
-        """
-
-    with pytest.raises(ValueError, match="has no parameter save_folder"):
-        command_of(dump, "dump")
-
-
-def test_only_a_title_at_the_margin_begins_a_section() -> None:
-    text, sections = parse_docstring(
-        "Read this: it is short.\n\n\b\nFiles:x\n  Args:\n\nArgs:\n    a: b\n\nExamples:\n    c"
-    )
-    assert text == "Read this: it is short.\n\n\b\nFiles:x\n  Args:"
-    assert sections == {"Args": ["    a: b"], "Examples": ["c"]}
 
 
 def test_each_setting_is_an_option_with_its_default_under_its_heading() -> None:

@@ -16,7 +16,6 @@ import pytest
 
 from elmokit import Elmo
 from elmokit.formats.open import open_model
-from elmokit.formats.save import save_model
 from elmokit.lm.perplexity import spelling_of
 from tests.conftest import random_model
 from tests.helpers.shell import Shell
@@ -63,14 +62,6 @@ def test_embed_reads_standard_input_and_raw_text(shell: Shell, monkeypatch: pyte
         np.testing.assert_allclose(vectors[...], expected, atol=1e-5)
 
 
-def test_convert_goes_to_hdf5_and_back(shell: Shell) -> None:
-    Path("there").mkdir()
-    assert shell("convert", "model", "there/weights.hdf5").code == 0
-    ran = shell("convert", "there", "again", "--storage", "float16")
-    assert (ran.code, ran.err) == (0, "wrote again\n")
-    assert open_model("again").config == open_model("model").config
-
-
 def test_info_says_what_a_model_is(shell: Shell) -> None:
     shell("convert", "model", "weights.hdf5")
     ours, theirs = shell("info", "--model", "model").out, shell("info", "--model", "weights.hdf5").out
@@ -82,45 +73,6 @@ def test_info_says_what_a_model_is(shell: Shell) -> None:
     facts = json.loads(shell("info", "--model", "model", "--json").out)
     assert facts["parameters"] == f"{random_model().n_parameters:,}"
     assert facts["card"] == {"note": "random"}
-
-
-def test_info_shows_nested_facts_as_text(shell: Shell) -> None:
-    model = random_model()
-    model.card = {
-        "perplexity": {"held-out": {"before": [103.9012, 100.5], "after": [69.25, 65.4]}, "dev": 70},
-        "files": list("abcdefghi"),
-        "tokens": 1234567,
-        "text": "word " * 30,
-        "command": "elmokit train " + "corpus/ " * 30,
-    }
-    save_model(model, Path("described"))
-    tokens = ["files   9 values, which --json shows", "tokens  1,234,567"]
-    text = ["text    " + " ".join(["word"] * 18), "        " + " ".join(["word"] * 12)]
-    lines = shell("info", "--model", "described").out.partition("Model card\n")[2].splitlines()
-    assert lines == [*tokens, *text, "", "--all also shows: perplexity, command"]
-    lines = shell("info", "--model", "described", "--all").out.partition("Model card\n")[2].splitlines()
-    assert lines[:2] == [line.replace("s  ", "s   ") for line in tokens]
-    assert lines[-7:] == [
-        "",
-        "Model card, perplexity",
-        "dev  70",
-        "",
-        "Model card, perplexity, held-out",
-        "before  103.9 / 100.5",
-        "after   69.25 / 65.4",
-    ]
-
-
-def test_the_whole_card_of_the_included_model_is_shown_whose_sources_have_long_names(shell: Shell) -> None:
-    ran = shell("info", "--all")
-    assert (ran.code, ran.err) == (0, "")
-    assert "\nModel card, sources\nlm-wikipedia: English Wikipedia of 2014  " in ran.out
-
-
-def test_the_options_file_opens_the_weights_next_to_it(shell: Shell) -> None:
-    save_model(random_model(), Path("old/elmo_2x_weights.hdf5"))
-    save_model(random_model(), Path("old/other_weights.hdf5"))
-    assert "old/elmo_2x_weights.hdf5" in shell("info", "--model", "old/elmo_2x_options.json").out
 
 
 def test_quiet_leaves_results_warnings_and_errors(shell: Shell) -> None:
@@ -164,17 +116,6 @@ def test_an_output_in_the_home_directory_is_written_there(shell: Shell, monkeypa
     assert shell("surprisal", "text.txt", "--model", "model", "--out=~/table.tsv").code == 0
     assert Path("home/table.tsv").is_file()
     assert not Path("~").exists()
-
-
-def test_vocab_repairs_and_says_so(shell: Shell) -> None:
-    Path("old.txt").write_text("<s>\n</s>\n<unk>\nthe\nthe\n")
-    ran = shell("vocab", "--repair", "old.txt", "new.txt")
-    assert ran.code == 0
-    assert ran.out.splitlines()[-2] == "line 5: removed the, which is on line 4 already"
-    assert Path("new.txt").read_text() == "<S>\n</S>\n<UNK>\nthe\n"
-    ran = shell("vocab", "--repair", "new.txt", "again.txt")
-    assert (ran.code, ran.out) == (0, "nothing to repair\n")
-    assert "The order of the words was not checked. To sort them by their frequency in a text: --text TEXT" in ran.err
 
 
 def test_vocab_sorts_a_list_by_a_text(shell: Shell) -> None:
@@ -382,10 +323,3 @@ def test_a_pipe_is_read_once_and_whole(shell: Shell) -> None:
     ran = shell("embed", f"/dev/fd/{read_end}", "out.hdf5", "--model", "model")
     os.close(read_end)
     assert (ran.code, "2 sentences, 5 tokens" in ran.err) == (0, True)
-
-
-def test_the_speed_of_a_long_text_is_reported_and_that_of_a_short_one_is_not(shell: Shell) -> None:
-    for n_lines, has_rate in ((2, False), (8000, True)):
-        Path("lines.txt").write_text("the cat sat\n" * n_lines)
-        ran = shell("embed", "lines.txt", f"{n_lines}.npz", "--model", "model", "--layers", "0")
-        assert ran.err.rstrip().endswith("tokens/s") == has_rate, ran.err

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
-import os
-import sys
 from pathlib import Path
 
 import h5py
@@ -17,8 +14,6 @@ from safetensors.torch import load_file
 
 from elmokit import SentenceEmbedder
 from elmokit.engine.config import PRESETS
-from elmokit.engine.state import State
-from elmokit.errors import install_command
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.text.vocabulary import Vocabulary
@@ -32,7 +27,7 @@ TRAIN = ("text.txt", "--held-out", "text.txt", "--preset", "tiny", "--max-words"
 SMALL = ("--batch-size", "2", "--window-length", "5", "--eval-every", "3", "--save-every", "2", "--threads", "1")
 KINDS = {
     "full": (),
-    "adaptive": ("--softmax", "adaptive", "--cutoffs", "5"),
+    "inner layer": ("--softmax-inner-dim", "5"),
     "tied": ("--softmax", "tied", "--input", "words"),
     "one layer, forward": ("--n-layers", "1", "--forward-only"),
 }
@@ -122,13 +117,6 @@ def test_a_word_input_model_keeps_its_list_of_words(shell: Shell) -> None:
     assert ran.err == "wrote new/other.hdf5\nwrote new/other_options.json\nwrote new/other_vocab.txt\n"
 
 
-def test_the_start_state_is_reported_as_left_out(shell: Shell) -> None:
-    model = random_model()
-    save_model(model.replace(softmax=None, start_state=State.zero(model.config, 1)), Path("warm"))
-    assert shell("convert", "warm", "w.hdf5").err.endswith("cannot hold it): start state\n")
-    assert "left out" not in shell("convert", "w.hdf5", "again.hdf5", "--overwrite").err
-
-
 def test_a_run_without_a_saved_model_names_its_checkpoint(shell: Shell) -> None:
     Path("run/checkpoints/step-00000004").mkdir(parents=True)
     Path("run/settings.json").write_text("{}")
@@ -159,22 +147,3 @@ def test_whiten_stores_a_whitening_of_sentence_vectors(shell: Shell, folder: Pat
     assert "stored with the model" in shell("info", "--model", "whitened").out
     ran = shell("convert", "whitened", "plain.hdf5")
     assert "Not saved (.hdf5 files cannot hold it): softmax, vocabulary, start state, whitening" in ran.err
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="other file systems have no such names")
-def test_a_card_names_a_text_whose_name_is_not_utf_8(shell: Shell, folder: Path) -> None:
-    text = Path(os.fsdecode(b"caf\xe9.txt"))
-    text.write_text("the cat sat .\nthe dog ran .\na mat\n", encoding="utf-8")
-    assert shell("convert", "model", "whitened", "--whiten", str(text)).code == 0
-    assert "caf?.txt" in open_model("whitened").card["whitening"]
-
-
-def test_onnx_is_written_as_such(shell: Shell) -> None:
-    if importlib.util.find_spec("onnx") is None:
-        ran = shell("convert", "model", "model.onnx")
-        assert (ran.code, install_command("onnx") in ran.err) == (2, True)
-        return
-    ran = shell("convert", "model", "model.onnx")
-    assert (ran.code, ran.err) == (0, "wrote model.onnx\n")
-    assert Path("model.onnx").is_file()
-    assert "already exists" in shell("convert", "model", "model.onnx").err

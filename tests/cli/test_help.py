@@ -16,7 +16,7 @@ import click
 import pytest
 
 from elmokit.cli.help import DocumentedCommand
-from elmokit.cli.main import COMMANDS, elmokit
+from elmokit.cli.main import elmokit
 from elmokit.version import __version__
 from tests.helpers.paths import ROOT
 from tests.helpers.shell import Shell
@@ -98,15 +98,6 @@ def test_every_stored_help_is_that_of_a_command() -> None:
     assert {path.stem for path in STORED.iterdir()} == {name.replace(" ", "-") or "elmokit" for name in ALL}
 
 
-def test_the_help_lists_every_command_once_under_its_purpose(shell: Shell) -> None:
-    out = shell("--help").out
-    for purpose, commands in COMMANDS.items():
-        assert f"\n{purpose}:\n" in out
-        for name in commands:
-            assert len(re.findall(rf"^  {name} ", out, re.MULTILINE)) == 1
-    assert "one sentence per line, with spaces between tokens" in " ".join(out.split())
-
-
 @pytest.mark.parametrize("name", [name for name, command in ALL.items() if not isinstance(command, click.Group)])
 def test_a_model_is_an_option_in_every_command(name: str) -> None:
     arguments = {parameter.name for parameter in ALL[name].params if isinstance(parameter, click.Argument)}
@@ -114,7 +105,7 @@ def test_a_model_is_an_option_in_every_command(name: str) -> None:
 
 
 def test_a_model_as_an_argument_is_answered_with_the_option(shell: Shell) -> None:
-    for command in (["info"], ["bench"], ["serve"], ["evaluate", "all", "--data", "d", "--report", "r.md"]):
+    for command in (["info"], ["bench"], ["serve"]):
         ran = shell(*command, "original")
         assert ran.code == 2
         assert ran.err.startswith("elmokit: Unexpected argument 'original'. Pass a model with --model. Try ")
@@ -161,16 +152,6 @@ def test_the_version_is_shown_in_three_ways(shell: Shell) -> None:
         assert shell(*arguments) == (0, f"elmokit {__version__}\n", "")
 
 
-@pytest.mark.parametrize(
-    "call", [["embed"], ["completion"], ["embed", "a", "b", "--top=1"], ["embed", "a", "b", "--layers", "x"]]
-)
-def test_an_error_in_the_usage_ends_with_the_help_to_try(shell: Shell, call: list[str]) -> None:
-    ran = shell(*call)
-    assert ran.code == 2
-    assert ran.err.endswith(f". Try 'elmokit {call[0]} --help'.\n")
-    assert ran.err.count("\n") == 1
-
-
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_the_completion_of_bash_lists_commands(shell: Shell, tmp_path: Path) -> None:
     program = tmp_path / "elmokit"
@@ -181,13 +162,6 @@ def test_the_completion_of_bash_lists_commands(shell: Shell, tmp_path: Path) -> 
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     ran = subprocess.run(["bash", "-c", f"{script}\n{use}"], capture_output=True, text=True, env=environment)
     assert ran.stdout == "version\n", ran.stderr
-
-
-def test_completion_is_printed_for_three_shells(shell: Shell) -> None:
-    for name, start in (("bash", "complete -o nosort -F"), ("zsh", "#compdef elmokit"), ("fish", "function _elmokit_")):
-        ran = shell("completion", name)
-        assert (ran.code, ran.err) == (0, "")
-        assert start in ran.out
 
 
 def test_a_group_without_a_command_shows_its_help(shell: Shell) -> None:
@@ -201,13 +175,3 @@ def test_pages_that_messages_and_help_name_exist() -> None:
     for path in (ROOT / "elmokit").rglob("*.py"):
         for page in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text(encoding="utf-8")):
             assert (ROOT / page).exists(), f"{path.name}: {page}"
-
-
-def test_an_error_of_ours_is_not_reported_as_a_nested_file(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    def recurse(*_: object) -> None:
-        raise RecursionError("maximum recursion depth exceeded")
-
-    monkeypatch.setattr("elmokit.storage.text_files.bounded_lines", recurse)
-    Path("text.txt").write_text("a b\n")
-    with pytest.raises(RecursionError):
-        shell("vocab", "text.txt", "vocab.txt")

@@ -6,12 +6,11 @@ import json
 
 import pytest
 
-from elmokit.formats import listing
+from elmokit.formats import published
 from elmokit.formats.fetch import fetch
-from elmokit.formats.folder import DEFAULT_MODEL
-from elmokit.formats.listing import named_models
+from elmokit.formats.folder import DEFAULT_MODEL, included_model
 from elmokit.formats.open import open_model
-from elmokit.formats.published import ModelLocation, PublishedModel, find_published
+from elmokit.formats.published import ModelLocation, PublishedModel, find_published, named_models
 from tests.helpers.http_server import Handler, Server
 from tests.helpers.shell import Shell
 
@@ -36,7 +35,8 @@ def test_models_lists_every_name_with_its_language_and_size(shell: Shell) -> Non
 def test_a_model_whose_files_were_downloaded_is_cached(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.answers |= {"/w.hdf5": Handler.give, "/o.json": Handler.give}
     location = ModelLocation(server.address("/w.hdf5"), server.address("/o.json"))
-    monkeypatch.setattr(listing, "all_models", lambda: [PublishedModel("tiny", "none", "nothing", (location,), "here")])
+    tiny = PublishedModel("tiny", "none", "nothing", (location,), "here")
+    monkeypatch.setattr(published, "all_models", lambda: [tiny])
     for url in (location.weights, location.options):
         assert named_models()[1].available == "download"
         assert url is not None
@@ -48,4 +48,4 @@ def test_an_unknown_name_is_answered_with_the_nearest_one_and_the_command_that_l
     ran = shell("info", "--model", "orignal")
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert ran.err.endswith("Did you mean 'original'? `elmokit models` lists the names.\n")
-    assert open_model(DEFAULT_MODEL).source == listing.included_model()
+    assert open_model(DEFAULT_MODEL).source == included_model()

@@ -9,10 +9,7 @@ from pathlib import Path
 import h5py
 import pytest
 
-from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
-from elmokit.storage import checksums
 from tests.conftest import random_model
 from tests.helpers.paths import ROOT
 from tests.helpers.shell import Shell
@@ -59,7 +56,7 @@ def test_a_finished_output_beside_a_partial_one_is_not_replaced_unless_the_run_w
 
         with monkeypatch.context() as patch:
             patch.setattr(BatchEmbedder, "compute", compute)
-            patch.setattr("elmokit.storage.resumable.COMMIT_SECONDS", 0.0)
+            patch.setattr("elmokit.storage.workspace.COMMIT_SECONDS", 0.0)
             assert shell(*command, *flags).code == 130
 
     interrupted()
@@ -99,16 +96,6 @@ def test_words_that_a_vocabulary_file_cannot_hold_are_named(shell: Shell) -> Non
     assert "wrote same.txt, with the same words" in ran.err
 
 
-def test_a_whitening_of_few_sentences_says_how_much_it_keeps(shell: Shell) -> None:
-    Path("two.txt").write_text("the cat sat .\nthe dog ran .\n")
-    ran = shell("convert", "model", "whitened", "--whiten", "two.txt")
-    assert ran.code == 0, ran.err
-    assert (
-        "The whitening keeps 1 dimension, as many as 2 sentences allow. Some thousands of sentences are better."
-        in ran.err
-    )
-
-
 def test_an_index_reads_annotated_files_of_a_directory_and_warns_of_raw_text(shell: Shell) -> None:
     ran = shell("neighbors", "index", str(EXAMPLES / "understand"), "index", "--model", "model")
     assert ran.code == 0, ran.err
@@ -117,33 +104,6 @@ def test_an_index_reads_annotated_files_of_a_directory_and_warns_of_raw_text(she
     Path("raw.txt").write_text("The cat sat on the mat.\nThe dog ran away.\nHe saw it, too.\n")
     with pytest.warns(UserWarning, match=r"raw\.txt looks like raw text"):
         assert shell("neighbors", "index", "raw.txt", "other", "--model", "model").code == 0
-
-
-def test_an_inventory_without_a_sense_is_refused(shell: Shell) -> None:
-    Path("empty.txt").touch()
-    files = [str(EXAMPLES / f"understand/senses-{name}.data.xml") for name in ("train", "test")]
-    ran = shell("evaluate", "wsd", *files, "--inventory", "empty.txt", "--model", "model")
-    assert ran.code == 2
-    assert "empty.txt lists no sense" in ran.err
-
-
-def test_the_training_text_of_reading_times_is_known_by_its_content(shell: Shell) -> None:
-    stories = str(EXAMPLES / "evaluation/natural-stories")
-    shown = []
-    for text in ("The old woman lived in the old house .\n", "xxx yyy zzzzz qqqqq in aaa bbb ccccc .\n"):
-        Path("frequent.txt").write_text(text)
-        flags = ("--text", "frequent.txt", "--keep", "kept", "--model", "en-mini")
-        shown.append(shell("evaluate", "reading-times", stories, *flags))
-    assert shown[0].code == 0, shown[0].err
-    assert shown[1].code == 2
-    assert "texts" in shown[1].err
-
-
-def test_texts_are_not_digested_if_nothing_is_kept(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checksums, "file_digest", lambda path: pytest.fail(f"{path} is read"))
-    Path("pairs.csv").write_text("1,a cat,the cat\n2,a dog,the dog\n")
-    ran = shell("evaluate", "similarity", "pairs.csv", "--model", "en-mini", "--columns", "2,3,1")
-    assert ran.code == 0, ran.err
 
 
 def test_dumped_weights_replace_hdf5_files_alone(shell: Shell, bilm_tf_run: Path) -> None:
@@ -172,13 +132,3 @@ def test_commands_work_with_a_closed_standard_error(tmp_path: Path) -> None:
     ran = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "")
     assert (tmp_path / "x.hdf5").exists()
-
-
-def test_an_alignment_says_that_fitted_maps_are_left_out(model: PretrainedBiLM, tmp_path: Path) -> None:
-    from elmokit import Elmo, SentenceEmbedder, align
-
-    text = tmp_path / "text.txt"
-    text.write_text("the cat sat on the mat .\nthe dog ran on .\nthe mat sat .\n" * 3)
-    SentenceEmbedder(Elmo(model)).fit([line.split() for line in text.read_text().splitlines()])
-    result = align(model, open_model(save_model(random_model(), tmp_path / "other")[0]), text, text, [("cat", "cat")])
-    assert "Left out, because fitted to the vectors before: the model's whitening. Fit them again." in result.to_text()

@@ -42,11 +42,11 @@ WSD = ("evaluate", "wsd", "train.data.xml", "one.data.xml", "two.data.xml", "--m
 def test_pos_prints_an_accuracy_for_each_layer(shell: Shell) -> None:
     ran = shell(*POS)
     lines = ran.out.splitlines()
-    assert lines[0].split() == ["part", "of", "speech", "accuracy", "weights"]
-    assert lines[1].split() == ["most", "frequent", "tag", "100.00%"]
+    assert lines[0].split() == ["part", "of", "speech", "accuracy", "(%)", "weights"]
+    assert lines[1].split() == ["most", "frequent", "tag", "100.00"]
     assert [line.split()[:2] for line in lines[2:5]] == [["layer", str(layer)] for layer in range(3)]
-    assert all("100.00%" in line for line in lines[2:7])
-    assert lines[6].split()[:2] == ["mix", "100.00%"]
+    assert all("100.00" in line for line in lines[2:7])
+    assert lines[6].split()[:2] == ["mix", "100.00"]
     assert len(lines[6].split()) == 5
     assert lines[-1] == "4 tags, 8 training words, 8 test words."
 
@@ -75,12 +75,12 @@ def test_pos_reads_columns_and_writes_json_and_a_figure(shell: Shell) -> None:
     assert Path("pos.svg").exists()
     assert Path("kept/test/layer-2.f16").exists()
     table = shell(*POS[:2], "tags.txt", "tags.txt", *POS[4:], *tags, "--vectors", "kept").out
-    assert table.splitlines()[2].split() == ["layer", "0", "100.00%", "0.00%", "100.00%", "0.00%"]
+    assert table.splitlines()[2].split() == ["layer", "0", "100.00", "0.00", "100.00", "0.00"]
 
 
 def test_wsd_prints_f1_by_layer_set_and_part_of_speech(shell: Shell) -> None:
     lines = shell(*WSD, "--inventory", "inventory.tsv").out.splitlines()
-    assert lines[0].split() == ["F1", "in", "percent", "one", "two", "all", "NOUN", "VERB"]
+    assert lines[0].split() == ["F1", "(%)", "one", "two", "all", "NOUN", "VERB"]
     assert lines[4].split() == ["layer", "1", "75.0", "100.0", "83.3", "75.0", "100.0"]
     assert lines[-1] == "6 senses in training; 3 of 6 instances have none of theirs in it."
     assert "give an --inventory" in shell(*WSD).out
@@ -110,8 +110,8 @@ def test_an_index_is_replaced_only_on_request(shell: Shell) -> None:
     Path("text.txt").write_text("the dog sat .\n")
     ran = shell(*command)
     assert ran.code == 2
-    assert "index: the text is not the one that it was created with. Use the same" in ran.err
-    assert ran.err.endswith("or start from scratch: pass --overwrite.\n")
+    assert "index was started with another text" in ran.err
+    assert ran.err.endswith("to start anew, pass --overwrite.\n")
     assert "1 sentence, 4 tokens" in shell(*command, "--overwrite").err
 
 

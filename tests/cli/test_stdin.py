@@ -15,7 +15,6 @@ import pytest
 
 from elmokit.cli.main import elmokit
 from elmokit.cli.parameters import OutputPath
-from elmokit.storage.text_files import TextError, read_lines
 from tests.helpers.shell import CommandResult, Shell
 
 TEXT = "the cat sat .\nthe dog ran on the mat .\n" * 5
@@ -23,14 +22,13 @@ PAIRS = "the cat\tthe dog\t0.5\nthe mat\tthe cat\t0.1\nthe dog\tthe mat\t0.3\n"
 MODEL = ("--model", "model")
 
 
-@pytest.fixture(params=[False, True], ids=["", "with a file of that name"])
-def has_file(request: pytest.FixtureRequest, folder: Path) -> bool:
-    """Whether a file in the working directory has the name ``-``."""
+@pytest.fixture
+def folder(folder: Path) -> Path:
+    """A working directory that has a file of the name ``-``."""
     (folder / "dictionary.txt").write_text("the the\ncat cat\ndog dog\n", encoding="utf-8")
     (folder / "pairs.txt").write_text(PAIRS, encoding="utf-8")
-    if request.param:
-        (folder / "-").write_text("", encoding="utf-8")
-    return bool(request.param)
+    (folder / "-").write_text("", encoding="utf-8")
+    return folder
 
 
 def run_with_input(shell: Shell, monkeypatch: pytest.MonkeyPatch, text: str, *arguments: str) -> CommandResult:
@@ -38,7 +36,6 @@ def run_with_input(shell: Shell, monkeypatch: pytest.MonkeyPatch, text: str, *ar
     return shell(*arguments)
 
 
-@pytest.mark.usefixtures("has_file")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -51,7 +48,6 @@ def run_with_input(shell: Shell, monkeypatch: pytest.MonkeyPatch, text: str, *ar
         ("evaluate", "perplexity", "-", *MODEL, "--per-token", "-"),
         ("evaluate", "perplexity", "-", *MODEL, "--as-bilm-tf", "2"),
         ("convert", "model", "converted", "--calibrate", "-"),
-        ("align", "model", "model", "text.txt", "-", "dictionary.txt", "--out", "aligned"),
     ],
     ids=" ".join,
 )
@@ -62,7 +58,6 @@ def test_a_text_is_read_from_standard_input(
     assert ran.code == 0, ran.err
 
 
-@pytest.mark.usefixtures("has_file")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -73,7 +68,6 @@ def test_a_text_is_read_from_standard_input(
         ("evaluate", "minimal-pairs", "-", *MODEL),
         ("evaluate", "similarity", "-", *MODEL),
         ("evaluate", "similarity", "pairs.txt", "--whiten", "-", *MODEL),
-        ("align", "model", "model", "-", "-", "dictionary.txt", "--out", "aligned"),
         ("convert", "model", "converted", "--calibrate", "-", "--whiten", "-"),
     ],
     ids=" ".join,
@@ -111,10 +105,3 @@ def test_only_tables_of_surprisals_are_written_to_standard_output() -> None:
             n_refused += 1
     assert allowed == ["elmokit surprisal out", "elmokit evaluate perplexity per_token"]
     assert n_refused > 20
-
-
-def test_a_second_reading_of_standard_input_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n")))
-    assert list(read_lines("-")) == ["a"]
-    with pytest.raises(TextError, match="was read already"):
-        list(read_lines("-"))

@@ -12,11 +12,9 @@ import pytest
 
 from elmokit.cli.task import format_evaluation
 from elmokit.errors import TextError
-from elmokit.formats.save import save_model
 from elmokit.storage.text_formats import refuse_other_formats
 from elmokit.tasks.loop import TaskEvaluation
 from elmokit.tasks.table import TASKS
-from tests.conftest import random_model
 from tests.helpers.shell import Shell
 from tests.helpers.task_examples import write_config
 
@@ -71,30 +69,6 @@ def test_tasks_read_their_own_formats() -> None:
         for format_, text in lines.items():
             with contextlib.nullcontext() if format_ in formats else pytest.raises(TextError, match=f"like {format_}"):
                 refuse_other_formats("text", text.split("\n"), TASKS[name].text_formats)
-
-
-def test_evaluate_counts_unknown_labels_as_missed_on_request(task_shell: Shell) -> None:
-    write_config(train={"epochs": 1})
-    assert task_shell("train", "config.toml", "--run", "run").code == 0
-    Path("other").write_text(Path("data").read_text().replace("I-LOC", "I-ORG"))
-    ran = task_shell("evaluate", "run", "other")
-    assert ran.code == 2
-    assert "count it as missed: --count-unknown-labels." in ran.err
-    ran = task_shell("evaluate", "run", "other", "--count-unknown-labels")
-    assert ran.code == 0
-    assert "f1-ORG       0.00" in ran.out
-
-
-@pytest.mark.slow
-def test_with_and_without_elmo_differ_by_one_table(task_shell: Shell) -> None:
-    write_config()
-    save_model(random_model(), Path("bilm"))
-    assert task_shell("train", "config.toml", "--run", "without").code == 0
-    text = Path("config.toml").read_text().replace("elmo = false", "")
-    Path("config.toml").write_text(text + '\n[elmo]\nmodel = "bilm"\n')
-    ran = task_shell("train", "config.toml", "--run", "with")
-    assert ran.code == 0
-    assert set(json.loads(Path("with/results.json").read_text())["seeds"][0]["mixes"]) == {"input"}
 
 
 def test_the_fraction_of_words_without_a_vector_is_printed(task_shell: Shell) -> None:

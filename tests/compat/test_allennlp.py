@@ -194,12 +194,6 @@ def test_stateful_false_and_reset_states_make_sentences_independent(files: Files
     torch.testing.assert_close(alone[0], first[0, :3], atol=1e-6, rtol=1e-5)
 
 
-def test_a_batch_without_tokens_gives_no_vectors_and_no_crash(files: Files) -> None:
-    elmo = Elmo(files.options, files.weights, 1, dropout=0)
-    assert elmo(batch_to_ids([[], []]))["elmo_representations"][0].shape == (2, 0, DIM)
-    assert elmo(batch_to_ids([]))["elmo_representations"][0].shape == (0, 0, DIM)
-
-
 # --- the cache
 
 
@@ -239,16 +233,6 @@ def test_a_word_outside_the_cache_is_read_by_its_characters(files: Files) -> Non
     torch.testing.assert_close(elmo(ids, words)["elmo_representations"][0], expected)
     with pytest.raises(ValueError, match="Pass inputs"):
         elmo(None, words)
-
-
-@torch.no_grad()
-def test_cached_words_of_more_axes_equal_single_runs(files: Files) -> None:
-    elmo = Elmo(files.options, files.weights, 1, dropout=0, vocab_to_cache=VOCABULARY, stateful=False)
-    ids, words = with_word_ids(VOCABULARY, SENTENCES)
-    single = elmo(ids, words)["elmo_representations"][0]
-    stacked = elmo(torch.stack([ids] * 4, dim=1), torch.stack([words] * 4, dim=1))["elmo_representations"][0]
-    for k in range(4):
-        torch.testing.assert_close(stacked[:, k], single)
 
 
 def test_a_cache_that_begins_with_a_word_is_refused(files: Files) -> None:
@@ -352,47 +336,6 @@ def test_parameters_have_allennlp_s_order_so_that_the_state_of_an_optimizer_fits
             expected += [f"{lstm}.{direction}_layer_{k}.{name}" for name in names]
     expected += ["scalar_mix_0.gamma", *(f"scalar_mix_0.scalar_parameters.{layer}" for layer in range(3))]
     assert [name for name, _ in elmo.named_parameters()] == expected
-
-
-class Tagger(torch.nn.Module):
-    """A model of a user, with ELMo somewhere inside."""
-
-    def __init__(self, files: Files) -> None:
-        super().__init__()
-        self.text_field_embedder = torch.nn.ModuleDict(
-            {"elmo": ElmoTokenEmbedder(files.options, files.weights, requires_grad=True, dropout=0)}
-        )
-        self.output = torch.nn.Linear(DIM, 3)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        scores: Tensor = self.output(self.text_field_embedder["elmo"](ids))
-        return scores
-
-
-def test_training_resumes_inside_another_model_with_the_state_of_the_optimizer(files: Files, tmp_path: Path) -> None:
-    def train(model: Tagger, optimizer: torch.optim.Optimizer, n_steps: int) -> None:
-        for _ in range(n_steps):
-            optimizer.zero_grad()
-            model(batch_to_ids(SENTENCES)).square().sum().backward()
-            optimizer.step()
-
-    torch.manual_seed(0)
-    model = Tagger(files)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    train(model, optimizer, 2)
-    torch.save([model.state_dict(), optimizer.state_dict()], tmp_path / "checkpoint")
-    assert "text_field_embedder.elmo._elmo._elmo_lstm._elmo_lstm.forward_layer_0.input_linearity.weight" in (
-        model.state_dict()
-    )
-    resumed = Tagger(write_files(tmp_path / "other", seed=1))
-    other = torch.optim.Adam(resumed.parameters(), lr=0.01)
-    model_state, optimizer_state = torch.load(tmp_path / "checkpoint", weights_only=True)
-    resumed.load_state_dict(model_state, strict=True)
-    other.load_state_dict(optimizer_state)
-    model.text_field_embedder["elmo"]._elmo.reset_states()  # the carried state is in no checkpoint, as in AllenNLP
-    for each in ((model, optimizer), (resumed, other)):
-        train(*each, 3)
-    torch.testing.assert_close(dict(resumed.named_parameters()), dict(model.named_parameters()))
 
 
 def test_a_cached_checkpoint_brings_its_own_boundary_vectors(files: Files, tmp_path: Path) -> None:
@@ -499,21 +442,6 @@ def test_embedder_gives_owned_float32_arrays_of_each_sentence_s_own_length(files
     assert mask.sum(dim=1).tolist() == [3, 7]
 
 
-def test_embed_sentences_equals_embed_batch_by_batch_lazily(files: Files) -> None:
-    sentences = [sentence for batch in BATCHES for sentence in batch]
-    taken = []
-    stream = ElmoEmbedder(files.options, files.weights).embed_sentences(
-        (taken.append(sentence) or sentence for sentence in sentences),  # type: ignore[func-returns-value]
-        batch_size=2,
-    )
-    first = next(stream)
-    assert len(taken) == 2
-    other = ElmoEmbedder(files.options, files.weights)
-    expected = [array for k in range(0, len(sentences), 2) for array in other.embed_batch(sentences[k : k + 2])]
-    for ours, theirs in zip([first, *stream], expected, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-
-
 def test_empty_sentences_have_the_model_s_own_shape(files: Files) -> None:
     embedder = ElmoEmbedder(files.options, files.weights)
     assert embedder.embed_sentence([]).shape == (3, 0, DIM)
@@ -521,14 +449,6 @@ def test_empty_sentences_have_the_model_s_own_shape(files: Files) -> None:
     assert [array.shape for array in embedder.embed_batch([["This"], []])] == [(3, 1, DIM), (3, 0, DIM)]
     assert [array.shape for array in embedder.embed_batch([[], []])] == [(3, 0, DIM)] * 2
     assert embedder.embed_batch([]) == []
-
-
-def test_embedder_reads_words_as_long_as_its_model_does(tmp_path: Path) -> None:
-    assert CONFIG.char_cnn is not None
-    shorter = dataclasses.replace(CONFIG, char_cnn=dataclasses.replace(CONFIG.char_cnn, max_chars=8))
-    files = write_files(tmp_path, shorter)
-    first, second = ElmoEmbedder(files.options, files.weights, stateful=False).embed_batch([["longword"], ["longwoXX"]])
-    np.testing.assert_allclose(first, second, atol=1e-6)
 
 
 LINES = ["The cat sat .", "a / b and/or :", "The cat sat .", "fin :"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,14 +15,12 @@ import torch
 
 from elmokit.compat.allennlp import ElmoEmbedder
 from elmokit.compat.allennlp_command import (
-    Tqdm,
     check_for_gpu,
     cleanup_global_logging,
     get_device_of,
     get_lengths_from_binary_sequence_mask,
     lazy_groups_of,
     pad_sequence_to_length,
-    prepare_global_logging,
 )
 from elmokit.compat.allennlp_names import ALLENNLP
 from elmokit.compat.stand_ins import provide
@@ -144,27 +141,6 @@ def test_a_copy_of_the_command_writes_its_vectors_and_logs(
 def test_the_module_of_elmo_has_the_names_that_it_imported(program: dict[str, Any]) -> None:
     module = __import__("allennlp.modules.elmo", fromlist=["elmo"])
     assert [name for name in IMPORTED_BY_THE_MODULE.split() if not hasattr(module, name)] == []
-
-
-def test_logging_is_undone(tmp_path: Path) -> None:
-    before = sys.stdout, sys.stderr, list(logging.getLogger().handlers)
-    handler = prepare_global_logging(str(tmp_path), file_friendly_logging=True)
-    assert Tqdm.default_mininterval == 10.0
-    print("one\rtwo")
-    cleanup_global_logging(handler)
-    Tqdm.set_slower_interval(False)
-    assert (sys.stdout, sys.stderr, list(logging.getLogger().handlers)) == before
-    assert (tmp_path / "stdout.log").read_text(encoding="utf-8") == "one\ntwo\n"
-
-
-def test_a_registered_command_has_its_name() -> None:
-    subcommand: Any = ALLENNLP["allennlp.commands.subcommand"]["Subcommand"]
-
-    @subcommand.register("elmo")
-    class Elmo(subcommand):  # type: ignore[misc]
-        pass
-
-    assert Elmo().name == "elmo"
 
 
 @pytest.mark.parametrize(

@@ -106,16 +106,6 @@ def test_cell_is_zero_past_each_length_and_gives_the_state_after_the_last_step(g
     assert memory.abs().max() < 2
 
 
-def test_cell_reads_long_rows_in_pieces_as_in_one() -> None:
-    torch.manual_seed(1)
-    cell = LstmCellWithProjection(3, 5, 7)
-    inputs = torch.rand(1, 150, 3)
-    whole, _ = cell(inputs, [150])
-    first, state = cell(inputs[:, :75], [75])
-    second, _ = cell(inputs[:, 75:], [75], state)
-    torch.testing.assert_close(whole, torch.cat([first, second], dim=1))
-
-
 def test_new_cell_is_orthogonal_with_an_open_forget_gate() -> None:
     cell = LstmCellWithProjection(7, 7, 7)
     block = cell.input_linearity.weight[7:14]
@@ -142,16 +132,6 @@ def test_lstm_layers_are_zero_past_each_length_and_keep_states_of_both_direction
     assert lstm._states is not None
     assert lstm._states[0].shape == (2, 4, 10)
     assert lstm._states[1].shape == (2, 4, 14)
-
-
-def test_lstm_rows_need_no_order_and_may_be_empty() -> None:
-    inputs = torch.rand(4, 6, 3)
-    lengths = [2, 0, 5, 1]
-    together = random_lstm(stateful=False)(inputs, mask_of(lengths, 6).float())
-    for row, length in enumerate(lengths):
-        alone = random_lstm(stateful=False)(inputs[row : row + 1], mask_of([length], 6))
-        torch.testing.assert_close(together[:, row], alone[:, 0])
-    assert not together[:, 1].any()
 
 
 def test_states_grow_and_rows_that_are_not_read_keep_theirs() -> None:

@@ -72,13 +72,6 @@ def test_indexer_has_the_methods_of_0_4() -> None:
     assert indexer.pad_token_sequence([ids, ids], 1, {}) == [ids]
 
 
-def test_indexer_gives_rows_of_padding_for_an_empty_field() -> None:
-    indexer = ELMoTokenCharactersIndexer()
-    empty = indexer.get_empty_token_list()
-    assert indexer.as_padded_tensor_dict(empty, {"elmo_tokens": 1})["elmo_tokens"].tolist() == [[0] * 50]
-    assert indexer.as_padded_tensor_dict(empty, {"elmo_tokens": 0})["elmo_tokens"].shape == (0, 50)
-
-
 def test_batch_to_ids_pads_with_zero_rows() -> None:
     ids = batch_to_ids([["First", "."], ["<S>"], []])
     assert ids.dtype == torch.int64
@@ -87,11 +80,6 @@ def test_batch_to_ids_pads_with_zero_rows() -> None:
     assert ids[1].tolist() == [padded(259, 257, 260), [0] * 50]
     assert not ids[2].any()
     assert batch_to_ids([["a", "b"]], max_word_length=20).shape == (1, 2, 20)
-
-
-def test_batch_to_ids_accepts_an_empty_batch() -> None:
-    assert batch_to_ids([[]]).shape == (1, 0, 50)
-    assert batch_to_ids([]).shape == (0, 0, 50)
 
 
 def test_vocabulary_script_writes_vectors_and_the_longer_vocabulary(tmp_path: Path) -> None:
@@ -107,13 +95,3 @@ def test_vocabulary_script_writes_vectors_and_the_longer_vocabulary(tmp_path: Pa
     assert [row[0] for row in rows] == longer
     expected = files.bilm.token_layer(torch.from_numpy(encode_tokens(longer, 50))).detach().numpy()
     np.testing.assert_allclose(np.array([row[1:] for row in rows], dtype=np.float32), expected, atol=1e-6)
-
-
-def test_vocabulary_script_may_take_another_unknown_word(tmp_path: Path) -> None:
-    files = write_files(tmp_path / "model")
-    vocabulary = tmp_path / "words.txt"
-    vocabulary.write_text("the\ncat\n", encoding="utf-8")
-    create_elmo_embeddings_from_vocab(
-        vocabulary, files.options, files.weights, tmp_path / "out", use_custom_oov_token=True
-    )
-    assert (tmp_path / "out" / "words.txt").read_text(encoding="utf-8").split() == ["the", "<S>", "</S>", "cat"]

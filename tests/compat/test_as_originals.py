@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from elmokit.compat.allennlp import Token, cached_path
 from elmokit.formats.save import save_model
 from tests.conftest import WORDS, random_model
 
@@ -89,26 +88,3 @@ def test_a_program_that_is_installed_itself_is_used_and_one_line_says_so(tmp_pat
         f"elmokit: simple_elmo itself is installed ({tmp_path / 'simple_elmo.py'}) and is used. "
         "Uninstall it to use elmokit's.\n"
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "message"), [((), "No script was given."), (("no/such.py",), "There is no file no/such.py.")]
-)
-def test_without_a_script_one_line_says_how_to_call_it(arguments: tuple[str, ...], message: str) -> None:
-    finished = run(*arguments)
-    assert finished.returncode == 2
-    assert finished.stderr.startswith(f"elmokit: {message} Usage: python -m elmokit.compat.as_originals SCRIPT.py")
-    assert finished.stderr.count("\n") == 1
-
-
-def test_cached_path_returns_files_of_this_machine(tmp_path: Path) -> None:
-    (tmp_path / "options.json").write_text("{}")
-    assert cached_path(tmp_path / "options.json") == str(tmp_path / "options.json")
-    assert cached_path((tmp_path / "options.json").as_uri()) == str(tmp_path / "options.json")
-
-
-def test_a_token_is_shown_as_its_text() -> None:
-    token = Token("cat", idx=4, pos_="NOUN")
-    assert (str(token), repr(token), token.ensure_text(), token.idx) == ("cat", "cat", "cat", 4)
-    assert token == Token("cat", 4, pos_="NOUN")

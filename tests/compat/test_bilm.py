@@ -71,11 +71,6 @@ def test_a_sentence_is_encoded_between_boundaries(tmp_path: Path) -> None:
     assert vocabulary.decode([3, 2, 4]) == "the <UNK> ."
 
 
-def test_reverse_swaps_the_boundaries_only(tmp_path: Path) -> None:
-    vocabulary = Vocabulary(file_of(tmp_path / "v", "<S>", "</S>", "<UNK>", "the", "."))
-    assert vocabulary.encode(". unknown the", reverse=True).tolist() == [1, 4, 2, 3, 0]
-
-
 def test_blank_lines_count_and_the_end_mark_does_not(tmp_path: Path) -> None:
     vocabulary = Vocabulary(file_of(tmp_path / "v", "<S>", "", "cat", "!!!MAXTERMID", "cat "))
     assert [vocabulary.id_to_word(index) for index in range(vocabulary.size)] == ["<S>", "", "cat", "cat"]
@@ -202,13 +197,6 @@ def test_each_stream_has_its_own_state(files: tuple[Path, Path], vocab_file: Pat
     assert (model(ids, "context")["lm_embeddings"] - context).abs().max() > 1e-3
 
 
-def test_without_state_a_call_does_not_depend_on_earlier_calls(files: tuple[Path, Path], vocab_file: Path) -> None:
-    ids = Batcher(vocab_file, 50).batch_sentences(SENTENCES)
-    model = BidirectionalLanguageModel(*files, max_batch_size=1, stateful=False)
-    torch.testing.assert_close(model(ids)["lm_embeddings"], model(ids)["lm_embeddings"], rtol=0, atol=0)
-    assert not model.states
-
-
 def test_training_mode_does_not_switch_the_bilms_dropout_on(files: tuple[Path, Path], vocab_file: Path) -> None:
     ids = Batcher(vocab_file, 50).batch_sentences(SENTENCES)
     model = BidirectionalLanguageModel(*files, stateful=False)
@@ -253,31 +241,6 @@ def test_token_flow_equals_character_flow(files: tuple[Path, Path], vocab_file: 
         torch.testing.assert_close(*layer_0, rtol=0, atol=1e-6)
 
 
-def test_dumped_token_embeddings_are_a_table_in_the_order_of_the_file(
-    files: tuple[Path, Path], vocab_file: Path, tmp_path: Path
-) -> None:
-    cached = file_of(tmp_path / "tokens.hdf5", "an old file, written over as there")
-    dump_token_embeddings(vocab_file, *files, cached)
-    with h5py.File(cached) as file:
-        assert list(file) == ["embedding"]
-        table = file["embedding"][()]
-    assert table.shape == (len(WORDS), 32)
-    assert table.dtype == np.float32
-    ops = BidirectionalLanguageModel(*files)(Batcher(vocab_file, 50).batch_sentences([["zebra"]]))
-    np.testing.assert_allclose(table[[0, 7, 1]], ops["token_embeddings"][0].numpy(), atol=1e-6)
-
-
-def test_words_of_several_batches_are_all_dumped(
-    files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    vocab_file = file_of(tmp_path / "v", *WORDS)
-    dump_token_embeddings(vocab_file, *files, tmp_path / "whole.hdf5")
-    monkeypatch.setattr("elmokit.compat.bilm.WORDS_AT_ONCE", 3)
-    dump_token_embeddings(vocab_file, *files, tmp_path / "parts.hdf5")
-    with h5py.File(tmp_path / "whole.hdf5") as whole, h5py.File(tmp_path / "parts.hdf5") as parts:
-        np.testing.assert_allclose(parts["embedding"][()], whole["embedding"][()], atol=1e-6)
-
-
 def test_a_model_trained_on_words_reads_words_by_its_own_table(tmp_path: Path, vocab_file: Path) -> None:
     config = dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=len(WORDS))
     files = write_model(tmp_path, config)
@@ -314,15 +277,6 @@ def test_dumped_without_state_lines_do_not_depend_on_each_other(
     with h5py.File(out[0]) as one, h5py.File(out[1]) as two:
         for number in range(3):
             np.testing.assert_allclose(one[str(number)][()], two[str(2 - number)][()], atol=1e-5)
-
-
-def test_a_model_trained_on_words_dumps_too(tmp_path: Path, vocab_file: Path) -> None:
-    files = write_model(tmp_path, dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=len(WORDS)))
-    dump_bilm_embeddings(vocab_file, file_of(tmp_path / "t", "the unlisted cat"), *files, tmp_path / "out.hdf5")
-    ids = TokenBatcher(vocab_file).batch_sentences([["the", "<UNK>", "cat"]])
-    expected = BidirectionalLanguageModel(*files, use_character_inputs=False)(ids)["lm_embeddings"][0]
-    with h5py.File(tmp_path / "out.hdf5") as file:
-        np.testing.assert_allclose(file["0"][()], expected.numpy(), atol=1e-6)
 
 
 # The weighted layers
@@ -380,18 +334,6 @@ def test_the_top_layer_alone_is_scaled_by_gamma(ops: Any) -> None:
         torch.testing.assert_close(top["weighted_op"], gamma * ops["lm_embeddings"][:, -1], rtol=0, atol=1e-6)
         assert top["regularization_op"] == 0.0
     assert len([parameter for parameter in ops.mixes.parameters() if parameter.requires_grad]) == 2
-
-
-def test_without_an_l2_coefficient_there_is_no_penalty(ops: Any) -> None:
-    ops.mixes["input_ELMo"] = WeightLayers(3)
-    nn.init.ones_(ops.mixes["input_ELMo"].W)
-    assert weight_layers("input", ops)["regularization_op"][0].item() == 0.0
-
-
-def test_names_that_end_alike_have_their_own_variables(ops: Any) -> None:
-    for name in ("input", "put", "items"):
-        weight_layers(name, ops, l2_coef=0.0)
-    assert sorted(ops.mixes) == ["input_ELMo", "items_ELMo", "put_ELMo"]
 
 
 def test_one_name_is_one_set_of_variables_that_learns(files: tuple[Path, Path], vocab_file: Path) -> None:

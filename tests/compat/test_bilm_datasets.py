@@ -100,13 +100,6 @@ def test_lines_and_tokens_are_those_of_python(tmp_path: Path, chars: UnicodeChar
     assert batch["next_token_id"][0].tolist() == [word for ids in expected for word in ids[1:]]
 
 
-def test_unknown_words_keep_their_characters(text: Path, chars: UnicodeCharsVocabulary) -> None:
-    batch = next(LMDataset(str(text), chars).iter_batches(2, 3))
-    assert batch["tokens_characters"] is not None
-    assert batch["tokens_characters"][0, 2].tolist() == [258, 117, 110, 107, 259]
-    assert batch["tokens_characters"][1, 1].tolist() == [258, 116, 104, 259, 260]
-
-
 def test_unknown_words_stay_unknown_if_a_word_is_repeated_in_the_vocabulary(tmp_path: Path) -> None:
     (tmp_path / "vocab").write_text("<S>\n</S>\n<UNK>\ncat\ncat\nsat\n")
     (tmp_path / "text.txt").write_text("cat new sat\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from functools import partial
@@ -26,15 +25,13 @@ from elmokit.compat.bilm import (
     test,
     train,
 )
-from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ConfigError
 from elmokit.formats.folder import load_folder
 from elmokit.formats.open import open_model
 from elmokit.training import evaluation
 from elmokit.training.distributed import World
-from elmokit.training.interruption import TrainingInterrupted
 from elmokit.training.reports import TextCounts
-from elmokit.training.setup import SETTINGS, RunSettings, TrainingSetup, bilm_run
+from elmokit.training.setup import RunSettings, TrainingSetup, bilm_run
 from elmokit.training.state import window_stream
 from tests.helpers.shell import Shell
 
@@ -93,6 +90,7 @@ def test_a_vocabulary_in_another_order_than_the_stored_one_is_reported(script: s
     bilm_training._open(checkpoint, same)  # a warning is an error here
 
 
+@pytest.mark.slow
 def test_blank_lines_and_no_break_spaces_are_trained_on_as_in_bilm_tf(folder: Path) -> None:
     lines = ["the\u00a0the ,", "", "of\u3000and\rthe", " ", *["the , of and the"] * 8]
     Path("odd.txt").write_bytes("\n".join(lines).encode())
@@ -104,7 +102,7 @@ def test_blank_lines_and_no_break_spaces_are_trained_on_as_in_bilm_tf(folder: Pa
     train(options, data, 1, "new", report=reports.append)
     (counts,) = [one for one in reports if isinstance(one, TextCounts)]
     assert (counts.n_sentences, counts.n_tokens) == (len(expected), sum(map(len, expected)))
-    setup = TrainingSetup.open(bilm_run("new"), (), {})
+    setup = TrainingSetup.open(bilm_run("new"))
     window = next(window_stream(setup, load_folder("new/model"), World()))
     batch = next(BidirectionalLMDataset("odd.txt", load_vocab("vocab.txt", 20), test=True).iter_batches(4, 10))
     assert batch["next_token_id"] is not None
@@ -121,7 +119,7 @@ def test_a_script_of_bilm_tf_trains_and_restarts(folder: Path, capsys: pytest.Ca
     train(small_options(), data, 2, "new", "new")
     config = RunSettings.open(Path("new")).config
     assert (config.batch_size, config.window_length, config.tokens) == (8, 10, 320)  # 2 GPUs; 4 whole batches
-    assert (config.optimizer, config.same_order, config.n_samples) == ("adagrad", False, 128)
+    assert (config.recipe, config.n_samples) == ("bilm-tf", 128)
     assert "perplexities are computed on up to 200 sentences of the training text" in capsys.readouterr().err
     options, checkpoint = load_options_latest_checkpoint("new")
     assert Path(checkpoint) == Path("new/checkpoints/step-00000004")
@@ -161,49 +159,11 @@ def test_options_and_data_that_do_not_fit_are_errors(folder: Path) -> None:
     assert not Path("new").exists()
 
 
-@pytest.mark.slow
-def test_a_backward_model_is_trained_tested_and_embeds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    vocab = load_vocab("vocab.txt", 20)
-    options = {**small_options(), "bidirectional": False}
-    data = LMDataset("short.txt", vocab, reverse=True, shuffle_on_load=True)
-    result = train(options, data, 1, "back", "back")
-    config = result.model.bilm.config
-    assert config == dataclasses.replace(config, bidirectional=False, backward_only=True)
-    options, checkpoint = load_options_latest_checkpoint("back")
-    assert options["reverse"] is True
-    test(options, checkpoint, LMDataset("short.txt", vocab, reverse=True, test=True), 4)
-    with pytest.raises(ConfigError, match="reads backward, and the data forward"):
-        test(options, checkpoint, LMDataset("short.txt", vocab, test=True), 4)
-    elmo = Elmo.from_pretrained("back", start="zero")
-    one, other = (elmo.embed([sentence])[0] for sentence in (["the", "cat"], ["a", "cat"]))
-    # The last token knows nothing of the first one, and the first one knows the last.
-    assert np.array_equal(one[:, 1], other[:, 1])
-    assert not np.array_equal(one[1, 0], elmo.embed([["the", "dog"]])[0][1, 0])
-    # Through HDF5, where it is the backward direction of a model whose forward one is zero.
-    dump_weights("back", "back_weights.hdf5")
-    again = open_model("back_weights.hdf5")
-    assert again.bilm.config.backward_only
-    with h5py.File("back_weights.hdf5") as file:
-        assert not np.any(file["RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0"])
-        assert np.any(file["RNN_1/RNN/MultiRNNCell/Cell0/LSTMCell/W_0"])
-
-
-@pytest.mark.parametrize(("script", "run"), [("train_elmo", "new"), ("restart", "old/restart-1")])
-def test_a_stopped_script_says_how_to_resume(
-    shell: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, run: str
-) -> None:
-    def stopped(*_: Any, **__: Any) -> None:
-        Path(run).mkdir()
-        Path(run, SETTINGS).touch()
-        raise TrainingInterrupted("Stopped after step 2, and saved a checkpoint.")
-
-    monkeypatch.setattr(bilm_training, "train", stopped)
-    files = ("--vocab_file", "vocab.txt", "--train_prefix", "short.txt")
-    ran = shell("bilm-tf", script, "--save_dir", run.split("/")[0], *files)
-    assert ran.code == 130
-    assert ran.err.splitlines()[-1] == (
-        f"elmokit: Stopped after step 2, and saved a checkpoint. To resume: elmokit train --resume {run}"
-    )
+def test_data_of_the_backward_direction_alone_yield_batches_and_train_nothing(folder: Path) -> None:
+    data = LMDataset("short.txt", load_vocab("vocab.txt", 20), reverse=True)
+    assert next(data.iter_batches(4, 10))["next_token_id"] is not None
+    with pytest.raises(ConfigError, match="reverse=True"):
+        train({**small_options(), "bidirectional": False}, data, 1, "back", "back")
 
 
 @pytest.mark.slow

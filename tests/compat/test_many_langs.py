@@ -2,40 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from elmokit.compat.many_langs import Embedder
-from elmokit.engine.config import PRESETS
-from elmokit.training.settings import training_settings
 from tests.helpers.many_langs_files import SENTENCES, toy_model
-from tests.helpers.paths import ROOT
-
-TRAINING_OPTIONS = [
-    "seed",
-    "gpu",
-    "train_path",
-    "valid_path",
-    "test_path",
-    "config_path",
-    "word_embedding",
-    "optimizer",
-    "lr",
-    "lr_decay",
-    "model",
-    "batch_size",
-    "max_epoch",
-    "clip_grad",
-    "max_sent_len",
-    "min_count",
-    "max_vocab_size",
-    "save_classify_layer",
-    "valid_size",
-    "eval_steps",
-]
 
 
 def test_each_output_layer_is_that_of_the_old_class(tmp_path: Path) -> None:
@@ -76,20 +48,3 @@ def test_empty_lists_and_empty_sentences_work(tmp_path: Path) -> None:
     assert embedder.sents2elmo([]) == []
     empty, full = embedder.sents2elmo([[], ["das"]], -2)
     assert (empty.shape, full.shape) == ((3, 0, 8), (3, 1, 8))
-
-
-def test_the_guide_names_every_option_of_the_old_training_and_has_the_sizes_of_its_sample() -> None:
-    page = (ROOT / "docs" / "how-to" / "migrate" / "many-langs.md").read_text(encoding="utf-8")
-    training, testing = (page.partition(f"| `biLM {name}` |")[2].partition("\n\n")[0] for name in ("train", "test"))
-    for option in TRAINING_OPTIONS:
-        assert f"\n| `--{option}" in training, option
-    for option in ("input", "model", "batch_size", "gpu"):
-        assert f"\n| `--{option}" in testing, option
-    table = tomllib.loads(page.partition("# sizes.toml\n")[2].partition("```")[0])
-    training, _ = training_settings(None, None, table, {"input": "both"})
-    original = PRESETS["original"]
-    assert original.char_cnn is not None
-    assert training.n_samples == 8192
-    assert training.model == replace(
-        original, char_cnn=replace(original.char_cnn, char_dim=50), word_features=training.model.word_features
-    )

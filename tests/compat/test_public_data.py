@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from elmokit.compat import allennlp, bilm, tfhub
-from elmokit.compat.bio_embeddings import SeqVecEmbedder
 from elmokit.compat.many_langs import Embedder
 from elmokit.compat.simple_elmo import ElmoModel
-from elmokit.formats.bilm_tf import read_options
 from elmokit.formats.bilm_tf_hdf5 import write_hdf5
 from elmokit.formats.folder import save_folder
 from tests.conftest import WORDS, random_model
@@ -57,8 +55,6 @@ NAMES: dict[str, str] = {
     "allennlp.Token": "text idx idx_end lemma_ pos_ tag_ dep_ ent_type_ text_id type_id ensure_text",
     "hub.Module": "get_signature_names get_input_info_dict get_output_info_dict variable_map variables "
     "trainable_variables signatures",
-    "bio_embeddings.SeqVecEmbedder": "name embedding_dimension number_of_layers necessary_files necessary_directories "
-    "warmup_rounds embed embed_batch embed_many reduce_per_protein",
 }
 """What the released classes have, as their programs' users read it."""
 
@@ -97,7 +93,6 @@ def objects(folder: Path) -> dict[str, Callable[[], Any]]:
         "allennlp.ELMoCharacterMapper": allennlp.ELMoCharacterMapper,
         "allennlp.Token": allennlp.Token,
         "hub.Module": lambda: tfhub.Module(folder),
-        "bio_embeddings.SeqVecEmbedder": lambda: SeqVecEmbedder(model_directory=folder, warmup_rounds=0),
     }
 
 
@@ -105,20 +100,6 @@ def objects(folder: Path) -> dict[str, Callable[[], Any]]:
 def test_an_object_has_every_name_of_the_original(objects: dict[str, Callable[[], Any]], name: str) -> None:
     made = objects[name]()
     assert [attribute for attribute in NAMES[name].split() if not hasattr(made, attribute)] == []
-
-
-def test_a_simple_elmo_model_has_its_sizes_once_it_is_loaded(folder: Path) -> None:
-    elmo = ElmoModel()
-    sizes = "batch_size", "max_chars", "vector_size", "n_layers", "vocab", "model"
-    assert [getattr(elmo, name) for name in sizes] == [None] * 6
-    assert elmo.load(folder) == "The model is now loaded."
-    assert [getattr(elmo, name) for name in sizes] == [32, 50, 64, 3, None, None]
-    assert elmo.get_elmo_vectors([["the"]]).shape[-1] == elmo.vector_size
-    assert elmo.batcher is not None
-    expected = bilm.Batcher(folder / "vocab.txt", 50).batch_sentences([["the", "cat"]])
-    assert (elmo.batcher.batch_sentences([["the", "cat"]]) == expected).all()
-    elmo.load(folder, max_batch_size=7)
-    assert elmo.batch_size == 7
 
 
 def test_a_simple_elmo_model_with_its_softmax_has_the_words(tmp_path: Path) -> None:
@@ -155,44 +136,6 @@ def test_an_embedder_of_many_languages_has_the_configuration_and_the_lexicons(tm
     before = embedder.sents2elmo([["das", "Haus"]])[0]
     assert isinstance(embedder.get_model()[0], torch.nn.Module)
     assert abs(before - embedder.sents2elmo([["das", "Haus"]])[0]).max() < 1e-5
-
-
-def test_other_models_have_a_configuration_of_many_languages_too(folder: Path) -> None:
-    embedder = Embedder(folder)
-    assert embedder.config["token_embedder"]["max_characters_per_token"] == 50
-    assert (embedder.config["token_embedder"]["word_dim"], embedder.word_lexicon, embedder.char_lexicon) == (
-        0,
-        None,
-        None,
-    )
-
-
-def test_options_are_those_of_the_file(folder: Path) -> None:
-    options = read_options(folder / "options.json")
-    model = bilm.BidirectionalLanguageModel(folder / "options.json", folder / "model.hdf5", max_batch_size=3)
-    assert model._options == options
-    assert model._max_batch_size == 3
-    encoder = allennlp.Elmo(folder / "options.json", folder / "model.hdf5", 1)._elmo_lstm._token_embedder
-    assert encoder._options["lstm"] == options["lstm"]  # type: ignore[index, union-attr]
-    assert encoder._weight_file == folder / "model.hdf5"
-
-
-def test_parts_of_allennlps_modules_are_in_lists_too(folder: Path) -> None:
-    elmo: Any = allennlp.Elmo(folder / "options.json", folder / "model.hdf5", 2)
-    assert elmo._scalar_mixes == [elmo.scalar_mix_0, elmo.scalar_mix_1]
-    lstm = elmo._elmo_lstm._elmo_lstm
-    assert lstm.forward_layers == [lstm.forward_layer_0, lstm.forward_layer_1]
-    assert lstm.backward_layers[1] is lstm.backward_layer_1
-    encoder = elmo._elmo_lstm._token_embedder
-    assert encoder._convolutions[0] is encoder.char_conv_0
-    begin, end = allennlp.batch_to_ids([["<S>", "</S>"]])[0]
-    assert torch.equal(encoder._beginning_of_sentence_characters, begin)
-    assert torch.equal(encoder._end_of_sentence_characters, end)
-    elmo._elmo_lstm.create_cached_cnn_embeddings(["@@PADDING@@", "the"])
-    assert torch.equal(elmo._elmo_lstm._bos_embedding, encoder.boundary_vectors()[0])
-    assert torch.equal(elmo._elmo_lstm._eos_embedding, encoder.boundary_vectors()[1])
-    assert allennlp.ELMoTokenCharactersIndexer() == allennlp.ELMoTokenCharactersIndexer()
-    assert allennlp.ELMoTokenCharactersIndexer("a") != allennlp.ELMoTokenCharactersIndexer("b")
 
 
 def test_a_hub_module_describes_its_signatures(folder: Path) -> None:

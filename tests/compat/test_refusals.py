@@ -38,7 +38,6 @@ from elmokit.compat.bilm import (
     Vocabulary,
     weight_layers,
 )
-from elmokit.compat.bio_embeddings import SeqVecEmbedder
 from elmokit.compat.many_langs import Embedder
 from elmokit.compat.simple_elmo import ElmoModel
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError, TextError
@@ -124,6 +123,8 @@ def script(given: Given, *lines: str, folder: str = "out", **switches: Any) -> N
 
 ALLENNLP: list[Row] = [
     (lambda of: Elmo(None, None, 2), ConfigurationError, "weight_file is empty"),
+    (lambda of: Elmo("", of.weights, 2), ConfigurationError, "options_file is empty"),
+    (lambda of: Elmo(of.weights, of.options, 2), FormatError, "swapped"),
     (
         lambda of: Elmo(*of.both, 2, module=nn.Identity()),  # type: ignore[arg-type]
         ConfigurationError,
@@ -224,6 +225,7 @@ def elsewhere(given: Given) -> BidirectionalLanguageModel:
 
 
 BILM: list[Row] = [
+    (lambda of: BidirectionalLanguageModel(of.weights, of.options), FormatError, "swapped"),
     (lambda of: Vocabulary(of.file("v", "<S>", "cat"), validate_file=True), FormatError, "lacks </S>, <UNK>"),
     (lambda of: UnicodeCharsVocabulary(of.file("v", "the"), 2), ConfigError, "at least 3"),
     (
@@ -306,13 +308,6 @@ OTHERS: list[Row] = [
     (lambda of: many_langs(of, [["das"]], -3), ConfigError, "-3"),
     (lambda of: many_langs(of, [["das"]], 3), ConfigError, "3"),
     (lambda of: many_langs(of, ["das Haus"], -1), TextError, "list of tokens"),
-    (
-        lambda of: SeqVecEmbedder(model_directory=of.folder, weights_file=of.weights),
-        ConfigError,
-        "either model_directory",
-    ),
-    (lambda of: SeqVecEmbedder(weights_file=of.weights, device="tpu"), ConfigError, "'tpu'"),
-    (lambda of: list(SeqVecEmbedder(0, weights_file=of.weights).embed_batch("MKV")), TextError, "list of proteins"),
     (lambda of: module("one string", "default"), TextError, "the string 'one string'"),
     (lambda of: module(np.array("a"), "default"), TextError, "the string 'a'"),
     (lambda of: module([["a", "list"]], "default"), TextError, "Expected a string"),
@@ -326,7 +321,7 @@ OTHERS: list[Row] = [
     (lambda of: of_tokens([["a", "b"]], [-1]), TextError, "sequence_len is [-1]"),
     (lambda of: module(["a"], "words"), ConfigError, "'words'"),
     (lambda of: tfhub.Module("no/such/model"), ModelNotFoundError, "no/such/model"),
-    (lambda of: tfhub.KerasLayer("elmo/3"), ConfigError, "ElmoEmbedding('elmo/3')"),
+    (lambda of: tfhub.KerasLayer("elmo/3"), ConfigError, "load('elmo/3')"),
 ]
 
 

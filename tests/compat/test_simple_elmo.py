@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -100,11 +99,6 @@ def test_warmup_is_the_warm_start_and_without_it_state_is_zero(tmp_path: Path, e
     assert np.abs(difference).max() > 1e-3
 
 
-def test_an_empty_list_gives_an_empty_array(elmo: ElmoModel) -> None:
-    assert elmo.get_elmo_vectors([]).shape == (0, 0, 64)
-    assert elmo.get_elmo_vector_average([], layers="all").shape == (0, 3, 64)
-
-
 def test_of_several_weight_files_model_hdf5_opens_else_the_first(tmp_path: Path) -> None:
     folder = tmp_path / "two"
     for name, seed in (("b.hdf5", 1), ("a.hdf5", 2)):
@@ -148,23 +142,6 @@ def test_substitutes_are_what_each_direction_predicts_without_the_token(tmp_path
             np.testing.assert_allclose(predictions["logp"], scores[best], atol=1e-5)
 
 
-def test_substitutes_come_for_any_number_of_sentences_in_their_order(tmp_path: Path) -> None:
-    raw = ["the cat sat .", "", "dog\tran\n", "the mat"]
-    elmo = full_model(tmp_path, max_batch_size=2)
-    found = elmo.get_elmo_substitutes(raw)
-    assert [[entry["word"] for entry in sentence] for sentence in found] == [
-        ["the", "cat", "sat", "."],
-        [],
-        ["dog", "ran"],
-        ["the", "mat"],
-    ]
-    assert all(len(entry["forward"]["candidates"]) == 3 for sentence in found for entry in sentence)
-    (alone,) = elmo.get_elmo_substitutes([["dog", "ran"]])
-    for entry, other in zip(found[2], alone, strict=True):
-        assert entry["forward"]["candidate_words"] == other["forward"]["candidate_words"]
-        np.testing.assert_allclose(entry["forward"]["logp"], other["forward"]["logp"], atol=1e-5)
-
-
 def test_boundaries_are_substitutes_only_on_request(tmp_path: Path) -> None:
     elmo = full_model(tmp_path)
     every, words = (
@@ -179,10 +156,3 @@ def test_boundaries_are_substitutes_only_on_request(tmp_path: Path) -> None:
     assert [entry["forward"]["candidate_words"] for entry in few] == [
         entry["forward"]["candidate_words"][:4] for entry in words
     ]
-
-
-def test_a_model_of_one_direction_has_no_backward_substitutes(tmp_path: Path) -> None:
-    elmo = full_model(tmp_path, dataclasses.replace(PRESETS["tiny"], bidirectional=False))
-    ((entry, _),) = elmo.get_elmo_substitutes(["the cat"], topn=1)
-    assert entry["backward"] is None
-    assert len(entry["forward"]["candidate_words"]) == 1

@@ -55,15 +55,6 @@ def test_vectors_of_an_aligned_model_are_aligned() -> None:
         np.testing.assert_allclose(outputs[name][0].numpy(), layer, atol=1e-5)
 
 
-def test_the_lengths_of_the_sentences_come_with_the_vectors(model: PretrainedBiLM) -> None:
-    by_strings = outputs_of(hub.Module(model), STRINGS)["sequence_len"]
-    tokens = {"tokens": [["the", "cat", ""], ["dogs", "", ""]], "sequence_len": [2, 1]}
-    by_tokens = outputs_of(hub.Module(model), tokens, "tokens")["sequence_len"]
-    assert by_strings.dtype == by_tokens.dtype == torch.int32
-    assert by_strings.tolist() == [len(sentence) for sentence in SENTENCES]
-    assert by_tokens.tolist() == [2, 1]
-
-
 def test_layers_are_those_of_the_embedder_from_a_zero_state_and_zero_beyond_a_sentence(model: PretrainedBiLM) -> None:
     outputs = outputs_of(hub.Module(model), STRINGS)
     for row, layers in enumerate(Elmo(model, start="zero").embed(SENTENCES)):
@@ -75,21 +66,17 @@ def test_layers_are_those_of_the_embedder_from_a_zero_state_and_zero_beyond_a_se
         assert not outputs["elmo"][row, n_tokens:].any()
 
 
-def test_default_is_the_mean_over_a_sentences_own_tokens(model: PretrainedBiLM) -> None:
-    outputs = outputs_of(hub.Module(model), STRINGS)
-    for row, sentence in enumerate(SENTENCES[:2]):
-        expected = outputs["elmo"][row, : len(sentence)].mean(dim=0)
-        torch.testing.assert_close(outputs["default"][row], expected)
-    assert not outputs["default"][2].any()
-    assert torch.equal(hub.Module(model)(STRINGS), outputs["default"])
-
-
 def test_the_mix_is_the_one_that_the_module_brought() -> None:
     outputs = outputs_of(hub.Module(with_mix()), STRINGS)
     shares = 1.5 * torch.tensor(MIX["weights"]).softmax(0)
     layers = (torch.cat([outputs["word_emb"]] * 2, dim=-1), outputs["lstm_outputs1"], outputs["lstm_outputs2"])
     expected = sum(share * layer for share, layer in zip(shares, layers, strict=True))
     torch.testing.assert_close(outputs["elmo"], expected)
+    for row, sentence in enumerate(SENTENCES[:2]):
+        mean = outputs["elmo"][row, : len(sentence)].mean(dim=0)
+        torch.testing.assert_close(outputs["default"][row], mean)
+    assert not outputs["default"][2].any()
+    assert outputs["sequence_len"].tolist() == [len(sentence) for sentence in SENTENCES]
 
 
 @pytest.mark.parametrize("kind", ["lists", "arrays of bytes", "arrays of strings"])

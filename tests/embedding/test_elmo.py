@@ -208,9 +208,3 @@ def test_raw_texts_are_split_on_request(model: PretrainedBiLM) -> None:
     assert isinstance(streamed, Iterator)
     for array, expected in zip(streamed, found, strict=True):
         np.testing.assert_array_equal(array, expected)
-
-
-def test_layers_can_be_an_array(model: PretrainedBiLM) -> None:
-    elmo, sentences = Elmo(model), [["the", "cat"]]
-    (expected,), (vectors,) = (elmo.embed(sentences, layers=layers) for layers in ([0, 2], np.array([0, 2])))
-    np.testing.assert_array_equal(vectors, expected)

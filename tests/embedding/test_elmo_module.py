@@ -12,13 +12,9 @@ from torch import Tensor
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
-from elmokit.engine.config import BiLMConfig
 from elmokit.engine.layer_selection import Layers
-from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
-from elmokit.engine.state import Floats, State
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.network.scalar_mix import ScalarMix
-from tests.conftest import WORDS, aligned_model, random_model
+from tests.conftest import aligned_model, random_model
 
 
 def test_the_model_to_save_has_the_start_state_that_sentences_started_from(model: PretrainedBiLM) -> None:
@@ -30,15 +26,6 @@ def test_the_model_to_save_has_the_start_state_that_sentences_started_from(model
     np.testing.assert_array_equal(Elmo(saved).embed(sentences)[0], elmo.embed(sentences, layers="all")[0])
     assert model.start_state is None
     assert ElmoModule(model, start="zero").model_with_start_state() is model
-
-
-def test_the_model_to_save_does_not_read_a_deferred_softmax(model: PretrainedBiLM) -> None:
-    class Unread(dict[str, Floats]):
-        def __missing__(self, name: str) -> Floats:
-            pytest.fail("the softmax was read")
-
-    stored = model.replace(softmax=WordSoftmax(SoftmaxConfig(), Unread(), len(WORDS)))
-    assert ElmoModule(stored).model_with_start_state().softmax is stored.softmax
 
 
 def test_module_mixes_equal_the_embedded_layers() -> None:
@@ -68,13 +55,6 @@ def test_layer_norm_is_over_the_vectors_that_are_returned(keep: bool) -> None:
     if not keep:
         vectors = elmo.embed(sentences, layers="mix", batch_tokens=1000)
         np.testing.assert_allclose(np.concatenate(vectors), expected.detach(), atol=1e-5)
-
-
-def test_layer_norm_of_a_batch_without_tokens_is_finite() -> None:
-    elmo = ElmoModule(random_model(), layer_norm=True)
-    (vectors,) = elmo.embed([[]])
-    assert vectors.shape == (0, 64)
-    assert ScalarMix(3, layer_norm=True)(torch.ones(3, 1, 2, 4), torch.zeros(1, 2, dtype=torch.bool)).isfinite().all()
 
 
 def test_a_batch_without_sentences_has_no_vectors() -> None:
@@ -150,13 +130,6 @@ def test_a_saved_state_dict_restores_mixes_and_start_state() -> None:
     np.testing.assert_allclose(other.embed(sentence, layers="mix")[0], elmo.embed(sentence)[0], atol=1e-6)
 
 
-def test_it_computes_on_the_device_and_in_the_dtype_it_was_moved_to() -> None:
-    elmo = ElmoModule(random_model()).double()
-    assert elmo.bilm.zero_state(1).hidden.dtype == torch.float64
-    (vectors,) = elmo.embed([["the", "cat"]])
-    np.testing.assert_allclose(vectors, ElmoModule(random_model()).embed([["the", "cat"]])[0], atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("layers", "chosen"), [("all", [0, 1, 2]), ("top", [2]), ("average", [0, 1, 2]), (1, [1]), ([0, 1], [0, 1])]
 )
@@ -171,12 +144,6 @@ def test_mixes_combine_the_requested_layers(layers: Layers, chosen: list[int]) -
     assert learned == (["mixes.0.weight", "mixes.0.gamma"] if with_weights else ["mixes.0.gamma"])
 
 
-@pytest.mark.parametrize("layers", [np.int64(1), np.array([0, 1]), range(2)], ids=repr)
-def test_layers_can_be_numpys(layers: Layers, model: PretrainedBiLM) -> None:
-    chosen = ElmoModule(model, layers=layers)  # type: ignore[arg-type]
-    assert chosen.embed([["the", "cat"]])[0].shape == (2, 64)
-
-
 def test_the_penalty_is_the_sum_over_the_mixes_raw_weights() -> None:
     elmo = ElmoModule(random_model(), n_mixes=2)
     with torch.no_grad():
@@ -184,12 +151,6 @@ def test_the_penalty_is_the_sum_over_the_mixes_raw_weights() -> None:
         elmo.mixes[1].weight.copy_(torch.tensor([0.0, 0.0, 3.0]))
     assert elmo.penalty().item() == 14.0
     assert ElmoModule(random_model(), n_mixes=0).penalty().item() == 0.0
-
-
-def test_ids_of_32_bits_give_the_same_bits() -> None:
-    elmo = ElmoModule.from_pretrained()  # int8, which rounds
-    ids = elmo.ids([["The", "cat"]])
-    assert torch.equal(elmo(ids.int())[0][0], elmo(ids)[0][0])
 
 
 def test_embed_returns_the_first_mix_by_default_and_any_layers_as_elmo_does() -> None:
@@ -216,29 +177,6 @@ def test_its_elmo_computes_with_weights_and_start_states_that_were_loaded_or_tra
     np.testing.assert_allclose(after, elmo.padded_layers(sentences)[0][:, 0].detach(), rtol=1e-5, atol=1e-5)
     other.load_state_dict(elmo.state_dict())
     np.testing.assert_array_equal(other.elmo.embed(sentences)[0], after)
-
-
-def test_loading_a_state_dict_leaves_the_start_state_of_the_model_as_it_was() -> None:
-    model = random_model()
-    model.start_state = State.zero(model.config, 1)
-    ElmoModule(model).load_state_dict(ElmoModule(random_model()).state_dict())
-    assert not model.start_state.hidden.any()
-
-
-def test_a_word_input_model_reads_unknown_words_as_unk() -> None:
-    elmo = ElmoModule(random_model(BiLMConfig(char_cnn=None, n_words=11, projection_dim=4, hidden_dim=6)))
-    mixes, mask, _ = elmo(elmo.ids([["the", "zebra"], ["cat"]]))
-    (expected,) = elmo.embed([["the", "<UNK>"]], layers="average")
-    np.testing.assert_allclose(mixes[0][0].detach(), expected, atol=1e-6)
-    assert mask.tolist() == [[True, True], [True, False]]
-
-
-def test_repr_has_the_model_the_start_and_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ELMOKIT_BACKEND", raising=False)
-    first_lines = repr(ElmoModule.from_pretrained()).splitlines()[:2]
-    assert first_lines == ["ElmoModule(", "  model='en-mini', start='warm', precision='int8'"]
-    exact = ElmoModule.from_pretrained(start="zero", precision="float32")
-    assert exact.extra_repr() == "model='en-mini', start='zero', precision='float32'"
 
 
 def test_it_can_be_copied_and_pickled() -> None:

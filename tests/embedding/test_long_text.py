@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 
 from elmokit import Elmo
 from elmokit.embedding import elmo as embedder
-from elmokit.embedding.long_text import read_in_chunks
 from elmokit.engine.config import PRESETS
 from elmokit.engine.layer_selection import Layers
-from elmokit.engine.state import Floats, Ids, State
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.text import batching
 from tests.conftest import WORDS, random_model
@@ -34,19 +32,6 @@ def test_layers_are_chosen_as_in_embed(layers: Layers, model: PretrainedBiLM) ->
     elmo, tokens = Elmo(model, start="zero"), WORDS[3:] * 3
     parts = list(elmo.embed_document(tokens, layers=layers, chunk_tokens=5))
     np.testing.assert_allclose(np.concatenate(parts, axis=-2), elmo.embed([tokens], layers=layers)[0], atol=1e-5)
-
-
-def test_each_chunk_is_read_twice(model: PretrainedBiLM) -> None:
-    asked: list[tuple[int, int]] = []
-
-    def vectors_of(start: int, stop: int) -> tuple[Floats, Ids]:
-        asked.append((start, stop))
-        return np.zeros((1, model.config.projection_dim), np.float32), np.zeros(stop - start, np.int64)
-
-    start = State.zero(model.config, 1)
-    parts = list(read_in_chunks(model.network, vectors_of, [0, 4, 8, 10], start, (0, 1, 2)))
-    assert asked == [(8, 10), (4, 8), (0, 4), (4, 8), (8, 10)]
-    assert [part.shape for part in parts] == [(3, n, 64) for n in (4, 4, 2)]
 
 
 def test_embed_computes_a_long_sentence_in_chunks(model: PretrainedBiLM, monkeypatch: pytest.MonkeyPatch) -> None:

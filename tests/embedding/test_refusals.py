@@ -14,7 +14,6 @@ import pytest
 
 from elmokit import Elmo, ElmoModule, SentenceEmbedder, SentencePooling, embed_file
 from elmokit.embedding.start_state import mean_state
-from elmokit.embedding.static_table import export_static
 from elmokit.engine.config import BiLMConfig
 from elmokit.errors import ConfigError, ModelNotFoundError, OutputError, TextError
 from elmokit.network.scalar_mix import make_scalar_mix
@@ -210,22 +209,6 @@ FILES: list[tuple[str, Callable[[Path], object], type[Exception], str]] = [
         "--use-sentence-keys",
     ),
     ("an input as output", lambda _: embed_file(elmo(), OUTPUT, OUTPUT, overwrite=True), OutputError, "both the input"),
-    ("a table without a text", lambda _: export_static(embedder(), "static", [".", ","]), TextError, "letter or digit"),
-    ("a table of phrases", lambda _: export_static(embedder(), "static", ["cat", "the cat"]), TextError, "'the cat'"),
-    ("a table of one string", lambda _: export_static(embedder(), "static", "cat"), TextError, "'cat'"),
-    (
-        "a table of layers",
-        lambda _: export_static(embedder(SentencePooling(layers="all")), "static"),
-        ConfigError,
-        "'all'",
-    ),
-    (
-        "a table of no list",
-        lambda _: export_static(SentenceEmbedder(without_vocabulary(), SentencePooling("mean")), "static"),
-        TextError,
-        "--words",
-    ),
-    ("a table over a directory", lambda _: export_static(embedder(), "mine"), OutputError, "mine"),
 ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,10 @@ from elmokit import (
     tokenize,
 )
 from elmokit.embedding.sentence_vectors import fold_tokens, word_probability
-from elmokit.errors import ConfigError, FormatError, TensorMismatchError
+from elmokit.errors import FormatError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sentence_pooling import Whitening
 from elmokit.text.vocabulary import Vocabulary
-from tests.conftest import random_model
 
 SENTENCES = [["the", "cat", "sat"], ["the", "dog"], [], ["zebra", "on", "the", "mat", "."]]
 
@@ -101,18 +99,6 @@ def test_no_sentences_give_an_empty_array(elmo: Elmo) -> None:
     assert SentenceEmbedder(elmo).embed([]).shape == (0, elmo.output_dim)
 
 
-@pytest.mark.parametrize("layers", [[0, 2], range(0, 3, 2), np.array([0, 2])], ids=["list", "range", "array"])
-def test_layers_can_be_any_sequence(elmo: Elmo, layers: Any) -> None:
-    expected = SentenceEmbedder(elmo, SentencePooling("mean", (0, 2))).embed(SENTENCES)
-    embedder = SentenceEmbedder(elmo, SentencePooling("mean", layers))
-    np.testing.assert_array_equal(embedder.embed(SENTENCES), expected)
-    assert expected.shape == (len(SENTENCES), embedder.dim)
-
-
-def test_a_list_of_layer_0_alone_is_context_free(elmo: Elmo) -> None:
-    assert SentencePooling(layers=[0]).is_context_free  # type: ignore[arg-type]
-
-
 def test_an_empty_sentence_has_a_zero_vector_with_and_without_whitening(elmo: Elmo) -> None:
     embedder = SentenceEmbedder(elmo)
     assert not embedder.embed([[]]).any()
@@ -160,14 +146,6 @@ def test_mapped_words_that_are_kept_change_no_bit_and_follow_the_map_and_the_mod
     np.testing.assert_array_equal(embedder.embed([["cat"]]), fresh.embed([["cat"]]))
 
 
-def test_word_counts_may_be_numpys_and_are_copied(elmo: Elmo) -> None:
-    counts = Counter({"the": np.int64(5), "cat": np.int64(2)})
-    embedder = SentenceEmbedder(elmo, SentencePooling(), counts)  # type: ignore[arg-type]
-    before = embedder.fingerprint()
-    counts["dog"] += 1
-    assert embedder.fingerprint() == before
-
-
 def test_a_whitening_does_not_depend_on_the_head_that_an_embedder_had_before() -> None:
     whitenings = []
     for has_head in (True, False):
@@ -211,20 +189,6 @@ def test_a_whitening_is_stored_with_the_model_and_used_by_default(elmo: Elmo, tm
     np.testing.assert_array_equal(again.embed(SENTENCES), embedder.embed(SENTENCES))
 
 
-def test_an_explicit_pooling_ignores_the_stored_whitening(elmo: Elmo) -> None:
-    SentenceEmbedder(elmo).fit(random_sentences(300))
-    assert SentenceEmbedder(elmo).linear_map is not None
-    assert SentenceEmbedder(elmo, SentencePooling()).linear_map is None
-
-
-def test_a_whitening_of_another_size_is_refused(elmo: Elmo, tmp_path: Path) -> None:
-    SentenceEmbedder(elmo).fit(random_sentences(300))
-    save_model(elmo.model, tmp_path / "model")
-    save_file({"mean": torch.zeros(3), "projection": torch.zeros(3, 2)}, tmp_path / "model" / "whitening.safetensors")
-    with pytest.raises(TensorMismatchError, match=r"whitening\.safetensors has mean \(3,\)"):
-        open_model(tmp_path / "model")
-
-
 @pytest.mark.parametrize(("value", "message"), [(np.nan, "holds NaN or infinity"), (3e38, "computes NaN or infinity")])
 @pytest.mark.filterwarnings("error")
 def test_a_whitening_of_unsound_numbers_is_refused(elmo: Elmo, tmp_path: Path, value: float, message: str) -> None:
@@ -238,13 +202,6 @@ def test_a_whitening_of_unsound_numbers_is_refused(elmo: Elmo, tmp_path: Path, v
     save_file({"mean": mean - 10, "projection": projection}, tmp_path / "model" / "whitening.safetensors")
     with pytest.raises(FormatError, match=message):
         SentenceEmbedder.from_pretrained(tmp_path / "model").embed(SENTENCES)
-
-
-def test_sif_without_word_frequencies_says_what_to_give(model: PretrainedBiLM) -> None:
-    model.softmax = model.vocabulary = None
-    with pytest.raises(ConfigError, match="no vocabulary"):
-        SentenceEmbedder(Elmo(model))
-    assert SentenceEmbedder(Elmo(model), word_counts={"the": 1}).embed(SENTENCES).shape[0] == 4
 
 
 def test_the_sign_of_a_direction_does_not_depend_on_the_library() -> None:
@@ -296,16 +253,6 @@ def test_folded_quotes_reach_the_network_in_every_way_to_embed(tmp_path: Path) -
     embed_file(embedder, text, tmp_path / "curly.npz")
     with np.load(tmp_path / "curly.npz") as arrays:
         np.testing.assert_array_equal(arrays["vectors"].reshape(1, -1), embedder.embed(plain))
-
-
-@pytest.mark.parametrize("pooling", ["mean", "sif"])
-def test_a_pooling_can_be_named_when_a_model_is_opened(tmp_path: Path, pooling: Any) -> None:
-    save_model(random_model(), tmp_path / "model")
-    counts = {"the": 3, "cat": 1}
-    named, given = (
-        SentenceEmbedder.from_pretrained(tmp_path / "model", one, counts) for one in (pooling, SentencePooling(pooling))
-    )
-    assert (named.embed([["the", "cat"]]) == given.embed([["the", "cat"]])).all()
 
 
 @pytest.mark.parametrize("pooling", [SentencePooling(), SentencePooling("mean", layers="all")])

@@ -3,51 +3,10 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from elmokit.embedding.threads import BackgroundWriter, Prefetcher
-
-
-def failing(n: int) -> Iterator[int]:
-    yield from range(n)
-    raise OSError("broken")
-
-
-def test_items_are_in_order_and_computed_in_another_thread() -> None:
-    threads: list[int] = []
-
-    def items() -> Iterator[int]:
-        for item in range(20):
-            threads.append(threading.get_ident())
-            yield item
-
-    with Prefetcher(items(), 3) as ahead:
-        assert list(ahead) == list(range(20))
-    assert threading.get_ident() not in threads
-
-
-def test_reading_ahead_stops_at_the_bound() -> None:
-    made: list[int] = []
-
-    def items() -> Iterator[int]:
-        for item in range(100):
-            made.append(item)
-            yield item
-
-    with Prefetcher(items(), 2) as ahead:
-        assert next(iter(ahead)) == 0
-        time.sleep(0.3)
-        assert len(made) <= 4  # one taken, two waiting, one in hand
-    assert len(made) <= 4
-
-
-def test_an_error_is_raised_where_the_item_would_have_come() -> None:
-    seen: list[int] = []
-    with pytest.raises(OSError, match="broken"), Prefetcher(failing(3), 1) as ahead:
-        seen.extend(ahead)
-    assert seen == [0, 1, 2]
+from elmokit.embedding.threads import BackgroundWriter
 
 
 def test_all_items_are_handled_when_the_block_ends() -> None:
@@ -71,27 +30,6 @@ def test_an_error_while_writing_is_raised_by_the_next_put_or_at_the_end() -> Non
         list(map(behind.put, range(1000)))
     with pytest.raises(OSError, match="disk full at 7"), BackgroundWriter(broken, 1) as behind:
         behind.put(7)
-
-
-def test_an_error_in_the_block_drops_waiting_items() -> None:
-    handled: list[int] = []
-    begun = threading.Event()
-
-    def handle(item: int) -> None:
-        begun.set()
-        time.sleep(0.05)
-        handled.append(item)
-
-    def block() -> None:
-        with BackgroundWriter(handle, 8) as behind:
-            for item in range(8):
-                behind.put(item)
-            begun.wait()
-            raise KeyError("elsewhere")
-
-    with pytest.raises(KeyError, match="elsewhere"):
-        block()
-    assert len(handled) < 8
 
 
 def test_the_thread_ends_with_the_block_even_if_interrupted_repeatedly() -> None:

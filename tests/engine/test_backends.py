@@ -11,9 +11,7 @@ import torch
 
 from elmokit import Elmo
 from elmokit.engine import compiler
-from elmokit.engine.computation import LayerKernel
 from elmokit.engine.config import PRESETS, BiLMConfig
-from elmokit.engine.library import choose_kernels
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import VARIABLE, requested_backend
 from elmokit.errors import ConfigError
@@ -91,25 +89,6 @@ def test_the_precision_of_a_model_reaches_its_lstms_and_changes_their_vectors() 
     )  # the char CNN has the precision too, where the C functions compute it
 
 
-def test_a_model_reports_what_computes_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    bilm = BiLM(PRESETS["tiny"], precision="int8")
-    if (library := compiler.load_library()) is not None:
-        n_weights = bilm.directions[0].layers[0].weight.numel()  # few: some kernels compute them in float32
-        precision = choose_kernels(library, "int8", n_weights).lstm
-        kernel = LayerKernel("native" if precision == "float32" else "native-int8", precision, library.instructions)
-        assert bilm.kernels() == [kernel] * 4
-        bilm.precision = None
-        assert bilm.kernels() == [LayerKernel("native", "float32", library.instructions)] * 4
-    monkeypatch.setenv(VARIABLE, "reference")
-    assert bilm.kernels() == [LayerKernel("reference", "float32", None)] * 4
-    monkeypatch.setenv(VARIABLE, "bfloat16")
-    assert bilm.double().kernels() == [LayerKernel("reference", "float32", None)] * 4
-    bilm.float()
-    without_library(monkeypatch)
-    assert bilm.kernels() == [LayerKernel("torch", "float32", None)] * 4
-
-
 def test_a_model_reports_one_computation_of_all_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     bilm = BiLM(PRESETS["tiny"], precision="int8")
@@ -136,6 +115,7 @@ def test_a_model_reports_one_computation_of_all_its_layers(monkeypatch: pytest.M
     assert words.computation().kernels[0] == "reference"
 
 
+@pytest.mark.slow
 def test_importing_the_network_reads_no_file_and_no_environment_and_starts_no_process() -> None:
     code = """
 import os, sys
@@ -156,29 +136,6 @@ print(len([name for name in sys.modules if name.startswith("elmokit")]))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 36
-    assert int(done.stdout) < 36
-
-
-@pytest.mark.slow
-def test_building_a_model_without_memory_imports_no_compiler_stack_of_pytorch() -> None:
-    code = """
-import sys, torch
-from elmokit.network.bilm import BiLM
-from elmokit.engine.config import PRESETS, BiLMConfig
-with torch.device("meta"):
-    BiLM(PRESETS["tiny"])
-print([name for name in ("sympy", "torch._dynamo", "torch.distributed.fsdp") if name in sys.modules])
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"  # these imports would take two seconds
-
-
-def test_without_a_request_every_backend_computes_in_float32() -> None:
-    request = requested_backend(None)
-    for table in (backends.ON_CPU, backends.ON_GPU):
-        assert not [
-            name for name in table[request] if any(low in name for low in ("bfloat16", "float16", "int8", "int7"))
-        ]
 
 
 def test_one_token_repeated_makes_a_model_amplify_any_small_change_so_also_rounding() -> None:

@@ -54,13 +54,6 @@ def test_the_reference_is_used_without_a_warning_where_it_is_requested(monkeypat
         assert isinstance(open_engine(CONFIG, ArraysOnDemand(CONFIG), "reference"), ReferenceEngine)
 
 
-@pytest.mark.parametrize("reference", [False, True])
-def test_each_array_is_read_once(reference: bool) -> None:
-    arrays = ArraysOnDemand(CONFIG)
-    open_engine(CONFIG, arrays, "reference" if reference else "float32")
-    assert sorted(arrays.asked) == sorted(arrays.shapes)
-
-
 def test_a_network_needs_neither_pytorch_nor_the_modules_of_it() -> None:
     code = """
 import sys

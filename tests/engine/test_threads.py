@@ -208,9 +208,8 @@ def test_a_container_with_a_quota_of_processor_time_gets_as_many_threads(tmp_pat
     assert cores_of_quota(tmp_path) is None
     (tmp_path / "cpu.max").write_text("150000 100000\n")
     assert cores_of_quota(tmp_path) == 1.5
-
-
-def test_the_quota_of_the_first_version_of_control_groups_is_known(tmp_path: Path) -> None:
+    # The files of the first version of control groups.
+    (tmp_path / "cpu.max").unlink()
     (tmp_path / "cpu").mkdir()
     (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")

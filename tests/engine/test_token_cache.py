@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from elmokit import Elmo
 from elmokit.engine.state import Floats
 from elmokit.engine.token_cache import TokenCache
-from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from tests.conftest import random_model
 
@@ -148,11 +147,6 @@ def test_vectors_are_the_same_with_and_without_it(model: PretrainedBiLM) -> None
     anew = Elmo(random_model(), token_cache_mib=0).embed(sentences, batch_tokens=8)
     for ours, theirs in zip(kept, anew, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
-
-
-def test_a_negative_size_is_refused(model: PretrainedBiLM) -> None:
-    with pytest.raises(ConfigError, match="token_cache_mib is -1"):
-        Elmo(model, token_cache_mib=-1)
 
 
 def test_it_serves_in_inference_mode_and_outside_it(model: PretrainedBiLM) -> None:

@@ -65,7 +65,7 @@ def reference(cnn: CharCNN, ids: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_vectors_equal_those_of_pytorch(library: Library, precision: Precision) -> None:
-    @settings(max_examples=25)
+    @settings(max_examples=10)  # for each case
     @given(
         filters=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 80)), min_size=1, max_size=5),
         activation=st.sampled_from(["relu", "tanh"]),
@@ -201,20 +201,3 @@ def test_an_id_outside_the_table_is_an_error(character: int) -> None:
     ids[1, 4] = character
     with pytest.raises(IndexError), torch.no_grad():
         random_char_cnn([(2, 4)])(ids)
-
-
-def test_wrong_sizes_are_an_error() -> None:
-    narrow = random_char_cnn([(2, 4)])
-    narrow.projection = torch.nn.Linear(3, 9)
-    wide = random_char_cnn([(2, 4)])
-    wide.char_embedding = torch.nn.Embedding(N_CHARS + 1, 6)
-    for cnn in (narrow, wide):
-        with pytest.raises(RuntimeError, match="shapes"), torch.no_grad():
-            cnn(random_ids(3))
-    with pytest.raises(RuntimeError), torch.no_grad():
-        random_char_cnn([(7, 4)])(random_ids(3, n_chars=5))
-
-
-def test_an_empty_batch_has_no_vectors() -> None:
-    with torch.no_grad():
-        assert random_char_cnn([(2, 4)])(torch.zeros(0, 20, dtype=torch.int64)).shape == (0, 9)

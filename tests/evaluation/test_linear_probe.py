@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from elmokit.evaluation import linear_probe
 from elmokit.evaluation.linear_probe import predict_linear, train_linear
 
 DRAW = np.random.default_rng(0)
@@ -12,7 +13,12 @@ N_TOKENS, DIM, N_CLASSES = 1200, 8, 3
 NOISE = DRAW.normal(size=(N_TOKENS, DIM)).astype(np.float32)
 SIGNAL = DRAW.normal(size=(N_TOKENS, DIM)).astype(np.float32)
 LABELS = (SIGNAL @ DRAW.normal(size=(DIM, N_CLASSES))).argmax(axis=1)
-FEW: dict[str, Any] = {"epochs": 5, "batch_size": 64, "learning_rate": 0.01}
+FEW: dict[str, Any] = {"epochs": 5, "batch_size": 64, "learning_rate": 0.03}
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear_probe, "MIN_STEPS", 200)
 
 
 def accuracy(layers: list[np.ndarray], learn_mix: bool = False, n_train: int = 800) -> float:
@@ -26,6 +32,7 @@ def test_a_linear_signal_is_learned_and_noise_is_not() -> None:
     assert accuracy([NOISE]) < 0.5
 
 
+@pytest.mark.slow
 def test_the_scale_and_offset_of_features_do_not_matter() -> None:
     shifted = SIGNAL * np.geomspace(0.001, 1000, DIM, dtype=np.float32) + 5
     assert accuracy([shifted]) == pytest.approx(accuracy([SIGNAL]), abs=0.01)
@@ -57,6 +64,7 @@ def test_tokens_without_a_label_are_ignored() -> None:
     np.testing.assert_allclose(some.out.weight.detach(), rest.out.weight.detach(), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_classifier_depends_on_the_seed_only() -> None:
     weights = [
         train_linear([SIGNAL], LABELS, N_CLASSES, seed=seed, **FEW).out.weight.detach().numpy() for seed in (0, 0, 1)
@@ -65,5 +73,6 @@ def test_the_classifier_depends_on_the_seed_only() -> None:
     assert np.abs(weights[0] - weights[2]).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_float16_vectors_are_as_good_as_float32() -> None:
     assert accuracy([SIGNAL.astype(np.float16)]) == pytest.approx(accuracy([SIGNAL]), abs=0.01)

@@ -38,11 +38,6 @@ def test_digests_are_equal_for_equal_models_and_texts_only() -> None:
         model_digest(Elmo(random_model(), start="stateful"))
 
 
-def test_conllu_plus_is_read_by_its_own_columns(tmp_path: Path) -> None:
-    (tmp_path / "a.conllup").write_text("# global.columns = FORM NER\nOslo\tLOC\n")
-    assert list(corpus.read_corpus_files(corpus.find_corpus_files(tmp_path))) == [["Oslo"]]
-
-
 def test_capitals_in_the_names_of_files_change_nothing(tmp_path: Path) -> None:
     (tmp_path / "DEV.CONLLU").write_text("1\tGo\t_\tVERB" + "\t_" * 6)
     paths = corpus.find_corpus_files(tmp_path)

@@ -1,136 +1,68 @@
-"""Results: what their declared fields become."""
+"""Results: their rows become a table and a figure."""
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pytest
 
-from elmokit.errors import ConfigError
-from elmokit.evaluation.result import Record, ResultGroup, TableResult, computed, tabulate, value
+from elmokit.evaluation import figures
+from elmokit.evaluation.result import Result
+from elmokit.evaluation.tables import Row, tabulate
 
-
-class Score(NamedTuple):
-    precision: float
-    recall: float
-
-
-@dataclass(frozen=True)
-class Layer(Record):
-    name: str = value("layer")
-    gain: float = value("gain", ".1f", unit="nats per 1,000 words", scale=1000, error="deviation")
-
-    @property
-    @computed("half", ".3f", key="half_of_it")
-    def _half(self) -> float:
-        return self.gain / 2
-
-    deviation: float = value(format=".1f", scale=1000)
-    by_set: dict[str, float] = value("", ".0f")
-    bits: dict[str, float] = value("bits", ".1f")
-    slopes: list[float] = value(("now", "before"), ".0f", in_json=False)
-    score: Score = value()
-    control: float | None = value("control", ".1f", default=None)
-
-
-ROWS = [
-    Layer("a|b", 0.0123, 0.0004, {"x": 1.0}, {"x": 0.5}, [1.0, 2.0], Score(0.5, math.nan)),
-    Layer("<1>", -0.5, 0.1, {"y": 2.0}, {"x": math.nan}, [3.0, 4.0], Score(1.0, 1.0)),
+ROWS: list[Row] = [
+    {"pairs": "a|b", "layers": "0", "n": 1234, "mean": 0.5, "weights": "0.1 0.9"},
+    {"pairs": "<1>", "layers": "1", "n": 2, "mean": math.nan, "head": 0.25},
 ]
 
 
 @dataclass(frozen=True)
-class Layers(TableResult):
-    figure_title = "Gain by layer"
+class Cosines(Result):
+    digits = 2
+    measure = "cosine"
 
-    rows: list[Layer] = value()
-    hidden: str = ""
+    def table_rows(self) -> list[Row]:
+        return ROWS
 
     def notes(self) -> list[str]:
-        return ["Two <rows>.", "Second note."]
+        return ["Two rows."]
 
-    def headlines(self) -> list[tuple[str, str]]:
-        return [("gain", "12.3")]
-
-
-def test_json_has_the_declared_values_in_the_order_of_the_class() -> None:
-    facts = Layers(ROWS, "not declared").to_dict()
-    assert list(facts) == ["rows"]
-    assert list(facts["rows"][0]) == ["name", "gain", "half_of_it", "deviation", "by_set", "bits", "score", "control"]
-    assert facts["rows"][0]["score"] == {"precision": 0.5, "recall": None}
-    json.dumps(facts, allow_nan=False)
+    def to_dict(self) -> dict[str, Any]:
+        return {}
 
 
-def test_a_table_has_a_column_for_each_title_and_each_key() -> None:
-    table = tabulate(ROWS)
-    assert table.head == ["layer", "gain (nats per 1,000 words)", "half", "x", "y", "bits, x", "now", "before"]
-    assert table.rows[0] == ["a|b", "12.3 ± 0.4", "0.006", "1", "", "0.5", "1", "2"]
-    assert table.rows[1] == ["<1>", "-500.0 ± 100.0", "-0.250", "", "2", "", "3", "4"]
-    controlled = [Layer(*(getattr(row, name) for name in vars(row) if name != "control"), control=1.0) for row in ROWS]
-    assert tabulate(controlled).head[-1] == "control"
+def test_rows_become_aligned_text_with_notes_and_markdown() -> None:
+    assert Cosines().to_text().splitlines() == [
+        "pairs  layers      n  mean  weights  head",
+        "a|b    0       1,234  0.50  0.1 0.9",
+        "<1>    1           2                 0.25",
+        "",
+        "Two rows.",
+    ]
+    markdown = tabulate(ROWS, 2).to_markdown().splitlines()
+    assert markdown[1:] == [
+        "| --- | --- | ---: | ---: | ---: | ---: |",
+        "| a\\|b | 0 | 1,234 | 0.50 | 0.1 0.9 |  |",
+        "| &lt;1> | 1 | 2 |  |  | 0.25 |",
+    ]
 
 
-def test_text_markdown_and_html_show_the_table_and_the_notes() -> None:
-    result = Layers(ROWS)
-    assert result.to_text().splitlines()[-3:] == ["", "Two <rows>.", "Second note."]
-    markdown = result.to_markdown({"": "![Gain](gain.svg)"})
-    assert markdown.startswith("![Gain](gain.svg)\n\n| layer | gain")
-    assert "\n| &lt;1> |" in markdown
-    assert markdown.endswith("\n\nTwo &lt;rows>. Second note.")
-    shown = result._repr_html_()
-    assert "&lt;1&gt;" in shown
-    assert "<p>Two &lt;rows&gt;.</p>" in shown
-
-
-def test_the_figure_of_a_table_is_bars_of_its_first_numbers(tmp_path: Path) -> None:
+def test_the_figure_has_a_point_for_each_number_that_is_not_a_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("matplotlib")
-    from elmokit.evaluation.figures import styled_figure
-
-    result = Layers(ROWS)
-    assert [path.name for path in result.draw(tmp_path / "gain")] == ["gain.png", "gain.svg"]
-    with styled_figure() as figure:
-        result.plot(figure)
-        (axes,) = figure.axes
-        assert [bar.get_width() for bar in axes.patches] == pytest.approx([12.3, -500])
-        assert axes.get_xlabel() == "gain (nats per 1,000 words)"
-
-
-def test_a_result_without_numbers_has_no_figure(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-
-    @dataclass(frozen=True)
-    class Names(Record):
-        name: str = value("name")
-
-    @dataclass(frozen=True)
-    class NamesResult(TableResult):
-        rows: list[Names] = value()
-
-    for result in (NamesResult([Names("a")]), ResultGroup({"names": NamesResult([Names("a")])})):
-        with pytest.raises(ConfigError, match="has no figure"):
-            result.draw(tmp_path / "names")
-    assert NamesResult([Names("a")]).figures() == {}
-
-
-def test_a_group_has_everything_of_its_results_by_name() -> None:
-    one, two = Layers(ROWS), Layers(ROWS[:1])
-    group = ResultGroup({"one": one, "two": two})
-    assert group.to_dict() == {"one": one.to_dict(), "two": two.to_dict()}
-    assert group.figures() == {"one": one, "two": two}
-    assert group.headlines() == [("gain", "12.3")] * 2
-    assert group.to_text() == f"{one.to_text()}\n\n{two.to_text()}"
-    assert group.to_markdown({"two": "!"}) == f"{one.to_markdown()}\n\n!\n\n{two.to_markdown()}"
-    assert group._repr_html_() == one._repr_html_() + two._repr_html_()
-
-    class Headed(ResultGroup[Layers]):
-        def heading(self, name: str) -> str:
-            return f"Set <{name}>."
-
-    headed = Headed({"one": one})
-    assert headed.to_text() == f"Set <one>.\n{one.to_text()}"
-    assert headed.to_markdown({"one": "!"}) == f"Set &lt;one>.\n\n!\n\n{one.to_markdown()}"
-    assert headed._repr_html_().startswith("<p>Set &lt;one&gt;.</p><table>")
+    drawn = []
+    save = figures.save_figure
+    monkeypatch.setattr(
+        figures, "save_figure", lambda figure, *rest: drawn.append(figure.axes[0]) or save(figure, *rest)
+    )
+    assert [path.name for path in Cosines().draw(tmp_path / "cosines")] == ["cosines.png", "cosines.svg"]
+    (axes,) = drawn
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a|b 0", "<1> 1"]
+    assert {line.get_label(): list(line.get_xdata()) for line in axes.lines} == {
+        "mean": [0.5, pytest.approx(math.nan, nan_ok=True)],
+        "head": [pytest.approx(math.nan, nan_ok=True), 0.25],
+    }

@@ -107,16 +107,17 @@ def test_scores_are_those_that_the_official_program_prints() -> None:
     assert score_senses(GOLD, answers) == pytest.approx((0.625, 0.5, 0.5555555555555556), abs=1e-15)
 
 
-def test_one_of_several_gold_senses_is_enough() -> None:
-    assert score_senses(GOLD, {name: keys[-1:] for name, keys in GOLD.items()}) == (1, 1, 1)
-
-
-def test_a_sense_given_twice_counts_once() -> None:
-    assert score_senses(GOLD, {"d0.t1": ["play%1:10:01::", "play%1:10:01::", "x"]}).precision == 0.5
-
-
-def test_a_missing_answer_lowers_recall_and_not_precision() -> None:
-    score = score_senses(GOLD, {"d0.t1": ["play%1:10:01::"], "d0.t2": []})
-    assert (score.precision, score.recall) == (1, 0.2)
-    assert score_senses(GOLD, {}) == (0, 0, 0)
-    assert score_senses({}, {"d0.t1": ["x"]}) == (0, 0, 0)
+@pytest.mark.parametrize(
+    ("gold", "answers", "score"),
+    [
+        (GOLD, {name: keys[-1:] for name, keys in GOLD.items()}, (1, 1, 1)),  # one of several gold senses is enough
+        (GOLD, {"d0.t1": ["play%1:10:01::", "play%1:10:01::", "x"]}, (0.5, 0.1, 1 / 6)),  # given twice counts once
+        (GOLD, {"d0.t1": ["play%1:10:01::"], "d0.t2": []}, (1, 0.2, 1 / 3)),  # a missing answer lowers recall only
+        (GOLD, {}, (0, 0, 0)),
+        ({}, {"d0.t1": ["x"]}, (0, 0, 0)),
+    ],
+)
+def test_answers_are_scored_by_the_fraction_that_is_right(
+    gold: dict[str, list[str]], answers: dict[str, list[str]], score: tuple[float, float, float]
+) -> None:
+    assert score_senses(gold, answers) == pytest.approx(score)

@@ -10,7 +10,6 @@ import pytest
 
 from elmokit.engine import compiler
 from elmokit.engine.computation import NATIVE
-from elmokit.engine.config import PRESETS
 from elmokit.engine.precision import PRECISIONS, VARIABLE
 from elmokit.engine.threads import n_threads
 from elmokit.evaluation import speed
@@ -34,14 +33,6 @@ def test_every_precision_and_plain_numpy_are_measured_at_every_batch_size(report
     assert all(one.tokens_per_second > 0 and one.ceiling > 0 for one in report.speeds)
     assert report.speed("int8", 3).n_rows == 3
     assert set(report.operations_per_second) == set(report.bytes_per_second) == set(PRECISIONS)
-
-
-def test_the_backend_is_the_one_that_computes(report: SpeedReport, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = random_model()
-    for one in report.speeds:
-        monkeypatch.setenv(VARIABLE, one.request)
-        assert one.backend in model.network.computation().kernels[1:]
-        assert one.computed_in
 
 
 def test_small_layers_whose_weights_would_be_widened_are_reported_as_float32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,16 +62,6 @@ def test_speed_is_measured_without_kernels(monkeypatch: pytest.MonkeyPatch) -> N
     assert report.machine["used"] is None
     assert report.machine["why_no_library"] == "no compiler"
     assert not any(one.backend in NATIVE for one in report.speeds)
-
-
-def test_the_ceiling_of_one_row_is_the_time_to_read_the_weights() -> None:
-    config, batch = PRESETS["tiny"], speed._sentences(1)
-    slow_memory = speed._ceiling_seconds(config, batch, 1e12, 1e3, "float32")
-    n_steps = speed.SENTENCE_TOKENS + speed.N_BOUNDARIES
-    expected = sum(
-        4 * (from_input + n_steps * from_state) / 1e3 for from_input, from_state in speed._layer_weights(config)
-    )
-    assert slow_memory == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.slow

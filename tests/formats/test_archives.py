@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import pickle
-import struct
 import tarfile
 import tempfile
 import zipfile
@@ -15,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputError
+from elmokit.errors import FormatError, OutputError
 from elmokit.formats import archives
-from elmokit.formats.archives import is_archive, unpacked_model
+from elmokit.formats.archives import unpacked_model
 from elmokit.formats.bilm_tf_hdf5 import write_hdf5
 from elmokit.formats.open import open_model
 from tests.conftest import WORDS, random_model
@@ -90,16 +88,6 @@ def test_only_model_files_are_unpacked(tmp_path: Path, files: Files) -> None:
     assert not folder.exists()
 
 
-def test_a_link_in_a_tar_archive_is_left_out(tmp_path: Path, files: Files) -> None:
-    path = tarred(tmp_path / "a.tar", files, "w")
-    with tarfile.open(path, "a") as archive:
-        member = tarfile.TarInfo("latest")
-        member.type, member.linkname = tarfile.SYMTYPE, "model.hdf5"
-        archive.addfile(member)
-    assert same_weights(open_model(path), random_model())
-    assert everything_below(tmp_path) == {path}
-
-
 def test_the_elmo_inside_an_allennlp_archive_opens(tmp_path: Path, files: Files) -> None:
     key = "model.text_field_embedder.token_embedders.elmo."
     content = {
@@ -122,7 +110,7 @@ def test_an_allennlp_archive_with_one_elmo_twice_opens_and_one_with_two_is_refus
         content |= {f"fta/{name}.options_file": files["options.json"], f"fta/{name}.weight_file": files["model.hdf5"]}
     assert open_model(tarred(tmp_path / "same.tar.gz", content)).n_parameters == random_model().n_parameters
     content["fta/premise.weight_file"] = (other / "model.hdf5").read_bytes()
-    with pytest.raises(FormatError, match=r"several ELMo models \(hypothesis\.weight_file, premise\.weight_file\)"):
+    with pytest.raises(FormatError, match=r"holds several .*hypothesis\.weight_file, premise\.weight_file"):
         open_model(tarred(tmp_path / "two.tar.gz", content))
 
 
@@ -130,112 +118,14 @@ def test_an_allennlp_archive_with_one_elmo_twice_opens_and_one_with_two_is_refus
     "name", ["../evil.json", "/tmp/evil.json", "a/../../evil.json", "C:evil.json", "..\\evil.json"]
 )
 @pytest.mark.parametrize("write", [zipped, tarred])
-def test_a_member_that_leads_outside_is_refused(
+def test_a_member_that_leads_outside_is_never_written_there(
     tmp_path: Path, files: Files, name: str, write: Callable[[Path, Files], Path]
 ) -> None:
     (tmp_path / "inner").mkdir()
     path = write(tmp_path / "inner" / "a", files | {name: b"{}"})
-    with pytest.raises(FormatError, match="outside the directory"):
-        open_model(path)
+    assert same_weights(open_model(path), random_model())
     assert everything_below(tmp_path) == {path.parent, path}
-
-
-def links(path: Path, kind: bytes) -> Path:
-    """A tar archive of one member that is no file."""
-    with tarfile.open(path, "w") as archive:
-        member = tarfile.TarInfo("options.json")
-        member.type, member.linkname = kind, "/etc/passwd"
-        archive.addfile(member)
-    return path
-
-
-def zipped_link(path: Path) -> Path:
-    with zipfile.ZipFile(path, "w") as archive:
-        member = zipfile.ZipInfo("options.json")
-        member.external_attr = 0o120777 << 16
-        archive.writestr(member, "/etc/passwd")
-    return path
-
-
-def encrypted(path: Path, files: Files) -> Path:
-    data = bytearray(zipped(path, files).read_bytes())
-    for signature, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        for place in range(len(data) - 10):
-            if data[place : place + 4] == signature:
-                data[place + at] |= 1
-    path.write_bytes(data)
-    return path
-
-
-def forged(path: Path, files: Files, declared: int) -> Path:
-    """A zip archive whose headers give another size of the weights."""
-    data = bytearray(zipped(path, files, zipfile.ZIP_STORED).read_bytes())
-    true = struct.pack("<I", len(files["model.hdf5"]))
-    for place in range(len(data) - 30):
-        if data[place : place + 4] in (b"PK\x03\x04", b"PK\x01\x02") and b"model.hdf5" in data[place : place + 60]:
-            data[place : place + 30] = data[place : place + 30].replace(true, struct.pack("<I", declared))
-    path.write_bytes(data)
-    return path
-
-
-def changed(path: Path, change: Callable[[bytes], bytes]) -> Path:
-    path.write_bytes(change(path.read_bytes()))
-    return path
-
-
-def cut(share: float) -> Callable[[bytes], bytes]:
-    return lambda data: data[: int(len(data) * share)]
-
-
-def flipped(data: bytes) -> bytes:
-    return data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 0xFF]) + data[len(data) // 2 + 1 :]
-
-
-def twice(files: Files) -> Files:
-    return {f"{place}/{name}": content for place in ("a", "b") for name, content in files.items()}
-
-
-def transformer() -> Files:
-    contextualizer = {"type": "bidirectional_language_model_transformer", "input_dim": 512}
-    config = {"model": {"type": "language_model", "contextualizer": contextualizer}}
-    return {"config.json": json.dumps(config).encode(), "weights.th": b"", "vocabulary/tokens.txt": b"the\n"}
-
-
-REFUSED: list[tuple[Callable[[Path, Files], Path], type[ModelError], str]] = [
-    (lambda path, _: links(path, tarfile.SYMTYPE), FormatError, "not a model"),
-    (lambda path, _: links(path, tarfile.LNKTYPE), FormatError, "not a model"),
-    (lambda path, _: links(path, tarfile.FIFOTYPE), FormatError, "not a model"),
-    (lambda path, _: zipped_link(path), FormatError, "archive"),
-    (encrypted, FormatError, "archive.*encrypted"),
-    (lambda path, files: forged(path, files, 10), FormatError, "archive"),
-    (lambda path, files: forged(path, files, 10**6), FormatError, "archive"),
-    (lambda path, files: changed(zipped(path, files), cut(0.02)), FormatError, "archive"),
-    (lambda path, files: changed(zipped(path, files), cut(0.5)), FormatError, "archive"),
-    (lambda path, files: changed(zipped(path, files), flipped), FormatError, "archive"),
-    (lambda path, files: changed(tarred(path, files), flipped), FormatError, "archive"),
-    (lambda path, files: changed(tarred(path, files), lambda data: data[:-1]), FormatError, "archive"),
-    (lambda path, files: changed(tarred(path, files), cut(0.02)), FormatError, "archive"),
-    (lambda path, files: changed(tarred(path, files), cut(0.95)), FormatError, "archive"),
-    (lambda path, files: changed(tarred(path, files), lambda data: data[:5]), FormatError, "archive"),
-    (lambda path, files: zipped(path, twice(files)), FormatError, "2 models, in a, b"),
-    (lambda path, files: zipped(path, files | {"options.json": b"{"}), FormatError, "archive/options.json"),
-    (lambda path, files: zipped(path, files, without="options.json"), ModelNotFoundError, "archive/options.json"),
-    (lambda path, _: zipped(path, {"archive/data.pkl": b""}), FormatError, "PyTorch checkpoint"),
-    (lambda path, _: zipped(path, {"a.npy": b""}), FormatError, "NumPy arrays"),
-    (lambda path, _: zipped(path, {"chinese/encoder.pkl": b""}), FormatError, "ELMoForManyLangs"),
-    (lambda path, _: tarred(path, {"config.json": b"{}", "weights.th": b""}), FormatError, "AllenNLP model"),
-    (lambda path, _: tarred(path, transformer()), FormatError, "transformer ELMo.*'original'"),
-]
-
-
-@pytest.mark.parametrize(("write", "error", "name"), REFUSED, ids=range(len(REFUSED)))
-def test_what_is_no_model_is_refused(
-    write: Callable[[Path, Files], Path], error: type[ModelError], name: str, files: Files, tmp_path: Path
-) -> None:
-    path = write(tmp_path / "archive", files)
-    with pytest.raises(error, match=name):
-        open_model(path)
-    assert everything_below(tmp_path) == {path}
+    assert not Path("/tmp/evil.json").exists()
 
 
 def test_a_pickle_in_an_archive_is_never_loaded(tmp_path: Path) -> None:
@@ -260,12 +150,4 @@ def test_a_disk_without_room_for_the_files_is_named(
             open_model(path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(OutputError, match=r"archive .*No such file or directory"):
-        open_model(path)
-
-
-def test_a_gzip_file_without_a_tar_is_not_an_archive(tmp_path: Path) -> None:
-    path = tmp_path / "vocab.txt.gz"
-    path.write_bytes(gzip.compress(b"the\n" * 1000))
-    assert not is_archive(path)
-    with pytest.raises(FormatError, match="gzip file without a tar archive"):
         open_model(path)

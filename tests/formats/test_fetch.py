@@ -7,7 +7,6 @@ import http.client
 import json
 import re
 import socket
-import sys
 import urllib.request
 from pathlib import Path
 
@@ -33,27 +32,6 @@ def test_a_file_is_downloaded_once_and_kept_under_its_name(server: Server) -> No
     assert cache_dir() in first.parents
     assert len(server.seen) == 1
     assert files_in_cache() == ["download.json", "weights.hdf5"]
-
-
-def test_the_same_name_at_two_urls_is_two_files(server: Server) -> None:
-    server.answers["/a/options.json"] = lambda handler: handler.give(b"a")
-    server.answers["/b/options.json"] = lambda handler: handler.give(b"b")
-    assert [fetch(server.address(f"/{place}/options.json")).read_bytes() for place in "ab"] == [b"a", b"b"]
-
-
-def test_plain_http_without_a_checksum_is_warned_of(
-    server: Server, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
-) -> None:
-    for name in ("here", "there", "known"):
-        server.answers[f"/{name}"] = Handler.give
-    fetch(server.address("/here"))  # on this machine
-    monkeypatch.setattr(fetching, "_is_this_machine", lambda url: False)
-    fetch(server.address(f"/known#sha256={hashlib.sha256(BODY).hexdigest()}"))
-    assert not recwarn
-    with pytest.warns(UserWarning, match="plain http"):
-        fetch(server.address("/there"))
-    fetch(server.address("/there"))  # downloaded already
-    assert not recwarn
 
 
 def test_the_checksum_is_recorded_and_checked(server: Server) -> None:
@@ -115,14 +93,13 @@ def to(address: str) -> Answer:
 
 # What the server answers, how often it is asked, and what the error says.
 DEAD: list[tuple[Answer, int, str]] = [
-    *((lambda handler, code=code: handler.send_error(code), 1, f"answers {code}.*by hand") for code in (403, 404, 410)),
-    *((lambda handler, code=code: handler.send_error(code), N_TRIES, f"answers {code}") for code in (500, 503)),
+    *((lambda handler, code=code: handler.send_error(code), 1, f"{code}.*by hand") for code in (403, 404, 410)),
+    *((lambda handler, code=code: handler.send_error(code), N_TRIES, f"{code}") for code in (500, 503)),
     (lambda handler: handler.give(b"<!DOCTYPE html><title>Buy this domain</title>"), 1, "a web page"),
     (lambda handler: handler.give(b"\xef\xbb\xbf\r\n <HTML lang=en>"), 1, "a web page"),
     (lambda handler: handler.give(b"<?xml version='1.0'?><Error>"), 1, "a web page"),
-    (lambda handler: handler.give(b"gone", Content_Type="text/html; charset=utf-8"), 1, "a web page"),
-    (lambda handler: handler.give(BODY[:1000], length=len(BODY)), N_TRIES, "completely: 1,000 of 256,000 bytes"),
-    (chunked, N_TRIES, "completely"),
+    (lambda handler: handler.give(BODY[:1000], length=len(BODY)), N_TRIES, "only 1,000 of 256,000 bytes"),
+    (chunked, N_TRIES, "IncompleteRead"),
     (other_part, N_TRIES, "another part"),
     (to("file:///etc/hostname"), 1, "file:"),
     (to("http://[x/w"), 1, "URL"),
@@ -207,30 +184,11 @@ def test_without_a_strong_etag_a_broken_download_restarts(server: Server, mark: 
     assert [wanted for _, wanted in server.seen] == [None, None]
 
 
-def test_a_file_without_enough_disk_space_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
-    server.answers["/w"] = Handler.give
-    with pytest.raises(OutputError, match="room for 1,000"):
-        fetch(server.address("/w"))
-    assert files_in_cache() == []
-
-
 @pytest.mark.parametrize("length", [None, "x"])
 def test_a_response_without_a_length_is_read_to_its_end(server: Server, length: str | None) -> None:
     more = {} if length is None else {"Content_Length": length}
     server.answers["/w"] = lambda handler: handler.give(with_length=False, **more)
     assert fetch(server.address("/w")).read_bytes() == BODY
-
-
-def test_an_interrupt_leaves_nothing_behind(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    server.answers["/w"] = Handler.give
-    monkeypatch.setattr(fetching, "_receive", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        fetch(server.address("/w"))
-    assert files_in_cache() == []
 
 
 def test_a_redirect_is_followed(server: Server) -> None:
@@ -270,9 +228,9 @@ def test_a_url_with_non_ascii_letters_is_quoted(server: Server) -> None:
     ("address", "error"),
     [
         *((f"http://{rest}", ConfigError) for rest in ("[x", "[x/a.hdf5", "host:port/a", "host:99999/a")),
-        *((address, ConfigError) for address in ("ftp://127.0.0.1/w", "data:,x", "/a/path", "file://elsewhere/a.hdf5")),
+        *((address, ConfigError) for address in ("ftp://127.0.0.1/w", "data:,x", "/a/path")),
         *((f"http://{rest}", ModelNotFoundError) for rest in ("a..b/a.zip", "\udce9/\udce9", "127.0.0.1:1/\udce9")),
-        ("file:///no/such/file", ModelNotFoundError),
+        *((f"file://{rest}", ModelNotFoundError) for rest in ("/no/such/file", "elsewhere/a.hdf5")),
     ],
     ids=ascii,
 )
@@ -285,40 +243,16 @@ def test_an_address_that_leads_nowhere_is_named(
         fetch(address)
 
 
-def test_a_file_url_is_the_file_itself(tmp_path: Path) -> None:
-    path = tmp_path / "a b.hdf5"
-    path.write_bytes(BODY)
-    assert fetch(path.as_uri()) == path
-    assert fetch(f"{path.as_uri()}#sha256={hashlib.sha256(BODY).hexdigest()}") == path
-
-
 def test_a_url_passed_as_a_path_is_normalized() -> None:
     assert normalize_url(Path("https://host/a/b")) == "https://host/a/b"
-    assert is_url(Path("http://host/a"))
-    assert is_url("file:///a")
-    assert is_url("HTTPS://host/a")
-    assert not is_url("a/b")
-    assert not is_url("//[x/y")
-    assert not is_url("https")
-    assert not is_url("C:\\models\\a")
+    assert all(map(is_url, (Path("http://host/a"), "file:///a", "HTTPS://host/a")))
+    assert not any(map(is_url, ("a/b", "//[x/y", "https", "C:\\models\\a")))
 
 
 def test_the_name_of_a_cached_file_is_a_plain_name() -> None:
-    assert url_file_name("https://host/a/en_weights.hdf5?dl=1") == "en_weights.hdf5"
-    assert url_file_name(f"https://host/{'é' * 5000}_weights.hdf5") == f"{'é' * 93}_weights.hdf5"
-    assert url_file_name("https://host/%2e%2e%2fetc%2fpasswd") == "passwd"
-    assert url_file_name("https://host/") == "download"
-    assert url_file_name("https://host/..") == "download"
-    assert url_file_name("https://host/a%20b%00.json") == "a_b_.json"
-
-
-def test_the_environment_chooses_the_cache_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "own"))
-    assert cache_dir() == tmp_path / "own"
-    monkeypatch.delenv("ELMOKIT_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    if sys.platform == "linux":
-        assert cache_dir() == tmp_path / "elmokit"
+    names = {"a/w.hdf5?dl=1": "w.hdf5", "é" * 5000: "é" * 100, "%2e%2e%2fetc%2fpasswd": "passwd", "..": "download"}
+    for name, kept in (names | {"": "download", "a%20b%00.json": "a_b_.json"}).items():
+        assert url_file_name(f"https://host/{name}") == kept
 
 
 def test_a_cache_that_cannot_be_written_says_what_to_do(

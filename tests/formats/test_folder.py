@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +12,15 @@ import torch
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.start_state import boundary_state
-from elmokit.engine.config import PRESETS, BiLMConfig, WordFeaturesConfig
+from elmokit.engine.config import PRESETS, WordFeaturesConfig
 from elmokit.engine.layer_alignment import LayerAlignment
 from elmokit.engine.softmax import WordSoftmax
-from elmokit.errors import ConfigError, ElmoError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
+from elmokit.errors import ConfigError, ElmoError, FormatError, TensorMismatchError
 from elmokit.formats.folder import load_folder, read_card, save_folder
 from elmokit.formats.model import PretrainedBiLM, describe
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.lm.language_model import LanguageModel
-from elmokit.text.lexicon import Lexicon, Marks
 from tests.conftest import WORDS, aligned_model, random_model
 
 
@@ -46,12 +43,6 @@ def test_folder_round_trip_keeps_everything(model: PretrainedBiLM, tmp_path: Pat
     assert all(map(np.array_equal, again.start_state, model.start_state))
 
 
-def test_a_word_input_model_round_trips(tmp_path: Path) -> None:
-    model = random_model(BiLMConfig(char_cnn=None, n_words=11, projection_dim=4, hidden_dim=6))
-    save_folder(model, tmp_path / "model")
-    assert load_folder(tmp_path / "model").config == model.config
-
-
 def word_table_model(n_words: int = len(WORDS)) -> PretrainedBiLM:
     """A model without a softmax whose words, with their spelling, have rows in a table."""
     tiny = PRESETS["tiny"]
@@ -69,26 +60,6 @@ def test_a_vocabulary_with_another_number_of_words_than_the_table_is_refused(n_w
     given = words.rename(tmp_path / "words.txt")
     with pytest.raises(TensorMismatchError, match=rf"words\.txt lists {n_words} words"):
         open_model(tmp_path / "model", vocabulary=given)
-
-
-def test_a_lexicon_that_assigns_the_rows_lets_the_vocabulary_have_other_words(tmp_path: Path) -> None:
-    model = word_table_model(3)
-    assert model.config.char_cnn is not None
-    cnn, marks = model.config.char_cnn, Marks(*"?()[]_")
-    chars = (*"?()[]_", *[None] * (cnn.n_chars - 6))
-    lexicon = Lexicon(marks, cnn.max_chars, words=tuple("?()"), chars=chars)
-    save_folder(model.replace(lexicon=lexicon), tmp_path / "model")
-    loaded = load_folder(tmp_path / "model")
-    assert loaded.vocabulary is not None
-    assert loaded.vocabulary.words == WORDS
-
-
-def test_a_model_with_a_word_table_and_no_vocabulary_names_vocab_txt(tmp_path: Path) -> None:
-    save_folder(word_table_model(), tmp_path / "model")
-    words = (tmp_path / "model" / "vocab.txt").rename(tmp_path / "words.txt")
-    with pytest.raises(ModelNotFoundError, match=r"no vocabulary\. Put its vocab\.txt"):
-        load_folder(tmp_path / "model").encode(["cat"])
-    assert open_model(tmp_path / "model", vocabulary=words).encode(["cat"])[0, 0] == WORDS.index("cat") + 1
 
 
 def test_float16_storage_halves_the_file_and_loads_as_float32(model: PretrainedBiLM, tmp_path: Path) -> None:
@@ -113,83 +84,6 @@ def test_a_model_has_the_precision_that_its_files_name(model: PretrainedBiLM, tm
     assert load_folder(tmp_path / "again").precision == "int8"
 
 
-def test_an_existing_model_is_not_overwritten_unless_requested(model: PretrainedBiLM, tmp_path: Path) -> None:
-    save_folder(model, tmp_path / "model")
-    with pytest.raises(OutputError, match="already exists"):
-        save_folder(model, tmp_path / "model")
-    save_folder(random_model(seed=1), tmp_path / "model", overwrite=True)
-    name = "directions.0.layers.0.weight"
-    assert not np.array_equal(load_folder(tmp_path / "model").arrays[name], model.arrays[name])
-
-
-def edit_config(folder: Path, **changes: object) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
-def with_config(**changes: object) -> Callable[[Path], None]:
-    return lambda folder: edit_config(folder, **changes)
-
-
-def with_bilm(**changes: object) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        edit_config(folder, bilm=json.loads((folder / "config.json").read_text())["bilm"] | changes)
-
-    return change
-
-
-def with_file(name: str, content: bytes | Callable[[bytes], bytes]) -> Callable[[Path], None]:
-    """Replace the content of a file."""
-
-    def change(folder: Path) -> None:
-        (folder / name).write_bytes(content if isinstance(content, bytes) else content((folder / name).read_bytes()))
-
-    return change
-
-
-def without(name: str) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).unlink()
-
-
-# What is wrong, the error, and the name that it mentions.
-REFUSED: list[tuple[Callable[[Path], None], type[ElmoError], str]] = [
-    (with_config(format="other"), FormatError, "config.json"),
-    (with_config(format_version=99), FormatError, "config.json.*upgrade"),
-    (with_config(storage=None), ConfigError, "config.json: storage"),
-    (with_config(precision="int4"), ConfigError, "config.json: precision .*'int4'"),
-    (with_config(bilm=None), ElmoError, "config.json, bilm"),
-    (with_config(softmax=None), ElmoError, "config.json, softmax"),
-    (with_config(lexicon=True), ModelNotFoundError, "lexicon.json"),
-    (with_config(alignment=True), ModelNotFoundError, "alignment.safetensors"),
-    (with_bilm(hiden_dim=3), ConfigError, "'hiden_dim'.*'hidden_dim'"),
-    (with_bilm(n_layers=3), TensorMismatchError, r"directions\.0\.layers\.2\.weight"),
-    (with_file("config.json", b"{"), FormatError, "config.json"),
-    (with_file("config.json", b"[]"), FormatError, "config.json"),
-    (with_file("config.json", b'{"format": "elmokit", "x": ' + b"[" * 100_000), FormatError, "config.json"),
-    (with_file("model.safetensors", b""), FormatError, "model.safetensors"),
-    (with_file("model.safetensors", lambda data: data[:50]), FormatError, "model.safetensors"),
-    (with_file("model.safetensors", lambda data: data[:-10]), FormatError, "model.safetensors"),
-    (without("config.json"), ModelNotFoundError, "config.json"),
-    (without("model.safetensors"), ModelNotFoundError, "model.safetensors"),
-    (without("vocab.txt"), ModelNotFoundError, "vocab.txt"),
-]
-
-
-@pytest.mark.parametrize(("change", "error", "name"), REFUSED, ids=range(len(REFUSED)))
-def test_a_damaged_folder_is_named(
-    change: Callable[[Path], None], error: type[ElmoError], name: str, model: PretrainedBiLM, tmp_path: Path
-) -> None:
-    save_folder(model, tmp_path / "model")
-    change(tmp_path / "model")
-    with pytest.raises(error, match=name):
-        load_folder(tmp_path / "model")
-
-
-def test_files_have_the_default_permissions(model: PretrainedBiLM, tmp_path: Path) -> None:
-    save_folder(model, tmp_path / "model")
-    assert len({file.stat().st_mode for file in (tmp_path / "model").iterdir()}) == 1
-
-
 def test_a_lost_softmax_is_a_warning_and_one_that_is_not_declared_is_not(model: PretrainedBiLM, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     save_folder(model, folder)
@@ -207,13 +101,6 @@ def test_a_model_card_is_read_without_the_tensors(model: PretrainedBiLM, tmp_pat
     save_folder(model, tmp_path / "model")
     (tmp_path / "model" / "model.safetensors").unlink()
     assert read_card(tmp_path / "model") == model.card
-
-
-@pytest.mark.parametrize("card", [[1], "text", 3, None])
-def test_a_model_card_that_is_not_a_table_is_empty(card: object, model: PretrainedBiLM, tmp_path: Path) -> None:
-    save_folder(model, tmp_path / "model")
-    edit_config(tmp_path / "model", card=card)
-    assert load_folder(tmp_path / "model").card == {}
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
@@ -245,7 +132,7 @@ def test_a_model_that_could_not_be_opened_again_is_not_saved(part: str, tmp_path
     else:
         weights = {name: with_nan(array) for name, array in model.softmax.arrays.items()}
         model = model.replace(softmax=WordSoftmax(model.softmax.config, weights, len(WORDS)))
-    with pytest.raises(ElmoError, match=f"{part} holds NaN"):
+    with pytest.raises(ElmoError, match=f"{part}.* holds NaN"):
         save_model(model, tmp_path / "model")
     assert not (tmp_path / "model").exists()
     save_model(model, tmp_path / "model.hdf5")  # which has none of them

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import codecs
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.elmo_module import ElmoModule
-from elmokit.engine.config import BiLMConfig, WordFeaturesConfig
-from elmokit.errors import ConfigError, ElmoError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
-from elmokit.formats import many_langs
-from elmokit.formats.many_langs_config import read_settings, stock_settings
-from elmokit.formats.model import PretrainedBiLM, describe
+from elmokit.formats.many_langs import read_settings, stock_settings
+from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
-from elmokit.network.bilm import BiLM
 from tests.helpers.many_langs_files import CHARS, SENTENCES, WORDS, ToyModel, dic_of, toy_model
 
 # What the released package (0.0.4.post2, PyTorch 2.13) made of [Überläufer, ist, zzz] and the files of toy_model(0):
@@ -80,19 +72,6 @@ def test_vectors_equal_those_of_the_released_package(tmp_path: Path) -> None:
     np.testing.assert_allclose(found[1:], RELEASED_LAYERS_1_AND_2, rtol=0, atol=1e-5)
 
 
-def test_clips_are_at_work_in_these_tests() -> None:
-    bound = toy_model().layers(SENTENCES[1])
-    free = toy_model(encoder={"cell_clip": 0, "proj_clip": 0}).layers(SENTENCES[1])
-    assert np.abs(bound[1]).max() == 0.5
-    assert np.abs(free[1]).max() > 0.5
-
-
-def test_parameters_are_counted_as_the_files_hold_them(tmp_path: Path) -> None:
-    toy = toy_model()
-    n_theirs = sum(tensor.numel() for part in (toy.token_embedder, toy.encoder) for tensor in part.values())
-    assert open_model(toy.write(tmp_path / "toy")).n_parameters == n_theirs
-
-
 def test_ids_are_a_word_and_its_characters_from_one_up(tmp_path: Path) -> None:
     model = open_model(toy_model().write(tmp_path / "toy"))
     begin, end, padding, unknown = (CHARS.index(mark) + 1 for mark in ("<eow>", "<bow>", "<pad>", "<oov>"))
@@ -107,84 +86,6 @@ def test_a_long_word_is_looked_up_in_its_cut_form(tmp_path: Path) -> None:
     long, cut = model.encode(["Überläufer", "Überläu"])
     assert (long == cut).all()
     assert long[0] == WORDS.index("Überläu") + 1
-
-
-def test_the_module_reads_padded_ids_and_finds_the_mask(tmp_path: Path) -> None:
-    model = open_model(toy_model().write(tmp_path / "toy"))
-    elmo = ElmoModule(model, start="zero")
-    ids = elmo.ids(SENTENCES)
-    assert ids.shape == (4, 9, 10)
-    output = elmo(ids)
-    assert output.mask.sum(dim=1).tolist() == [len(sentence) for sentence in SENTENCES]
-    for sentence, mix, mean in zip(SENTENCES, output.mixes[0], elmo.embed(SENTENCES, layers="average"), strict=True):
-        np.testing.assert_allclose(mix[: len(sentence)].detach().numpy(), mean, rtol=0, atol=1e-5)
-        assert not mix[len(sentence) :].any()
-
-
-def test_gate_layouts_undo_themselves() -> None:
-    theirs = np.arange(8, dtype=np.float32)
-    ours = many_langs.GATE_BIAS.to_ours(theirs)
-    assert ours.tolist() == [0, 1, 4, 5, 1, 2, 6, 7]  # i, g, f - 1, o
-    assert many_langs.GATE_BIAS.to_theirs(ours).tolist() == theirs.tolist()
-    assert many_langs.GATES.to_theirs(many_langs.GATES.to_ours(theirs)).tolist() == theirs.tolist()
-
-
-@pytest.mark.parametrize("changes", [{}, {"word_dim": 0}, {"char_dim": 0}], ids=str)
-def test_an_elmokit_folder_holds_all_of_it(changes: dict[str, Any], tmp_path: Path) -> None:
-    model = open_model(toy_model(**changes).write(tmp_path / "toy"))
-    save_model(model, tmp_path / "ours")
-    again = open_model(tmp_path / "ours")
-    assert again.family == "elmokit"
-    assert again.lexicon == model.lexicon
-    assert all(map(np.array_equal, vectors(again), vectors(model)))
-
-
-def test_the_facts_name_both_tables(tmp_path: Path) -> None:
-    facts = describe(open_model(toy_model().write(tmp_path / "toy")))
-    assert facts["tokens"].startswith("words: a table of 10 x 5; at most 9 characters")
-    assert facts["lexicon"] == f"10 words, {len(CHARS)} characters"
-
-
-def test_hdf5_cannot_hold_a_lexicon(tmp_path: Path) -> None:
-    model = open_model(toy_model().write(tmp_path / "toy"))
-    with pytest.raises(OutputError, match=r"x\.hdf5"):
-        save_model(model, tmp_path / "x.hdf5")
-    assert not (tmp_path / "x.hdf5").exists()
-
-
-def test_the_lexicon_of_an_elmokit_folder_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
-    model = open_model(toy_model().write(tmp_path / "toy"))
-    save_model(model, tmp_path / "ours")
-    file = tmp_path / "ours" / "lexicon.json"
-    file.write_bytes(codecs.BOM_UTF8 + file.read_bytes())
-    assert open_model(tmp_path / "ours").lexicon == model.lexicon
-
-
-@pytest.mark.parametrize(
-    ("content", "error"),
-    [
-        ("[[]", FormatError),
-        ('{"words": [[], []', FormatError),
-        ('{"words": ["\\ud800", null]}', FormatError),
-        ("{}", ElmoError),
-        ('{"words": 1.5}', FormatError),
-        ("one word more", TensorMismatchError),
-        (None, ModelNotFoundError),
-    ],
-)
-def test_another_lexicon_of_an_elmokit_folder_is_named(
-    content: str | None, error: type[ElmoError], tmp_path: Path
-) -> None:
-    save_model(open_model(toy_model().write(tmp_path / "theirs")), tmp_path / "ours")
-    file = tmp_path / "ours" / "lexicon.json"
-    lexicon = json.loads(file.read_text(encoding="utf-8"))
-    file.unlink()
-    if content == "one word more":
-        content = json.dumps({**lexicon, "words": [*lexicon["words"], "more"]})
-    if content is not None:
-        file.write_text(content, encoding="utf-8")
-    with pytest.raises(error, match=r"ours/lexicon\.json"):
-        open_model(tmp_path / "ours")
 
 
 def test_tokens_of_spaces_collapse_onto_one_and_rows_still_count(tmp_path: Path) -> None:
@@ -271,122 +172,3 @@ def test_the_token_embedder_lstm_opens_without_characters_and_does_not_cut_words
         np.testing.assert_allclose(elmo.embed([sentence])[0], toy.layers(sentence), atol=2e-6)
     assert elmo.model.lexicon is not None
     assert elmo.model.encode(["Überläu"])[0, 0] == WORDS.index("Überläu") + 1
-
-
-def with_settings(part: str, **changes: Any) -> Callable[[ToyModel], None]:
-    return lambda toy: toy.settings[part].update(changes)
-
-
-def with_dic(name: str, content: str) -> Callable[[ToyModel], None]:
-    return lambda toy: setattr(toy, f"{name}_dic", content)
-
-
-def with_scalar(name: str) -> Callable[[ToyModel], None]:
-    return lambda toy: toy.token_embedder.update({f"{name}.embedding.weight": torch.tensor(1.0)})
-
-
-def without_projection(toy: ToyModel) -> None:
-    toy.settings = toy_model(word_dim=0).settings
-    toy.settings["encoder"].update(projection_dim=9, dim=12)
-
-
-# What is wrong, the error, and the name that it mentions.
-REFUSED: list[tuple[Callable[[ToyModel], Any], type[ElmoError], str]] = [
-    (with_settings("encoder", name="lstm"), FormatError, r"sizes\.json.*'lstm'"),
-    (with_settings("token_embedder", name="lstm"), FormatError, "'lstm'"),
-    (with_settings("token_embedder", name="bert"), FormatError, "'bert'"),
-    (with_settings("encoder", dim=4), ConfigError, r"encoder\.dim"),
-    (with_settings("encoder", dim=8), TensorMismatchError, "forward_layer_0"),
-    (with_settings("encoder", dim=2**31), ConfigError, "hidden_dim"),
-    (with_settings("encoder", dim="7"), ConfigError, "hidden_dim"),
-    (with_settings("encoder", n_layers=10**9), ConfigError, "n_layers"),
-    (with_settings("encoder", n_layers=3), TensorMismatchError, "forward_layer_2"),
-    (with_settings("encoder", cell_clip=-1), ConfigError, "cell_clip"),
-    (with_settings("encoder", cell_clip=10**400), ConfigError, r"sizes\.json"),
-    (with_settings("token_embedder", max_characters_per_token=10**12), ConfigError, "max_characters_per_token"),
-    (with_settings("token_embedder", max_characters_per_token="9"), ConfigError, "max_characters_per_token"),
-    (with_settings("token_embedder", word_dim=2**31), ConfigError, "word_dim"),
-    (with_settings("token_embedder", word_dim=0), TensorMismatchError, r"token_embedder\.word_emb_layer"),
-    (with_settings("token_embedder", word_dim=0, char_dim=0), ConfigError, r"sizes\.json"),
-    (with_settings("token_embedder", filters=[[1, 3]]), TensorMismatchError, r"convolutions\.1"),
-    (with_settings("token_embedder", filters=[[1, 3], [2, 4], 3]), ConfigError, r"sizes\.json"),
-    (with_settings("token_embedder", filters=[[float("inf"), 3]]), ConfigError, r"sizes\.json"),
-    (with_settings("token_embedder", n_highway=1), TensorMismatchError, r"highways\._layers\.1"),
-    (with_settings("token_embedder", activation="gelu"), ConfigError, "activation"),
-    (lambda toy: setattr(toy, "settings", {"encoder": {}}), ConfigError, "token_embedder"),
-    (lambda toy: setattr(toy, "settings", {"encoder": [], "token_embedder": 3}), ConfigError, r"sizes\.json"),
-    (without_projection, ConfigError, "the sum of the filters"),
-    (with_scalar("word_emb_layer"), TensorMismatchError, r"word_emb_layer\.embedding"),
-    (with_scalar("char_emb_layer"), TensorMismatchError, r"char_emb_layer\.embedding"),
-    (with_dic("word", dic_of(WORDS[1:])), TensorMismatchError, rf"word\.dic names {len(WORDS) - 1} rows"),
-    (with_dic("word", dic_of([*WORDS, "more"])), TensorMismatchError, rf"word\.dic names {len(WORDS) + 1} rows"),
-    (with_dic("char", dic_of([*CHARS, "more"])), TensorMismatchError, rf"char\.dic names {len(CHARS) + 1} rows"),
-    (with_dic("word", "das 0\n"), FormatError, r"word\.dic, line 1"),
-    (with_dic("word", "das\t0\t1\n"), FormatError, "line 1"),
-    (with_dic("word", "das\t0\n\nist\t1\n"), FormatError, "line 2"),
-    (with_dic("word", "das\t" + "9" * 5000), FormatError, "line 1"),
-    (with_dic("word", dic_of([*WORDS[:9], WORDS[4]]).replace("<bos>", "<BOS>")), FormatError, "<bos>"),
-]
-
-
-@pytest.mark.parametrize(("change", "error", "name"), REFUSED, ids=range(len(REFUSED)))
-def test_what_does_not_fit_together_is_refused(
-    change: Callable[[ToyModel], Any], error: type[ElmoError], name: str, tmp_path: Path
-) -> None:
-    toy = toy_model()
-    change(toy)
-    with pytest.raises(error, match=name):
-        open_model(toy.write(tmp_path / "toy"))
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "error"),
-    [
-        *(("config.json", content, FormatError) for content in ("{", "[]", "{}", '{"config_path": ""}')),
-        ("word.dic", "größe\t0\n".encode("latin1"), FormatError),
-        ("encoder.pkl", b"\x80", FormatError),
-        *((name, None, ModelNotFoundError) for name in ("config.json", "word.dic", "char.dic", "token_embedder.pkl")),
-    ],
-)
-def test_a_damaged_or_missing_file_is_named(
-    file: str, content: str | bytes | None, error: type[ElmoError], tmp_path: Path
-) -> None:
-    folder = toy_model().write(tmp_path / "toy")
-    (folder / file).unlink()
-    if content is not None:
-        (folder / file).write_bytes(content.encode() if isinstance(content, str) else content)
-    with pytest.raises(error, match=file):
-        open_model(folder)
-
-
-def test_mismatched_lstm_matrices_are_named(tmp_path: Path) -> None:
-    toy = toy_model()
-    del toy.encoder["backward_layer_1.state_linearity.weight"]
-    toy.token_embedder["highways._layers.0.bias"] = torch.tensor(1.0)
-    with pytest.raises(TensorMismatchError) as caught:
-        open_model(toy.write(tmp_path / "toy"))
-    missing, unexpected = str(caught.value).split("unexpected: ")
-    assert "encoder.backward_layer_1.[input|state]_linearity.weight" in missing
-    assert "encoder.backward_layer_1.input_linearity.weight" in unexpected
-    assert "token_embedder.highways._layers.0.bias" in unexpected
-
-
-def test_a_new_model_of_words_and_characters_learns_from_both() -> None:
-    bilm = BiLM(BiLMConfig(word_features=WordFeaturesConfig(6, 3), projection_dim=4, hidden_dim=5))
-    bilm.reset_parameters(0)
-    ids = torch.randint(1, 7, (2, 3, 1 + 50))
-    mask = torch.tensor([[True, True, True], [True, False, False]])
-    bilm(ids * mask[..., None], mask, bilm.zero_state(2)).layers.sum().backward()
-    for name, parameter in bilm.token_layer.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.any(), name
-    with pytest.raises(ConfigError, match="word_dim"):
-        WordFeaturesConfig(6, 0)
-    with pytest.raises(ConfigError, match="n_words"):
-        BiLMConfig(n_words=3, word_features=WordFeaturesConfig(6))
-
-
-def test_a_word_table_without_a_lexicon_cannot_read_tokens() -> None:
-    config = BiLMConfig(char_cnn=None, word_features=WordFeaturesConfig(6, 3), projection_dim=4, hidden_dim=5)
-    with pytest.raises(ModelNotFoundError, match="no vocabulary"):
-        PretrainedBiLM(BiLM(config), "elmokit").encode(["a"])

@@ -91,7 +91,7 @@ class Reader:
         return self.read(np.array([self.token_vector(token) for token in tokens]), direction, zeros)[1]
 
     def is_backward(self, direction: int) -> bool:
-        return bool(direction == 1 or self.bilm["backward_only"])
+        return direction == 1
 
     def layers(self, sentence: list[str]) -> list[Any]:
         """Return all layers of each direction, in the order of the text, with boundaries."""
@@ -111,13 +111,6 @@ class Reader:
 
     def log_probabilities(self, h: Any) -> Any:
         at, config = self.softmax, self.config["softmax"]
-        if config["kind"] == "adaptive":
-            head = log_softmax(at["stages.head.weight"] @ h + at["stages.head.bias"])
-            first, parts = config["cutoffs"][0], []
-            for tail in range(len(config["cutoffs"])):
-                scores = at[f"stages.tail.{tail}.1.weight"] @ (at[f"stages.tail.{tail}.0.weight"] @ h)
-                parts.append(head[first + tail] + log_softmax(scores))
-            return np.concatenate([head[:first], *parts])
         if config["inner_dim"]:
             units = np.maximum(0, at["inner.expand.weight"] @ h + at["inner.expand.bias"])
             h = h + at["inner.reduce.weight"] @ units + at["inner.reduce.bias"]
@@ -190,12 +183,11 @@ CNN = CharCNNConfig(((1, 4), (3, 5)), char_dim=3, n_highway=2, activation="tanh"
         (replace(TINY, char_cnn=None, n_words=len(WORDS), bidirectional=False), SoftmaxConfig("tied"), "int8"),
         (
             replace(TINY, skip_connections=False, cell_clip=None, projection_clip=0.1, projection_dim=16),
-            SoftmaxConfig("adaptive", (4, 7), shrink=2.0),
+            SoftmaxConfig(),
             "float32",
         ),
-        (replace(TINY, bidirectional=False, backward_only=True), SoftmaxConfig(), "float32"),
     ],
-    ids=["chars", "no projection, inner layer", "no token projection", "words, tied", "adaptive", "backward only"],
+    ids=["chars", "no projection, inner layer", "no token projection", "words, tied", "no clip"],
 )
 def test_the_page_describes_other_models(
     config: BiLMConfig, softmax: SoftmaxConfig, storage: Any, tmp_path: Path

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
-import pickle
-import struct
-import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import h5py
-import numpy as np
 import pytest
 
 from elmokit.embedding.elmo import Elmo
@@ -20,7 +14,6 @@ from elmokit.errors import ConfigError, FormatError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model, open_model
 from elmokit.formats.save import save_model
-from elmokit.formats.words import CachedModel
 from tests.helpers.every_format import write_model
 from tests.helpers.weights import same_weights
 
@@ -53,11 +46,6 @@ def test_files_that_may_not_be_read_are_one_clear_error(
         open_model(path, options=tmp_path / "options.json" if kind == "elsewhere" else None)
 
 
-def test_a_run_folder_opens_as_its_best_model(model: PretrainedBiLM, tmp_path: Path) -> None:
-    save_model(model, tmp_path / "run" / "model")
-    assert same_weights(open_model(tmp_path / "run"), model)
-
-
 def test_every_path_to_a_published_model_opens(model: PretrainedBiLM, tmp_path: Path) -> None:
     save_model(model, tmp_path / "a" / "weights.hdf5")
     save_model(model, tmp_path / "b" / "elmo_tiny_weights.hdf5")
@@ -86,97 +74,6 @@ def test_hdf5_to_folder_and_back_keeps_every_tensor(model: PretrainedBiLM, tmp_p
         for name in names:
             if isinstance(first[name], h5py.Dataset):
                 assert (first[name][...] == second[name][...]).all(), name
-
-
-def test_an_elmokit_folder_opens_by_its_path(model: PretrainedBiLM, tmp_path: Path) -> None:
-    assert save_model(model, tmp_path / "model", "float32") == [tmp_path / "model"]
-    assert open_model(tmp_path / "model").family == "elmokit"
-
-
-def hdf5_of(*names: str) -> Callable[[Path], None]:
-    def write(path: Path) -> None:
-        with h5py.File(path, "w") as file:
-            for name in names:
-                file[name] = np.zeros(3)
-
-    return write
-
-
-def zip_of(name: str) -> Callable[[Path], None]:
-    def write(path: Path) -> None:
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr(name, "b")
-
-    return write
-
-
-def folder_of(name: str = "", content: object = None) -> Callable[[Path], None]:
-    def write(path: Path) -> None:
-        path.mkdir()
-        if name:
-            (path / name).write_text(content if isinstance(content, str) else json.dumps(content))
-
-    return write
-
-
-UNKNOWN = "not a model that elmokit can open"
-CONTEXTUALIZER = {"type": "bidirectional_language_model_transformer", "input_dim": 512}
-# A file or directory of another program, and what the error says.
-FOREIGN: list[tuple[bytes | Callable[[Path], None], str]] = [
-    (b"<!DOCTYPE html><html>Not found", "web page"),
-    (b'<?xml version="1.0"?><Error><Code>NoSuchKey', "web page"),
-    (b"\xef\xbb\xbf<!-- cached --><html>", "web page"),
-    (b"<head><title>Not found", "web page"),
-    (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "Git LFS pointer"),
-    (b"GGUF\x03\x00", "GGUF"),
-    (b"\x93NUMPY\x01\x00", "NumPy array"),
-    (pickle.dumps({"a": 1}), "Python pickle"),
-    (struct.pack("<QQQ", 0x112, 0, 3) + bytes(100), r"GluonNLP's ELMo.* open 'small', 'medium', 'original'"),
-    (struct.pack("<Q", 10**18) + b"{}", UNKNOWN),
-    (b"", UNKNOWN),
-    (zip_of("a"), UNKNOWN),
-    (hdf5_of("0", "1", "sentence_to_index"), "vectors that elmokit embed"),
-    (hdf5_of("model_weights"), "Keras"),
-    (hdf5_of("softmax"), "softmax of an ELMo"),
-    (hdf5_of("embedding"), "give this file as token_embeddings"),
-    (hdf5_of("train", "test"), "It holds test, train"),
-    (hdf5_of(), "It holds nothing"),
-    (folder_of(), UNKNOWN),
-    (folder_of("config.json", "[" * 200_000), UNKNOWN),
-    (folder_of("config.json", {"model_type": "bert"}), "Hugging Face model of type 'bert'"),
-    (folder_of("config.json", {"model": {"contextualizer": CONTEXTUALIZER}}), r"transformer ELMo.*'original'"),
-    (folder_of("encoder.pkl", ""), "an ELMoForManyLangs model"),
-    (folder_of("checkpoint", ""), "a TensorFlow checkpoint"),
-    (folder_of("saved_model.pb", ""), "a TensorFlow SavedModel"),
-    (folder_of("pytorch_model.bin", ""), "a Hugging Face transformer"),
-]
-
-
-@pytest.mark.parametrize(("content", "hint"), FOREIGN, ids=range(len(FOREIGN)))
-def test_what_is_not_an_elmo_is_named_by_what_it_looks_like(
-    content: bytes | Callable[[Path], None], hint: str, tmp_path: Path
-) -> None:
-    if isinstance(content, bytes):
-        (tmp_path / "foreign").write_bytes(content)
-    else:
-        content(tmp_path / "foreign")
-    with pytest.raises(FormatError, match=f"foreign.*{hint}"):
-        open_model(tmp_path / "foreign")
-
-
-def test_every_path_may_start_with_a_tilde(
-    model: PretrainedBiLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_model(model, tmp_path / "model" / "weights.hdf5")
-    (tmp_path / "model" / "options.json").rename(tmp_path / "options.json")
-    words = ["<S>", "</S>", "<UNK>", "cat"]
-    (tmp_path / "words").write_text("\n".join(words))
-    with h5py.File(tmp_path / "table.hdf5", "w") as file:
-        file["embedding"] = np.ones((len(words), model.config.projection_dim), np.float32)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    opened = open_model("~/model", options="~/options.json", token_embeddings="~/table.hdf5", vocabulary="~/words")
-    assert isinstance(opened, CachedModel)
-    assert open_model("~/model", options="~/options.json", vocabulary="~/words").vocabulary is not None
 
 
 def test_what_is_no_source_is_refused_with_what_to_pass(model: PretrainedBiLM) -> None:

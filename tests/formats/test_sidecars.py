@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,6 @@ from elmokit.formats.bilm_tf_hdf5 import write_hdf5
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
-from elmokit.formats.sidecars import VOCABULARY
 from elmokit.text.vocabulary import Vocabulary
 from tests.conftest import WORDS, random_model
 from tests.helpers.every_format import write_model
@@ -52,30 +50,6 @@ def test_options_are_named_after_the_weights(tmp_path: Path, weights: str, optio
     assert same(tmp_path / weights, model)
 
 
-def test_two_models_in_one_directory_both_open(tmp_path: Path) -> None:
-    first, second = random_model(), random_model(OTHER, seed=1)
-    save_model(first, tmp_path / "a.hdf5")
-    save_model(second, tmp_path / "b.hdf5")
-    assert same(tmp_path / "a.hdf5", first)
-    assert same(tmp_path / "b.hdf5", second)
-    save_model(first, tmp_path / "b.hdf5", overwrite=True)
-    save_model(second, tmp_path / "a.hdf5", overwrite=True)
-    assert same(tmp_path / "a.hdf5", second)
-    assert same(tmp_path / "b.hdf5", first)
-
-
-def test_two_word_input_models_in_one_directory_keep_their_words(tmp_path: Path) -> None:
-    first, second = [word for word in WORDS if word != "<UNK>"], [*WORDS, "more"]
-    for name, words in (("a", first), ("b_weights", second), ("weights", first)):
-        save_model(word_model(words), tmp_path / f"{name}.hdf5")
-    names = {path.name for path in tmp_path.iterdir() if "vocab" in path.name}
-    assert names == {"a_vocab.txt", "b_vocab.txt", "vocab.txt"}
-    for name, words in (("a", first), ("b_weights", second), ("weights", first)):
-        vocabulary = open_model(tmp_path / f"{name}.hdf5").vocabulary
-        assert vocabulary is not None
-        assert vocabulary.words == words
-
-
 @pytest.mark.parametrize("name", ["weights.hdf5", "new.hdf5", "old_weights.h5"])
 def test_overwriting_touches_only_files_of_the_same_name(tmp_path: Path, name: str) -> None:
     old = random_model()
@@ -99,15 +73,9 @@ def test_two_weights_that_would_share_their_options_are_refused(tmp_path: Path, 
     assert not (tmp_path / pair[1]).exists()
 
 
-def test_vectors_next_to_a_model_are_not_taken_for_one(shell: Any) -> None:
-    assert shell("embed", "text.txt", "vectors.hdf5", "--model", "model").code == 0
-    assert shell("convert", "model", "weights.hdf5").code == 0
-    assert shell("convert", "model", "weights.hdf5", "--overwrite").code == 0
-
-
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [("checkpoint", "options.json"), ("module", "options.json"), ("fast-nlp", "options.json"), ("words", "vocab.txt")],
+    [("checkpoint", "options.json"), ("module", "options.json"), ("words", "vocab.txt")],
 )
 def test_weights_in_the_directory_of_another_format_leave_it_its_files(tmp_path: Path, kind: str, name: str) -> None:
     folder = write_model(kind, tmp_path / "model")
@@ -145,15 +113,6 @@ def test_options_of_another_model_are_never_used(tmp_path: Path) -> None:
             open_model(folder)
 
 
-def test_an_own_word_list_comes_before_the_plain_one(tmp_path: Path) -> None:
-    weights = tmp_path / "b.hdf5"
-    save_model(word_model(WORDS), weights)
-    (tmp_path / VOCABULARY).write_text("<S>\n</S>\n<UNK>\n")
-    vocabulary = open_model(weights).vocabulary
-    assert vocabulary is not None
-    assert vocabulary.words == WORDS
-
-
 def test_a_directory_of_another_program_is_not_overwritten(tmp_path: Path) -> None:
     bert = tmp_path / "bert"
     bert.mkdir()
@@ -171,8 +130,3 @@ def test_an_extension_of_another_format_is_refused(tmp_path: Path, name: str) ->
     with pytest.raises(OutputError, match=r"Use \.hdf5 or \.h5, or a name without an extension for an elmokit dir"):
         save_model(random_model(), tmp_path / name)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("name", ["elmo-v1.5", "elmo.v2", "elmo.5B", "elmo"])
-def test_a_dot_alone_makes_no_extension(tmp_path: Path, name: str) -> None:
-    assert save_model(random_model(), tmp_path / name) == [tmp_path / name]

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import sys
 import types
-import zipfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from elmokit.embedding.elmo import Elmo
 from elmokit.engine.config import PRESETS
 from elmokit.errors import ConfigError, MissingExtraError, ModelNotFoundError
 from elmokit.formats import published
-from elmokit.formats.fetch import local_path
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.published import ModelLocation, PublishedModel, find_published, many_languages, models
 from elmokit.formats.save import save_model
 from elmokit.network.bilm import BiLM
 from tests.conftest import random_model
-from tests.helpers import trace_b
 from tests.helpers.http_server import Server
 from tests.helpers.paths import DATA
 from tests.helpers.weights import same_weights
@@ -52,21 +47,6 @@ def test_a_url_opens_with_the_options_next_to_it(server: Server, files: dict[str
     assert_is_the_model(open_model(f"{serve(server, '/plain', plain)}/elmo_weights.hdf5"))
     with pytest.raises(ModelNotFoundError, match=r"options\.json"):
         open_model(f"{serve(server, '/none', {'weights.hdf5': b''})}/weights.hdf5")
-
-
-def test_two_urls_open_and_so_does_a_url_passed_as_a_path(server: Server, files: dict[str, bytes]) -> None:
-    there = serve(server, "/a", files)
-    elmo = Elmo.from_pretrained(Path(f"{there}/elmo_weights.hdf5"), options=f"{there}/elmo_options.json")
-    expected = Elmo(random_model()).embed([["a", "cat"]])[0]
-    np.testing.assert_allclose(elmo.embed([["a", "cat"]])[0], expected, atol=1e-5, rtol=0)
-
-
-def test_an_archive_at_a_url_opens(server: Server, files: dict[str, bytes], tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "210.zip", "w") as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    there = serve(server, "/20", {"210.zip": (tmp_path / "210.zip").read_bytes()})
-    assert_is_the_model(open_model(f"{there}/210.zip"))
 
 
 def test_a_file_url_and_a_home_path_open(
@@ -234,30 +214,3 @@ def test_what_names_no_model_is_refused(
         fake_hub(monkeypatch, answer)
     with pytest.raises(error, match=message):
         open_model(name)
-
-
-def test_a_published_name_takes_no_options() -> None:
-    with pytest.raises(ConfigError, match=r"original .*options\.json"):
-        open_model("original", options="options.json")
-
-
-def test_local_path_leaves_a_path_alone(tmp_path: Path) -> None:
-    assert local_path(tmp_path / "a") == tmp_path / "a"
-    with pytest.raises(ModelNotFoundError, match="~nosuchuser"):
-        local_path("~nosuchuser/options.json")
-
-
-def test_a_checkpoint_opens_by_a_relative_path_without_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = trace_b.write_checkpoint(tmp_path / "run", trace_b.CHARS)
-    (index,) = run.glob("*.index")
-    monkeypatch.chdir(tmp_path)
-    fake_hub(monkeypatch, OSError("the Hub must not be asked"))
-    model = open_model(f"run/{index.stem}")
-    assert (model.family, model.softmax is not None) == ("tf-checkpoint", True)
-
-
-def test_token_embeddings_and_a_vocabulary_may_be_urls(server: Server, files: dict[str, bytes]) -> None:
-    there = serve(server, "/model", {**files, "words.txt": b"<S>\n</S>\n<UNK>\ncat\n"})
-    model = open_model(f"{there}/elmo_weights.hdf5", vocabulary=f"{there}/words.txt")
-    assert model.vocabulary is not None
-    assert model.vocabulary.words[-1] == "cat"

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,8 @@ import numpy as np
 import pytest
 
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError
-from elmokit.formats.tf_bundle import TensorBundle, is_index
+from elmokit.formats import tf_bundle
+from elmokit.formats.tf_bundle import TensorBundle
 from tests.helpers.tf_bundle_writer import assembled, header, sealed, table_file, write_bundle
 
 RANDOM = np.random.default_rng(0)
@@ -51,19 +51,6 @@ def test_a_bundle_gives_back_every_tensor(tmp_path: Path, n_shards: int, entries
         assert np.array_equal(read, tensor)
 
 
-def test_more_names_than_a_restart_interval_are_read(tmp_path: Path) -> None:
-    tensors = {f"scope/layer_{index}/weight": np.full(2, index, dtype=np.float32) for index in range(100)}
-    write_bundle(tmp_path / "X", tensors)
-    bundle = TensorBundle(tmp_path / "X")
-    assert all(bundle.read(name)[0] == tensors[name][0] for name in tensors)
-
-
-def test_a_tensor_stays_mapped_until_it_is_requested(prefix: Path) -> None:
-    tensor = TensorBundle(prefix).read("a/kernel")
-    assert isinstance(tensor, np.memmap)
-    assert not tensor.flags.writeable
-
-
 def test_a_bundle_that_tensorflow_wrote_is_written_again_byte_for_byte(bilm_tf_run: Path, tmp_path: Path) -> None:
     golden = bilm_tf_run / "model.ckpt-207"
     bundle = TensorBundle(golden)
@@ -87,16 +74,11 @@ def test_a_tensor_is_refused_only_when_it_is_requested(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "lie",
     [
-        {"shape": (1 << 38,)},
         {"shape": (3, (1 << 64) - 1)},
         {"shape": (3, 6)},
-        {"shape": (1,) * 1000 + (3, 5)},
         {"offset": 1 << 50},
-        {"offset": (1 << 64) - 60},
         {"size": 61},
-        {"size": 1 << 40},
         {"shard": 1},
-        {"shard": (1 << 64) - 1},
     ],
     ids=str,
 )
@@ -130,19 +112,6 @@ def test_an_index_that_tensorflow_did_not_write_is_refused(prefix: Path, kind: s
         TensorBundle(prefix)
 
 
-def test_a_flipped_byte_of_an_index_is_detected_or_changes_nothing(prefix: Path) -> None:
-    whole, entries = index_of(prefix).read_bytes(), TensorBundle(prefix).entries
-    n_harmless = 0
-    for place in range(0, len(whole), 3):
-        index_of(prefix).write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
-        try:
-            assert TensorBundle(prefix).entries == entries
-            n_harmless += 1
-        except FormatError:
-            pass
-    assert n_harmless < 20  # the empty filter, where it is, and padding
-
-
 def test_data_that_is_cut_short_or_missing_is_detected_at_once(prefix: Path) -> None:
     data_of(prefix).write_bytes(data_of(prefix).read_bytes()[:-1])
     with pytest.raises(FormatError, match=r"data-00000-of-00001"):
@@ -154,9 +123,15 @@ def test_data_that_is_cut_short_or_missing_is_detected_at_once(prefix: Path) -> 
         TensorBundle(prefix.with_name("Y"))
 
 
-def test_an_index_is_recognized_by_its_end(prefix: Path) -> None:
-    assert is_index(index_of(prefix))
-    assert not is_index(data_of(prefix))
-    assert not is_index(prefix.parent)
-    shutil.copy(index_of(prefix), prefix.with_name("renamed"))
-    assert is_index(prefix.with_name("renamed"))
+def test_without_the_library_checksums_are_not_verified_and_the_card_says_so(
+    prefix: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = bytearray(data_of(prefix).read_bytes())
+    data[0] ^= 1
+    data_of(prefix).write_bytes(data)
+    with pytest.raises(FormatError, match="checksum of variable a/kernel is wrong"):
+        TensorBundle(prefix).read("a/kernel")
+    assert TensorBundle(prefix).card == {}
+    monkeypatch.setattr(tf_bundle, "VERIFIES", False)
+    assert TensorBundle(prefix).read("a/kernel").shape == (3, 5)
+    assert "pip install '.[checksums]'" in TensorBundle(prefix).card["checksums"]

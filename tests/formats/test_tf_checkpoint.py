@@ -1,26 +1,20 @@
 from __future__ import annotations
 
-import gzip
 import json
 import zipfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 
-from elmokit.embedding.elmo import Elmo
 from elmokit.engine.config import PRESETS, BiLMConfig
-from elmokit.errors import ConfigError, ElmoError, FormatError, ModelNotFoundError, TensorMismatchError
+from elmokit.errors import TensorMismatchError
 from elmokit.formats import bilm_tf, tf_checkpoint
 from elmokit.formats.bilm_tf_hdf5 import read_hdf5, write_hdf5
-from elmokit.formats.folder import save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
-from elmokit.formats.words import CachedModel
 from elmokit.lm.perplexity import perplexity
 from elmokit.storage.text_files import split_tokens
 from tests.conftest import WORDS, random_model
@@ -94,24 +88,17 @@ def test_adagrad_sums_come_by_our_names_and_in_our_layout(tmp_path: Path) -> Non
     weights = checkpoint_tensors(model)
     sums = {f"{name}/Adagrad": 2 * tensor for name, tensor in weights.items() if name.startswith("lm/")}
     folder = write_checkpoint(model, tmp_path, **sums)
-    found = tf_checkpoint.read_checkpoint(folder, adagrad=True)
-    assert found.step == 207
+    adagrad = tf_checkpoint.read_adagrad(folder / "model.ckpt-207", open_model(folder))
     assert model.softmax is not None
     ours = {**model.arrays, **{f"softmax.{name}": array for name, array in model.softmax.arrays.items()}}
-    assert set(found.adagrad) == set(ours)
+    assert set(adagrad) == set(ours)
     for name, array in ours.items():
         expected = 2 * array
         if name == "token_layer.char_embedding.weight":
             expected[0] = tf_checkpoint.ADAGRAD_START
-        np.testing.assert_array_equal(found.adagrad[name], expected, name)
-    assert tf_checkpoint.read_checkpoint(folder).adagrad == {}
-
-
-def test_missing_adagrad_sums_are_an_error_only_when_requested(tmp_path: Path) -> None:
-    folder = write_checkpoint(random_model(), tmp_path)
-    tf_checkpoint.read_checkpoint(folder)
-    with pytest.raises(TensorMismatchError, match="no Adagrad sums"):
-        tf_checkpoint.read_checkpoint(folder, adagrad=True)
+        np.testing.assert_array_equal(adagrad[name], expected, name)
+    with pytest.raises(TensorMismatchError, match="another point"):
+        tf_checkpoint.read_adagrad(folder / "model.ckpt-207", random_model(seed=1))
 
 
 @pytest.mark.parametrize(
@@ -134,17 +121,6 @@ def test_the_newest_checkpoint_is_opened(tmp_path: Path, text: str | None, step:
     assert_same(open_model(tmp_path), random_model(seed=step))
 
 
-def test_a_named_step_is_opened(tmp_path: Path) -> None:
-    for number in (9, 100):
-        write_checkpoint(random_model(seed=number), tmp_path, f"model.ckpt-{number}")
-    assert_same(tf_checkpoint.read_checkpoint(tmp_path, step=9).model, random_model(seed=9))
-    assert_same(tf_checkpoint.FORMAT.load(tmp_path / "model.ckpt-9"), random_model(seed=9))
-    assert_same(open_model(tmp_path / "model.ckpt-9.index"), random_model(seed=9))
-    assert_same(open_model(tmp_path / "checkpoint"), random_model(seed=100))
-    with pytest.raises(ModelNotFoundError, match=r"step 10.*model\.ckpt-9"):
-        tf_checkpoint.read_checkpoint(tmp_path, step=10)
-
-
 def test_deeppavlov_keeps_options_and_vocabulary_above(tmp_path: Path) -> None:
     for epoch in (2, 10):
         write_checkpoint(random_model(seed=epoch), tmp_path / "saves" / "epochs" / str(epoch), "model")
@@ -162,7 +138,6 @@ def test_without_a_vocabulary_the_softmax_is_left_out_and_the_card_says_so(tmp_p
     opened = open_model(folder)
     assert opened.softmax is None
     assert "no vocabulary" in opened.card["softmax"]
-    assert tf_checkpoint.read_checkpoint(folder, vocabulary=folder / "words").model.softmax is not None
 
 
 @pytest.mark.parametrize("kind", ["folder", "index", "archive"])
@@ -185,40 +160,6 @@ def test_a_vocabulary_that_is_given_names_the_softmax(tmp_path: Path, kind: str)
         open_model(path, vocabulary=few)
 
 
-def test_the_words_of_a_softmax_are_not_exchanged(tmp_path: Path) -> None:
-    save_folder(random_model(), tmp_path / "ours")
-    for name, words in (("few", ["<S>", "</S>", "<UNK>", "cat"]), ("more", [*WORDS, "zebra"])):
-        (tmp_path / name).write_text("".join(f"{word}\n" for word in words))
-        with pytest.raises(ConfigError, match=rf"ours has a softmax .*{name} lists others: line"):
-            open_model(tmp_path / "ours", vocabulary=tmp_path / name)
-    again = open_model(tmp_path / "ours", vocabulary=tmp_path / "ours" / "vocab.txt")
-    assert again.softmax is not None
-
-
-def test_token_embeddings_do_not_change_the_words_of_a_checkpoints_softmax(tmp_path: Path) -> None:
-    folder = write_checkpoint(random_model(), tmp_path / "run")
-    index = folder / "model.ckpt-207.index"
-    words = tmp_path / "few"
-    words.write_text("<S>\n</S>\ncat\n")
-    with h5py.File(tmp_path / "table.hdf5", "w") as file:
-        file["embedding"] = np.ones((3, TINY.projection_dim), np.float32)
-    opened = open_model(index, token_embeddings=tmp_path / "table.hdf5", vocabulary=words)
-    assert isinstance(opened, CachedModel)
-    assert opened.vocabulary is not None
-    assert opened.vocabulary.words == WORDS
-    assert opened.softmax is not None
-
-
-def test_a_word_input_checkpoint_over_another_table_loses_its_softmax(tmp_path: Path) -> None:
-    folder = write_checkpoint(random_model(WORD_INPUT), tmp_path / "run")
-    (tmp_path / "few").write_text("<S>\n</S>\ncat\n")
-    with h5py.File(tmp_path / "table.hdf5", "w") as file:
-        file["embedding"] = np.ones((3, TINY.projection_dim), np.float32)
-    opened = open_model(folder, token_embeddings=tmp_path / "table.hdf5", vocabulary=tmp_path / "few")
-    assert opened.softmax is None
-    assert "its words are not those of table.hdf5" in opened.card["softmax"]
-
-
 def test_without_a_softmax_the_words_must_still_be_those_of_the_table(tmp_path: Path) -> None:
     model = random_model(WORD_INPUT)
     folder = write_checkpoint(model, tmp_path)
@@ -230,55 +171,6 @@ def test_without_a_softmax_the_words_must_still_be_those_of_the_table(tmp_path: 
         open_model(folder)
 
 
-def test_a_compressed_vocabulary_is_read_next_to_the_checkpoint_and_by_name(tmp_path: Path) -> None:
-    folder = write_checkpoint(random_model(), tmp_path)
-    (folder / "vocab.txt.gz").write_bytes(gzip.compress((folder / "vocab.txt").read_bytes()))
-    (folder / "vocab.txt").unlink()
-    assert open_model(folder).softmax is not None
-    (folder / "vocab.txt.gz").rename(tmp_path / "words.gz")
-    assert open_model(folder).softmax is None
-    assert open_model(folder, vocabulary=tmp_path / "words.gz").softmax is not None
-
-
-def with_words(*words: str) -> Callable[[Path], object]:
-    return lambda folder: (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
-
-
-def with_options(folder: Path) -> None:
-    (folder / "options.json").write_text(json.dumps(bilm_tf.options_from_config(replace(TINY, hidden_dim=128))))
-
-
-def cut_index(folder: Path) -> None:
-    index = folder / "model.ckpt-207.index"
-    index.write_bytes(index.read_bytes()[:-1])
-
-
-def of_bert(folder: Path) -> None:
-    write_bundle(folder / "model.ckpt-207", {"bert/embeddings": np.ones((3, 2), dtype=np.float32)})
-
-
-# What is wrong, the error, and the name that it mentions.
-REFUSED: list[tuple[Callable[[Path], object], type[ElmoError], str]] = [
-    (with_words(*WORDS[:-1]), TensorMismatchError, r"vocab\.txt.*softmax/b"),
-    (with_words(*WORDS, "more"), TensorMismatchError, r"vocab\.txt.*softmax/b"),
-    (with_words(*WORDS[:-1], "the"), FormatError, r"vocab\.txt.*'the'"),
-    (with_words(*WORDS[3:]), FormatError, "<S>"),
-    (with_options, TensorMismatchError, r"options\.json.*RNN_0"),
-    (lambda folder: (folder / "options.json").unlink(), ModelNotFoundError, r"options\.json"),
-    (cut_index, FormatError, r"model\.ckpt-207\.index"),
-    (of_bert, FormatError, "bert/embeddings"),
-]
-
-
-@pytest.mark.parametrize(("change", "error", "name"), REFUSED, ids=range(len(REFUSED)))
-def test_files_that_do_not_belong_together_are_refused(
-    change: Callable[[Path], object], error: type[ElmoError], name: str, tmp_path: Path
-) -> None:
-    change(write_checkpoint(random_model(), tmp_path))
-    with pytest.raises(error, match=name):
-        open_model(tmp_path)
-
-
 def test_exported_weights_in_the_folder_come_first(tmp_path: Path) -> None:
     folder = write_checkpoint(random_model(), tmp_path)
     write_hdf5(random_model(seed=1), folder / "options.json", folder / "weights.hdf5", overwrite=True)
@@ -286,27 +178,19 @@ def test_exported_weights_in_the_folder_come_first(tmp_path: Path) -> None:
     assert open_model(folder / "checkpoint").family == "tf-checkpoint"
 
 
-def test_a_checkpoint_embeds(tmp_path: Path) -> None:
-    model = random_model()
-    sentences = [["the", "cat", "sat"], ["unseen"]]
-    expected = Elmo(model, start="zero").embed(sentences)
-    found = Elmo.from_pretrained(write_checkpoint(model, tmp_path), start="zero").embed(sentences)
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
-
-
 def test_the_checkpoint_of_bilm_tf_holds_what_its_own_dump_holds(bilm_tf_run: Path) -> None:
     run = bilm_tf_run
-    found = tf_checkpoint.read_checkpoint(run, adagrad=True)
+    found = tf_checkpoint.FORMAT.load(run)
+    adagrad = tf_checkpoint.read_adagrad(run / "model.ckpt-207", found)
     dumped = read_hdf5(run / "options.json", run / "weights.hdf5")
-    assert_same(found.model, dumped)
-    assert found.step == 207
-    assert found.model.softmax is not None
-    assert found.model.softmax.weight.shape == (603, 12)
+    assert_same(found, dumped)
+    assert found.card == {"training_steps": 207}
+    assert found.softmax is not None
+    assert found.softmax.weight.shape == (603, 12)
     shapes = {name: array.shape for name, array in dumped.arrays.items()}
-    shapes |= {f"softmax.{name}": array.shape for name, array in found.model.softmax.arrays.items()}
-    assert {name: array.shape for name, array in found.adagrad.items()} == shapes
-    assert all(bool((array >= tf_checkpoint.ADAGRAD_START).all()) for array in found.adagrad.values())
+    shapes |= {f"softmax.{name}": array.shape for name, array in found.softmax.arrays.items()}
+    assert {name: array.shape for name, array in adagrad.items()} == shapes
+    assert all(bool((array >= tf_checkpoint.ADAGRAD_START).all()) for array in adagrad.values())
 
 
 def test_the_checkpoint_of_bilm_tf_has_the_perplexity_that_bilm_tf_measured(bilm_tf_run: Path) -> None:

@@ -18,7 +18,7 @@ from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.formats.tf_hub import MIX, stored_mix
 from tests.conftest import random_model
-from tests.helpers.tf_hub_files import pack_module, write_module
+from tests.helpers.tf_hub_files import write_module
 from tests.helpers.tf_names import module_tensors
 from tests.helpers.weights import same_weights
 
@@ -107,16 +107,6 @@ def test_another_module_is_refused(
         open_model(write_module(tmp_path / "module", tensors()))
 
 
-@pytest.mark.parametrize("top", ["", "./", "elmo_ru/module/"])
-def test_a_tarball_opens_as_the_folder_in_it(tmp_path: Path, top: str) -> None:
-    model = random_model(TINY)
-    folder = write_module(tmp_path / "module", module_tensors(model) | GOOGLE_MIX)
-    opened = open_model(pack_module(folder, tmp_path / "elmo.tar.gz", top))
-    assert_same(opened, model)
-    assert opened.source == tmp_path / "elmo.tar.gz"
-    assert opened.card["mix"]["gamma"] == 1.5
-
-
 def test_a_module_embeds_and_its_mix_outlives_conversion(tmp_path: Path) -> None:
     model = random_model(TINY)
     opened = open_model(write_module(tmp_path / "module", module_tensors(model, zero_row=True) | DEEPPAVLOV_MIX))
@@ -134,12 +124,7 @@ def test_a_module_embeds_and_its_mix_outlives_conversion(tmp_path: Path) -> None
     "mix",
     [
         {"weights": [0.0, 1.0], "gamma": 1.0},
-        {"weights": [[0.0, 1.0, 2.0]], "gamma": 1.0},
-        {"weights": [0.0, 1.0, 1e300], "gamma": 1.0},
         {"weights": [0.0, 1.0, 2.0], "gamma": "one"},
-        {"weights": 3, "gamma": 1.0},
-        {"gamma": 1.0},
-        [0.0, 1.0, 2.0, 1.0],
         "mean",
     ],
     ids=str,

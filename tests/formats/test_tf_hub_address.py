@@ -146,25 +146,6 @@ def test_an_address_is_downloaded_once_and_opens(
     assert len(server.seen) == 1
 
 
-def test_the_mirror_is_used_if_the_first_address_is_dead_or_sends_a_page(
-    server: Server, elmo_urls: Callable[[int], list[str]], tmp_path: Path
-) -> None:
-    first, second = (url.removeprefix(server.address("")) for url in elmo_urls(2))
-    content = pack_module(write_elmo(tmp_path / "module"), tmp_path / "module.tar.gz").read_bytes()
-    server.answers[first] = lambda handler: handler.give(b"<!doctype html>Moved", Content_Type="text/html")
-    server.answers[second] = lambda handler: handler.give(content)
-    assert is_elmo(open_model(TFHUB + "2"))
-
-
-def test_an_incomplete_module_in_the_cache_is_downloaded_again(
-    server: Server, elmo_urls: Callable[[int], list[str]], tmp_path: Path
-) -> None:
-    (module_folder(TFHUB + "2") / "assets").mkdir(parents=True)  # what the cleaning of /tmp leaves
-    content = pack_module(write_elmo(tmp_path / "module"), tmp_path / "module.tar.gz").read_bytes()
-    server.answers[elmo_urls(2)[0].removeprefix(server.address(""))] = lambda handler: handler.give(content)
-    assert is_elmo(open_model(TFHUB + "2"))
-
-
 def test_without_any_server_the_error_says_what_to_download_and_where_to_put_it(
     elmo_urls: Callable[[int], list[str]],
 ) -> None:

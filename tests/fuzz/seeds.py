@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import shutil
 import tempfile
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-import torch
 
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
@@ -23,11 +21,6 @@ from tests.helpers.tf_hub_files import pack_module, write_module
 from tests.helpers.tf_names import checkpoint_tensors, module_tensors
 from tests.helpers.wave_model import CONFIG
 
-JSONNET = (
-    "local size = 3; { dim: size, 'a b': [1, 2.5e3, true, null,], // a comment\n nested: { x: { y: 'z' } } }\n",
-    '{"dataset_reader": {"type": "ner", "lazy": false}, "random_seed": std.extVar("SEED"), /* c */ "x": "\\u00e9"}',
-    'iterator: { batch_size: 80 },\ntrainer: { num_epochs: 75, },\n"model": "text"',
-)
 BODIES = (
     (0, {"input": ["the cat sat .", "a"], "encoding_format": "base64", "user": "u"}),
     (1, {"input": [["the", "cat"]], "layers": [0, 2], "model": "served"}),
@@ -68,22 +61,6 @@ def tf_bundles(work: Path) -> None:
     fix("tf-checkpoint", data, (work / "checkpoint" / data).read_bytes())
 
 
-def torch_files(work: Path) -> None:
-    """Write what torch.save writes, old and new."""
-    state = {"weight": torch.arange(6.0).reshape(2, 3), "half": torch.ones(3).half(), "n": torch.tensor(3)}
-    for zipped in (False, True):
-        for target, name, content in (
-            ("state-dict", "dict", state),
-            ("state-dict", "parts", {"model": state, "epoch": 3}),
-            ("matrix", "tensor", torch.eye(3)),
-            ("matrix", "parameter", torch.nn.Parameter(torch.eye(2))),
-            ("matrix", "array", np.eye(2, dtype=np.float32)),
-        ):
-            file = io.BytesIO()
-            torch.save(content, file, _use_new_zipfile_serialization=zipped)
-            add(target, f"{name}-{'zip' if zipped else 'legacy'}", file.getvalue())
-
-
 def models(work: Path) -> None:
     """Write models in our own format and in the published one, and archives of them."""
     model = random_model(CONFIG)
@@ -121,9 +98,7 @@ def models(work: Path) -> None:
 
 
 def texts() -> None:
-    """Write configs, word lists and bodies."""
-    for number, text in enumerate(JSONNET):
-        add("jsonnet", f"config-{number}", text.encode())
+    """Write word lists and bodies."""
     words = "<S>\n</S>\n<UNK>\nthe\n.\ncat\n Überläufer \n漢\n".encode()
     add("vocabulary", "words", words)
     add("vocabulary", "bom", b"\xef\xbb\xbf" + words.replace(b"\n", b"\r\n") + b"!!!MAXTERMID\n")
@@ -140,7 +115,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         tf_bundles(work)
-        torch_files(work)
         models(work)
     texts()
 

@@ -35,19 +35,16 @@ _PRELOADED = [
         "tests.helpers.children",
     ),
     *(f"elmokit.cli.{name}" for name in ("embed", "evaluate", "evaluate_probes", "info", "neighbors", "perplexity")),
-    *(f"elmokit.cli.{name}" for name in ("task", "task_import", "task_open", "train", "vocab")),
+    *(f"elmokit.cli.{name}" for name in ("task", "train", "vocab")),
     *(f"elmokit.embedding.{name}" for name in ("corpus", "outputs.hdf5", "outputs.table")),
     *(f"elmokit.engine.{name}" for name in ("compiler", "instruction_sets", "library")),
-    *(
-        f"elmokit.evaluation.{name}"
-        for name in ("minimal_pairs", "occurrences", "reading_times", "senses", "similarity")
-    ),
+    *(f"elmokit.evaluation.{name}" for name in ("minimal_pairs", "occurrences", "senses", "similarity")),
     *(
         f"elmokit.formats.{name}"
         for name in ("open", "bilm_tf_hdf5", "folder", "many_langs", "tf_checkpoint", "tf_hub")
     ),
     *("elmokit.lm.perplexity", "elmokit.network.lstm_training"),
-    *(f"elmokit.tasks.{name}" for name in ("run", "table", "allennlp_archive.opened", "allennlp_archive.as_run")),
+    *(f"elmokit.tasks.{name}" for name in ("run", "table", "allennlp.opened")),
     *("elmokit.training.api", "matplotlib.figure"),
     *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
 ]

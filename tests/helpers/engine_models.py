@@ -27,7 +27,6 @@ CONFIGS = {
     ),
     "a projected word table": BiLMConfig(None, word_features=WordFeaturesConfig(30, 7), **SIZES),
     "forward only": BiLMConfig(CHARS, bidirectional=False, **SIZES),
-    "backward only": BiLMConfig(CHARS, bidirectional=False, backward_only=True, **SIZES),
     "no projection": BiLMConfig(CHARS, projection_dim=24, hidden_dim=24),
     "a projection of equal size": BiLMConfig(CHARS, projection_dim=24, hidden_dim=24),
     "one layer": BiLMConfig(CHARS, n_layers=1, **SIZES),

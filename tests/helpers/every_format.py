@@ -15,7 +15,7 @@ from elmokit.formats.folder import save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
 from tests.conftest import WORDS, aligned_model, random_model
-from tests.helpers import fast_nlp_files, many_langs_files, paddle_files
+from tests.helpers import many_langs_files
 from tests.helpers.tf_bundle_writer import write_bundle
 from tests.helpers.tf_hub_files import write_module
 from tests.helpers.tf_names import checkpoint_tensors, module_tensors
@@ -31,17 +31,12 @@ FORMATS = (
     "checkpoint",
     "module",
     "many-langs",
-    "fast-nlp",
-    "paddle",
     "zip",
 )
 
 
 def write_model(kind: str, folder: Path, seed: int = 0) -> Path:
-    """Write a model of a format, and return its path; another seed gives another model of the same sizes.
-
-    PaddlePaddle and fastNLP have one model only.
-    """
+    """Write a model of a format, and return its path; another seed gives another model of the same sizes."""
     folder.mkdir(parents=True)
     words = replace(PRESETS["tiny"], char_cnn=None, n_words=len(WORDS))
     model = random_model(words if kind in ("words", "tied") else PRESETS["tiny"], seed)
@@ -66,10 +61,6 @@ def write_model(kind: str, folder: Path, seed: int = 0) -> Path:
         write_module(path, module_tensors(model))
     elif kind == "many-langs":
         many_langs_files.toy_model(seed).write(path)
-    elif kind == "fast-nlp":
-        fast_nlp_files.toy_model().write(path)
-    elif kind == "paddle":
-        paddle_files.toy_model().write(path)
     elif kind == "zip":
         save_model(model, folder / "inside")
         path = Path(shutil.make_archive(str(path), "zip", folder / "inside"))

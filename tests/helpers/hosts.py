@@ -16,7 +16,7 @@ MODULES = {
     "huggingface-hub": ["huggingface_hub"],
     "onnx": ["onnx", "onnxruntime"],
     "keras": ["keras", "torch"],
-    "lm-eval": ["lm_eval", "datasets"],
+    "lm-eval": ["lm_eval", "transformers", "accelerate"],
     "mcp": ["mcp"],
     "transformers": ["transformers", "minicons", "accelerate"],
     "sentence-transformers": ["sentence_transformers", "accelerate", "datasets"],

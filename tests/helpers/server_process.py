@@ -21,9 +21,9 @@ class Process(Client):
         self.process = process
         assert process.stderr is not None
         line = process.stderr.readline()
-        found = re.fullmatch(r"Serving tiny at http://127\.0\.0\.1:(\d+) \(stop with Ctrl-C\)\n", line)
+        found = re.fullmatch(r"Serving tiny at (?:http://127\.0\.0\.1:(\d+)|/.*) \(stop with Ctrl-C\)\n", line)
         assert found, line + process.stderr.read()
-        super().__init__(int(found[1]))
+        super().__init__(int(found[1] or 0))
 
     def stop(self) -> tuple[int, str]:
         """Send SIGTERM, and return the exit code and what was printed."""
@@ -32,7 +32,7 @@ class Process(Client):
         return self.process.returncode, printed
 
     def children(self) -> list[int]:
-        """Return the ids of the processes of the workers."""
+        """Return the ids of the processes that answer requests."""
         found = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=False)
         return [int(line) for line in found.stdout.split()]
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,18 +85,17 @@ def test_what_is_learned_gets_gradients_in_training(model: str, learn_mix: bool,
     assert any(parameter.grad is not None for parameter in embeddings.elmo.bilm.parameters()) == trainable
 
 
-@pytest.mark.parametrize("kind", ["characters", "allennlp", "many-langs", "aligned"])
+KINDS: dict[str, Callable[[Path], Any]] = {
+    "characters": lambda path: save_model(random_model(), path)[0].parent,
+    "allennlp": lambda path: write_files(path).weights,
+    "many-langs": lambda path: toy_model().write(path),
+    "aligned": lambda path: save_model(aligned_model(), path)[0].parent,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_params_and_state_dict_restore_the_embeddings_without_the_model(tmp_path: Path, kind: str) -> None:
-    if kind == "characters":
-        save_model(random_model(), tmp_path / "model")
-        source = tmp_path / "model"
-    elif kind == "allennlp":
-        source = Path(write_files(tmp_path / "model").weights)
-    elif kind == "many-langs":
-        source = toy_model().write(tmp_path / "model")
-    else:
-        save_model(aligned_model(), tmp_path / "model")
-        source = tmp_path / "model"
+    source = KINDS[kind](tmp_path / "model")
     embeddings = ElmoTokenEmbeddings(source, layers=[0, 1], learn_mix=True, start="warm", name="mine")
     with torch.no_grad():
         embeddings.elmo.mixes[0].get_parameter("weight").copy_(torch.tensor([1.0, -1.0]))
@@ -160,16 +160,8 @@ def test_flairs_own_elmo_embeddings_work_through_the_shim(tmp_path: Path) -> Non
     np.testing.assert_allclose(given, np.concatenate(list(layers), axis=1), atol=1e-5)
 
 
-@pytest.mark.slow
-def test_example_of_flairs_own_elmo_embeddings_runs(tmp_path: Path) -> None:
-    example = ROOT / "examples" / "as_allennlp.py"
-    assert len(example.read_text(encoding="utf-8").splitlines()) < 60
-    files = write_files(tmp_path / "model")
-    subprocess.run([sys.executable, str(example), str(files.options), str(files.weights)], check=True, cwd=tmp_path)
-
-
 def test_mistakes_are_errors(model: str) -> None:
     with pytest.raises(ConfigError, match="start is 'stateful'"):
         ElmoTokenEmbeddings(model, start="stateful")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="layers is 9"):
+    with pytest.raises(ConfigError, match=r"layers is \[9\]"):
         ElmoTokenEmbeddings(model, layers=9)

@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 
 from elmokit import Elmo, PretrainedBiLM, SentenceEmbedder, SentencePooling
-from elmokit.errors import OutputError
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
-from tests.conftest import random_model
 from tests.helpers.hosts import need_host
 from tests.helpers.http_server import served
 from tests.helpers.hub_server import HubServer
@@ -101,14 +99,6 @@ def test_saved_directory_opens_as_any_model(whitened: PretrainedBiLM, tmp_path: 
         assert model.card == whitened.card
 
 
-def test_arguments_that_releases_before_1_pass_are_accepted(whitened: PretrainedBiLM, tmp_path: Path) -> None:
-    HubModel(whitened).save_pretrained(tmp_path / "saved")
-    download = {"revision": None, "cache_dir": None, "force_download": False, "local_files_only": True, "token": None}
-    older = {"proxies": None, "resume_download": None}
-    loaded = HubModel._from_pretrained(model_id=str(tmp_path / "saved"), **download, **older)
-    np.testing.assert_array_equal(Elmo(loaded.model).embed(TOKENS)[0], Elmo(whitened).embed(TOKENS)[0])
-
-
 def test_model_card_says_what_the_model_says_about_itself(whitened: PretrainedBiLM, tmp_path: Path) -> None:
     HubModel(whitened).save_pretrained(tmp_path / "saved", model_card_kwargs={"license": "mit", "language": "en"})
     card = ModelCard.load(tmp_path / "saved" / "README.md")
@@ -130,11 +120,3 @@ def test_model_card_says_what_the_model_says_about_itself(whitened: PretrainedBi
     assert "| vocabulary | 11 words |" in card.text
     assert "| storage |" not in card.text  # that of the file it was opened from
     assert str(tmp_path) not in card.text
-
-
-def test_existing_directory_is_not_touched(model: PretrainedBiLM, tmp_path: Path) -> None:
-    save_model(random_model(seed=1), tmp_path / "model")
-    before = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
-    with pytest.raises(OutputError, match="already exists"):
-        HubModel(model).save_pretrained(tmp_path / "model")
-    assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == before

@@ -41,7 +41,6 @@ def run(path: Path, elmo: Elmo, sentences: list[list[str]]) -> np.ndarray:
     [
         TINY,
         replace(TINY, bidirectional=False),
-        replace(TINY, bidirectional=False, backward_only=True),
         replace(TINY, n_layers=3, skip_connections=False, cell_clip=0.3, projection_clip=0.1),
         replace(TINY, cell_clip=None, projection_clip=None),
         replace(TINY, projection_dim=TINY.hidden_dim),
@@ -67,10 +66,6 @@ def test_graph_computes_the_vectors_of_elmo(config: BiLMConfig, start: str, tmp_
 def test_shapes_can_be_inferred(model: PretrainedBiLM, tmp_path: Path) -> None:
     # As quantization does. Names of a step that the graph around it also has would be mistaken for each other.
     onnx.checker.check_model(str(export_onnx(model, tmp_path / "model.onnx")), full_check=True)
-
-
-def test_the_oldest_release_that_is_supported_reads_the_file(model: PretrainedBiLM, tmp_path: Path) -> None:
-    assert onnx.load(str(export_onnx(model, tmp_path / "model.onnx"))).ir_version <= 8  # of ONNX 1.13
 
 
 def test_batches_of_any_size_can_be_run(model: PretrainedBiLM, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 pytest.importorskip("fastapi")
+pytest.importorskip("granian")
 pytest.importorskip("prometheus_client")
-pytest.importorskip("uvicorn")
 pytest.importorskip("playwright")
 pytest.importorskip("axe_playwright_python")
 
@@ -26,8 +26,7 @@ from axe_playwright_python.sync_playwright import Axe
 from elmokit import Elmo, LanguageModel
 from elmokit.serve.app import PAGE, create_app
 from elmokit.serve.config import ServeConfig
-from elmokit.serve.examples import SENSES
-from elmokit.serve.served_model import ServedModel
+from elmokit.serve.served_model import EXAMPLES, ServedModel
 from tests.helpers.browser import CHROMIUM, launched, open_view
 from tests.helpers.browser import new_page as new_page_at
 from tests.helpers.http_client import Client, running
@@ -151,7 +150,7 @@ def test_the_address_leads_back_to_the_view(browser: Any, server: Client, page: 
 
 
 def examples_of(word: str) -> list[list[str]]:
-    return [sentence.split() for sense in SENSES[word] for sentence in sense]
+    return [sentence.split() for sense in EXAMPLES["senses"][word] for sentence in sense]
 
 
 def word_vectors(word: str) -> np.ndarray:
@@ -300,7 +299,7 @@ def test_the_layers_are_compared_by_what_they_know(page: Any) -> None:
     )
     assert spelling[0] > 1.5 * spelling[1] > 1.5 * spelling[2]
     is_right = []
-    for word, groups in SENSES.items():
+    for word, groups in EXAMPLES["senses"].items():
         labels = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
         vectors = word_vectors(word)
         cosines = vectors @ vectors.swapaxes(1, 2) - 3 * np.eye(len(labels))

@@ -18,8 +18,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 pytest.importorskip("fastapi")
+pytest.importorskip("granian")
 pytest.importorskip("prometheus_client")
-pytest.importorskip("uvicorn")
 pytest.importorskip("playwright")
 pytest.importorskip("axe_playwright_python")
 
@@ -28,8 +28,7 @@ from axe_playwright_python.sync_playwright import Axe
 from elmokit import Elmo
 from elmokit.serve.app import create_app
 from elmokit.serve.config import ServeConfig
-from elmokit.serve.examples import SENTENCES
-from elmokit.serve.served_model import ServedModel
+from elmokit.serve.served_model import SENTENCES, ServedModel
 from tests.helpers.browser import CHROMIUM, launched, new_page, open_view
 from tests.helpers.http_client import Client, running
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,9 @@ import pytest
 pytest.importorskip("sklearn")
 
 from sklearn.base import clone
-from sklearn.compose import ColumnTransformer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from elmokit import SentenceEmbedder, SentencePooling
@@ -43,48 +40,12 @@ def test_scikit_learn_accepts_it(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "check_estimator_cloneable",
-        "check_estimator_repr",
-        "check_estimator_tags_renamed",
-        "check_valid_tag_types",
-        "check_no_attributes_set_in_init",
-        "check_parameters_default_constructible",
-        "check_do_not_raise_errors_in_init_or_set_params",
-        "check_get_params_invariance",
-        "check_set_params",
-        "check_mixin_order",
-    ],
-)
-def test_the_checks_that_need_no_numbers_pass(name: str) -> None:
-    getattr(estimator_checks, name)("ElmoVectorizer", ElmoVectorizer())
-
-
 def test_vectors_of_texts_and_tokens_are_those_of_the_sentence_embedder(model: str) -> None:
     elmo = Elmo.from_pretrained(model)
     expected = SentenceEmbedder(elmo, SentencePooling("mean", layers=(0, 2))).embed(TOKENS)
     vectorizer = ElmoVectorizer(model, pooling="mean", layers=[0, 2])
     for texts in (TEXTS, TOKENS, np.array(TEXTS), iter(TOKENS)):
         np.testing.assert_allclose(vectorizer.fit_transform(texts), expected, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("layers", "same"),
-    [(range(2), (0, 1)), (np.array([0, 1]), (0, 1)), ({0, 1}, (0, 1)), (np.array(1), 1)],
-)
-def test_layers_can_be_anything_that_holds_numbers(layers: Any, same: Any, model: str) -> None:
-    expected = ElmoVectorizer(model, layers=same).transform(TEXTS)
-    np.testing.assert_array_equal(ElmoVectorizer(model, layers=layers).transform(TEXTS), expected)
-
-
-@pytest.mark.parametrize("layers", [True, 1.0, [True]])
-def test_a_wrong_layer_is_an_error_after_an_equal_number_was_used(layers: Any, model: str) -> None:
-    for valid in (1, [1]):
-        ElmoVectorizer(model, layers=valid).fit(TEXTS)
-    with pytest.raises(ConfigError, match="layers"):
-        ElmoVectorizer(model, layers=layers).fit(TEXTS)
 
 
 def test_another_tokenizer_is_used(model: str) -> None:
@@ -132,27 +93,9 @@ def test_a_grid_search_chooses_pooling_and_layers(model: str) -> None:
     assert search.predict(["the cat"]) in ([0], [1])
 
 
-class Frame:
-    """A stand-in for a data frame, which yields the names of its columns as those of pandas do."""
-
-    def __init__(self, columns: dict[str, list[Any]]) -> None:
-        self.content, self.columns = columns, list(columns)
-        self.shape = (len(TEXTS), len(columns))
-
-    def __getitem__(self, name: str) -> list[Any]:
-        return self.content[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.columns)
-
-
-def frame_type(library: str) -> Callable[[dict[str, list[Any]]], Any]:
-    return Frame if library == "stand-in" else pytest.importorskip(library).DataFrame
-
-
-@pytest.mark.parametrize("library", ["stand-in", "pandas", "polars"])
+@pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_one_column_of_a_data_frame_is_the_texts(library: str, model: str) -> None:
-    make_frame, vectorizer = frame_type(library), ElmoVectorizer(model)
+    make_frame, vectorizer = pytest.importorskip(library).DataFrame, ElmoVectorizer(model)
     expected = vectorizer.transform(TEXTS)
     for texts in (TEXTS, TOKENS):
         assert np.array_equal(vectorizer.fit_transform(make_frame({"text": texts})), expected)
@@ -160,22 +103,14 @@ def test_one_column_of_a_data_frame_is_the_texts(library: str, model: str) -> No
     assert np.array_equal(vectorizer.fit_transform(np.array(TEXTS)[:, None]), expected)
 
 
-@pytest.mark.parametrize("library", ["stand-in", "pandas", "polars"])
+@pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_a_table_of_several_columns_is_an_error(library: str, model: str) -> None:
-    frame = frame_type(library)({"title": TEXTS, "text": TEXTS})
+    frame = pytest.importorskip(library).DataFrame({"title": TEXTS, "text": TEXTS})
     for method in ("fit", "transform", "fit_transform"):
         with pytest.raises(TextError, match=r"'title', 'text'"):
             getattr(ElmoVectorizer(model), method)(frame)
     with pytest.raises(TextError, match=r"\(4, 2\)"):
         ElmoVectorizer(model).fit_transform(np.array([TEXTS, TEXTS]).T)
-
-
-def test_a_column_transformer_selects_the_texts(model: str) -> None:
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"text": TEXTS, "stars": [1, 2, 3, 4]})
-    for column in ("text", ["text"]):
-        transformer = ColumnTransformer([("text", ElmoVectorizer(model), column), ("rest", "passthrough", ["stars"])])
-        assert transformer.fit_transform(frame).shape == (4, 65)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import torch
 from elmokit import Elmo, ElmoModule
 from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.formats.save import save_model
-from tests.conftest import aligned_model, random_model
+from tests.conftest import random_model
 from tests.helpers.hosts import need_host
 
 need_host("spacy")
@@ -147,19 +147,6 @@ def test_tagger_that_listens_learns_and_is_saved_with_the_weights(model: str, tm
     assert train(again, 1)[0] < losses[0]
 
 
-def test_an_alignment_is_applied_and_saved(tmp_path: Path) -> None:
-    save_model(aligned_model(), tmp_path / "model")
-    nlp = pipeline(model=str(tmp_path / "model"), layers="top")
-    nlp.add_pipe("elmo_layers", config={"model": str(tmp_path / "model")})
-    (expected,) = Elmo.from_pretrained(tmp_path / "model").embed([WORDS])
-    nlp.to_disk(tmp_path / "pipeline")
-    shutil.rmtree(tmp_path / "model")
-    for loaded in (nlp, spacy.load(tmp_path / "pipeline")):
-        doc = loaded(Doc(loaded.vocab, words=WORDS))
-        np.testing.assert_allclose(doc.tensor, expected[2], atol=1e-5)
-        np.testing.assert_allclose(doc._.elmo_layers, expected, atol=1e-5)
-
-
 def test_dropout_is_that_of_the_training(model: str) -> None:
     nlp = pipeline(model=model)
     thinc_model, docs = nlp.get_pipe("tok2vec").model, [Doc(nlp.vocab, words=WORDS)]
@@ -175,24 +162,6 @@ def test_listeners_can_be_replaced_with_copies(model: str) -> None:
     nlp.replace_listeners("tok2vec", "tagger", ["model.tok2vec"])
     nlp.remove_pipe("tok2vec")
     assert [token.tag_ for token in nlp(Doc(nlp.vocab, words=WORDS))] == TAGS
-
-
-def test_a_text_classifier_with_a_bag_of_words_contains_it(model: str) -> None:
-    nlp = spacy.blank("en")
-    bag = {
-        "@architectures": "spacy.TextCatBOW.v3",
-        "exclusive_classes": True,
-        "ngram_size": 1,
-        "no_output_layer": False,
-    }
-    ensemble = {"@architectures": "spacy.TextCatEnsemble.v2", "tok2vec": architecture(model), "linear_model": bag}
-    nlp.add_pipe("textcat", config={"model": ensemble})
-    texts = {"the cat sat": {"CAT": 1.0, "DOG": 0.0}, "the dog ran": {"CAT": 0.0, "DOG": 1.0}}
-    made = [Example.from_dict(nlp.make_doc(text), {"cats": classes}) for text, classes in texts.items()]
-    optimizer = nlp.initialize(lambda: made)
-    optimizer.learn_rate = 0.01
-    losses = [nlp.update(made, sgd=optimizer, losses={})["textcat"] for _ in range(20)]
-    assert losses[-1] < 0.5 * losses[0]
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -36,6 +35,48 @@ def test_words_are_those_of_the_rules_for_tokens(text: str, tokenization: Tokeni
     np.testing.assert_array_equal(np.reshape(encoded["char_ids"], (-1, 50)), encode_tokens(words, 50))
 
 
+def test_tokenizer_reads_a_tuple_of_words_as_words(model: PretrainedBiLM) -> None:
+    tokenizer = ElmoTokenizer.from_elmokit(model)
+    for words in (("the", "cat"), [("the", "cat")], [["the", "cat"]]):
+        encoded = tokenizer(words, is_split_into_words=True, return_tensors="np")
+        np.testing.assert_array_equal(np.squeeze(encoded["char_ids"]), Elmo(model).ids([["the", "cat"]])[0])
+
+
+def test_tokenizer_pads_char_ids_on_the_side_of_the_words(model: PretrainedBiLM) -> None:
+    tokenizer = ElmoTokenizer.from_elmokit(model)
+    tokenizer.padding_side = "left"
+    padded = tokenizer.pad([tokenizer("the cat"), tokenizer("cat")], return_tensors="np")
+    np.testing.assert_array_equal((padded["char_ids"] > 0).any(axis=-1), padded["attention_mask"] > 0)
+
+
+def test_tokenizer_returns_the_char_ids_of_elmo(model: PretrainedBiLM) -> None:
+    tokenizer = ElmoTokenizer.from_elmokit(model)
+    sentences = [["the", "cat", "sat", "on", "the", "mat", "."], ["the", "zebra", "ran", "."], [], ["a", "cat"]]
+    texts = tokenizer([" ".join(words) for words in sentences], return_tensors="np", padding=True)
+    lists = tokenizer(sentences, return_tensors="np", padding=True, is_split_into_words=True)
+    for name in ("input_ids", "char_ids", "attention_mask"):
+        np.testing.assert_array_equal(texts[name], lists[name])
+    np.testing.assert_array_equal(texts["char_ids"], Elmo(model).ids(sentences))
+    assert tokenizer.convert_ids_to_tokens(texts["input_ids"][1]) == (
+        ["<S>", "the", "<UNK>", "ran", ".", "</S>"] + ["<PAD>"] * 3
+    )
+    assert tokenizer.decode(texts["input_ids"][3], skip_special_tokens=True) == "cat"
+
+
+def test_tokenizer_cuts_texts_and_marks_boundaries(model: PretrainedBiLM) -> None:
+    tokenizer = ElmoTokenizer.from_elmokit(model)
+    cut = tokenizer("the cat sat on the mat .", truncation=True, max_length=4, return_special_tokens_mask=True)
+    assert tokenizer.convert_ids_to_tokens(cut["input_ids"]) == ["<S>", "the", "cat", "</S>"]
+    assert cut["special_tokens_mask"] == [1, 0, 0, 1]
+    assert len(cut["char_ids"]) == 4
+    assert tokenizer("the cat", add_special_tokens=False)["input_ids"] == [3, 5]
+    left = ElmoTokenizer.from_elmokit(model)
+    left.truncation_side = "left"
+    cut = left("the cat sat on the mat .", truncation=True, max_length=4)
+    assert left.convert_ids_to_tokens(cut["input_ids"]) == ["<S>", "mat", ".", "</S>"]
+    np.testing.assert_array_equal(cut["char_ids"], Elmo(model).ids([["mat", "."]])[0])
+
+
 def test_offsets_point_into_the_text() -> None:
     tokenizer = TOKENIZERS["treebank"]
     encoded = tokenizer(TEXT, return_offsets_mapping=True)
@@ -47,16 +88,14 @@ def test_offsets_point_into_the_text() -> None:
     assert encoded.word_ids()[1:3] == [0, 1]
 
 
-@pytest.mark.parametrize("direction", [None, "backward"])
-def test_a_long_text_has_the_offsets_of_its_parts(direction: Literal["backward"] | None) -> None:
-    tokenizer = ElmoTokenizer.from_elmokit(tokenization="spaces", direction=direction)
+def test_a_long_text_has_the_offsets_of_its_parts() -> None:
+    tokenizer = TOKENIZERS["spaces"]
     part, n = "The caf\u00e9 \U0001f600 is </S> open . ", 300
     text = part * n
     spans = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     words = [text[start:stop] for start, stop in spans]
     assert len(words) == 7 * n
-    assert sorted(spans) == spans if direction is None else sorted(spans) != spans
-    assert "".join(text[start:stop] for start, stop in sorted(spans)) == text.replace(" ", "")
+    assert "".join(words) == text.replace(" ", "")
 
 
 def test_a_pair_is_two_sentences_of_one_text(model: PretrainedBiLM) -> None:
@@ -123,14 +162,6 @@ def test_what_overflows_comes_in_more_rows(model: PretrainedBiLM) -> None:
     np.testing.assert_array_equal(rows["char_ids"], Elmo(model).ids(expected))
     single = tokenizer("a zebra sat on", max_length=4, truncation=True, return_overflowing_tokens=True)
     np.testing.assert_array_equal(single["char_ids"], Elmo(model).ids([["a", "zebra"], ["sat", "on"]]))
-
-
-def test_tokens_are_reversed_for_the_backward_direction(model: PretrainedBiLM) -> None:
-    tokenizer = ElmoTokenizer.from_elmokit(model, direction="backward")
-    for encoded in (tokenizer("the cat ran<S>"), tokenizer(["the", "cat", "ran"], is_split_into_words=True)):
-        assert encoded.tokens()[:4] == ["</S>", "ran", "cat", "the"]
-        np.testing.assert_array_equal(encoded["char_ids"][1], encode_tokens(["ran"], 50)[0])
-    assert tokenizer("the cat ran<S>").tokens()[4:] == ["<S>"]
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda tokenizer: pickle.loads(pickle.dumps(tokenizer))])

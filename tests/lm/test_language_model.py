@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit import LanguageModel
+from elmokit import Elmo, LanguageModel
 from elmokit.errors import FormatError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
@@ -182,3 +182,9 @@ def test_a_model_is_opened_by_name_with_its_softmax() -> None:
 def test_equally_probable_substitutes_are_in_vocabulary_order() -> None:
     scores = np.array([[2, 3, 1, 3, 2, 2], [0, -np.inf, 0, 0, -np.inf, 0]], np.float32)
     assert _largest(scores, 4).tolist() == [[1, 3, 0, 4], [0, 2, 3, 5]]
+
+
+def test_a_notebook_shows_the_facts_of_a_model(model: PretrainedBiLM) -> None:
+    for shown in (model, Elmo(model), LanguageModel(model)):
+        assert f">{model.n_parameters:,}</td>" in shown._repr_html_()
+        assert "<caption" in shown._repr_html_()

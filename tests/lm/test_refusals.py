@@ -10,29 +10,21 @@ from typing import Any
 
 import pytest
 
-from elmokit import Elmo, LanguageModel, save_model, show
+from elmokit import Elmo, LanguageModel, save_model
 from elmokit.engine.config import PRESETS
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.bilm_tf import bilm_tf_perplexity, read_like_bilm_tf
-from elmokit.lm.ngram import encode_text, ngram_nats
 from elmokit.lm.perplexity import perplexity
-from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from tests.conftest import random_model
 
 TEXT = [["the", "cat", "sat"], ["dog"]]
-VOCABULARY = Vocabulary([*SPECIALS, "the"])
 
 
 def without_softmax() -> PretrainedBiLM:
     model = random_model()
     model.softmax = None
     return model
-
-
-def ngrams(text: list[list[str]], order: int) -> object:
-    encoded = encode_text(text, VOCABULARY)
-    return ngram_nats(encoded, encoded, VOCABULARY, order)
 
 
 def of_one_direction() -> LanguageModel:
@@ -68,7 +60,6 @@ ROWS: list[tuple[str, Call, type[Exception], str]] = [
     ("an unknown direction", lambda lm: lm.substitutes(TEXT[0], 0, "left"), ConfigError, "direction is 'left'"),
     ("no such direction", lambda _: of_one_direction().substitutes(TEXT[0], 0, "both"), ConfigError, "'forward'"),
     ("no substitute", lambda lm: lm.substitutes(TEXT[0], 0, n=0), ConfigError, "n is 0"),
-    ("no expected word", lambda lm: show(TEXT[0], lm, n_expected=0), ConfigError, "n_expected is 0"),
     *(
         (f"rows {rows}", lambda lm, rows=rows: lm.bilm_tf_perplexity(TEXT, rows), ConfigError, f"batch_size is {rows}")
         for rows in (0, 1.0, True)
@@ -78,8 +69,6 @@ ROWS: list[tuple[str, Call, type[Exception], str]] = [
         (f"rows of {text}", lambda lm, text=text: bilm_tf_perplexity(lm.model, text, 1), TextError, "Expected")
         for text in ("the cat", ["the cat"], [["the", 1]])
     ),
-    ("no text to count", lambda _: ngrams([], 2), TextError, "No sentence"),
-    ("no order", lambda _: ngrams([["the"]], 0), ConfigError, "order"),
     ("no spelling", lambda lm: perplexity(lm.model, TEXT).bits_per_character, ValueError, "spelling"),
 ]
 

@@ -11,6 +11,7 @@ from elmokit.lm.spelling import N_SYMBOLS, Spelling
 WORDS = ["the", "then", "cat", "cats", "Ätna"]
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(max_size=5), max_size=6), st.binary(max_size=4))
 def test_the_probabilities_of_every_context_sum_to_one(words: list[str], context: bytes) -> None:
     spelling = Spelling(words)

@@ -120,15 +120,6 @@ def test_carried_state_equals_one_long_window() -> None:
     torch.testing.assert_close(second.state, whole.state, atol=1e-12, rtol=0)
 
 
-def test_layer_0_is_the_token_vector_once_per_direction() -> None:
-    bilm = random_bilm(PRESETS["tiny"], 2)
-    ids, mask = random_ids(bilm.config, [3], 2)
-    with torch.no_grad():
-        layers = bilm(ids, mask, bilm.zero_state(1)).layers
-        vectors = bilm.token_vectors(ids)
-    torch.testing.assert_close(layers[0], torch.cat([vectors, vectors], dim=-1))
-
-
 def test_each_distinct_token_is_encoded_once() -> None:
     bilm = random_bilm(PRESETS["tiny"], 3)
     ids, _ = random_ids(bilm.config, [4], 3)
@@ -151,18 +142,6 @@ def test_published_sizes_have_the_published_numbers_of_parameters() -> None:
     assert [round(counts[name] / 1e6, 1) for name in ("small", "medium")] == [13.6, 28.0]
 
 
-def test_state_grows_with_zero_rows_and_keeps_rows_that_are_not_replaced() -> None:
-    config = PRESETS["tiny"]
-    state = random_state(config, 3, 0)
-    assert not state.first_rows(5).hidden[:, :, 3:].any()
-    torch.testing.assert_close(state.first_rows(5).cell[:, :, :3], state.cell)
-    two = random_state(config, 2, 1)
-    merged = state.with_first_rows(two)
-    torch.testing.assert_close(merged.hidden[:, :, :2], two.hidden)
-    torch.testing.assert_close(merged.hidden[:, :, 2:], state.hidden[:, :, 2:])
-    assert two.with_first_rows(state).n_rows == 3
-
-
 def test_fresh_parameters_follow_from_the_seed() -> None:
     first, second, third = BiLM(PRESETS["tiny"]), BiLM(PRESETS["tiny"]), BiLM(PRESETS["tiny"])
     first.reset_parameters(5)
@@ -183,7 +162,6 @@ def test_fresh_parameters_follow_from_the_seed() -> None:
         (PRESETS["tiny"], {"dropout": 1.0}, "dropout is 1.0"),
         (PRESETS["tiny"], {"n_words": 5}, "n_words"),
         (PRESETS["tiny"], {"char_cnn": None}, "n_words"),
-        (PRESETS["tiny"], {"backward_only": True}, "backward_only"),
         (CharCNNConfig(), {"filters": ((7, 3),), "max_chars": 6}, "max_chars is 6"),
         (CharCNNConfig(), {"filters": ((1, 3),), "max_chars": 2}, "max_chars is 2"),
         (CharCNNConfig(), {"filters": ()}, "filters is []"),
@@ -191,12 +169,7 @@ def test_fresh_parameters_follow_from_the_seed() -> None:
         (CharCNNConfig(), {"activation": "gelu"}, "activation is 'gelu'"),
         (CharCNNConfig(), {"n_highway": -1}, "n_highway is -1"),
         (SoftmaxConfig(), {"kind": "half"}, "kind is 'half'"),
-        (SoftmaxConfig(), {"cutoffs": (5,)}, "cutoffs are [5]"),
-        (SoftmaxConfig(), {"kind": "adaptive"}, "cutoffs are []"),
-        (SoftmaxConfig(), {"kind": "adaptive", "cutoffs": (5, 5)}, "cutoffs are [5, 5]"),
-        (SoftmaxConfig(), {"shrink": 0.5}, "shrink is 0.5"),
         (SoftmaxConfig(), {"inner_dim": -1}, "inner_dim is -1"),
-        (SoftmaxConfig(), {"kind": "adaptive", "cutoffs": (5,), "inner_dim": 8}, "inner_dim is 8"),
     ],
 )
 def test_impossible_sizes_are_an_error(config: Any, change: dict[str, object], mention: str) -> None:

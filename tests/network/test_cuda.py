@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit import Elmo, ElmoModule, LanguageModel, SentenceEmbedder, embed_file, finetune, open_model, resume, train
+from elmokit import Elmo, ElmoModule, LanguageModel, SentenceEmbedder, embed_file, finetune, open_model, train
 from elmokit.compat.allennlp import ElmoEmbedder
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
+from tests.helpers.killing import Killed
+from tests.helpers.tiny_training import kill_after
 
 DEVICE = os.environ.get("ELMOKIT_TEST_DEVICE", "cuda")
 pytestmark = pytest.mark.skipif(DEVICE == "cuda" and not torch.cuda.is_available(), reason="no CUDA device")
@@ -149,12 +151,13 @@ def test_training_takes_the_same_steps_as_on_the_cpu(tmp_path: Path, texts: dict
         assert found[1][1] == pytest.approx(found[0][1], rel=5e-3)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "adagrad"])
-def test_a_resumed_training_takes_the_same_steps(tmp_path: Path, texts: dict[str, Path], optimizer: str) -> None:
-    settings = {**SETTINGS, "optimizer": optimizer, "schedule": "constant", "warmup_ratio": 0.0, "dropout": 0.1}
-    train(**texts, out=tmp_path / "whole", device=DEVICE, tokens=640, **settings)
-    train(**texts, out=tmp_path / "halves", device=DEVICE, tokens=320, **settings)
-    resume(tmp_path / "halves", device=DEVICE, tokens=640)
+@pytest.mark.parametrize("recipe", ["modern", "bilm-tf"])
+def test_a_resumed_training_takes_the_same_steps(tmp_path: Path, texts: dict[str, Path], recipe: str) -> None:
+    settings = {**SETTINGS, "recipe": recipe, "dropout": 0.1, "save_every": 4, "tokens": 640}
+    train(**texts, out=tmp_path / "whole", device=DEVICE, **settings)
+    with pytest.raises(Killed):
+        train(**texts, out=tmp_path / "halves", device=DEVICE, report=kill_after(10), **settings)
+    train(**texts, out=tmp_path / "halves", device=DEVICE, **settings)
     np.testing.assert_allclose(losses_of(tmp_path / "halves"), losses_of(tmp_path / "whole"), rtol=2e-3)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from elmokit.tasks.nn.dropout import VariationalDropout
+from elmokit.tasks.nn.layers import VariationalDropout
 
 
 def test_a_feature_is_dropped_at_every_step_or_at_none() -> None:

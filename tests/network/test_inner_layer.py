@@ -19,6 +19,7 @@ from elmokit.network.sampled_softmax import Sample, sampled_softmax_loss
 from elmokit.network.soft_targets import soft_target_loss
 from elmokit.network.softmax import FullSoftmax, TiedSoftmax, WordSoftmaxModule, build_softmax
 from elmokit.training.config import TrainingConfig
+from elmokit.training.distributed import World
 from elmokit.training.losses import WindowLosses
 from elmokit.training.muon import Muon
 from elmokit.training.state import config_optimizer
@@ -145,9 +146,7 @@ def test_muon_trains_its_matrices_and_adam_its_biases() -> None:
     bilm = BiLM(PRESETS["tiny"])
     bilm.reset_parameters(seed=0)
     softmax = FullSoftmax(N_WORDS, PRESETS["tiny"].projection_dim, INNER_DIM)
-    optimizer = config_optimizer(
-        TrainingConfig(model=PRESETS["tiny"], optimizer="muon"), WindowLosses(bilm, softmax, 0)
-    )
+    optimizer = config_optimizer(TrainingConfig(model=PRESETS["tiny"]), WindowLosses(bilm, softmax, 0), World())
     assert isinstance(optimizer, Muon)
     adam, matrices = ({id(value) for value in group["params"]} for group in optimizer.param_groups)
     assert softmax.inner is not None

@@ -80,15 +80,6 @@ def test_reading_in_reverse_is_reading_the_reversed_text() -> None:
     torch.testing.assert_close(reverse, flipped.flip(1))
 
 
-def test_no_steps_keep_the_state() -> None:
-    layer = ProjectedLSTM(4, 6, 3, None, None)
-    layer.reset_parameters()
-    start = LSTMState(torch.ones(2, 3), torch.ones(2, 6))
-    outputs, state = layer(torch.zeros(2, 0, 4), start)
-    assert outputs.shape == (2, 0, 3)
-    assert torch.equal(state.cell, start.cell)
-
-
 def test_residual_adds_the_dropped_out_input_from_layer_1_on() -> None:
     torch.manual_seed(0)
     stack = LSTMStack(2, 6, 3, None, None, skip_connections=True, dropout=0.5).train()
@@ -106,15 +97,6 @@ def test_residual_adds_the_dropped_out_input_from_layer_1_on() -> None:
     assert 0.3 < dropped.float().mean() < 0.7
 
 
-def test_dropout_is_off_in_evaluation() -> None:
-    torch.manual_seed(0)
-    stack = LSTMStack(2, 6, 3, None, None, skip_connections=True, dropout=0.5).eval()
-    stack.reset_parameters()
-    inputs, states = torch.randn(1, 4, 3), [LSTMState(torch.zeros(1, 3), torch.zeros(1, 6)) for _ in range(2)]
-    with torch.no_grad():
-        assert torch.equal(stack(inputs, states)[0][1], stack(inputs, states)[0][1])
-
-
 @pytest.mark.parametrize(("dim", "state_dim", "rows"), [(5, 3, 2), (3, 5, 2), (3, 3, 4)])
 def test_sizes_that_do_not_fit_are_an_error_with_every_backend(dim: int, state_dim: int, rows: int) -> None:
     stack = LSTMStack(2, 6, 3, None, None, True, 0.0).eval()
@@ -122,9 +104,3 @@ def test_sizes_that_do_not_fit_are_an_error_with_every_backend(dim: int, state_d
     states = [LSTMState(torch.zeros(rows, state_dim), torch.zeros(rows, 6))] * 2
     with torch.no_grad(), pytest.raises(RuntimeError):
         stack(torch.randn(2, 7, dim), states)
-
-
-def test_weights_elsewhere_than_the_inputs_are_an_error() -> None:
-    stack = LSTMStack(1, 6, 3, None, None, True, 0.0).eval().to("meta")
-    with torch.no_grad(), pytest.raises(RuntimeError):
-        stack(torch.randn(2, 7, 3), [LSTMState(torch.zeros(2, 3), torch.zeros(2, 6))])

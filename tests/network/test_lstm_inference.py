@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -65,7 +63,7 @@ def random_states(n_layers: int, n_rows: int, hidden: int, projection: int) -> l
 def test_every_backend_equals_the_reference(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, backend)
 
-    @settings(max_examples=25)
+    @settings(max_examples=10)  # for each case
     @given(
         n_rows=st.integers(1, 15),
         n_steps=st.integers(1, 9),
@@ -200,34 +198,6 @@ def test_a_step_equals_the_formulas(n_rows: int, hidden: int, clip: float | None
     inference_step(first, second, new_cell, unprojected, bound)
     assert_rounded(new_cell, exact_cell)
     assert_rounded(unprojected, o.sigmoid() * exact_cell.tanh())
-
-
-def test_weights_are_packed_again_only_after_they_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "float32")
-    stack, states, inputs = random_stack(1, 6, 3, (None, None)), random_states(1, 2, 6, 3), torch.randn(2, 4, 3)
-    layer = stack.layers[0]
-    assert isinstance(layer, ProjectedLSTM)
-
-    def outputs(of: LSTMStack) -> torch.Tensor:
-        with torch.no_grad():
-            return of(inputs, states)[0][0]
-
-    before = outputs(stack)
-    backend = backends.select_backend(torch.device("cpu"), "float32")
-    if backend in backends.NATIVE:
-        packed = stack._packed.value
-        assert packed is not None
-        outputs(stack)
-        assert stack._packed.value is packed
-    copied = copy.deepcopy(stack)
-    with torch.no_grad():
-        layer.bias.add_(1.0)
-    changed = outputs(stack)
-    assert not torch.allclose(changed, before)
-    stack.load_state_dict(copied.state_dict())
-    torch.testing.assert_close(outputs(stack), before, atol=0, rtol=0)
-    torch.testing.assert_close(outputs(copied), before, atol=0, rtol=0)
-    torch.testing.assert_close(outputs(stack.double().float()), before, atol=0, rtol=0)
 
 
 def test_gradients_and_dropout_use_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:

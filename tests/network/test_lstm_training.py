@@ -140,19 +140,6 @@ def test_a_padded_batch_equals_the_reference_in_values_states_and_gradients(
         assert not gradients[0][~mask].any()
 
 
-def test_a_batch_with_gaps_and_one_with_dropout_are_left_to_the_reference() -> None:
-    stack = LSTMStack(1, 6, 3, None, None, skip_connections=True, dropout=0.5).eval()
-    stack.reset_parameters()
-    states = [LSTMState(torch.zeros(1, 3), torch.zeros(1, 6))]
-    inputs, padded = torch.randn(1, 4, 3), torch.tensor([[True, True, True, False]])
-    assert stack._fits_windows(inputs, states, padded)
-    assert not stack._fits_windows(inputs, states, torch.tensor([[True, False, True, False]]))
-    with torch.no_grad():
-        assert not stack._fits_windows(inputs, states, padded)
-    assert not stack.requires_grad_(False)._fits_windows(inputs, states, padded)
-    assert not stack.requires_grad_(True).train()._fits_windows(inputs, states, padded)
-
-
 def test_a_state_that_requires_a_gradient_gets_one() -> None:
     layer = ProjectedLSTM(2, 3, 2, None, None)
     layer.reset_parameters(torch.Generator().manual_seed(0))

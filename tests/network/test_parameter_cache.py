@@ -92,17 +92,6 @@ def test_a_value_is_derived_again_for_other_tensors() -> None:
     assert len({id(value) for value in values}) == len(values)
 
 
-def test_every_bit_of_a_weight_counts() -> None:
-    cache: ParameterCache[object] = ParameterCache()
-    weight = torch.zeros(70, dtype=torch.int64)
-    values = [cache.get("key", [weight], object)]
-    for place in range(0, 70, 3):
-        for bit in (0, 31, 32, 62):
-            weight.data[place] ^= 1 << bit
-            values.append(cache.get("key", [weight], object))
-    assert len({id(value) for value in values}) == len(values)
-
-
 @pytest.mark.parametrize("backend", ["", "reference"])
 def test_of_a_table_the_rows_that_are_used_count(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ELMOKIT_BACKEND", backend)

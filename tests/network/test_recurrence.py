@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from elmokit.network.recurrence import StepFunctions, run_recurrence
-from elmokit.tasks.nn.coupled_lstm import COUPLED_STEP
-from elmokit.tasks.nn.highway_lstm import HIGHWAY_STEP
+from elmokit.tasks.nn.gated_lstm import COUPLED_STEP, HIGHWAY_STEP
 
 N_STEPS, N_ROWS, INPUT_DIM, HIDDEN_DIM = 5, 3, 7, 4
 Formula = Callable[[Sequence[Tensor], Tensor], tuple[Tensor, Tensor]]

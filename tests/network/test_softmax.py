@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
-from elmokit.engine.precision import VARIABLE
-from elmokit.engine.softmax import ROWS_AT_ONCE, SoftmaxConfig, WordSoftmax
-from elmokit.errors import ConfigError
-from elmokit.network.softmax import AdaptiveSoftmax, FullSoftmax, TiedSoftmax
-from tests.helpers.instruction_sets import machine_library
+from elmokit.engine.softmax import ROWS_AT_ONCE
+from elmokit.network.softmax import FullSoftmax, TiedSoftmax
 
 
 @pytest.fixture
@@ -101,44 +97,3 @@ def test_a_tied_softmax_reads_and_trains_the_embedding() -> None:
 
 def test_parameters_keep_the_order_in_which_checkpoints_have_stored_their_optimizer_states() -> None:
     assert [name for name, _ in FullSoftmax(11, 4).named_parameters()] == ["weight", "bias"]
-
-
-@pytest.mark.parametrize("shrink", [4.0, 1e200, float("inf")])
-def test_tails_that_have_no_dimension_left_are_refused(shrink: float) -> None:
-    SoftmaxConfig("adaptive", (5, 8), shrink=4.0).check_sizes(12, 16, None)
-    with pytest.raises(ConfigError, match=r"times narrower: nothing is left .* of 15 dimensions"):
-        SoftmaxConfig("adaptive", (5, 8), shrink=shrink).check_sizes(12, 15, None)
-
-
-def test_an_adaptive_softmax_is_a_distribution_and_its_surprisals_average_to_its_loss() -> None:
-    layer = AdaptiveSoftmax(20, 8, [4, 10], 2.0)
-    layer.reset_parameters(torch.Generator().manual_seed(0))
-    torch.manual_seed(0)
-    hidden, words = torch.randn(ROWS_AT_ONCE + 9, 8), torch.randint(20, (ROWS_AT_ONCE + 9,))
-    nats = layer.nats(hidden, words)
-    torch.testing.assert_close(nats.mean(), layer(hidden, words).detach())
-    torch.testing.assert_close(layer.scores(hidden).exp().sum(dim=1), torch.ones(len(hidden)))
-    torch.testing.assert_close(-layer.scores(hidden).gather(1, words[:, None])[:, 0], nats)
-    assert layer.stages.tail[1][0].out_features == 2  # 8 / 2 / 2
-
-
-def test_the_compiled_surprisals_of_an_adaptive_softmax_equal_the_plain_ones_with_the_same_bits_in_any_batch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    machine_library()
-    layer = AdaptiveSoftmax(1700, 24, [40, 300], 2.0)
-    layer.reset_parameters(torch.Generator().manual_seed(0))
-    arrays = {name: tensor.numpy() for name, tensor in layer.state_dict().items()}
-    softmax = WordSoftmax(SoftmaxConfig("adaptive", (40, 300), shrink=2.0), arrays, 1700)
-    numbers = np.random.default_rng(0)
-    hidden = numbers.standard_normal((300, 24), np.float32)
-    words = np.concatenate([[0, 39, 40, 299, 300, 1699], numbers.integers(0, 1700, 294)])
-    nats = softmax.nats(hidden, words)
-    one_by_one = [softmax.nats(hidden[row : row + 1], words[row : row + 1]) for row in range(len(words))]
-    assert np.array_equal(np.concatenate(one_by_one), nats)
-    monkeypatch.setenv(VARIABLE, "reference")
-    np.testing.assert_allclose(softmax.nats(hidden, words), nats, atol=1e-5)
-    monkeypatch.delenv(VARIABLE)
-    for wrong in (-1, 1700):
-        with pytest.raises(IndexError, match="from 0 to 1699"):
-            softmax.nats(hidden[:1], np.array([wrong]))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from elmokit.engine.instruction_sets import available_sets
 from elmokit.engine.library import Library
 from elmokit.engine.precision import VARIABLE
 from elmokit.network import backends
@@ -93,14 +94,6 @@ def test_a_window_with_two_threads_has_the_bits_of_one(tiles: Library) -> None:
 
 
 @pytest.mark.usefixtures("tiles")
-def test_a_state_of_wrong_size_is_an_error_in_bfloat16() -> None:
-    layer = ProjectedLSTM(4, 12, 4, None, None)
-    start = LSTMState(torch.zeros(2, 3), torch.zeros(2, 12))
-    with torch.autocast("cpu", torch.bfloat16), pytest.raises(RuntimeError, match="size"):
-        layer(torch.randn(2, 5, 4), start)
-
-
-@pytest.mark.usefixtures("tiles")
 def test_a_number_that_is_not_one_reaches_the_outputs() -> None:
     layer, inputs, state = window(2, 3, (8, 40, 16), (3.0, 3.0))
     inputs = inputs.detach().index_put((torch.tensor(1), torch.tensor(1), torch.tensor(0)), torch.tensor(torch.nan))
@@ -159,13 +152,6 @@ def test_convolutions_by_table_equal_float32(filters: tuple[tuple[int, int], ...
 
 
 @pytest.mark.usefixtures("tiles")
-def test_a_char_id_outside_the_table_is_an_error_in_bfloat16() -> None:
-    cnn = CharCNN(261, 16, ((1, 8),), "relu", n_highway=0, output_dim=8)
-    with torch.autocast("cpu", torch.bfloat16), pytest.raises(IndexError):
-        cnn(torch.tensor([[1, 262]]))
-
-
-@pytest.mark.usefixtures("tiles")
 @pytest.mark.parametrize(
     ("n_rows", "dim", "n_words", "n_samples"), [(70, 20, 500, 100), (33, 33, 50, 50), (200, 40, 300, 33)]
 )
@@ -185,6 +171,8 @@ def test_a_full_softmax_equals_float32_within_the_rounding_of_products(n_rows: i
 
 
 def test_positions_of_a_softmax_in_chunks_sum_to_the_same_gradient(tiles: Library) -> None:
+    if tiles.instructions == "emulated" and {"amx", "avx512-bf16"}.intersection(available_sets()):
+        pytest.skip("tiles of this processor try it in a hundredth of the time")
     # So many words that the probabilities of only two blocks of 32 positions are kept at a time.
     softmax, hidden, word_ids = softmax_and_rows(65, 2, 200_000)
     own = (hidden * softmax.weight[word_ids]).sum(dim=1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.helpers.paths import ROOT
 from tests.helpers.worked_example import follow, run_in
 
@@ -53,6 +55,7 @@ for part in ("--direction [both|forward|backward]", "-n, --number INTEGER", "[de
 """
 
 
+@pytest.mark.slow
 def test_a_command_is_added_in_two_files_as_the_page_says(tmp_path: Path) -> None:
     assert follow(PAGE, tmp_path) == {"elmokit/cli/expect.py", "elmokit/cli/main.py"}
     run_in(tmp_path, USE)

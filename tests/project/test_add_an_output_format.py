@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 from elmokit import Elmo, SentenceEmbedder, embed_file
 from elmokit.cli.main import main
-from elmokit.embedding.outputs.about import read_about
+from elmokit.embedding.outputs.table import read_about
 from elmokit.errors import OutputError
-from elmokit.storage import resumable
+from elmokit.storage import workspace
 
 def read(path):
     return [json.loads(line) for line in Path(path).read_text().splitlines()[1:]]
@@ -38,7 +38,7 @@ assert read_about("whole.jsonl")["layers"] == "all"
 megabytes = float(re.search(r"will take (.+) MB", reports[0])[1])
 assert abs(megabytes * 1e6 / Path("whole.jsonl").stat().st_size - 1) < 0.1, reports
 
-resumable.COMMIT_SECONDS = 0.0
+workspace.COMMIT_SECONDS = 0.0
 
 class Stopped(BaseException): ...
 

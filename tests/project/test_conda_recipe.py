@@ -29,17 +29,3 @@ def test_the_recipe_has_the_version_and_dependencies_of_the_package() -> None:
     assert _listed("run_constraints") == {torch.replace("torch>=", "pytorch >=")}
     (entry_point,) = (f"{name} = {target}" for name, target in project["scripts"].items())
     assert f"- {entry_point}\n" in RECIPE
-
-
-def test_the_files_of_the_recipe_are_where_its_commands_look_for_them() -> None:
-    # A file keeps its directory when it is copied to where the commands run.
-    files = re.findall(r"^        - (\S+)$", RECIPE.split("\ntests:")[1].split("source:")[1], re.MULTILINE)
-    assert files
-    for name in files:
-        assert (ROOT / name).is_file()
-        assert re.search(rf"^      - elmokit .*{re.escape(name)}\b", RECIPE, re.MULTILINE), name
-
-
-def test_the_recipe_leaves_the_libraries_as_they_were_compiled() -> None:
-    assert re.search(r"^  dynamic_linking:\n    binary_relocation: false\n", RECIPE, re.MULTILINE)
-    assert "is_packaged" in RECIPE.split("\ntests:")[1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 import shlex
 import shutil
 import sys
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import elmokit
-from elmokit.cli.main import elmokit as command_line
 from elmokit.cli.main import main
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
@@ -23,19 +21,6 @@ from tests.helpers.paths import ROOT
 from tests.helpers.task_examples import QA_PASSAGE, TEXTS
 
 DOCS = ROOT / "docs"
-SLOW_PAGES = {  # they train
-    "how-to/evaluate/parts-of-speech.md",
-    "how-to/distill.md",
-    "how-to/finetune.md",
-    "how-to/tasks/compare.md",
-    "how-to/tasks/train-bilm.md",
-    "how-to/tasks/train.md",
-    "how-to/train.md",
-    "tutorials/explore-layers.md",
-    "tutorials/tag-text.md",
-    "tutorials/task.md",
-    "tutorials/train-bilm.md",
-}
 PAGES_WITH_OUTPUT = {"tutorials/explore-layers.md", "tutorials/first-vectors.md", "tutorials/tag-text.md"}
 """What they print depends on the included model, so it goes stale when that is trained further."""
 README = ROOT / "README.md"
@@ -68,9 +53,8 @@ def title_of(code: str) -> str:
 
 
 def marks_of(page: Path) -> list[pytest.MarkDecorator]:
-    marks = [pytest.mark.slow] if name_of(page) in SLOW_PAGES else []
     # Warnings of the libraries that elmokit integrates with are not errors.
-    return [*marks, pytest.mark.filterwarnings("default")] if page.parent.name == "integrations" else marks
+    return [pytest.mark.filterwarnings("default")] if page.parent.name == "integrations" else []
 
 
 @pytest.fixture
@@ -176,16 +160,6 @@ def test_the_reference_documents_every_public_name() -> None:
     pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference" / "python").glob("*.md"))
     documented = re.findall(r"^::: elmokit\.(\w+)$", pages, re.MULTILINE)
     assert sorted(set(documented) - {"errors"}) == sorted(set(elmokit.__all__) - {"ElmoError"})
-
-
-def test_the_pages_of_the_command_line_list_every_command_with_its_options_and_examples() -> None:
-    pages = runpy.run_path(str(DOCS / "make_cli.py"))["cli_pages"]()
-    for name in command_line.entries:
-        assert pages[f"{name}.md"].startswith(f"# `elmokit {name}`\n")
-        assert f"| [`elmokit {name}`]({name}.md) | " in pages["index.md"]
-    assert "\n## `elmokit evaluate minimal-pairs`\n" in pages["evaluate.md"]
-    assert "| <code>--dtype [float32&#124;float16]</code> | Type of the stored numbers." in pages["embed.md"]
-    assert "\nelmokit embed corpus.txt vectors.hdf5 --dtype float16\n" in pages["embed.md"]
 
 
 def test_the_map_of_files_is_complete() -> None:

@@ -9,6 +9,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import elmokit
+from tests.helpers.syntax import tree_of
 
 PACKAGE = Path(elmokit.__file__).parent
 ROWS = [
@@ -41,8 +42,7 @@ def layer_member(module: str) -> str:
 @functools.cache  # three tests read all files
 def imports_in(path: Path) -> list[ast.Import | ast.ImportFrom]:
     """Return every import in a file: late ones and those for types, too."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    return [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def imported_modules(path: Path) -> Iterator[tuple[str, int]]:

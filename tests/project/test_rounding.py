@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
-from tests.conftest import pytest_terminal_summary
 from tests.helpers.rounding import DEVIATIONS, Rounded, assert_rounded
 
 
@@ -36,11 +33,3 @@ def test_the_gradient_of_a_clip_is_uncertain_next_to_its_bound() -> None:
     gradient = numbers.clip_gradient(0.5)
     assert gradient.value.tolist() == [1, 1, 0, 0]
     assert (gradient.error * DEVIATIONS > 1).tolist() == [False, True, True, False]
-
-
-def test_tests_that_are_skipped_for_one_reason_are_counted_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    reasons = ["this processor lacks amx", "no compiler", "this processor lacks amx"]
-    skipped = [SimpleNamespace(longrepr=("file.py", line, f"Skipped: {text}")) for line, text in enumerate(reasons)]
-    reporter = SimpleNamespace(stats={"skipped": skipped}, section=print, line=print)
-    pytest_terminal_summary(reporter)  # type: ignore[arg-type]
-    assert capsys.readouterr().out == "skipped tests\n   2 this processor lacks amx\n   1 no compiler\n"

@@ -9,6 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import elmokit
+from tests.helpers.syntax import tree_of
 
 PACKAGE = Path(elmokit.__file__).parent
 # Classes in compat keep the names of the programs that they replace, such as ``Elmo`` and ``ScalarMix``. Those in
@@ -23,7 +24,7 @@ def public_definitions(kind: type[ast.ClassDef] | type[ast.FunctionDef]) -> dict
         inside = path.relative_to(PACKAGE)
         if inside.parts[0] in FOREIGN:
             continue
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree_of(path).body:
             if isinstance(node, kind) and not node.name.startswith("_"):
                 found[node.name].append(str(inside))
     return found

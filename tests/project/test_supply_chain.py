@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from importlib.metadata import distributions
 
 import pytest
 from packaging.requirements import Requirement
@@ -63,20 +62,6 @@ def test_every_package_of_a_lock_has_a_hash(path) -> None:
     for entry in packages:
         assert re.match(rf"{NAME}==\S+", entry), entry
         assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), entry
-
-
-def test_extras_that_an_installed_package_needs_are_locked_with_it() -> None:
-    # pip would take the newest version of a package for its extra, whose hash is not in the lock.
-    text = (ROOT / "requirements" / "dev.txt").read_text()
-    found = re.findall(rf"^{NAME}==", text, re.MULTILINE)
-    extras = {canonicalize_name(package): set(given.split(",")) for package, given in found}
-    installed = [one for one in distributions() if canonicalize_name(one.name) in extras]
-    needed = [Requirement(line) for one in installed for line in one.requires or []]
-    for requirement in needed:
-        is_used = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if is_used and (name := canonicalize_name(requirement.name)) in extras:
-            assert requirement.extras <= extras[name], f"{requirement}: run .ci/lock"
-    assert extras["coverage"] == {"toml"}
 
 
 @pytest.mark.parametrize(("lock", "extra"), [("core.txt", None), ("dev.txt", "dev"), ("docs.txt", "docs")])

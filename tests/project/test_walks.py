@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from elmokit import Elmo, resume, train
+from elmokit import Elmo, train
 from elmokit.cli.main import elmokit
 from tests.helpers.paths import ROOT
 
@@ -68,5 +69,6 @@ def test_a_training_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("the cat sat .\na dog ran .\n" * 20)
     sizes = {"preset": "tiny", "max_words": 20, "batch_size": 2, "window_length": 4}
-    train("text.txt", held_out="text.txt", out="run", tokens=16, report=lambda _: None, **sizes)
-    check_walk("A training is resumed", lambda: resume("run", tokens=32, report=lambda _: None))
+    call = partial(train, "text.txt", held_out="text.txt", out="run", report=lambda _: None, **sizes)
+    call(tokens=16)
+    check_walk("A training is resumed", lambda: call(tokens=32))

@@ -10,7 +10,7 @@ import h5py
 from numpy.typing import NDArray
 
 from elmokit.embedding.outputs.hdf5 import sentence_key
-from elmokit.embedding.outputs.layout import DatasetNames
+from elmokit.embedding.outputs.output_format import DatasetNames
 
 Vectors = NDArray[Any]
 

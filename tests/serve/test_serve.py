@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import base64
-import hmac
 import http.client
-import json
 import re
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -20,21 +17,17 @@ import pytest
 
 pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")
-pytest.importorskip("uvicorn")
+pytest.importorskip("granian")
 
 from elmokit import Elmo, LanguageModel, SentenceEmbedder
 from elmokit.engine.unit_vectors import unit_vectors
-from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.tf_hub import MIX
-from elmokit.serve import endpoints
-from elmokit.serve.app import PAGE_FILES, create_app
+from elmokit.serve.app import create_app
 from elmokit.serve.config import ServeConfig
-from elmokit.serve.examples import SENSES, SENTENCES
-from elmokit.serve.lifecycle import WaitingRequests
-from elmokit.serve.served_model import ServedModel
+from elmokit.serve.served_model import EXAMPLES, SENTENCES, ServedModel
 from tests.conftest import random_model
-from tests.helpers.http_client import Client, running
+from tests.helpers.http_client import AppClient, Client, asking, running
 
 TEXTS = ["the cat sat on the mat .", "the dog ran .", "a"]
 TOKENS = [text.split() for text in TEXTS]
@@ -62,9 +55,9 @@ def test_every_number_starts_from_the_chosen_state(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def client(model: ServedModel) -> Iterator[Client]:
+def client(model: ServedModel) -> Iterator[AppClient]:
     config = ServeConfig(max_texts=100, max_text_characters=2000, max_request_tokens=1000, max_body_mib=1)
-    with running(create_app(model, config)) as client:
+    with asking(create_app(model, config)) as client:
         yield client
 
 
@@ -89,7 +82,7 @@ def test_embeddings_are_those_of_the_sentence_embedder(client: Client, model: Se
 def test_dimensions_keep_the_first_ones_of_whitened_vectors(tmp_path: Path) -> None:
     elmo = Elmo(random_model())
     SentenceEmbedder(elmo).fit([sentence.split() for sentence in SENTENCES], 8)
-    with running(create_app(ServedModel(elmo, ServeConfig(), tmp_path), ServeConfig())) as client:
+    with asking(create_app(ServedModel(elmo, ServeConfig(), tmp_path), ServeConfig())) as client:
         (whole,) = client.post("/v1/embeddings", {"input": "the cat"}).json()["data"]
         (part,) = client.post("/v1/embeddings", {"input": "the cat", "dimensions": 3}).json()["data"]
         unit = np.array(whole["embedding"][:3]) / np.linalg.norm(whole["embedding"][:3])
@@ -125,7 +118,7 @@ def test_the_models_own_mix_is_used(tmp_path: Path) -> None:
     bilm = random_model()
     bilm.card[MIX] = {"weights": [0.0, 1.0, -1.0], "gamma": 2.0}
     served_model = served(tmp_path, bilm)
-    with running(create_app(served_model, ServeConfig())) as client:
+    with asking(create_app(served_model, ServeConfig())) as client:
         body = {"input": "the cat", "layers": "mix", "encoding_format": "base64"}
         (one,) = client.post("/v1/tokens", body).json()["data"]
         (facts,) = client.get("/v1/models").json()["data"]
@@ -182,20 +175,14 @@ def test_neighbors_are_those_of_the_index(client: Client, model: ServedModel) ->
     assert answer["index"] == "example sentences"
 
 
-def test_an_index_of_another_model_is_refused(tmp_path: Path) -> None:
-    served(tmp_path)
-    with pytest.raises(ConfigError, match="another model"):
-        served(tmp_path / "other", random_model(seed=1), index=str(tmp_path / "index"))
-
-
 def test_models_and_examples_are_listed(client: Client) -> None:
     (listed,) = client.get("/v1/models").json()["data"]
     assert listed == client.get("/v1/models/tiny").json()
     assert (listed["id"], listed["n_layers"], listed["directions"]) == ("tiny", 3, ["forward", "backward"])
     assert listed["index"]["n_sentences"] == len(SENTENCES)
     examples = client.get("/v1/examples").json()
-    assert examples["senses"] == SENSES
-    for word, senses in SENSES.items():
+    assert examples["senses"] == EXAMPLES["senses"]
+    for word, senses in EXAMPLES["senses"].items():
         assert all(word in sentence.split() for sense in senses for sentence in sense)
     assert all(example["position"] < len(example["text"].split()) for example in examples["sentences"])
 
@@ -213,8 +200,8 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("embeddings", b'{"input": "\xff"}', 400, "UTF-8"),
     ("embeddings", b'{"input": "\\ud800"}', 422, "surrogates"),
     ("embeddings", b'{"input": ', 400, "JSON"),
-    ("embeddings", b"[" * 100_000 + b"]" * 100_000, 400, "nested too deeply"),
-    ("substitutes", b'{"sentence": "a", "position": 1' + b"0" * 5000 + b"}", 400, "too many digits"),
+    ("embeddings", b"[" * 100_000 + b"]" * 100_000, 400, "recursion"),
+    ("substitutes", b'{"sentence": "a", "position": 1' + b"0" * 5000 + b"}", 400, "digits"),
     ("embeddings", b"", 422, "JSON object"),
     ("embeddings", [1], 422, "JSON object"),
     ("embeddings", {}, 422, "input"),
@@ -241,33 +228,6 @@ BAD: list[tuple[str, Any, int, str]] = [
 """The path and the body of a request, the status of its answer, and what the message mentions."""
 
 
-def test_an_answer_of_too_many_numbers_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "MAX_NUMBERS", 100)
-    answer = client.post("/v1/tokens", {"input": "a " * 50})
-    assert (answer.status, "and 100 are allowed" in answer.message()) == (422, True)
-
-
-def test_a_layer_that_is_repeated_counts_once(client: Client) -> None:
-    once, repeated = (
-        client.post("/v1/tokens", {"input": "the cat", "layers": layers}).json() for layers in ([2, 0], [2, 0, 2] * 99)
-    )
-    assert once == repeated
-    answer = client.post("/v1/neighbors", {"sentence": "a", "position": 0, "layers": [1, 2] * 500}).json()
-    assert list(answer["layers"]) == ["1", "2"]
-
-
-def test_a_message_shows_only_the_beginning_of_what_the_client_has_named(client: Client) -> None:
-    long = "x" * 10_000
-    answers = [
-        client.post("/v1/tokens", {"input": "a", long: 1}),
-        client.get(f"/{long}"),
-        client.get(f"/v1/models/{long}"),
-        client.get("/healthz/", Host=long),
-    ]
-    assert [answer.status for answer in answers] == [422, 404, 404, 421]
-    assert all(len(answer.content) < 1000 for answer in answers)
-
-
 @pytest.mark.parametrize(("path", "body", "status", "mentioned"), BAD, ids=range(len(BAD)))
 def test_a_bad_request_has_a_clear_answer_and_the_next_is_served(
     client: Client, path: str, body: Any, status: int, mentioned: str
@@ -279,51 +239,19 @@ def test_a_bad_request_has_a_clear_answer_and_the_next_is_served(
     assert client.post("/v1/embeddings", {"input": "the cat"}).status == 200
 
 
-def test_a_path_or_method_that_does_not_exist_is_refused(client: Client) -> None:
-    assert client.get("/v2/embeddings").status == 404
-    assert client.get("/v1/embeddings").status == 405
-    assert client.get("/../../etc/passwd").status == 404
-    assert client.post("/v1/embeddings/", {"input": "a"}).status == 404  # not redirected
-
-
-def test_head_has_the_headers_of_get_and_no_body_wherever_there_is_get(client: Client) -> None:
-    pages = ["/", "/docs", "/openapi.json", "/healthz", "/readyz", "/v1/examples", "/v1/models", "/v1/models/tiny"]
-    pages += [path for path in PAGE_FILES if path != "/"]
-    for path in pages:
-        head, get = client.send("HEAD", path, None, {}), client.get(path)
-        assert (head.status, head.content) == (200, b""), path
-        assert {**head.headers, "date": ""} == {**get.headers, "date": ""}
-        assert int(head.headers["content-length"]) == len(get.content) > 0
-    metrics = client.send("HEAD", "/metrics", None, {})  # its numbers change
-    assert (metrics.status, metrics.content, int(metrics.headers["content-length"]) > 1000) == (200, b"", True)
-    refused = client.send("HEAD", "/v1/embeddings", None, {})
-    assert (refused.status, refused.headers["allow"], refused.content) == (405, "POST", b"")
+def test_a_path_has_its_methods_and_head_wherever_there_is_get(client: Client) -> None:
+    for path in ("/", "/openapi.json", "/healthz", "/v1/examples", "/v1/models/tiny"):
+        get, head = client.get(path), client.send("HEAD", path, None, {})
+        assert (get.status, head.status, head.headers) == (200, 200, get.headers), path
+    refused = {path: client.get(path).status for path in ("/v2/embeddings", "/v1/embeddings", "/../../etc/passwd")}
+    assert list(refused.values()) == [404, 405, 404]
     assert set(client.post("/healthz", {}).headers["allow"].split(", ")) == {"GET", "HEAD"}
-    methods = {method for path in client.get("/openapi.json").json()["paths"].values() for method in path}
-    assert methods == {"get", "post"}
 
 
 def test_a_body_that_is_not_declared_as_json_is_refused(client: Client) -> None:
     # A web page of another site can send such a request without asking.
     answer = client.post("/v1/embeddings", {"input": "the cat"}, **{"Content-Type": "text/plain"})
     assert (answer.status, "Content-Type: application/json" in answer.message()) == (422, True)
-
-
-def test_a_body_without_length_is_refused_when_it_is_too_large(client: Client) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=60)
-    chunks = (b" " * 100_000 for _ in range(20))
-    connection.request("POST", "/v1/embeddings", chunks, {"Content-Type": "application/json"}, encode_chunked=True)
-    assert connection.getresponse().status == 413
-    connection.close()
-
-
-def test_a_slow_body_is_refused(model: ServedModel) -> None:
-    with running(create_app(model, ServeConfig(body_timeout_seconds=0.2))) as client:
-        headers = b"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: 99"
-        with socket.create_connection(("127.0.0.1", client.port), timeout=60) as slow:
-            slow.sendall(b"POST /v1/embeddings HTTP/1.1\r\n" + headers + b"\r\n\r\n{")
-            assert client.post("/v1/embeddings", {"input": "the cat"}).status == 200
-            assert slow.recv(10_000).startswith(b"HTTP/1.1 408 ")
 
 
 class Slow:
@@ -352,19 +280,8 @@ def slow_search(model: ServedModel, monkeypatch: pytest.MonkeyPatch) -> Slow:
     return Slow(model.index, "_nearest", monkeypatch)
 
 
-def test_a_full_queue_is_answered_with_429(model: ServedModel, slow_model: Slow) -> None:
-    with running(create_app(model, ServeConfig(queue_requests=1))) as client, ThreadPoolExecutor() as pool:
-        first = pool.submit(client.post, "/v1/embeddings", {"input": "the cat"})
-        assert slow_model.is_computing.wait(10)
-        refused = client.post("/v1/embeddings", {"input": "the cat"})
-        assert (refused.status, refused.json()["error"]["code"]) == (429, "queue_full")
-        assert int(refused.headers["retry-after"]) >= 1
-        slow_model.may_compute.set()
-        assert first.result().status == 200
-
-
 def test_a_request_that_takes_too_long_is_answered_with_503(model: ServedModel, slow_model: Slow) -> None:
-    with running(create_app(model, ServeConfig(timeout_seconds=0.1))) as client:
+    with asking(create_app(model, ServeConfig(timeout_seconds=0.1))) as client:
         late = client.post("/v1/embeddings", {"input": "the cat"})
         assert (late.status, late.json()["error"]["code"]) == (503, "timeout")
         slow_model.may_compute.set()
@@ -389,31 +306,17 @@ SEARCH = {"sentence": "the cat", "position": 1}
 
 
 def test_searches_do_not_hold_up_other_requests(model: ServedModel, slow_search: Slow) -> None:
-    with running(create_app(model, ServeConfig())) as client, ThreadPoolExecutor(8) as pool:
+    with asking(create_app(model, ServeConfig())) as client, ThreadPoolExecutor(8) as pool:
         searches = [pool.submit(client.post, "/v1/neighbors", SEARCH) for _ in range(8)]
         assert slow_search.is_computing.wait(10)
-        wait_for(client, "elmokit_queue_requests 8.0")
         # Long enough to be split into tokens in a thread.
         assert client.post("/v1/tokens", {"input": "the cat " * 500, "layers": "top"}).status == 200
         slow_search.may_compute.set()
         assert {search.result().status for search in searches} == {200}
 
 
-def test_a_search_ends_after_the_present_layer_if_its_client_leaves(model: ServedModel, slow_search: Slow) -> None:
-    with running(create_app(model, ServeConfig())) as client:
-        leaving = http.client.HTTPConnection("127.0.0.1", client.port)
-        leaving.request("POST", "/v1/neighbors", json.dumps(SEARCH), {"Content-Type": "application/json"})
-        assert slow_search.is_computing.wait(10)
-        leaving.close()
-        wait_for(client, 'elmokit_requests_dropped_total{path="/v1/neighbors"} 1.0')
-        assert "elmokit_queue_requests 0.0" in client.get("/metrics").content.decode()
-        slow_search.may_compute.set()
-        assert client.post("/v1/neighbors", {**SEARCH, "layers": [2]}).status == 200
-    assert slow_search.n_calls == 2
-
-
 def test_health_says_when_no_request_is_answered(model: ServedModel, slow_model: Slow) -> None:
-    with running(create_app(model, ServeConfig(timeout_seconds=0.5))) as client:
+    with asking(create_app(model, ServeConfig(timeout_seconds=0.5))) as client:
         assert client.get("/healthz").status == 200
         assert client.post("/v1/embeddings", {"input": "the cat"}).status == 503
         time.sleep(0.1)  # the computation started after the request
@@ -422,27 +325,6 @@ def test_health_says_when_no_request_is_answered(model: ServedModel, slow_model:
         slow_model.may_compute.set()
         assert client.post("/v1/embeddings", {"input": "the cat"}).status == 200
         assert client.get("/healthz").status == 200
-
-
-def test_health_is_about_requests_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    waiting = WaitingRequests()
-    waiting.add()
-    now = 50.0
-    waiting.add()
-    assert waiting.seconds_without_answer == 50
-    waiting.remove(is_answered=False)
-    assert waiting.seconds_without_answer == 50
-    waiting.add()
-    waiting.remove(is_answered=True)
-    now = 60.0
-    assert waiting.seconds_without_answer == 10
-    waiting.remove(is_answered=False)
-    assert waiting.seconds_without_answer == 0
-    now = 1000.0
-    waiting.add()
-    assert waiting.seconds_without_answer == 0
 
 
 def wait_for(client: Client, line: str) -> None:
@@ -460,7 +342,7 @@ def test_an_unexpected_error_shows_no_stack_trace(
     def broken(sentences: Any) -> Any:
         raise RuntimeError("secret detail")
 
-    with running(create_app(model, ServeConfig())) as client:
+    with asking(create_app(model, ServeConfig())) as client:
         with monkeypatch.context() as patch:
             patch.setattr(model, "sentence_vectors", broken)
             answer = client.post("/v1/embeddings", {"input": "the cat"})
@@ -472,7 +354,7 @@ def test_an_unexpected_error_shows_no_stack_trace(
 
 
 def test_a_token_protects_everything_but_the_page_and_health(model: ServedModel) -> None:
-    with running(create_app(model, ServeConfig(), TOKEN)) as client:
+    with asking(create_app(model, ServeConfig(), TOKEN)) as client:
         right = {"Authorization": f"Bearer {TOKEN}"}
         for wrong in (
             {},
@@ -490,21 +372,10 @@ def test_a_token_protects_everything_but_the_page_and_health(model: ServedModel)
             given = {"Authorization": f"{scheme} {TOKEN}"}
             assert client.post("/v1/embeddings", {"input": "the cat"}, **given).status == 200
         assert client.get("/metrics", **right).status == 200
-        assert {client.get(path).status for path in ("/", "/docs", "/openapi.json", "/healthz", "/readyz")} == {200}
+        assert {client.get(path).status for path in ("/", "/openapi.json", "/healthz", "/readyz")} == {200}
 
 
-def test_a_token_is_compared_in_constant_time(model: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Time cannot be measured well enough here, but whoever compares can be watched: it must be Python's function.
-    compared, compare = [], hmac.compare_digest
-    monkeypatch.setattr(hmac, "compare_digest", lambda *pair: (compared.append(pair), compare(*pair))[1])
-    with running(create_app(model, ServeConfig(), TOKEN)) as client:
-        assert client.get("/v1/models", Authorization="Bearer wrong").status == 401
-        assert client.get("/v1/models", Authorization=f"Bearer {TOKEN}").status == 200
-    right = TOKEN.encode()
-    assert compared == [(b"wrong", right), (right, right)]
-
-
-@pytest.mark.parametrize("path", ["/", "/v1/models", "/v1/examples", "/metrics", "/docs", "/nothing"])
+@pytest.mark.parametrize("path", ["/", "/v1/models", "/v1/examples", "/metrics", "/openapi.json", "/nothing"])
 def test_a_name_that_was_made_to_lead_here_is_refused(client: Client, path: str) -> None:
     for host in ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example", "", "[::1]x"):
         refused = client.get(path, Host=host)
@@ -517,7 +388,7 @@ def test_a_name_that_was_made_to_lead_here_is_refused(client: Client, path: str)
 
 def test_named_hosts_are_accepted(model: ServedModel) -> None:
     config = ServeConfig(allowed_hosts=("elmo.example.org", "[fe80::1]"))
-    with running(create_app(model, config)) as client:
+    with asking(create_app(model, config)) as client:
         hosts = ("elmo.example.org", "ELMO.example.org:443", "[fe80::1]:80", "localhost")
         assert {client.get("/v1/models", Host=host).status for host in hosts} == {200}
         assert client.get("/v1/models", Host="www.elmo.example.org").status == 421
@@ -541,28 +412,6 @@ def test_the_hosts_that_are_accepted_depend_on_the_address(settings: Any, expect
     assert ServeConfig(**settings).accepted_hosts == expected
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        *({"allowed_hosts": (name,)} for name in ("https://example.org", "example.org:80", "", "a b")),
-        *({"cors_origins": (origin,)} for origin in ("example.org", "https://Example.org/", "foo", "")),
-        {"name": " "},
-    ],
-    ids=str,
-)
-def test_a_setting_of_another_form_is_refused(settings: Any) -> None:
-    with pytest.raises(ConfigError, match=next(iter(settings))):
-        ServeConfig(**settings)
-
-
-def test_a_name_that_is_not_utf8_is_readable_in_answers(tmp_path: Path) -> None:
-    name = "model-\udcff"  # as Python reads the name of a file, or an argument, with the byte 0xff
-    model = ServedModel(Elmo(random_model()), ServeConfig(name=name), tmp_path)
-    with running(create_app(model, ServeConfig())) as client:
-        assert client.get("/v1/models").json()["data"][0]["id"] == "model-?"
-        assert client.post("/v1/embeddings", {"input": "a", "model": "model-?"}).status == 200
-
-
 def test_other_sites_may_not_use_the_server_unless_they_are_named(client: Client, model: ServedModel) -> None:
     origin = {"Origin": "https://example.org"}
     headers = "authorization,content-type,x-stainless-lang"  # as the openai client sends them
@@ -570,7 +419,7 @@ def test_other_sites_may_not_use_the_server_unless_they_are_named(client: Client
     assert "access-control-allow-origin" not in client.post("/v1/embeddings", {"input": "a"}, **origin).headers
     assert client.send("OPTIONS", "/v1/embeddings", None, ask).status == 405
     config = ServeConfig(cors_origins=("https://example.org",))
-    with running(create_app(model, config, TOKEN)) as open_client:
+    with asking(create_app(model, config, TOKEN)) as open_client:
         allowed = open_client.send("OPTIONS", "/v1/embeddings", None, ask)
         assert (allowed.status, allowed.headers["access-control-allow-origin"]) == (200, "https://example.org")
         assert "x-stainless-lang" in allowed.headers["access-control-allow-headers"]
@@ -583,7 +432,7 @@ def test_other_sites_may_not_use_the_server_unless_they_are_named(client: Client
 
 
 def test_metrics_count_requests_tokens_and_batches(model: ServedModel) -> None:
-    with running(create_app(model, ServeConfig())) as client:
+    with asking(create_app(model, ServeConfig())) as client:
         client.post("/v1/embeddings", {"input": TEXTS})
         client.post("/v1/embeddings", {"input": ""})
         client.get("/nothing/here")
@@ -606,7 +455,7 @@ def test_metrics_count_requests_tokens_and_batches(model: ServedModel) -> None:
 
 @pytest.mark.parametrize(
     ("path", "media_type"),
-    [("/", "text/html"), ("/docs", "text/html"), ("/style.css", "text/css"), ("/explorer.js", "text/javascript")],
+    [("/", "text/html"), ("/style.css", "text/css"), ("/explorer.js", "text/javascript")],
 )
 def test_pages_load_nothing_from_other_hosts(client: Client, path: str, media_type: str) -> None:
     answer = client.get(path)
@@ -619,19 +468,10 @@ def test_pages_load_nothing_from_other_hosts(client: Client, path: str, media_ty
     assert not re.search(r"<script(?![^>]*src=)|<style|\son\w+=", text)
 
 
-def test_the_list_of_requests_is_complete(client: Client) -> None:
-    openapi = client.get("/openapi.json").json()
-    page = client.get("/docs").content.decode()
-    for path, methods in openapi["paths"].items():
-        for method in methods:
-            assert f"{method.upper()} {path}" in page
-    assert "list of string" in page
-
-
 def test_a_model_that_cannot_predict_says_so(tmp_path: Path) -> None:
     model = random_model()
     model.softmax = model.vocabulary = None
-    with running(create_app(served(tmp_path, model), ServeConfig())) as client:
+    with asking(create_app(served(tmp_path, model), ServeConfig())) as client:
         answer = client.post("/v1/surprisal", {"input": "the cat"})
         assert (answer.status, "has no softmax and vocabulary" in answer.message()) == (501, True)
         (facts,) = client.get("/v1/models").json()["data"]
@@ -646,7 +486,7 @@ SPLIT = [["the", "cat", "sat", "."], ["the", "dog", "ran", "."]]
 @pytest.mark.parametrize("pooling", ["sif", "mean"])
 def test_a_paragraph_has_the_vector_of_all_its_sentences(tmp_path: Path, pooling: Any) -> None:
     model = served(tmp_path, pooling=pooling)
-    with running(create_app(model, ServeConfig())) as client:
+    with asking(create_app(model, ServeConfig())) as client:
         answer = client.post("/v1/embeddings", {"input": ["a", TWO], "encoding_format": "base64"}).json()
     expected = unit_vectors(model.embedder.embed_texts([[["a"]], SPLIT]))
     assert np.array_equal([decoded(one["embedding"]) for one in answer["data"]], expected)
@@ -679,7 +519,7 @@ def test_a_position_counts_the_tokens_of_all_sentences_of_a_text(client: Client,
 
 
 def test_texts_are_one_sentence_split_at_spaces_if_asked(tmp_path: Path) -> None:
-    with running(create_app(served(tmp_path, tokenize=False), ServeConfig())) as client:
+    with asking(create_app(served(tmp_path, tokenize=False), ServeConfig())) as client:
         for text in ("It's the cat. a", "It's the\ncat. a\r\n"):
             (one,) = client.post("/v1/surprisal", {"input": text}).json()["data"]
             assert (one["tokens"], one["sentence_lengths"]) == (["It's", "the", "cat.", "a"], [4])

@@ -230,12 +230,10 @@ def test_a_damaged_compressed_file_is_named(tmp_path: Path, suffix: str) -> None
             list(read_lines(path))
 
 
-TEXT = "The cat sat .\nIt ran .\n"
 REFUSED_TEXTS = [  # the content, and what the error says about it
     (b"fine\ncaf\xe9\n", "not UTF-8 .* at byte "),
     (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0", "not UTF-8"),
-    *((TEXT.encode(codec), "not UTF-8") for codec in ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le")),
-    ("\n猫 が 座る 。\n".encode("utf-16-le"), "not UTF-8"),
+    ("The cat sat .\n".encode("utf-16"), "not UTF-8"),
     (gzip.compress(b"some text\n"), r"gzip.*\.gz"),
     (lzma.compress(b"some text\n"), r"xz.*\.xz"),
     (zstd.compress(b"some text\n"), r"zstd.*\.zst"),
@@ -266,16 +264,11 @@ def test_the_place_of_a_wrong_byte_is_named(tmp_path: Path) -> None:
         read_text(path)
 
 
-def test_lines_that_end_in_carriage_returns_alone_are_refused(tmp_path: Path) -> None:
+def test_a_carriage_return_inside_a_line_ends_it_only_for_bilm_tf(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
-    path.write_bytes(b"The cat .\rA dog .\r")
-    with pytest.raises(TextError, match=r"text\.txt .*carriage returns"):
-        list(read_lines(path))
-    assert list(read_lines(path, like_bilm_tf=True)) == ["The cat .", "A dog ."]
-    path.write_bytes(b"The ca\rt .\n")
+    path.write_bytes(b"The ca\rt .\r\n")
     assert list(read_lines(path)) == ["The ca\rt ."]
-    path.write_bytes(b"The cat .\r")
-    assert list(read_lines(path)) == ["The cat ."]
+    assert list(read_lines(path, like_bilm_tf=True)) == ["The ca", "t ."]
 
 
 def test_tokens_are_split_at_spaces_and_tabs_only() -> None:
@@ -390,12 +383,6 @@ def test_a_text_without_a_sentence_is_named(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     with pytest.raises(TextError, match="Standard input contains no sentence"):
         list(read_sentences("-"))
-
-
-def test_a_byte_0_in_a_text_is_not_an_encoding(tmp_path: Path) -> None:
-    path = tmp_path / "text.txt"
-    path.write_bytes(b"\0\na damaged \0 line\n")
-    assert list(read_sentences(path)) == [["\0"], ["a", "damaged", "\0", "line"]]
 
 
 def test_an_input_must_exist_and_not_be_the_output(tmp_path: Path) -> None:

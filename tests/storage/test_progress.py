@@ -12,17 +12,17 @@ def test_without_a_terminal_a_line_with_the_time_left_appears_every_half_minute(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     now = [0.0]
-    with ProgressBar("B", 1000, clock=lambda: now[0]) as progress:
-        for second in (10, 31, 40, 62):
-            now[0] = second
-            progress.update(100)
     with ProgressBar("B", clock=lambda: now[0]) as progress:
+        for done, second in ((0, 0), (100, 10), (200, 31), (300, 40), (400, 62)):
+            now[0] = second
+            progress("", done, 1000)
+        progress("count", 0, None)
         now[0] += 100
-        progress.update(5000)
+        progress("count", 5000, None)
     assert capsys.readouterr().err.splitlines() == [
         " 20% of 1,000 B, 3 min left",
         " 40% of 1,000 B, 2 min left",
-        "5,000 B",
+        "count: 5,000 B",
     ]
 
 

@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 
-from elmokit.storage.segmentation import MAX_LOOKED_AT, SegmentationCheck
+from elmokit.storage.text_formats import MAX_LOOKED_AT, SegmentationCheck
 from tests.conftest import SHARED
 
 TOKENIZED = sorted((SHARED / "data").glob("lm-*/dev.txt.xz"))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from elmokit.tasks.batches import epoch_batches, sample_texts
-from elmokit.tasks.setup import MAX_SQUARES, _bounded
+from elmokit.tasks.loop import epoch_batches
+from elmokit.tasks.run import sample_texts
+from elmokit.tasks.task import MAX_SQUARES, _bounded
 from elmokit.text.batching import plan_batches
 
 LENGTHS = [(n % 17 + 1,) for n in range(100)]
@@ -32,13 +33,6 @@ def test_buckets_hold_similar_lengths() -> None:
 
     real = sum(length for (length,) in LENGTHS)
     assert padding(True) < 1.25 * real < padding(False)
-
-
-def test_the_first_length_counts_first() -> None:
-    lengths = [(1, 50), (100, 1), (1, 1), (100, 50)]
-    batches = epoch_batches(lengths, 2, True, seed=0, epoch=0)
-    assert sorted(map(sorted, batches)) == [[0, 2], [1, 3]]
-    assert plan_batches(lengths, batch_size=3) == [[3, 1, 0], [2]]
 
 
 def test_a_smaller_sample_is_part_of_a_larger_one_and_texts_stay_together() -> None:

@@ -19,7 +19,7 @@ from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.errors import TrainingError
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
-from elmokit.storage.resumable import ResumableStore
+from elmokit.storage.workspace import Workspace
 from elmokit.tasks.bilm_training import (
     copy_for_training,
     parameter_groups,
@@ -31,8 +31,7 @@ from elmokit.tasks.config import ElmoConfig, OptimizerConfig
 from elmokit.tasks.inputs import ElmoShape, Inputs
 from elmokit.tasks.loop import TaskEvaluation, l2_penalty
 from elmokit.tasks.run import open_run, train_task
-from elmokit.tasks.setup import TaskSetup
-from elmokit.tasks.task import TaskModel
+from elmokit.tasks.task import TaskModel, TaskSetup
 from elmokit.tasks.vocabulary import make_vocabulary
 from elmokit.training.run import Run
 from tests.conftest import aligned_model, random_model
@@ -195,6 +194,7 @@ def test_only_unfrozen_layers_change_and_the_pretrained_model_does_not(tmp_path:
     assert moved == {key for key in pretrained if ".layers.1." in key}
 
 
+@pytest.mark.slow
 def test_the_run_keeps_the_trained_bilm_and_opens_without_the_pretrained_one(tmp_path: Path, bilm: str) -> None:
     task, config = config_for(tmp_path, bilm, epochs=12)
     predicted: list[Any] = []
@@ -305,7 +305,7 @@ def test_l2_does_not_act_on_the_pretrained_weights(tmp_path: Path, bilm: str) ->
 def test_a_run_reports_layers_speed_and_memory_and_caches_nothing(
     tmp_path: Path, bilm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ResumableStore, "append", lambda *_: pytest.fail("the layers of a trained biLM are not cached"))
+    monkeypatch.setattr(Workspace, "append", lambda *_: pytest.fail("the layers of a trained biLM are not cached"))
     task, config = config_for(tmp_path, bilm, elmo={**GRADUAL, "learning_rate": 1e-4}, epochs=3)
     evaluations: list[TaskEvaluation] = []
     train_task(task, config, tmp_path / "run", on_evaluation=evaluations.append)

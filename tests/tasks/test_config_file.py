@@ -1,4 +1,4 @@
-"""Configs of AllenNLP are read without an evaluator where possible, and within limits."""
+"""Configs of AllenNLP are read as Jsonnet reads them, and within limits."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from elmokit.errors import ConfigError, MissingExtraError
-from elmokit.tasks.allennlp_import import config_file
-from elmokit.tasks.allennlp_import.config_file import read_config_file
+from elmokit.tasks.allennlp import config_file
+from elmokit.tasks.allennlp.config_file import read_config_file
 
 
 def config(folder: Path, text: str) -> Path:
@@ -19,11 +19,6 @@ def config(folder: Path, text: str) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
-
-
-@pytest.fixture
-def without_jsonnet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "_jsonnet", None)
 
 
 PUBLISHED_SHAPES = {
@@ -59,66 +54,19 @@ PUBLISHED_SHAPES = {
 }
 
 
-@pytest.mark.usefixtures("without_jsonnet")
 @pytest.mark.parametrize("shape", PUBLISHED_SHAPES)
-def test_the_shapes_of_published_configs_need_no_jsonnet(tmp_path: Path, shape: str) -> None:
+def test_the_shapes_of_published_configs_are_read(tmp_path: Path, shape: str) -> None:
     text, expected = PUBLISHED_SHAPES[shape]
-    assert read_config_file(config(tmp_path, text), {"TRAIN": "conll/train"}) == expected
+    assert evaluated(tmp_path, text, TRAIN="conll/train") == expected
 
 
-@pytest.mark.usefixtures("without_jsonnet")
-@pytest.mark.parametrize(
-    ("text", "construct"),
-    [
-        ("{\n model: if true then 1 else 2}", "'if' in line 2"),
-        ('{seed: std.parseInt(std.extVar("SEED"))}', "'std' in line 1"),
-        ("local f(x) = x;\n{a: f(1)}", "'(' in line 1"),
-        ('{a: import "b.libsonnet"}', "'import' in line 1"),
-        ("{a: [x for x in [1, 2]]}", "'for' in line 1"),
-        ("{a: 1, b: self.a}", "'self' in line 1"),
-        ("{a: 1, b: $.a}", "'$' in line 1"),
-        ("{a: 64 / 2}", "'/' in line 1"),
-        ("{a: 'a' + 1}", "'+' in line 1"),
-        ("local b = {x: 1};\n{a: b.x}", "'.' in line 2"),
-        ('{["a" + "b"]: 1}', "'[' in line 1"),
-        ("{a:: 1}", "'::' in line 1"),
-        ("{a: |||\n  text\n|||\n}", r"'\|\|\|' in line 1"),
-        ("local a = b, b = 1;\n{a: b, c: if}", "'if' in line 2"),
-        ("local a = 1;\nlocal a = a;\n{a: a}", "'local' in line 2"),
-    ],
-)
-def test_only_a_file_that_computes_asks_for_the_extra_and_says_what_computes(
-    tmp_path: Path, text: str, construct: str
-) -> None:
-    path = config(tmp_path, text)
-    pattern = construct.replace("(", r"\(").replace("$", r"\$").replace("+", r"\+").replace("[", r"\[")
-    with pytest.raises(MissingExtraError, match=rf"computes values with Jsonnet \({pattern}\).*'\.\[jsonnet\]'"):
-        read_config_file(path)
-
-
-@pytest.mark.usefixtures("without_jsonnet")
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"a": 1,\n "b" 2}', "line 2: expected ':', found '2'"),
-        ('{"a": 1\n "b": 2}', "line 2: expected ',', found '\"b\"'"),
-        ('{"a": {', "line 1: expected a key, found the end of the file"),
-        ('{"a": 1, "a": 2}', "expected a key that the table does not have yet, found '\"a\"'"),
-        ('{"a": words}', "expected a value, found 'words'"),
-        ('{"a": "if this has no end}', "expected a value"),
-        ('{"a": "\\ud800"}', "expected a string with the escapes of JSON"),
-        ('{"a": std.extVar("\\ud800")}', "expected a string with the escapes of JSON"),
-        ('{"\\ud800": 1}', "expected a string with the escapes of JSON"),
-        ('{"a": 1e999}', "expected a number"),
-        ("", "line 1: expected a value, found the end of the file"),
-        ("[" * 20_000, "nested more than 100 deep"),
-    ],
-)
-def test_json_with_a_mistake_is_rejected_without_asking_for_the_extra(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        read_config_file(config(tmp_path, text))
-    assert message in str(raised.value)
-    assert "\n" not in str(raised.value)
+def test_json_needs_no_jsonnet_and_other_files_name_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "_jsonnet", None)
+    text, expected = PUBLISHED_SHAPES["what JSON writes"]
+    assert read_config_file(config(tmp_path, text)) == expected
+    assert read_config_file(config(tmp_path, '"a": 1, "b": {}')) == {"a": 1, "b": {}}
+    with pytest.raises(MissingExtraError, match=r"config\.jsonnet is not JSON.*\[tasks\]"):
+        read_config_file(config(tmp_path, "{a: 1}"))
 
 
 def evaluated(folder: Path, text: str, **variables: str) -> Any:

@@ -19,7 +19,6 @@ from elmokit.tasks.coref_model import CorefModel, CorefModelConfig, token_ranges
 from elmokit.tasks.inputs import InputLayer, Inputs, WordTable
 from elmokit.tasks.nn import antecedents
 from elmokit.tasks.readers.coref import Document, parse_document
-from elmokit.tasks.readers.gap import Pronoun
 from tests.helpers.task_examples import COREF
 
 TASK = CorefTask()
@@ -182,16 +181,6 @@ def test_singletons_may_be_dropped(tmp_path: Path) -> None:
     config = CorefConfig(data=CorefData(drop_singletons=True))
     assert [len(document.clusters or ()) for document in TASK.read(str(path), config)] == [1]
     assert [len(document.clusters or ()) for document in TASK.read(str(path), CorefConfig())] == [2]
-
-
-def test_gap_documents_are_scored_by_their_question() -> None:
-    pronoun = Pronoun((9, 9), True, ((0, 0), (5, 5)), (True, False))
-    document = replace(DOCUMENTS[1], pronoun=pronoun)
-    right = TASK.score([document], [[[(0, 0), (9, 9)]]], CorefConfig())
-    wrong = TASK.score([document], [[[(5, 5), (9, 9)]]], CorefConfig())
-    assert (right["gap_f1"], right["gap_feminine_f1"], right["gap_masculine_f1"]) == (100, 100, 0)
-    assert wrong["gap_f1"] == 0
-    assert "gap_f1" not in TASK.score(DOCUMENTS[1:], [[]], CorefConfig())
 
 
 @pytest.mark.parametrize(

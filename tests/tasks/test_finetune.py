@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,8 +12,8 @@ from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.lm.perplexity import perplexity
+from elmokit.tasks.bilm_training import finetune_for_task
 from elmokit.tasks.config import FinetuneConfig
-from elmokit.tasks.finetune import finetune_for_task
 from tests.conftest import random_model
 from tests.helpers.shell import Shell
 from tests.helpers.task_examples import write_config
@@ -46,27 +45,13 @@ def test_fine_tuning_lowers_the_perplexity_of_the_tasks_text(tmp_path: Path) -> 
     assert after < before / 2
 
 
+@pytest.mark.slow
 def test_a_published_file_without_a_softmax_can_be_fine_tuned(tmp_path: Path) -> None:
     save_model(random_model(), tmp_path / "weights.hdf5")
     finetune_for_task(str(tmp_path / "weights.hdf5"), SENTENCES, FinetuneConfig(), tmp_path / "tuned", CPU)
     tuned = open_model(tmp_path / "tuned")
     assert tuned.vocabulary is not None
     assert "zebra" in tuned.vocabulary.ids
-
-
-def test_the_bilm_is_fine_tuned_on_the_tasks_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Reached(Exception):
-        pass
-
-    def finetune(*_: Any, device: torch.device, **settings: Any) -> None:
-        raise Reached(device)
-
-    monkeypatch.setattr("elmokit.training.api.finetune", finetune)
-    save_folder(random_model(), tmp_path / "bilm")
-    elsewhere = torch.device("cuda:1")
-    with pytest.raises(Reached) as reached:
-        finetune_for_task(str(tmp_path / "bilm"), SENTENCES, FinetuneConfig(), tmp_path / "tuned", elsewhere)
-    assert reached.value.args == (elsewhere,)
 
 
 def test_too_little_text_is_an_error(tmp_path: Path) -> None:

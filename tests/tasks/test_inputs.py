@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elmokit.errors import ConfigError
+from elmokit.tasks.allennlp.characters import BYTES
 from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
-from elmokit.tasks.inputs import BYTES, ElmoShape, InputLayer, Inputs, TokenBatch, WordTable, move_to
+from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
 
 SENTENCES = [["The", "cat", "ran"], [], ["cat"]]
 
@@ -122,26 +122,6 @@ def test_given_vectors_are_the_start_and_may_stay_as_they_are() -> None:
     assert not weight.requires_grad
     scratch = InputLayer(inputs, {"words": WordsConfig(dim=5, train=False)}, None, None)
     assert scratch.words["words"].weight.requires_grad  # without a file there is nothing worth keeping
-
-
-def test_a_model_without_any_input_has_size_zero() -> None:
-    inputs = Inputs({}, None, None)
-    assert InputLayer(inputs, {}, None, None)(inputs.batch(SENTENCES)).shape == (3, 3, 0)
-
-
-def test_a_batch_moves_with_all_its_tensors() -> None:
-    @dataclass(frozen=True)
-    class Outer:
-        tokens: TokenBatch
-        others: list[Tensor]
-        names: list[str]
-
-    batch = Outer(made_inputs().batch(SENTENCES), [torch.zeros(1)], ["a"])
-    moved = move_to(batch, "meta")
-    assert moved.tokens.mask.is_meta
-    assert moved.tokens.words["words"].is_meta
-    assert moved.others[0].is_meta
-    assert moved.names == ["a"]
 
 
 def test_words_can_be_spelled_in_bytes() -> None:

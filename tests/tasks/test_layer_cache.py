@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,9 +11,9 @@ import torch
 
 from elmokit import Elmo
 from elmokit.embedding.fingerprint import fingerprint
-from elmokit.errors import ConfigError, FormatError, OutputError
+from elmokit.errors import ConfigError, OutputError
 from elmokit.network.scalar_mix import ScalarMix
-from elmokit.storage.resumable import ResumableStore
+from elmokit.storage.workspace import Workspace
 from elmokit.tasks.layer_cache import LayerCache
 from tests.conftest import model_beyond_float16, random_model
 from tests.helpers.killing import Killed, kill_at
@@ -113,7 +112,7 @@ def test_an_interrupted_call_continues_after_the_last_commit_with_the_same_numbe
     elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("elmokit.tasks.layer_cache.CHUNK_TOKENS", 25)  # five sentences with their boundaries
-    monkeypatch.setattr(ResumableStore, "commit_is_due", lambda store: True)
+    monkeypatch.setattr(Workspace, "commit_is_due", lambda store: True)
     sentences = [[f"word{n}", "and", "more"] for n in range(20)]
     straight, broken = LayerCache(tmp_path / "straight", elmo), LayerCache(tmp_path / "broken", elmo)
     straight.fill(sentences)
@@ -146,25 +145,6 @@ def test_two_writers_share_a_cache(elmo: Elmo, tmp_path: Path) -> None:
     assert all(sentence in cache for sentence in sentences)
     for stored, plain in zip(cache.layers(sentences), elmo.embed(sentences), strict=True):
         np.testing.assert_allclose(stored, plain, atol=2e-3, rtol=2e-3)
-
-
-@pytest.mark.parametrize("name", ["journal.json", "keys", "ends", "crc32", "checksums", "layers"])
-def test_a_changed_cache_is_noticed_and_may_be_deleted(elmo: Elmo, tmp_path: Path, name: str) -> None:
-    cache = LayerCache(tmp_path, elmo)
-    cache.fill(SENTENCES)
-    expected = [layers.copy() for layers in cache.layers(SENTENCES)]
-    content = bytearray((cache.folder / name).read_bytes())
-    content[9] ^= 1  # of layers: a number of the first sentence
-    (cache.folder / name).write_bytes(content)
-    with pytest.raises((OutputError, FormatError), match=rf"{name} is "):
-        LayerCache(tmp_path, elmo).layers(SENTENCES)
-    if name == "layers":
-        LayerCache(tmp_path, elmo).layers(SENTENCES[4:])
-    shutil.rmtree(cache.folder)
-    again = LayerCache(tmp_path, elmo)
-    again.fill(SENTENCES)
-    for one, other in zip(again.layers(SENTENCES), expected, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_a_cache_that_is_cut_short_is_noticed(elmo: Elmo, tmp_path: Path) -> None:

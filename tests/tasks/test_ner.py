@@ -142,12 +142,6 @@ def test_scores_are_conlleval_s() -> None:
     assert scores["f1-X"] == pytest.approx(200 / 3)
 
 
-def test_which_scores_there_are_depends_on_the_gold_alone() -> None:
-    gold = [ner.NerExample(["a"] * 3, [Chunk(0, 1, "X")], "here")]
-    for predicted in ([], [Chunk(0, 1, "X")], [Chunk(1, 2, "Y")]):
-        assert list(TASK.score(gold, [predicted], ner.NerConfig())) == ["f1", "precision", "recall", "f1-X"]
-
-
 def test_predictions_for_programs_and_for_readers() -> None:
     example = ner.NerExample(["Mira", "saw", "New", "York"], None, "here")
     chunks = [Chunk(0, 1, "PER"), Chunk(2, 4, "LOC")]

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import elmokit
 from elmokit.errors import (
@@ -27,7 +26,7 @@ from elmokit.errors import (
 from elmokit.formats.save import save_model
 from elmokit.storage.checksums import json_crc32
 from elmokit.storage.lock import file_lock
-from elmokit.storage.resumable import ResumableStore
+from elmokit.storage.workspace import Workspace
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.readers.coref import parse_document
 from elmokit.tasks.run import open_run, train_task
@@ -121,7 +120,7 @@ def test_a_run_opens_from_another_folder(tmp_path: Path, bilm: str, monkeypatch:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no such names")
-@pytest.mark.parametrize("what", ["pattern", "file", "biLM", "cache", "working directory"])
+@pytest.mark.parametrize("what", ["file", "biLM", "working directory"])
 def test_names_that_a_run_cannot_record_are_refused_before_anything_is_written(
     tmp_path: Path, bilm: str, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -196,7 +195,7 @@ def test_layers_are_computed_before_training_and_shared_between_runs(
     train_task(task, config, tmp_path / "a", progress=lambda *report: reports.append(report))
     assert [report for report in reports if report[0] == "layers"] == [("layers", n, 12) for n in (3, 8, 12)]
     assert not (tmp_path / "a/layers").exists()
-    monkeypatch.setattr(ResumableStore, "append", lambda *_: pytest.fail("nothing is to be computed"))
+    monkeypatch.setattr(Workspace, "append", lambda *_: pytest.fail("nothing is to be computed"))
     train_task(task, config, tmp_path / "b")
 
 
@@ -348,19 +347,6 @@ def finetuned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return calls
 
 
-def test_the_bilm_may_be_fine_tuned_on_the_training_text_first(
-    tmp_path: Path, bilm: str, finetuned: list[tuple[Any, ...]]
-) -> None:
-    task, config = tiny("ner", tmp_path / "data", {"model": bilm, "finetune": {}}, train={"epochs": 1})
-    for _ in range(2):
-        train_task(task, config, tmp_path / "run")
-    ((source, sentences, epochs, device),) = finetuned  # once: the result stays in the run
-    assert (source, epochs, sentences[0]) == (bilm, 1, "Mira visits Oslo")
-    assert device == torch.device("cpu")
-    shutil.rmtree(bilm)
-    assert open_run(tmp_path / "run").cache is not None
-
-
 def test_a_bilm_is_fine_tuned_on_whole_sentences(tmp_path: Path, bilm: str, finetuned: list[tuple[Any, ...]]) -> None:
     """Phrases are drawn by their sentences, and empty sides of pairs are skipped."""
     elmo, short = {"model": bilm, "finetune": {}}, {"epochs": 1}
@@ -375,6 +361,7 @@ def test_a_bilm_is_fine_tuned_on_whole_sentences(tmp_path: Path, bilm: str, fine
     assert finetuned[-1][1] == ["the cat", "the dog", "ran"]
 
 
+@pytest.mark.slow
 def test_text_is_labeled_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elmokit.tasks.run.READ_AHEAD_EXAMPLES", 2)
     task, config = tiny("ner", tmp_path / "data", train={"epochs": 30})

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 from elmokit.errors import TextError
 from elmokit.tasks import srl
+from elmokit.tasks.allennlp.models import AllenNLPSrlTask, viterbi_of_allennlp
 from elmokit.tasks.inputs import InputLayer, Inputs, WordTable
-from elmokit.tasks.nn.crf import RulePenalties, TagRules, viterbi, viterbi_of_allennlp
 from elmokit.tasks.readers.srl import Proposition, parse_proposition
-from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.scores.chunks import Chunk
-from elmokit.tasks.srl import SrlConfig, SrlModelConfig, SrlTask
-from tests.helpers import task_examples
+from elmokit.tasks.srl import SrlConfig, SrlModelConfig
+from elmokit.tasks.tags import RulePenalties, TagRules, viterbi
 from tests.helpers.paths import DATA
-from tests.helpers.srl_columns import CONLL_2012
 from tests.helpers.task_examples import SRL
 
-TASK = SrlTask()
+TASK = AllenNLPSrlTask()
 ALLENNLP = DATA / "allennlp-tasks"
 
 EXAMPLES = [parse_proposition(line, f"written, line {n}") for n, line in enumerate(SRL.splitlines(), start=1)]
@@ -72,16 +69,6 @@ def test_predictions_obey_bio_though_the_model_is_untrained() -> None:
             assert parse_proposition(line, "again").tags == tuple(frame["tags"])  # the reader refuses ill-formed BIO
 
 
-def test_probabilities_instead_of_their_logarithms_would_give_other_tags() -> None:
-    torch.manual_seed(0)
-    tags = ["O", "B-A", "I-A", "B-C", "I-C"]
-    rules = RulePenalties(len(tags), srl.rules_of(tags, "IOB2"))()
-    scores, mask = torch.randn(300, 12, 5) * 2, torch.ones(300, 12, dtype=torch.bool)
-    right = viterbi(scores.log_softmax(-1), mask, *rules)
-    wrong = viterbi(scores.softmax(-1), mask, *rules)
-    assert 50 < sum(one != other for one, other in zip(right, wrong, strict=True)) < 250
-
-
 def test_decoding_like_allennlp_finds_the_tags_that_allennlp_found() -> None:
     for case in json.loads((ALLENNLP / "viterbi.json").read_text()):
         rules = srl.rules_of(case["tags"], "IOB2")
@@ -118,24 +105,6 @@ def test_padding_changes_nothing_in_decoding_like_allennlp() -> None:
         alone = slice(row, row + 1), slice(0, max(1, int(lengths[row])))
         assert [path] == viterbi_of_allennlp(probabilities[alone], mask[alone], rules, lowest_of_ties=False)
         assert len(path) == lengths[row]
-
-
-def test_viterbi_finds_the_best_of_all_sequences() -> None:
-    torch.manual_seed(0)
-    n_tags, lengths = 3, (4, 2, 1, 0)
-    emissions = torch.randn(4, 4, n_tags)
-    mask = torch.arange(4)[None, :] < torch.tensor(lengths)[:, None]
-    follow, start, end = torch.randn(n_tags, n_tags), torch.randn(n_tags), torch.randn(n_tags)
-    found = viterbi(emissions, mask, follow, start, end)
-    for row, length in enumerate(lengths):
-        best, best_score = [], float("-inf")
-        for path in torch.cartesian_prod(*[torch.arange(n_tags)] * 4).tolist() if length else []:
-            score = sum(emissions[row, step, path[step]] for step in range(length))
-            score = score + start[path[0]] + end[path[length - 1]]
-            score = score + sum(follow[path[step - 1], path[step]] for step in range(1, length))
-            if score > best_score:
-                best, best_score = path[:length], score
-        assert found[row] == best
 
 
 def test_rules_that_allow_no_path_are_broken() -> None:
@@ -209,14 +178,3 @@ def test_a_frame_is_shown_with_brackets() -> None:
     frames = [(1, [Chunk(0, 1, "ARG0"), Chunk(1, 2, "V"), Chunk(2, 4, "ARG1")])]
     assert TASK.to_text(EXAMPLES[0], frames) == "fixed: [ARG0 Mira] [V fixed] [ARG1 her bike] ."
     assert TASK.to_text(EXAMPLES[0], []) == "Mira fixed her bike ."
-
-
-def test_a_run_reads_folders_of_conll_2012(tmp_path: Path) -> None:
-    (tmp_path / "train" / "nw").mkdir(parents=True)
-    (tmp_path / "train" / "nw" / "demo.gold_conll").write_text(CONLL_2012)
-    (tmp_path / "train" / "nw" / "demo.gold_skel").write_text("not read")
-    task, config = task_examples.tiny("srl", tmp_path / "train", train={"epochs": 1})
-    train_task(task, config, tmp_path / "run")
-    facts = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert list(facts["data"]["dev"]) == [str(tmp_path / "train" / "nw" / "demo.gold_conll")]
-    assert len(open_run(tmp_path / "run").read(str(tmp_path / "train"))) == 2

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.errors import TextError
-from elmokit.tasks.word_vectors import WordVectors, read_word_vectors
+from elmokit.tasks.vocabulary import WordVectors, read_word_vectors
 
 VECTORS = {"the": [0.5, -1.0], "cat": [2.0, 0.25], "é": [1.0, 1.0]}
 

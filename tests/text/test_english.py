@@ -93,9 +93,7 @@ def test_tokens_and_sentences_are_those_of_nltk() -> None:
             assert sentence_spans(text) == list(punkt.span_tokenize(text)), text
 
 
-@pytest.mark.parametrize(
-    "part", ["'", "''", ". ", ".\u00a0", "a.)", '." ', "?!", "’", "a’", "….", "1.", ".'", "``", "can not ", "\u200b."]
-)
+@pytest.mark.parametrize("part", ["'", ". ", "a.)", '." ', "a’", "can not ", "\u200b."])
 def test_a_long_line_takes_time_in_proportion_to_its_length(part: str) -> None:
     text = part * (40_000 // len(part)) + "x"
     with less_time_than(1):

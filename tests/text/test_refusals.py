@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import re
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +30,7 @@ from elmokit.text.fasta import read_fasta
 from elmokit.text.lexicon import Lexicon, Marks
 from elmokit.text.tokenize import get_tokenizer, text_splitter, tokenize
 from elmokit.text.vocabulary import SPECIALS, Vocabulary, read_words, row_vocabulary
-from elmokit.text.vocabulary_files import build_vocabulary, counts_path, repair_vocabulary
+from elmokit.text.vocabulary_files import build_vocabulary, counts_path
 from elmokit.text.windows import WindowStream
 
 FIRST = "<S>\n</S>\n<UNK>\n"
@@ -161,22 +160,6 @@ def test_no_vocabulary_is_written_on_an_error(
         build_vocabulary([tmp_path / "text.txt"], tmp_path / output, **limits)
     assert sorted(tmp_path.iterdir()) == before
     assert ((tmp_path / "text.txt").read_text(), counts_path(tmp_path / "mine").read_text()) == (text, "mine")
-
-
-def test_a_repaired_vocabulary_replaces_no_file(tmp_path: Path) -> None:
-    (tmp_path / "words.txt").write_text("the\n")
-    with pytest.raises(OutputError, match="already exists"):
-        repair_vocabulary(tmp_path / "words.txt", tmp_path / "words.txt")
-
-
-def test_a_full_temporary_directory_names_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "text.txt").write_text("a b\n")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with WordCounts(1) as counts:
-        counts.add(tmp_path / "text.txt")
-        (next(tmp_path.glob("elmokit-counts-*")) / "1").mkdir()  # the name of the next part
-        with pytest.raises(OutputError, match="TMPDIR"):
-            counts.add(tmp_path / "text.txt")
 
 
 def test_a_language_that_spacy_cannot_split_is_refused_with_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gzip
 import tempfile
 from pathlib import Path
 
@@ -32,19 +31,6 @@ def test_file_round_trip_keeps_words_that_hold_odd_spaces(tmp_path: Path) -> Non
     path = tmp_path / "vocab.txt"
     path.write_text(vocabulary.to_text() + "!!!MAXTERMID\n", encoding="utf-8")
     assert Vocabulary.from_file(path).words == vocabulary.words
-
-
-def test_counted_words_that_a_file_cannot_represent_are_left_out(tmp_path: Path) -> None:
-    vocabulary = Vocabulary.from_counts({"\u3000": 9, "\u00a0a": 8, "a": 7, "!!!MAXTERMID": 6, "a\u00a0b": 5}, 10)
-    assert vocabulary.words[3:] == ["a", "a\u00a0b"]
-    (tmp_path / "vocab.txt").write_text(vocabulary.to_text(), encoding="utf-8")
-    assert Vocabulary.from_file(tmp_path / "vocab.txt").words == vocabulary.words
-
-
-def test_a_file_can_be_compressed(tmp_path: Path) -> None:
-    path = tmp_path / "vocab.txt.gz"
-    path.write_bytes(gzip.compress(b"<S>\n</S>\n<UNK>\na\n"))
-    assert Vocabulary.from_file(path).words == ["<S>", "</S>", "<UNK>", "a"]
 
 
 @given(st.lists(st.text(alphabet=st.sampled_from("ab\u00a0\u3000\r\x85\u2028!MAXTERID"), max_size=4)))

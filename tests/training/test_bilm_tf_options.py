@@ -122,16 +122,6 @@ def test_settings_become_the_options_of_bilm_tf(name: str) -> None:
     assert of_size(again, 9) == config
 
 
-@pytest.mark.parametrize("reverse", [True, False])
-def test_a_model_of_the_backward_direction_keeps_it(reverse: bool) -> None:
-    model = dataclasses.replace(PRESETS["tiny"], bidirectional=False, backward_only=reverse)
-    config = dataclasses.replace(RECIPES["bilm-tf"], model=model)
-    options = options_from_settings(config, 9)
-    assert options.get("reverse", False) == reverse
-    again, _ = training_settings(None, None, settings_from_options(options, "options"), {})
-    assert of_size(again, 9) == config
-
-
 def without(*names: str) -> dict[str, Any]:
     return {name: value for name, value in SHIPPED.items() if name not in names}
 

@@ -16,7 +16,7 @@ from elmokit.formats import many_langs
 from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
-from elmokit.network.softmax import AdaptiveSoftmax, FullSoftmax, TiedSoftmax, build_softmax, softmax_config
+from elmokit.network.softmax import FullSoftmax, TiedSoftmax, build_softmax, softmax_config
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.training import softmax_transfer
 from elmokit.training.results import compare_models
@@ -30,7 +30,6 @@ WORD_INPUT = dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=len(WOR
 SOFTMAXES = {
     "full": SoftmaxConfig(),
     "tied": SoftmaxConfig("tied"),
-    "adaptive": SoftmaxConfig("adaptive", (5,)),
     "with an inner layer": SoftmaxConfig("tied", inner_dim=6),
 }
 
@@ -142,23 +141,11 @@ def test_without_a_softmax_words_begin_with_their_frequency() -> None:
     assert shares[NEW.ids["</S>"]] / shares[NEW.ids["<S>"]] == pytest.approx(5)
 
 
-def test_an_adaptive_softmax_over_other_words_is_drawn_anew_with_their_frequencies() -> None:
-    model = model_with("adaptive", PRESETS["tiny"])
-    carried = with_softmax_over(model, NEW, COUNTS, 3)
-    assert isinstance(carried.softmax_module, AdaptiveSoftmax)
-    assert softmax_config(carried.softmax_module) == SoftmaxConfig("adaptive", (5,))
-    head = carried.softmax_module.stages.head.bias.detach().exp()  # 5 words, then one tail of the other 8
-    torch.testing.assert_close(head.sum(), torch.tensor(1.0))
-    assert head[5] / head[4] == pytest.approx((8 + COUNTS["yak"]) / (COUNTS["the"] + 1))
-
-
 def test_another_kind_of_softmax_can_be_chosen() -> None:
     tied, words = model_with("tied"), Vocabulary(WORDS)
     full = with_softmax_over(tied, words, COUNTS, 3, SoftmaxConfig())
     assert isinstance(full.softmax_module, FullSoftmax)
     torch.testing.assert_close(probabilities(full)[:, 3:], probabilities(tied)[:, 3:])
-    adaptive = with_softmax_over(tied, words, COUNTS, 3, SoftmaxConfig("adaptive", (4,)))
-    assert isinstance(adaptive.softmax_module, AdaptiveSoftmax)
 
 
 def test_a_new_inner_layer_changes_no_probability_and_losing_one_is_said() -> None:
@@ -229,7 +216,6 @@ def test_dropout_changes_and_no_weight_does(kind: str) -> None:
 @pytest.mark.parametrize(
     ("model", "words", "softmax", "error", "name"),
     [
-        (model_with("adaptive", PRESETS["tiny"]), [*SPECIALS, "the", "mat"], None, ConfigError, "cutoff"),
         (random_model(), NEW.words, SoftmaxConfig("tied"), ConfigError, "tied"),
         (random_model(WORD_INPUT).replace(softmax=None, vocabulary=None), NEW.words, None, ModelError, "vocabulary"),
     ],

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 import elmokit
-from elmokit.cli.running import CommandInterrupted, resumable_command
-from elmokit.storage.resumable import ResumableStore
+from elmokit.storage.workspace import Workspace
 from elmokit.tasks import loop
 from elmokit.tasks.run import train_task
 from elmokit.training.interruption import TrainingInterrupted, stop_requests
@@ -121,26 +120,12 @@ def test_a_stopped_training_saves_a_checkpoint_and_resumes_with_the_same_result(
     with pytest.raises(TrainingInterrupted, match="Stopped after step 4, and saved a checkpoint"):
         elmokit.train("text.txt", held_out="text.txt", out="stopped", report=stop_at(4), **settings)
     assert [checkpoint.path.name for checkpoint in Run(Path("stopped")).checkpoints()] == ["step-00000004"]
-    elmokit.resume("stopped", report=Reports())
+    elmokit.train("text.txt", held_out="text.txt", out="stopped", report=Reports(), **settings)
     straight, stopped = (Run(Path(run)).checkpoints()[-1].path for run in ("straight", "stopped"))
     for name in ("model/model.safetensors", "optimizer.safetensors", "state.safetensors", "progress.json"):
         assert (straight / name).read_bytes() == (stopped / name).read_bytes()
     logs = [MetricsLog(Path(run) / "metrics.jsonl").records() for run in ("straight", "stopped")]
     assert [line["losses"] for line in logs[0]] == [line["losses"] for line in logs[1]]
-
-
-@pytest.mark.parametrize("hours", [("--hours", "2"), ("--hours=2",)])
-def test_hours_that_count_from_now_are_not_given_again_to_resume(
-    hours: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.argv", ["elmokit", "train", "--resume", "run", *hours, "--threads", "1"])
-    # A plain interruption comes before the run has taken over its new length.
-    for error, given in ((TrainingInterrupted("Stopped."), ""), (KeyboardInterrupt(), f" {' '.join(hours)}")):
-        with (
-            pytest.raises(CommandInterrupted, match=rf"To resume: elmokit train --resume run{given} --threads 1$"),
-            resumable_command(only_once="--hours"),
-        ):
-            raise error
 
 
 @pytest.mark.slow
@@ -191,9 +176,9 @@ def test_a_stopped_task_has_a_checkpoint_and_resumes(shell: Any, monkeypatch: py
 
 def test_a_stopped_embed_says_how_to_resume(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     command = ("embed", "text.txt", "out.hdf5", "--batch-tokens", "64")
-    monkeypatch.setattr(ResumableStore, "commit_is_due", lambda _: True)
+    monkeypatch.setattr(Workspace, "commit_is_due", lambda _: True)
     with monkeypatch.context() as patch:
-        signal_after(patch, ResumableStore, "commit")
+        signal_after(patch, Workspace, "commit")
         ran = shell(*command, "--overwrite")
     assert ran.code == 130
     assert ran.err.splitlines()[-1] == f"elmokit: Interrupted. To resume: elmokit {' '.join(command)}"

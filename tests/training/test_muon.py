@@ -12,6 +12,7 @@ from elmokit.engine.config import PRESETS
 from elmokit.network.bilm import BiLM
 from elmokit.network.softmax import FullSoftmax
 from elmokit.training.config import TrainingConfig
+from elmokit.training.distributed import World
 from elmokit.training.losses import WindowLosses
 from elmokit.training.muon import COEFFICIENTS, MOMENTUM, Muon, matrix_blocks, orthogonalize
 from elmokit.training.optimizers import set_learning_rate
@@ -119,11 +120,11 @@ def test_the_schedule_scales_both_learning_rates() -> None:
 
 
 def test_frozen_matrices_are_not_moved() -> None:
-    config = TrainingConfig(model=PRESETS["tiny"], optimizer="muon", frozen_layers=(1,))
+    config = TrainingConfig(model=PRESETS["tiny"], frozen_layers=(1,))
     bilm = bilm_of()
     for module in bilm.modules_of_layer(1):
         module.requires_grad_(False)
-    optimizer = config_optimizer(config, WindowLosses(bilm, FullSoftmax(5, 32), 0))
+    optimizer = config_optimizer(config, WindowLosses(bilm, FullSoftmax(5, 32), 0), World())
     trained = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     assert all((parameter in trained) == parameter.requires_grad for parameter in bilm.parameters())
 

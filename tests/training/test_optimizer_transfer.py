@@ -60,6 +60,7 @@ def finetune(model: Path, text: Path, out: Path, **settings: Any) -> Reports:
     return reports
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False])
 def test_ten_steps_of_bilm_tf_restart(bilm_tf_run: Path, tmp_path: Path, kept: bool) -> None:
     # With the Adagrad sums of the checkpoint, as restart.py does, and for comparison with sums that start at 1.
@@ -106,15 +107,16 @@ def test_the_weights_next_to_a_checkpoint_keep_its_optimizer_too(bilm_tf_run: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["adam", "adagrad"])
-def test_an_own_checkpoint_keeps_its_optimizer(bilm_tf_run: Path, text: Path, tmp_path: Path, optimizer: str) -> None:
-    settings: dict[str, Any] = {**SMALL, "save_every": 1, "eval_every": 1, "optimizer": optimizer}
+@pytest.mark.parametrize("recipe", ["modern", "bilm-tf"])
+def test_an_own_checkpoint_keeps_its_optimizer(bilm_tf_run: Path, text: Path, tmp_path: Path, recipe: str) -> None:
+    settings: dict[str, Any] = {**SMALL, "save_every": 1, "eval_every": 1, "recipe": recipe}
+    settings |= {"ema_decay": 0.0, "keep_optimizer": False}
     finetune(bilm_tf_run, text, tmp_path / "run", tokens=120, **settings)
     first, last = (checkpoint.path for checkpoint in Run(tmp_path / "run").checkpoints())
     # From a checkpoint, from its model, and from a run whose best model is that of its last checkpoint.
     for index, source in enumerate((first, last / "model", tmp_path / "run")):
         out = tmp_path / f"again-{index}"
-        reports = finetune(source, text, out, keep_optimizer=True, tokens=40, **settings)
+        reports = finetune(source, text, out, tokens=40, **{**settings, "keep_optimizer": True})
         assert any("continues with the state of" in notice for notice in reports.notices)
         kept = load_file(out / "initial-optimizer.safetensors")
         expected = load_file((first if index == 0 else last) / "optimizer.safetensors")
@@ -156,8 +158,8 @@ def test_an_interrupted_run_resumes_from_the_kept_state(bilm_tf_run: Path, text:
     # As after an interruption before the first checkpoint.
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     (tmp_path / "run" / "metrics.jsonl").unlink()
-    reports = Reports()
-    api.resume(tmp_path / "run", report=reports)
+    shutil.rmtree(tmp_path / "run" / "model")
+    reports = finetune(bilm_tf_run, text, tmp_path / "run", **settings)
     losses = [[line.losses for line in run.lines] for run in (straight, reports)]
     assert losses[0] == losses[1]
     assert len(losses[0]) == 2
@@ -174,7 +176,7 @@ def test_a_state_that_cannot_be_kept_is_an_error_if_it_was_requested(
         assert not (tmp_path / "no").exists()
 
     check(None, "training checkpoint")
-    check(bilm_tf_run, "adagrad, not of adam")
+    check(bilm_tf_run, "adagrad, not of muon")
     exported = tmp_path / "exported"
     exported.mkdir()
     for name in ("weights.hdf5", "options.json"):

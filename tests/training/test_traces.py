@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.network.bilm import BiLM
 from elmokit.network.softmax import softmax_config
-from elmokit.training.config import TrainingConfig
+from elmokit.training.config import RECIPES
 from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.loop import run_training
 from elmokit.training.run import Run
@@ -102,19 +103,16 @@ def test_six_steps_of_bilm_tf_to_its_digits(name: str, tmp_path: Path) -> None:
     text.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
     sentences = [line.split() for line in LINES]
     corpus = TrainingCorpus([text], sentences, model.vocabulary, len(LINES), sum(map(len, sentences)))
-    config = TrainingConfig(
+    config = dataclasses.replace(
+        RECIPES["bilm-tf"],
         model=sizes,
         softmax=softmax_config(model.softmax_module),
+        epochs=None,
         tokens=6 * 2 * 5,
         batch_size=2,
         window_length=5,
-        optimizer="adagrad",
-        learning_rate=0.2,
-        schedule="constant",
-        warmup_ratio=0.0,
+        n_samples=0,
         max_grad_norm=1.0,
-        scale_loss_by_steps=True,
-        same_order=False,
         shuffle=False,
         log_every=1,
     )

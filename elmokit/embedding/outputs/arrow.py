@@ -25,9 +25,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.embedding.outputs.layout import VectorFileLayout
-from elmokit.embedding.outputs.output_format import ABOUT, OutputFormat
-from elmokit.embedding.outputs.rows import GROUP_BYTES, RowGroup, read_row_groups
+from elmokit.embedding.outputs.output_format import (
+    ABOUT,
+    GROUP_BYTES,
+    OutputFormat,
+    RowGroup,
+    VectorFileLayout,
+    read_row_groups,
+)
 from elmokit.embedding.outputs.writer import ResumableWriter
 from elmokit.embedding.reading import SentenceCounts
 from elmokit.errors import ConfigError, needs_extra

@@ -4,6 +4,10 @@ There is one dataset per sentence, named by its line number from 0 (or by its te
 or ``(tokens, dim)``. With one vector per sentence there is a single dataset ``vectors`` of shape ``(sentences, dim)``
 instead, because thousands of tiny datasets are slow to read. ``sentence_to_index`` is one JSON text that maps each
 sentence to its number as a string. The attribute ``elmokit`` of the file says what computed it.
+
+h5py creates the file with all its datasets before any vector is computed, and closes it. From then on it is a valid
+file of its final size; vectors are written where the datasets have room for them, without HDF5: a process that dies
+while it has a file open in HDF5 often leaves one that cannot be read.
 """
 
 from __future__ import annotations
@@ -11,30 +15,17 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elmokit.embedding.outputs.hdf5_index import (
-    attribute_bytes,
-    dataset_headers,
-    group_bytes,
-    header_bytes,
-    name_bytes,
-    number_name_bytes,
-    numbers_by_name,
-    write_group,
-    write_text_attribute,
-    write_text_dataset,
-)
-from elmokit.embedding.outputs.layout import VectorFileLayout
-from elmokit.embedding.outputs.output_format import ABOUT, OutputFormat
-from elmokit.embedding.outputs.writer import DATA_START, ResumableWriter
+from elmokit.embedding.outputs.output_format import ABOUT, OutputFormat, VectorFileLayout
+from elmokit.embedding.outputs.writer import ResumableWriter
 from elmokit.embedding.reading import SentenceCounts
-from elmokit.errors import FormatError, TextError
+from elmokit.errors import FormatError, OutputError, TextError
 from elmokit.storage.hdf5 import HDF5_ERRORS, HDF5_SUFFIXES, damage_as_format_error, open_hdf5
 
 if TYPE_CHECKING:
@@ -43,7 +34,13 @@ if TYPE_CHECKING:
 MAPS = ["sentence_to_index", "sentence_indices"]
 """The name of the map, and the name that it has in early tutorials."""
 POOLED = "vectors"
-"""The dataset of sentence vectors. It sorts after the maps, as :meth:`HDF5Format.write` needs."""
+"""The dataset of sentence vectors."""
+MAX_TEXT_BYTES = 2**32 - 1  # the length of a string is stored in four bytes
+MAX_OLD_NAME_BYTES = 1 << 24
+"""The names of all datasets of a file of the oldest version, which every reader of HDF5 knows. Larger files have that
+of HDF5 1.8 (2008)."""
+DATASET_BYTES = 440
+"""What the header of a dataset and its entry in the group take, about."""
 MAX_KEY_BYTES = 60_000  # HDF5 stores the name of a dataset in one 64 KiB header
 
 _ESCAPES = {"%2F": "/", "%2E": ".", "%00": "\0", "%25": "%"}
@@ -53,66 +50,56 @@ _OCCURRENCE = re.compile(r"%#\d+$")
 
 
 class HDF5Format(OutputFormat):
-    """HDF5 files: the growing file of vectors, with an index at its end that gives names to datasets."""
+    """HDF5 files."""
 
     name = "HDF5"
     extensions = HDF5_SUFFIXES
     stores = "keys"
 
-    def check_names(self, layout: VectorFileLayout, names: Sequence[str], first: int) -> None:
-        """Check that sentences that name datasets are not too long."""
-        if _is_keyed(layout):
-            for number, name in enumerate(names, start=first):
-                check_key(name, number)
-
     def file_bytes(self, layout: VectorFileLayout, counts: SentenceCounts) -> int:
-        """Estimate the vectors, the index of datasets, the maps and the attribute."""
+        """Estimate the vectors, the headers of datasets with their names, and the maps."""
         n, n_text_bytes = counts.n_sentences, counts.n_text_bytes
-        map_bytes = 160 + max(4096, n_text_bytes + (len(str(n)) + 8) * n)
-        n_name_bytes = n_text_bytes + 5 * n if _is_keyed(layout) else number_name_bytes(n)
-        n_datasets, n_maps = n, len(_maps(layout))
-        if layout.pooled:
-            n_datasets, n_name_bytes = 1, name_bytes(POOLED.encode("ascii"))
-        index = n_datasets * header_bytes(layout.n_layers) + group_bytes(n_datasets + n_maps, n_name_bytes)
-        about = attribute_bytes(ABOUT.encode("ascii"), len(layout.about))
-        return layout.vector_bytes(counts) + index + n_maps * map_bytes + about
+        n_maps, n_datasets = len(_maps(layout)), 1 if layout.pooled else n
+        n_name_bytes = n_text_bytes if _is_keyed(layout) else 0
+        map_bytes = n_text_bytes + (len(str(n)) + 8) * n + 4096
+        return layout.vector_bytes(counts) + DATASET_BYTES * n_datasets + n_name_bytes + n_maps * map_bytes + 8192
 
     def temporary_bytes(self, layout: VectorFileLayout, counts: SentenceCounts) -> int:
         """Return 0, because the file of vectors becomes the output."""
         return 0
 
-    def write(self, writer: ResumableWriter, layout: VectorFileLayout) -> None:
-        """Write the index behind the vectors. An OutputError if the map of sentences is too long for HDF5."""
-        done, n = writer.progress, writer.progress.n_sentences
-        with writer.vectors_path.open("r+b") as file:
-            # First the headers of all datasets, in order: the header of dataset n is at first_header + n * size.
-            first_header = position = -(-done.data_end // 8) * 8
-            file.seek(position)
-            data_end = DATA_START
-            # With one vector per sentence, all sentences are the rows of one dataset.
-            for lengths in [np.array([n])] if layout.pooled else writer.read_lengths():
-                headers, data_end = dataset_headers(data_end, lengths, layout.n_layers, layout.dim, layout.dtype)
-                position += file.write(headers)
-            size = header_bytes(layout.n_layers)
-            about, position = write_text_attribute(file, position, ABOUT.encode("ascii"), layout.about.encode("ascii"))
-            # Then the group that lists them. HDF5 looks names up by bisection, so they must be sorted as bytes.
-            maps: list[tuple[bytes, int]] = []
-            for name in _maps(layout):
-                address, position = write_text_dataset(file, position, sentence_map(writer.read_names))
-                maps.append((name.encode("ascii"), address))
-            maps.sort()
-            if not layout.pooled and not _is_keyed(layout):
-                # Every digit sorts before "s", so the maps follow the numbers.
-                numbers = ((b"%d" % number, first_header + number * size) for number in numbers_by_name(n))
-                n_name_bytes = number_name_bytes(n) + sum(name_bytes(name) for name, _ in maps)
-                write_group(file, position, chain(numbers, maps), n_name_bytes, about)
-                return
+    def allocate(self, writer: ResumableWriter, layout: VectorFileLayout) -> None:
+        """Create the file: all datasets with room for their vectors, the maps and the attribute."""
+        import h5py
+
+        text, maps = "", _maps(layout)
+        if maps:
+            # A sentence on several lines is mapped to the last of them, as in AllenNLP.
+            text = _json({name: number for number, name in enumerate(writer.read_names())})
+            if len(text) > MAX_TEXT_BYTES:
+                raise OutputError(
+                    f"The map from sentences to numbers takes {len(text):,} bytes, more than HDF5 stores in a text. "
+                    "Omit it with --forget-sentences."
+                )
+        counts = writer.progress.text
+        n_datasets = 1 if layout.pooled else counts.n_sentences
+        n_name_bytes = counts.n_text_bytes if _is_keyed(layout) else 16 * n_datasets
+        with _create(writer.vectors_path, n_datasets, n_name_bytes) as file:
+            file.attrs[ABOUT] = layout.about
+            for name in maps:
+                file.create_dataset(name, (1,), h5py.string_dtype(), [text])
+            room = _Room(file, layout)
             if layout.pooled:
-                entries = [*maps, (POOLED.encode("ascii"), first_header)]
-            else:
-                keys = enumerate(sentence_keys(writer.read_names()))
-                entries = sorted((key.encode("utf-8"), first_header + number * size) for number, key in keys)
-            write_group(file, position, entries, sum(name_bytes(name) for name, _ in entries), about)
+                first = room.add(POOLED, counts.n_sentences)
+                writer.add_offsets(first + layout.row_bytes * np.arange(counts.n_sentences))
+                return
+            keys = _keys(writer, layout)
+            for lengths in writer.read_lengths():
+                names = islice(keys, len(lengths))
+                writer.add_offsets(np.array([room.add(*one) for one in zip(names, lengths.tolist(), strict=True)]))
+
+    def write(self, writer: ResumableWriter, layout: VectorFileLayout) -> None:
+        """Do nothing: the file of vectors is complete."""
 
     def read_about(self, path: Path) -> str:
         """Read the attribute of the file."""
@@ -131,40 +118,70 @@ def _maps(layout: VectorFileLayout) -> list[str]:
     return [] if _is_keyed(layout) else MAPS[: layout.with_sentences * (1 + layout.with_old_map)]
 
 
-def sentence_map(read_names: Callable[[], Iterable[str]]) -> Iterator[bytes]:
-    """Yield, piece by piece, ``json.dumps`` of the dict from each sentence to its last number as a string."""
-    # Memory holds only the sentences that occur on several lines, and eight bytes per line for the hashes that find
-    # them.
-    hashes = np.fromiter(map(hash, read_names()), dtype=np.int64)
-    distinct, counts = np.unique(hashes, return_counts=True)
-    repeated = set(distinct[counts > 1].tolist())
-    last = {name: row for row, name in enumerate(read_names()) if hash(name) in repeated}
-    yield b"{"
-    between = ""
-    for row, name in enumerate(read_names()):
-        # Like a dict, the map has a repeated sentence at the position of its first occurrence.
-        number = last.pop(name, None) if hash(name) in repeated else row
-        if number is not None:
-            yield f'{between}{json.dumps(name)}: "{number}"'.encode("ascii")
-            between = ", "
-    yield b"}"
+def _create(path: Path, n_datasets: int, n_name_bytes: int) -> h5py.File:
+    """Create a file for some number of datasets, in the oldest format that holds them well."""
+    import h5py
+
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    # The names of an old group are one block; once that is larger than its cache, HDF5 writes it for each dataset.
+    is_small = n_name_bytes <= MAX_OLD_NAME_BYTES
+    oldest = h5py.h5f.LIBVER_EARLIEST if is_small else h5py.h5f.LIBVER_V18
+    access.set_libver_bounds(oldest, h5py.h5f.LIBVER_LATEST)
+    # Headers are put together in blocks of this size: otherwise they are scattered between the vectors.
+    access.set_meta_block_size(max(2048, min(256 * n_datasets, 1 << 20)))
+    return h5py.File(h5py.h5f.create(str(path).encode(), h5py.h5f.ACC_TRUNC, None, access))
+
+
+def _json(numbers: Mapping[str, int]) -> str:
+    """Return the JSON of a map from sentences to their numbers as strings, in less memory than ``json.dumps`` takes."""
+    entries = (f'{json.dumps(sentence)}: "{number}"' for sentence, number in numbers.items())
+    return "{" + ", ".join(entries) + "}"
+
+
+class _Room:
+    """Creates datasets with room for vectors in a file."""
+
+    def __init__(self, file: h5py.File, layout: VectorFileLayout) -> None:
+        from h5py import h5d, h5p, h5s, h5t
+
+        self._create, self._space = h5d.create, h5s.create_simple
+        self._file, self._layout = file.id, layout
+        self._kind = {"float32": h5t.IEEE_F32LE, "float16": h5t.IEEE_F16LE}[layout.dtype]
+        self._properties = h5p.create(h5p.DATASET_CREATE)
+        self._properties.set_layout(h5d.CONTIGUOUS)
+        self._properties.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+        self._properties.set_fill_time(h5d.FILL_TIME_NEVER)
+        self._properties.set_obj_track_times(False)
+        self._spaces: dict[int, Any] = {}
+
+    def add(self, name: str, n_rows: int) -> int:
+        """Create a dataset, and return where its numbers are in the file; 0 if it has none."""
+        if n_rows not in self._spaces:
+            n_layers = self._layout.n_layers
+            shape = (n_rows, self._layout.dim)
+            self._spaces[n_rows] = self._space(shape if n_layers is None else (n_layers, *shape))
+        dataset = self._create(self._file, name.encode(), self._kind, self._spaces[n_rows], self._properties)
+        return dataset.get_offset() or 0
+
+
+def _keys(writer: ResumableWriter, layout: VectorFileLayout) -> Iterator[str]:
+    if not _is_keyed(layout):
+        return map(str, range(writer.progress.text.n_sentences))
+    return sentence_keys(writer.read_names())
 
 
 def sentence_keys(sentences: Iterable[str]) -> Iterator[str]:
-    """Yield the dataset name of each sentence."""
+    """Yield the dataset name of each sentence, or raise a TextError if it is too long for one."""
     seen: Counter[str] = Counter()
-    for sentence in sentences:
+    for number, sentence in enumerate(sentences):
         seen[sentence] += 1
-        yield sentence_key(sentence, seen[sentence])
-
-
-def check_key(sentence: str, number: int) -> None:
-    """Raise a TextError if a sentence is too long for the name of a dataset."""
-    if len(sentence_key(sentence, number + 2).encode("utf-8")) > MAX_KEY_BYTES:
-        raise TextError(
-            f"Sentence {number} has {len(sentence)} characters, too many for the name of an HDF5 dataset "
-            "(--use-sentence-keys)."
-        )
+        key = sentence_key(sentence, seen[sentence])
+        if len(key.encode()) > MAX_KEY_BYTES:
+            raise TextError(
+                f"Sentence {number} has {len(sentence)} characters, too many for the name of an HDF5 dataset "
+                "(--use-sentence-keys)."
+            )
+        yield key
 
 
 def sentence_key(sentence: str, occurrence: int = 1) -> str:

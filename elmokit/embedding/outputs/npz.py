@@ -22,9 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from elmokit.embedding.outputs.layout import VectorFileLayout
-from elmokit.embedding.outputs.output_format import ABOUT, OutputFormat
-from elmokit.embedding.outputs.rows import RowGroup, read_row_groups
+from elmokit.embedding.outputs.output_format import ABOUT, OutputFormat, RowGroup, VectorFileLayout, read_row_groups
 from elmokit.embedding.outputs.writer import ResumableWriter
 from elmokit.embedding.reading import SentenceCounts
 
@@ -42,8 +40,8 @@ class NumPyFormat(OutputFormat):
 
     def write(self, writer: ResumableWriter, layout: VectorFileLayout) -> None:
         """Write one array after the other."""
-        done = writer.progress
-        n_rows = done.n_sentences if layout.pooled else done.n_tokens
+        text = writer.progress.text
+        n_rows = text.n_sentences if layout.pooled else text.n_tokens
         shape = (n_rows, layout.dim) if layout.layers is None else (n_rows, len(layout.layers), layout.dim)
         # Not compressed, like numpy.savez: see elmokit/embedding/outputs/arrow.py.
         with zipfile.ZipFile(writer.create_output(), "w", zipfile.ZIP_STORED) as archive:
@@ -61,7 +59,7 @@ class NumPyFormat(OutputFormat):
 
             add(ABOUT, "uint8", (len(layout.about),), [layout.about.encode("ascii")])
             add("vectors", layout.dtype, shape, map(_by_row, read_row_groups(writer, layout)))
-            add("offsets", "<i8", (done.n_sentences + 1,), _offsets(writer))
+            add("offsets", "<i8", (text.n_sentences + 1,), _offsets(writer))
             if layout.with_sentences:
                 add_text("tokens", writer.read_tokens)
             if layout.fasta:

@@ -1,49 +1,48 @@
 """Write the vectors of a corpus so that an interrupted run can be resumed.
 
 Until ``OUT`` is complete, it grows in the directory ``OUT.partial``, a
-:class:`~elmokit.storage.resumable.ResumableStore`:
+:class:`~elmokit.storage.workspace.Workspace`:
 
-=================  =====================================================================================
-``vectors.hdf5``   the vectors of one sentence after another. An HDF5 ``OUT`` is this file, with an index at its end
-``lengths``        the number of tokens of each sentence, int64
-``names``          each sentence as a line of UTF-8, or each identifier
-``tokens``         for formats that store tokens: those of each sentence, as a line of JSON
-``output``         in formats other than HDF5: becomes ``OUT``, written from the others when they are complete
-``state-N``        with ``start="stateful"``: the LSTM state after the sentences so far (safetensors)
-``journal.json``   how much of these files is complete, and the settings of the run
-=================  =====================================================================================
+===========  ===========================================================================================
+``tokens``   the text: the tokens of each sentence, as a line of JSON
+``names``    each sentence as a line of UTF-8, or each identifier
+``lengths``  the number of tokens of each sentence, int64
+``offsets``  where in ``vectors`` those of each sentence begin, int64
+``vectors``  the vectors of all sentences. In HDF5, this file becomes ``OUT``: it has all datasets, still empty
+``output``   in other formats: becomes ``OUT``, written from the others when they are complete
+===========  ===========================================================================================
 
-Why not write HDF5 directly? h5py needs 0.3 ms to create a small dataset, and an HDF5 file whose process dies while it
-is open cannot be read again. So the index is written once, at the end, behind the data (``hdf5.py``). Other formats
-cannot be appended to after a crash either, so they too are written at the end.
+The text is read once, before any vector is computed; so all lengths are known, and standard input can be read, too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.embedding.fingerprint import RESTORE
+from elmokit.embedding.reading import CorpusSentence, SentenceCounts
 from elmokit.engine.state import State
-from elmokit.errors import cannot_write
+from elmokit.errors import OutputError, TextError, cannot_write
 from elmokit.storage.atomic import check_has_name, check_output_path
-from elmokit.storage.resumable import ResumableStore
-from elmokit.storage.store_journal import read_journal
+from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.workspace import Workspace, read_workspace
+from elmokit.text.batching import read_ahead
 
-DATA_START = 512
-"""Where the vectors begin: behind room for the header of a format that is completed in place (of HDF5, 96 bytes). A
-multiple of the block size of disks."""
-VECTORS, LENGTHS, NAMES, TOKENS, OUTPUT = "vectors.hdf5", "lengths", "names", "tokens", "output"
-REPLACES = "replaces"  # a file of one byte: the output existed when the run was started, with overwrite
+TOKENS, NAMES, LENGTHS, OFFSETS, VECTORS, OUTPUT = "tokens", "names", "lengths", "offsets", "vectors", "output"
+SENTENCES_AT_ONCE = 1000
+_LENGTHS_AT_ONCE = 65536
 
 
 @dataclass(frozen=True)
@@ -52,128 +51,128 @@ class WriteProgress:
 
     # Batches of a pool are computed longest sentences first, so a part of a pool does not end at a sentence.
 
+    text: SentenceCounts = field(default_factory=SentenceCounts)
+    """The size and the hash of the whole text."""
     n_sentences: int = 0
     n_tokens: int = 0
-    n_blank: int = 0
-    data_end: int = DATA_START
-    """Where the vectors of the complete pools end in the file."""
-    checksum: int = 0
-    """CRC-32 of the text of the complete pools, to check on resume that the text is still the same."""
     n_batches: int = 0
-    """Batches of the next pool. Their vectors are in the file; lengths and names follow with the whole pool."""
-    pool_checksum: int = 0
-    """``checksum`` as it will be after that pool."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to resume."""
-        return not (self.n_sentences or self.n_batches)
+    """Batches of the next pool."""
+    replaces: bool = False
+    """Whether the run was started to overwrite an output."""
 
 
 class ResumableWriter:
     """The growing output of one run, from :func:`open_resumable`. An OSError says that a file cannot be written."""
 
-    def __init__(self, store: ResumableStore) -> None:
-        self._store = store
-        for name in (VECTORS, LENGTHS, NAMES):
-            store.size(name)  # creates the file: an empty text has an output, too
+    def __init__(self, workspace: Workspace, replaces: bool) -> None:
+        self._workspace = workspace
         self._published = VECTORS
-        self.progress = store.committed.progress_as(WriteProgress)
-        content = store.committed.read_state()
+        self.is_new = not workspace.progress
+        """Whether there is no earlier run that is continued."""
+        self.progress = msgspec.convert(workspace.progress or {"replaces": replaces}, WriteProgress)
+        content = workspace.committed.read_state()
         self.state = None if content is None else _load_state(content)
         """With ``start="stateful"``, the LSTM state after the complete pools."""
 
+    def read_text(self, corpus: Iterable[CorpusSentence], progress: ProgressCallback | None = None) -> SentenceCounts:
+        """Read a text to its end and store it; of a run that is continued, check that it is the same text."""
+        counts, digest = SentenceCounts(), hashlib.blake2b(digest_size=16)
+        if self.is_new:
+            for name in (TOKENS, NAMES, LENGTHS, OFFSETS, VECTORS):  # an empty text has an output, too
+                self._workspace.create(name)
+        for sentences in read_ahead(corpus, max_items=SENTENCES_AT_ONCE):
+            lengths = np.array([len(sentence.tokens) for sentence in sentences], "<i8")
+            names = "".join(f"{sentence.name}\n" for sentence in sentences).encode()
+            digest.update("".join(f"{sentence.text}\n" for sentence in sentences).encode())
+            counts = SentenceCounts(
+                counts.n_sentences + len(sentences),
+                counts.n_tokens + int(lengths.sum()),
+                counts.n_blank + int((lengths == 0).sum()),
+                counts.n_text_bytes + len(names) - len(sentences),
+                digest.hexdigest(),
+            )
+            if self.is_new:
+                tokens = "".join(f"{json.dumps(sentence.tokens)}\n" for sentence in sentences)
+                for name, data in ((TOKENS, tokens.encode("ascii")), (NAMES, names), (LENGTHS, lengths)):
+                    self._workspace.append(name, data)
+            if progress is not None and len(sentences) == SENTENCES_AT_ONCE:
+                progress("reading lines", counts.n_sentences, None)
+        if self.is_new:
+            self.progress = replace(self.progress, text=counts)
+        elif counts != self.progress.text:
+            raise TextError(
+                "The text is not the one that the interrupted run embedded: restore it, or start anew with --overwrite."
+            )
+        return counts
+
     @property
     def vectors_path(self) -> Path:
-        """The growing file of vectors."""
-        return self._store.folder / VECTORS
+        """The file of vectors."""
+        return self._workspace.folder / VECTORS
 
-    def create_output(self) -> Path:
-        """Create an empty file that will become the output, instead of the file of vectors."""
-        self._published = OUTPUT
-        self._store.size(OUTPUT)  # creates the file, or empties one that an interrupted run left
-        return self._store.folder / OUTPUT
+    def add_offsets(self, offsets: NDArray[np.int64]) -> None:
+        """Say where in the file of vectors those of the next sentences begin."""
+        self._workspace.append(OFFSETS, offsets.astype("<i8"))
 
-    def publish(self, target: Path) -> None:
-        """Move the output to its final place, and delete everything else."""
-        self._store.publish(self._published, target)
+    def offsets(self) -> NDArray[np.int64]:
+        """Return where in the file of vectors those of each sentence begin."""
+        return np.frombuffer((self._workspace.folder / OFFSETS).read_bytes(), "<i8")
 
     def write_vectors(self, offset: int, vectors: NDArray[Any]) -> None:
         """Write vectors at an offset of the file."""
-        self._store.write_at(VECTORS, offset, vectors)
+        self._workspace.write_at(VECTORS, offset, vectors)
 
-    def end_batch(self, pool_checksum: int) -> None:
+    def end_batch(self) -> None:
         """Count a batch of the next pool as written, and commit if it is time to."""
-        # The vectors of a pool are written at their final offsets, in the order of computation. They count batch by
-        # batch, while lengths and names are appended in text order when the pool is complete.
-        self._advance(replace(self.progress, n_batches=self.progress.n_batches + 1, pool_checksum=pool_checksum))
+        # The vectors of a pool are written in the order of computation, and count batch by batch.
+        self._advance(replace(self.progress, n_batches=self.progress.n_batches + 1))
 
-    def discard_batches(self) -> None:
-        """Count the batches of the incomplete pool as not written. They will be overwritten."""
-        # Committed at once: after a crash, the new run must not take overwritten batches for the old ones.
-        self.progress = replace(self.progress, n_batches=0, pool_checksum=0)
-        self.end_data()
-
-    def end_pool(
-        self,
-        progress: WriteProgress,
-        lengths: NDArray[np.int64],
-        names: bytes,
-        state: State | None = None,
-        tokens: bytes = b"",
-    ) -> None:
-        """Append a pool to the files of lengths, names and tokens, and commit if it is time to.
-
-        ``names`` and ``tokens`` are the lines of these files; ``state`` is the LSTM state after the pool.
-        """
-        # Fixed byte order: the file is read back with "<i8" on any machine.
-        self._store.append(LENGTHS, lengths.astype("<i8"))
-        self._store.append(NAMES, names)
-        if tokens:
-            self._store.append(TOKENS, tokens)
+    def end_pool(self, n_sentences: int, n_tokens: int, state: State | None = None) -> None:
+        """Count a pool as written, and commit if it is time to; ``state`` is the LSTM state after the pool."""
         self.state = state
-        self._advance(progress)
+        done = self.progress
+        self._advance(
+            replace(done, n_sentences=done.n_sentences + n_sentences, n_tokens=done.n_tokens + n_tokens, n_batches=0)
+        )
 
     def _advance(self, progress: WriteProgress) -> None:
         self.progress = progress
         # Not after every batch: a commit waits for the disk, and a lost batch costs less than many waits.
-        if self._store.commit_is_due():
+        if self._workspace.commit_is_due():
             self.commit()
 
     def commit(self) -> None:
         """Make everything written so far survive an interruption."""
-        self._commit({})
+        self._workspace.commit(asdict(self.progress), None if self.state is None else _save_state(self.state))
 
-    def _commit(self, truncate: dict[str, int]) -> None:
-        state = None if self.state is None else _save_state(self.state)
-        self._store.commit(asdict(self.progress), state=state, truncate=truncate)
+    def create_output(self) -> Path:
+        """Create an empty file that will become the output, instead of the file of vectors."""
+        self._published = OUTPUT
+        return self._workspace.create(OUTPUT)
 
-    def end_data(self) -> None:
-        """Commit, and cut off the vectors behind the complete pools."""
-        # These are batches that count no more, because the text has changed or has become shorter.
-        self._commit({VECTORS: self.progress.data_end})
+    def publish(self, target: Path) -> None:
+        """Move the output to its final place, and delete everything else."""
+        self._workspace.publish(self._published, target)
 
     def read_names(self) -> Iterator[str]:
         """Yield the names of the sentences in order."""
         return self._read_lines(NAMES)
 
-    def read_tokens(self) -> Iterator[list[str]]:
-        """Yield the tokens of the sentences in order; nothing if they are not stored."""
-        self._store.size(TOKENS)  # creates the file, in case there is no sentence
-        return map(json.loads, self._read_lines(TOKENS))
+    def read_tokens(self, first: int = 0) -> Iterator[list[str]]:
+        """Yield the tokens of the sentences in order, from the one with some number."""
+        return map(msgspec.json.Decoder(list[str]).decode, self._read_lines(TOKENS, first))
 
-    def _read_lines(self, name: str) -> Iterator[str]:
-        with (self._store.folder / name).open(encoding="utf-8", newline="\n") as file:
-            # newline="\n": by default, a carriage return inside a sentence would end its line.
-            for line in islice(file, self.progress.n_sentences):
+    def _read_lines(self, name: str, first: int = 0) -> Iterator[str]:
+        # newline="\n": by default, a carriage return inside a sentence would end its line.
+        with (self._workspace.folder / name).open(encoding="utf-8", newline="\n") as file:
+            for line in islice(file, first, None):
                 yield line.removesuffix("\n")
 
-    def read_lengths(self, n_at_once: int = 65536) -> Iterator[NDArray[np.int64]]:
-        """Yield the number of tokens of the sentences in order, in arrays."""
-        with (self._store.folder / LENGTHS).open("rb") as file:
-            for start in range(0, self.progress.n_sentences, n_at_once):
-                # In blocks: a corpus can have many millions of sentences.
-                yield read_numbers(file, "<i8", min(n_at_once, self.progress.n_sentences - start))
+    def read_lengths(self, n_at_once: int = _LENGTHS_AT_ONCE) -> Iterator[NDArray[np.int64]]:
+        """Yield the number of tokens of the sentences in order, in arrays: a corpus can have many millions."""
+        with (self._workspace.folder / LENGTHS).open("rb") as file:
+            for start in range(0, self.progress.text.n_sentences, n_at_once):
+                yield read_numbers(file, "<i8", min(n_at_once, self.progress.text.n_sentences - start))
 
 
 def read_numbers(file: BinaryIO, dtype: str, n: int) -> NDArray[Any]:
@@ -196,17 +195,9 @@ def open_resumable(output: str | Path, settings: dict[str, Any], overwrite: bool
     output = Path(output)
     check_resumable_output(output, overwrite)
     replaces = output.exists()
-    store = ResumableStore(
-        partial_folder(output),
-        settings,
-        restore=RESTORE,
-        overwrite=overwrite,
-        locked_message=f"{output} is being written by another process. Wait for it, or choose another name.",
-    )
-    with store:
-        if replaces and not store.size(REPLACES):
-            store.append(REPLACES, b"1")
-        writer = ResumableWriter(store)
+    locked = f"{output} is being written by another process. Wait for it, or choose another name."
+    with Workspace(partial_folder(output), settings, overwrite=overwrite, locked_message=locked) as workspace:
+        writer = ResumableWriter(workspace, replaces)
         yield writer
         # Reached only if the block raised nothing: an exception leaves through `yield`.
         writer.publish(output)
@@ -219,31 +210,49 @@ def check_resumable_output(output: str | Path, overwrite: bool) -> None:
         OutputError: It has no name or one that is too long, or it exists and may not be overwritten.
     """
     check_has_name(output)
-    # The call that started to overwrite it is resumed without `overwrite`.
     try:
-        check_output_path(output, overwrite or _is_replaced(output))
+        partial = read_workspace(partial_folder(output))
+        # The call that started to overwrite it is resumed without `overwrite`.
+        is_replaced = partial is not None and partial.can_continue and partial.progress.get("replaces", False)
+        check_output_path(output, overwrite or is_replaced)
     except OSError as error:  # a name that is too long with the ending of its partial output, for example
         raise cannot_write(output, error.strerror) from None
 
 
-def _is_replaced(output: str | Path) -> bool:
-    marker = partial_folder(output) / REPLACES
-    return has_partial_output(output) and marker.exists() and marker.stat().st_size > 0
-
-
 def has_partial_output(output: str | Path) -> bool:
     """Check whether an interrupted run has left an output that can be resumed."""
-    folder = partial_folder(output)
-    journal = read_journal(folder) if folder.is_dir() else None
-    if journal is None or not journal.progress:
-        return False
-    # Without its file, it was moved to its final place by a process that died before it removed the rest.
-    return journal.published is None or (folder / journal.published).exists()
+    partial = read_workspace(partial_folder(output))
+    return partial is not None and partial.can_continue
 
 
 def partial_folder(output: str | Path) -> Path:
     """Return the directory in which an output grows."""
     return Path(output).with_name(Path(output).name + ".partial")
+
+
+def check_disk_space(output: str | Path, n_bytes: int, n_temporary_bytes: int) -> None:
+    """Raise an OutputError if an output, and what is needed besides until it is complete, does not fit on its disk."""
+    free = shutil.disk_usage(partial_folder(output)).free
+    if n_bytes + n_temporary_bytes > free:
+        raise OutputError(
+            f"{output} will take {format_size(n_bytes, n_temporary_bytes)}, but its disk has {format_bytes(free)} "
+            "left. Store less (--dtype float16, --top), or pass --force to start anyway."
+        )
+
+
+def format_size(n_bytes: int, n_temporary_bytes: int) -> str:
+    """Return the size of an output, such as "1.6 GB (and 1.5 GB more until it is complete)"."""
+    more = f" (and {format_bytes(n_temporary_bytes)} more until it is complete)" if n_temporary_bytes else ""
+    return format_bytes(n_bytes) + more
+
+
+def format_bytes(n: float) -> str:
+    """Return a size such as "1.6 GB"."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:.0f} {unit}" if unit == "bytes" or n >= 100 else f"{n:.1f} {unit}"
+        n /= 1000
+    return f"{n:,.1f} TB"
 
 
 def _save_state(state: State) -> bytes:

@@ -36,11 +36,11 @@ for layer, rows in enumerate(vectors):
     return `import numpy as np
 
 from elmokit import Elmo
-from elmokit.serve.examples import SENSES
+from elmokit.serve.served_model import EXAMPLES
 
 elmo = Elmo.from_pretrained(${source})
 is_right = []  # whether the closest other use of a word has the same sense; of equally close ones, how many
-for word, senses in SENSES.items():
+for word, senses in EXAMPLES["senses"].items():
     sentences = [sentence.split() for sense in senses for sentence in sense]
     labels = np.repeat(np.arange(len(senses)), list(map(len, senses)))
     layers = np.stack([one[:, tokens.index(word)] for one, tokens in zip(elmo.embed(sentences), sentences)], axis=1)

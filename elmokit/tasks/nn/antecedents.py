@@ -55,13 +55,10 @@ class CoarseScorer(nn.Module):
     Args:
         span_dim: Size of the spans' vectors.
         dropout: Dropout on both vectors.
-        of_antecedent: Transform the antecedent's vector, as AllenNLP does, and not the span's. The two differ by their
-            bias.
     """
 
-    def __init__(self, span_dim: int, dropout: float, of_antecedent: bool = False) -> None:
+    def __init__(self, span_dim: int, dropout: float) -> None:
         super().__init__()
-        self.of_antecedent = of_antecedent
         self.source = nn.Linear(span_dim, span_dim)
         nn.init.xavier_uniform_(self.source.weight)
         nn.init.zeros_(self.source.bias)
@@ -74,10 +71,7 @@ class CoarseScorer(nn.Module):
         """
         n_spans = len(spans)
         n_candidates = min(n_candidates, n_spans)
-        # The bilinear form (W x_i + b) . x_j: one matrix product for all pairs.
-        source, target = self.dropout(self.source(spans)), self.dropout(spans)
-        if self.of_antecedent:
-            source, target = target, source
+        source, target = self.sides(spans)  # one matrix product for all pairs
         order = torch.arange(n_spans, device=spans.device)
 
         def block(start: int, stop: int) -> tuple[Tensor, ...]:
@@ -91,6 +85,10 @@ class CoarseScorer(nn.Module):
         exists = indices < order[:, None]  # the first spans have fewer earlier spans than candidates
         return Candidates(indices * exists, exists, scores)
 
+    def sides(self, spans: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the two factors of the bilinear form ``(W x_i + b) . x_j``: of a span and of its antecedent."""
+        return self.dropout(self.source(spans)), self.dropout(spans)
+
 
 class PairScorer(nn.Module):
     """The full score of a pair, from both vectors, their product, and features of the pair.
@@ -98,23 +96,29 @@ class PairScorer(nn.Module):
     Args:
         span_dim: Size of the spans' vectors.
         feature_dim: Size of the vector of each feature: same speaker or not, genre, distance in spans.
-        n_genres: Number of genres; None to know neither genre nor speakers, like AllenNLP's model.
+        n_genres: Number of genres.
         hidden_dim, n_layers, dropout: As for ``FeedForwardScorer``. The dropout is applied to the features too.
     """
 
+    same_speaker: nn.Embedding
+    genre: nn.Embedding
+    distance: nn.Embedding
+
     def __init__(
-        self, span_dim: int, feature_dim: int, n_genres: int | None, hidden_dim: int, n_layers: int, dropout: float
+        self, span_dim: int, feature_dim: int, n_genres: int, hidden_dim: int, n_layers: int, dropout: float
     ) -> None:
         super().__init__()
-        self.same_speaker = None if n_genres is None else nn.Embedding(2, feature_dim)
-        self.genre = None if n_genres is None else nn.Embedding(n_genres, feature_dim)
-        self.distance = nn.Embedding(N_DISTANCES, feature_dim)
-        tables = [table for table in (self.same_speaker, self.genre, self.distance) if table is not None]
-        for table in tables:
+        tables = {name: nn.Embedding(n_rows, feature_dim) for name, n_rows in self.table_sizes(n_genres).items()}
+        for name, table in tables.items():
             nn.init.xavier_uniform_(table.weight)
+            self.add_module(name, table)
         self.parts = (span_dim, span_dim, span_dim, len(tables) * feature_dim)
         self.scorer = FeedForwardScorer(sum(self.parts), hidden_dim, n_layers, dropout)
         self.dropout = nn.Dropout(dropout)
+
+    def table_sizes(self, n_genres: int) -> dict[str, int]:
+        """Return the number of values of each feature."""
+        return {"same_speaker": 2, "genre": n_genres, "distance": N_DISTANCES}
 
     def forward(self, spans: Tensor, candidates: Candidates, speakers: Tensor, genre: Tensor) -> Tensor:
         """Score the candidates.
@@ -148,14 +152,17 @@ class PairScorer(nn.Module):
 
         Shapes: indices (block, candidates); the result is (block, candidates, n_features * feature_dim).
         """
-        spans = torch.arange(start, stop, device=indices.device)[:, None]
-        distance = self.distance(distance_buckets((spans - indices).clamp(min=0)))
-        parts = [distance]
-        if self.same_speaker is not None and self.genre is not None:
-            is_same = (speakers[start:stop, None] == speakers[indices]).long()
-            parts = [self.same_speaker(is_same), self.genre(genre).expand_as(distance), distance]
+        distance = self.distances(start, stop, indices)
+        is_same = (speakers[start:stop, None] == speakers[indices]).long()
+        parts = [self.same_speaker(is_same), self.genre(genre).expand_as(distance), distance]
         dropped: Tensor = self.dropout(torch.cat(parts, dim=-1))
         return dropped
+
+    def distances(self, start: int, stop: int, indices: Tensor) -> Tensor:
+        """Return the feature of the distance, ``(block, candidates, feature_dim)``."""
+        spans = torch.arange(start, stop, device=indices.device)[:, None]
+        vectors: Tensor = self.distance(distance_buckets((spans - indices).clamp(min=0)))
+        return vectors
 
 
 class SpanRefinement(nn.Module):

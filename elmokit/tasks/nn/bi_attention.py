@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.tasks.nn.attention import attend
+from elmokit.tasks.nn.layers import attend
 
 INITIAL_NULL_SCORE = -1.0
 

@@ -31,9 +31,7 @@ def all_spans(sentence_ends: Tensor, max_width: int) -> tuple[Tensor, Tensor]:
     return starts.expand_as(ends)[inside], ends[inside]
 
 
-def prune_spans(
-    scores: Sequence[float], starts: Sequence[int], ends: Sequence[int], n_best: int, may_cross: bool = False
-) -> list[int]:
+def prune_spans(scores: Sequence[float], starts: Sequence[int], ends: Sequence[int], n_best: int) -> list[int]:
     """Choose the spans with the highest scores, skipping those that cross a span already chosen.
 
     Two spans cross if they overlap and neither contains the other. Mentions of one text do not cross, but they nest.
@@ -41,7 +39,6 @@ def prune_spans(
     Args:
         scores, starts, ends: The score, the first and the last token of each span.
         n_best: The number of spans to choose, at most.
-        may_cross: Do not skip spans, as AllenNLP.
 
     Returns:
         Indices of the chosen spans, at most ``n_best``, ordered by first token and then by last.
@@ -59,7 +56,7 @@ def prune_spans(
         crosses = any(longest_from.get(token, -1) > end for token in range(start + 1, end + 1)) or any(
             longest_to.get(token, start) < start for token in range(start, end)
         )
-        if may_cross or not crosses:
+        if not crosses:
             chosen.append(span)
             longest_from[start] = max(longest_from.get(start, end), end)
             longest_to[end] = min(longest_to.get(end, start), start)
@@ -142,7 +139,7 @@ class SpanVectors(nn.Module):
         max_width: Longest span, in tokens.
         width_dim: Size of the vector of a width.
         dropout: Dropout on the vector of the width.
-        scores_heads: Compute the attention scores from the vectors without context too, as AllenNLP does.
+        scored_dim: Size of the vectors that attention scores are computed from. The default is ``context_dim``.
     """
 
     def __init__(
@@ -152,14 +149,13 @@ class SpanVectors(nn.Module):
         max_width: int,
         width_dim: int,
         dropout: float,
-        scores_heads: bool = False,
+        scored_dim: int | None = None,
     ) -> None:
         super().__init__()
-        self.scores_heads = scores_heads
         self.max_width = max_width
         self.width = nn.Embedding(max_width, width_dim)
         nn.init.xavier_uniform_(self.width.weight)
-        self.attention = nn.Linear(head_dim if scores_heads else context_dim, 1)
+        self.attention = nn.Linear(scored_dim or context_dim, 1)
         nn.init.xavier_uniform_(self.attention.weight)
         nn.init.zeros_(self.attention.bias)
         self.dropout = nn.Dropout(dropout)
@@ -168,7 +164,7 @@ class SpanVectors(nn.Module):
 
     def attention_scores(self, context: Tensor, heads: Tensor) -> Tensor:
         """Return the attention score of each token, ``(tokens,)``."""
-        scores: Tensor = self.attention(heads if self.scores_heads else context)[:, 0]
+        scores: Tensor = self.attention(context)[:, 0]
         return scores
 
     def widths(self, starts: Tensor, ends: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Read documents with coreference: CoNLL-2012 columns, JSON lines (e2e-coref), or GAP's table.
+"""Read documents with coreference: CoNLL-2012 columns, or JSON lines (e2e-coref).
 
 In CoNLL-2012 column 4 is the word, column 10 the speaker, and the last column holds the coreference chains: ``(3``
 opens a mention of chain 3, ``3)`` closes it, ``(3)`` is a mention of one word, ``|`` separates several of these, and
@@ -19,8 +19,6 @@ from elmokit.errors import TextError
 from elmokit.storage.bounded import whole_number
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines
-from elmokit.tasks.readers.gap import HEADER as GAP_HEADER
-from elmokit.tasks.readers.gap import Pronoun, read_gap
 from elmokit.tasks.readers.json_text import parse_json
 from elmokit.tasks.scores.coref import Clusters, Mention
 from elmokit.text.columns import read_column_sentences
@@ -46,8 +44,6 @@ class Document:
     """One per token; None if no speaker is known."""
     clusters: Clusters | None
     """None if they are unknown."""
-    pronoun: Pronoun | None = None
-    """The question about a pronoun, for documents of GAP."""
     begin: str | None = None
     """The line that begins it in CoNLL-2012; None for documents of the other formats."""
 
@@ -69,9 +65,6 @@ def read_coref(path: str) -> Iterator[Document]:
         for number, line in lines:
             if line.strip():
                 yield parse_document(line, f"{path}, line {number}")
-    elif first[1].split("\t") == GAP_HEADER:
-        for where, key, sentences, pronoun in read_gap(path, lines):
-            yield Document(where, key, sentences, None, pronoun.clusters(), pronoun)
     else:
         yield from read_conll(path, lines)
 

@@ -1,13 +1,19 @@
-"""Precision, recall and F1 from counts."""
+"""Accuracy, and precision, recall and F1 from counts."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
 def percent(part: float, whole: float) -> float:
     """Return ``100 * part / whole``, or 0 if ``whole`` is 0, as every official script does."""
     return 100 * part / whole if whole else 0.0
+
+
+def accuracy(gold: Sequence[object], predicted: Sequence[object]) -> float:
+    """Return the percentage of positions at which both lists have the same label, or 0 if the lists are empty."""
+    return percent(sum(one == other for one, other in zip(gold, predicted, strict=True)), len(gold))
 
 
 def f1(precision: float, recall: float) -> float:

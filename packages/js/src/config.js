@@ -44,8 +44,9 @@ export function readConfig(content, name) {
   ]) {
     if (isThere) throw new Error(`${name} describes ${part}, which the JavaScript package does not have. Use Python.`);
   }
+  if (bilm.backward_only) throw new Error(`${name} describes a model that reads backward alone. Such models are no longer read.`);
   const cnn = bilm.char_cnn;
-  const readBackward = bilm.bidirectional ? [false, true] : [bilm.backward_only];
+  const readBackward = bilm.bidirectional ? [false, true] : [false];
   return {
     charCnn: {
       filters: cnn.filters,

@@ -134,7 +134,6 @@ def random_model(folder: Path, softmax: SoftmaxConfig | None = None, storage: St
     config = BiLMConfig(
         cnn, word_features=WordFeaturesConfig(len(vocabulary), 11) if is_tied else None, projection_dim=11,
         hidden_dim=11, n_layers=3, cell_clip=None, projection_clip=None, skip_connections=False, bidirectional=False,
-        backward_only=True,
     )  # fmt: skip
     generator = np.random.default_rng(0)
 

@@ -2,7 +2,7 @@
 
     PYTHONPATH=REPOSITORY python tests/data/allennlp-training/make_trace.py
 
-It needs allennlp 2.10.1 and elmokit's own dependencies. ``tests/training/test_allennlp_training.py`` repeats
+It needs allennlp 2.10.1 and elmokit's own dependencies. ``tests/tasks/test_allennlp_training.py`` repeats
 the training with elmokit.
 """
 

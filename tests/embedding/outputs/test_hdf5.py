@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elmokit.embedding.outputs import hdf5
 from elmokit.embedding.outputs.hdf5 import (
     HDF5Format,
     read_sentence_map,
     sentence_key,
-    sentence_map,
     sentence_of_key,
 )
-from elmokit.embedding.outputs.layout import DatasetNames, VectorFileLayout
-from elmokit.embedding.outputs.writer import DATA_START, WriteProgress, open_resumable
-from elmokit.embedding.reading import SentenceCounts
-from elmokit.errors import FormatError, ModelError
+from elmokit.embedding.outputs.output_format import DatasetNames, VectorFileLayout
+from elmokit.embedding.outputs.writer import open_resumable
+from elmokit.embedding.reading import CorpusSentence
+from elmokit.errors import FormatError, ModelError, TextError
 from tests.reference.hdf5_h5py import VectorWriter
 
 DIM = 4
@@ -31,17 +31,13 @@ def write(path: Path, sentences: Sequence[str], dtype: str = "float32", **switch
     """Vectors of the sentences, one token a character, by the corpus writer."""
     random = np.random.default_rng(0)
     arrays = [random.standard_normal((3, len(sentence), DIM)).astype(dtype) for sentence in sentences]
-    names = "".join(f"{sentence}\n" for sentence in sentences).encode()
-    lengths = np.array(list(map(len, sentences)), dtype=np.int64)
+    layout = VectorFileLayout((0, 1, 2), DIM, dtype, **switches)  # type: ignore[arg-type]
     with open_resumable(path, {}, overwrite=True) as writer:
-        offset = DATA_START
-        for array in arrays:
+        writer.read_text(CorpusSentence(sentence, list(sentence), sentence) for sentence in sentences)
+        HDF5Format().allocate(writer, layout)
+        for offset, array in zip(writer.offsets().tolist(), arrays, strict=True):
             writer.write_vectors(offset, array)
-            offset += array.nbytes
-        done = WriteProgress(len(sentences), int(lengths.sum()), int((lengths == 0).sum()), offset)
-        writer.end_pool(done, lengths, names)
-        writer.end_data()
-        HDF5Format().write(writer, VectorFileLayout((0, 1, 2), DIM, dtype, **switches))  # type: ignore[arg-type]
+        writer.commit()
     return arrays
 
 
@@ -105,28 +101,30 @@ def test_a_file_without_a_map_says_so(tmp_path: Path) -> None:
             read_sentence_map(file)
 
 
-@given(st.lists(LINES, max_size=12))
-def test_the_map_is_the_json_of_a_dict(sentences: list[str]) -> None:
-    expected = json.dumps({sentence: str(number) for number, sentence in enumerate(sentences)})
-    assert b"".join(sentence_map(lambda: sentences)).decode() == expected
+def test_a_long_sentence_can_be_a_name_and_a_longer_one_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "out.hdf5"
+    (array,) = write(path, ["a" * 59_000], keys="sentences")
+    with h5py.File(path) as file:
+        np.testing.assert_array_equal(file["a" * 59_000][...], array)
+    with pytest.raises(TextError, match="Sentence 0 has 61000 characters"):
+        write(path, ["a" * 61_000], keys="sentences")
 
 
-def test_sentences_with_the_same_hash_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elmokit.embedding.outputs.hdf5.hash", len, raising=False)
-    sentences = ["ab", "cd", "e", "ab"]
-    assert json.loads(b"".join(sentence_map(lambda: sentences))) == {"ab": "3", "cd": "1", "e": "2"}
-
-
-@pytest.mark.parametrize("n", [1, 500])
-def test_the_size_is_estimated(tmp_path: Path, n: int) -> None:
-    sentences = [f"sentence number {number}" for number in range(n)]
-    n_bytes = sum(map(len, sentences))
-    write(tmp_path / "numbers.hdf5", sentences)
-    write(tmp_path / "keys.hdf5", sentences, keys="sentences")
-    for name, keys in (("numbers", "numbers"), ("keys", "sentences")):
-        layout = VectorFileLayout((0, 1, 2), DIM, keys=keys)  # type: ignore[arg-type]
-        estimate = HDF5Format().file_bytes(layout, SentenceCounts(n, n_bytes, 0, n_bytes))
-        assert estimate == pytest.approx((tmp_path / f"{name}.hdf5").stat().st_size, rel=0.02, abs=50)
+@pytest.mark.parametrize("keys", ["numbers", "sentences"])
+def test_files_with_many_names_have_a_newer_format_with_the_same_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: str
+) -> None:
+    sentences = [f"sentence number {number}" for number in range(500)]
+    versions, contents = [], []
+    for limit in (hdf5.MAX_OLD_NAME_BYTES, 0):
+        monkeypatch.setattr(hdf5, "MAX_OLD_NAME_BYTES", limit)
+        path = tmp_path / f"{limit}.hdf5"
+        write(path, sentences, keys=keys)
+        versions.append(path.read_bytes()[8])  # of the superblock
+        with h5py.File(path) as file:
+            contents.append({name: file[name][...].tobytes() for name in file if name != "sentence_to_index"})
+    assert versions == [0, 2]
+    assert contents[0] == contents[1]
 
 
 @given(st.text(max_size=20), st.text(max_size=20), st.integers(1, 3), st.integers(1, 3))

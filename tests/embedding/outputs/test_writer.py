@@ -6,63 +6,63 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elmokit.embedding.outputs.writer import DATA_START, ResumableWriter, WriteProgress, open_resumable, partial_folder
+from elmokit.embedding.outputs.writer import ResumableWriter, format_bytes, open_resumable, partial_folder
+from elmokit.embedding.reading import CorpusSentence
 from elmokit.engine.state import State
-from elmokit.errors import LockedError
+from elmokit.errors import LockedError, TextError
 from tests.helpers.killing import Killed
 
 SETTINGS = {"layers": "all", "batch": 2048}
-ONE = WriteProgress(1, 2, 0, DATA_START + 8, 123)
 STATE = State(np.ones((2, 2, 1, 3), np.float32), np.full((2, 2, 1, 5), 2, np.float32))
+TEXT = [CorpusSentence("a b", ["a", "b"], "a b"), CorpusSentence("", [], ""), CorpusSentence("c\r", ["c\r"], "c\r")]
 
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
-    return tmp_path / "out.hdf5"
+    return tmp_path / "out.npz"
 
 
-def run_killed_after_one(output: Path, state: State | None = None, commit: bool = True) -> None:
-    with contextlib.suppress(Killed), open_resumable(output, SETTINGS) as writer:
-        writer.write_vectors(DATA_START, np.ones(2, np.float32))
-        writer.end_pool(ONE, np.array([2]), b"a b\n", state)
-        if commit:
-            writer.commit()
-        writer.write_vectors(DATA_START + 8, np.full(2, 9.0, np.float32))
-        writer.end_pool(WriteProgress(2, 4, 0, DATA_START + 16, 456), np.array([2]), b"c d\n")
+def run_killed_after_one(output: Path, state: State | None = None, overwrite: bool = False) -> None:
+    with contextlib.suppress(Killed), open_resumable(output, SETTINGS, overwrite) as writer:
+        writer.read_text(TEXT)
+        writer.write_vectors(0, np.ones(2, np.float32))
+        writer.end_pool(1, 2, state)
+        writer.end_batch()
+        writer.commit()
+        writer.write_vectors(8, np.full(2, 9.0, np.float32))
+        writer.end_pool(1, 0)
         raise Killed
 
 
-def content(writer: ResumableWriter) -> tuple[list[int], list[str]]:
-    return np.concatenate([*writer.read_lengths(1), []]).tolist(), list(writer.read_names())
+def done(writer: ResumableWriter) -> tuple[int, int, int]:
+    return writer.progress.n_sentences, writer.progress.n_tokens, writer.progress.n_batches
 
 
 def test_a_resumed_run_has_exactly_what_was_committed(output: Path) -> None:
     run_killed_after_one(output)
     with contextlib.suppress(Killed), open_resumable(output, SETTINGS) as writer:
-        assert writer.progress == ONE
-        assert content(writer) == ([2], ["a b"])
-        assert (partial_folder(output) / "lengths").stat().st_size == 8
+        assert not writer.is_new
+        assert done(writer) == (1, 2, 1)
+        assert writer.vectors_path.stat().st_size == 8
+        counts = writer.read_text(TEXT)
+        assert (counts.n_sentences, counts.n_tokens, counts.n_blank, counts.n_text_bytes) == (3, 3, 1, 5)
+        assert list(writer.read_names()) == ["a b", "", "c\r"]
+        assert list(writer.read_tokens(1)) == [[], ["c\r"]]
+        assert np.concatenate(list(writer.read_lengths(2))).tolist() == [2, 0, 1]
         raise Killed
     assert partial_folder(output).is_dir()
 
 
-def test_discarding_batches_is_committed_at_once(output: Path) -> None:
-    with contextlib.suppress(Killed), open_resumable(output, SETTINGS) as writer:
-        writer.end_pool(ONE, np.array([2]), b"a b\n")
-        writer.write_vectors(DATA_START, np.ones(4, np.float32))
-        writer.end_batch(7)
-        writer.commit()
-        writer.discard_batches()
-        writer.end_batch(8)
-        assert writer.progress.n_batches == 1
-        raise Killed
-    with open_resumable(output, SETTINGS) as writer:
-        assert writer.progress == ONE
+@pytest.mark.parametrize("text", [TEXT[:2], [*TEXT, TEXT[0]], [TEXT[1], TEXT[0], TEXT[2]], []])
+def test_another_text_is_not_resumed(output: Path, text: list[CorpusSentence]) -> None:
+    run_killed_after_one(output)
+    with pytest.raises(TextError, match="not the one"), open_resumable(output, SETTINGS) as writer:
+        writer.read_text(text)
+    assert partial_folder(output).is_dir()
 
 
 def test_the_lstm_state_is_stored_with_the_progress_it_belongs_to(output: Path) -> None:
     run_killed_after_one(output, STATE)
-    assert [path.name for path in partial_folder(output).glob("state-*")] == ["state-1"]
     with open_resumable(output, SETTINGS) as writer:
         assert writer.state is not None
         np.testing.assert_array_equal(writer.state.cell, STATE.cell)
@@ -72,16 +72,17 @@ def test_the_lstm_state_is_stored_with_the_progress_it_belongs_to(output: Path) 
 def test_a_partial_output_is_discarded_only_on_request(output: Path) -> None:
     run_killed_after_one(output)
     with contextlib.suppress(Killed), open_resumable(output, SETTINGS) as writer:
-        assert writer.progress == ONE
+        assert done(writer) == (1, 2, 1)
         raise Killed
     with open_resumable(output, SETTINGS, overwrite=True) as writer:
-        assert writer.progress == WriteProgress()
+        assert writer.is_new
+        assert done(writer) == (0, 0, 0)
 
 
 def test_two_runs_cannot_write_one_output(output: Path) -> None:
     pytest.importorskip("fcntl")
     with open_resumable(output, SETTINGS) as first:
-        first.end_batch(7)
+        first.commit()
         with pytest.raises(LockedError, match="being written by another process"), open_resumable(output, SETTINGS):
             pass
         assert partial_folder(output).is_dir()
@@ -89,11 +90,14 @@ def test_two_runs_cannot_write_one_output(output: Path) -> None:
 
 def test_a_run_that_overwrites_is_resumed_without_overwrite(output: Path) -> None:
     output.write_text("an earlier output")
-    with contextlib.suppress(Killed), open_resumable(output, SETTINGS, overwrite=True) as writer:
-        writer.end_pool(ONE, np.array([1]), b"cat\n")
-        writer.commit()
-        raise Killed
+    run_killed_after_one(output, overwrite=True)
     assert output.read_text() == "an earlier output"
     with open_resumable(output, SETTINGS) as writer:
-        assert writer.progress == ONE
+        assert done(writer) == (1, 2, 1)
     assert output.read_bytes() != b"an earlier output"
+
+
+def test_sizes_are_short() -> None:
+    assert [format_bytes(n) for n in (0, 999, 1600, 242_000_000, 2.5e15)] == [
+        *("0 bytes", "999 bytes", "1.6 kB", "242 MB", "2,500.0 TB")
+    ]

@@ -84,21 +84,6 @@ def test_pairs_scored_in_blocks_equal_pairs_scored_by_the_definition(
         assert torch.allclose(one, other, atol=1e-12)
 
 
-def test_candidates_and_refinement_do_not_depend_on_the_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    spans = torch.randn(5, 3, dtype=torch.float64)
-    coarse, refine = CoarseScorer(3, dropout=0.0).double(), SpanRefinement(3).double()
-    results = []
-    for floats in (1 << 24, 1):
-        monkeypatch.setattr(antecedents, "FLOATS_AT_ONCE", floats)
-        candidates = coarse(spans, MENTIONS.double(), 2)
-        results.append([candidates.indices, refine(spans, candidates, with_none(candidates.scores))])
-    (places, refined), (places_in_blocks, refined_in_blocks) = results
-    assert torch.equal(places, places_in_blocks)
-    # Within rounding: a product's last bits may depend on its number of rows.
-    torch.testing.assert_close(refined_in_blocks, refined, atol=1e-12, rtol=0)
-
-
 def test_in_training_dropout_is_the_same_when_a_block_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(antecedents, "FLOATS_AT_ONCE", 1)
     torch.manual_seed(0)
@@ -118,14 +103,6 @@ def test_in_training_dropout_is_the_same_when_a_block_is_computed_again(monkeypa
         weight[0, 0] += 1e-6
         after = loss()
     assert gradient[0, 0].item() == pytest.approx((after - before).item() / 1e-6, abs=1e-4)
-
-
-def test_scores_depend_on_speaker_genre_and_distance() -> None:
-    scorer = PairScorer(3, 2, n_genres=2, hidden_dim=8, n_layers=1, dropout=0.0)
-    spans, candidates = torch.ones(5, 3), nearest_antecedents(MENTIONS, 4)
-    scores = scorer(spans, candidates, SPEAKERS, GENRE)
-    assert scores[4, 0] != scores[4, 3]  # same vectors, other speaker and distance
-    assert not torch.allclose(scores, scorer(spans, candidates, SPEAKERS, torch.tensor(0)))
 
 
 def test_a_refined_span_lies_between_itself_and_its_expected_antecedent() -> None:
@@ -153,11 +130,3 @@ def test_the_loss_sums_over_all_correct_antecedents() -> None:
     assert antecedent_loss(scores, candidates, clusters).item() == pytest.approx(
         -sum(p.log().item() for p in right), rel=1e-5
     )
-
-
-def test_a_document_may_have_no_spans() -> None:
-    empty = nearest_antecedents(MENTIONS[:0], 3)
-    assert isinstance(empty, Candidates)
-    scorer = PairScorer(3, 2, 1, 4, 1, 0.0)
-    scores = scorer(torch.zeros(0, 3), empty, SPEAKERS[:0], torch.tensor(0))
-    assert antecedent_loss(with_none(scores), empty, SPEAKERS[:0]).item() == 0

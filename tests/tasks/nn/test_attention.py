@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from elmokit.tasks.nn.attention import attend, masked_max, masked_mean, masked_min, masked_softmax
+from elmokit.tasks.nn.layers import attend, masked_max, masked_mean, masked_min, masked_softmax
 
 VALUES = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0)) - 5  # all maxima below zero
 MASK = torch.tensor([[True, True, True, False], [False] * 4])

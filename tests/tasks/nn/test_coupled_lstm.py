@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from elmokit.tasks.nn.coupled_lstm import (
+from elmokit.tasks.nn.gated_lstm import (
     CoupledLSTM,
     CoupledLSTMStack,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from elmokit.tasks.nn.feedforward import Maxout
+from elmokit.tasks.nn.layers import Maxout
 
 
 def test_maxout_takes_each_unit_s_largest_map() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from elmokit.tasks.nn.recurrent import init_glorot_orthogonal, run_packed
+from elmokit.tasks.nn.layers import init_glorot_orthogonal, run_packed
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])

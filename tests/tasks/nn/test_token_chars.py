@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from elmokit.tasks.nn.token_chars import TokenCharCNN
+from elmokit.tasks.allennlp.characters import AllenNLPCharCNN
+from elmokit.tasks.nn.layers import TokenCharCNN
 
 
 def test_features_do_not_depend_on_longer_words_of_the_batch() -> None:
@@ -37,8 +38,8 @@ def test_activations(activation: str, bound: tuple[float, float]) -> None:
 def test_other_windows_are_those_of_allennlp() -> None:
     """Since 1.3 a word shorter than the filter has zeros; before, windows of padding counted too."""
     torch.manual_seed(0)
-    complete = TokenCharCNN(9, 4, [(3, 5)], windows="complete")
-    batch = TokenCharCNN(9, 4, [(3, 5)], windows="batch", min_chars=5)
+    complete = AllenNLPCharCNN(9, 4, [(3, 5)], "relu", 0.0, every_window=False, min_chars=None)
+    batch = AllenNLPCharCNN(9, 4, [(3, 5)], "relu", 0.0, every_window=True, min_chars=5)
     batch.load_state_dict(complete.state_dict())
     ids = torch.tensor([[2, 3, 0, 0, 0, 0, 0], [2, 3, 4, 5, 6, 7, 8]])
     assert not complete(ids)[0].any()

@@ -49,11 +49,6 @@ def test_conll_and_json_give_the_same_document(tmp_path: Path) -> None:
     assert to_predict.clusters is None
 
 
-def test_a_no_break_space_does_not_separate_tokens(tmp_path: Path) -> None:
-    (document,) = read(tmp_path, CONLL.replace("bike ", "bike\u00a0two "))
-    assert document.sentences[0] == ("Mira", "fixed", "her", "bike\u00a0two", ".")
-
-
 def test_a_novel_has_no_genre_and_no_speakers(tmp_path: Path) -> None:
     text = CONLL.replace("nw/demo/00/", "12_").replace("spk1", "-").replace("spk2", "-")
     (document,) = read(tmp_path, text)
@@ -107,13 +102,6 @@ def test_a_document_of_another_format_keeps_its_name_as_conll(key: str, begin: s
     assert [again.key for again in read_conll("here", enumerate(text.splitlines()))] == [key]
 
 
-def test_what_is_written_as_conll_is_read_back(tmp_path: Path) -> None:
-    (document,) = read(tmp_path, CONLL)
-    assert document.clusters is not None
-    (again,) = read(tmp_path, to_conll(document, document.clusters))
-    assert (again.sentences, again.clusters, again.key) == (document.sentences, document.clusters, document.key)
-
-
 spans = st.tuples(st.integers(0, 5), st.integers(0, 5)).map(lambda pair: (min(pair), max(pair)))
 
 
@@ -130,22 +118,6 @@ def test_any_clusters_can_be_written_as_conll_and_read_back(
     assert crossing or again.clusters == wanted
 
 
-GAP_HEADER = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL\n"
-GAP_TEXT = 'Dr. Mira Berg met "Ada" B. Hill. She sang.'
-GAP_ROW = f"t-1\t{GAP_TEXT}\tShe\t33\tMira Berg\t4\tFALSE\tHill\t27\tTRUE\thttp://x\n"
-
-
-def test_gap_rows_become_documents(tmp_path: Path) -> None:
-    (document,) = read(tmp_path, GAP_HEADER + GAP_ROW)
-    tokens = [word for sentence in document.sentences for word in sentence]
-    assert len(document.sentences) == 2
-    assert document.pronoun is not None
-    named = [" ".join(tokens[a : b + 1]) for a, b in (document.pronoun.span, *document.pronoun.names)]
-    assert named == ["She", "Mira Berg", "Hill"]
-    assert document.pronoun.is_feminine
-    assert document.clusters == ((document.pronoun.names[1], document.pronoun.span),)
-
-
 def test_the_shared_litbank_data_is_read_completely(shared: Path) -> None:
     documents = list(read_coref(str(shared / "data" / "coref-litbank" / "dev.conll")))
     assert len(documents) == 10
@@ -159,9 +131,3 @@ def test_the_shared_litbank_data_is_read_completely(shared: Path) -> None:
 
 def read_lines_of(text: str, document: Document) -> list[object]:
     return [found.clusters for found in read_conll(document.key, enumerate(text.splitlines(), start=1))]
-
-
-def test_the_shared_gap_data_is_read_completely(shared: Path) -> None:
-    documents = list(read_coref(str(shared / "data" / "coref-gap" / "gap-validation.tsv")))
-    assert len(documents) == 454
-    assert all(document.pronoun for document in documents)

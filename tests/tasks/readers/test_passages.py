@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmokit.tasks.readers.passages import covering_tokens, tokenize_passage
+from elmokit.tasks.readers.squad import covering_tokens, tokenize_passage
 from elmokit.text.marks import INVISIBLE
 
 

@@ -17,7 +17,7 @@ from elmokit.tasks.readers.squad import read_questions, read_squad
 from elmokit.tasks.readers.srl import Proposition, read_srl
 from elmokit.tasks.readers.trees import LabeledTree, TreeNode, read_trees
 from tests.helpers.srl_columns import CONLL_2012
-from tests.tasks.readers.test_coref import CONLL, GAP_HEADER, GAP_ROW
+from tests.tasks.readers.test_coref import CONLL
 from tests.tasks.readers.test_squad import question, squad
 from tests.tasks.readers.test_srl import CONLL_2005, ONE_LINE, PROPBANK
 
@@ -80,15 +80,6 @@ COREF = [
     ('{"sentences": [["a", "b"]], "clusters": [[[1, 0]]]}', "word 1 to 0"),
     ('{"sentences": [["a"]], "speakers": [["x", "y"]]}', "line 1: expected one of the speakers"),
 ]
-GAP = [
-    ("t-1\tx\n", "line 2: expected the columns ID"),
-    (GAP_ROW.replace("TRUE", "yes"), "B-coref"),
-    (GAP_ROW.replace("FALSE", "no"), "A-coref"),
-    (GAP_ROW.replace("\t33\t", "\t34\t"), "line 2: Pronoun is 'She' at character 34"),
-    (GAP_ROW.replace("\t33\t", "\tx\t"), "Pronoun is 'She' at character x"),
-    (GAP_ROW.replace("Mira Berg\t4", "\t4"), "A is ''"),
-    (GAP_ROW.replace("Mira Berg\t4", " \t3"), "A is ' '"),
-]
 SRL = [
     (PROPBANK.replace("her\t-\tB-ARG1", "her\t-"), "line 4: 2 columns, expected 3"),
     (PROPBANK.replace("fix.01", "-"), "line 2: 3 columns and 0 predicates"),
@@ -132,7 +123,6 @@ REFUSED: list[tuple[Callable[[str], Iterable[object]], str, str]] = [
     *((read_trees, *row) for row in TREES),
     *((read_pairs, *row) for row in PAIRS),
     *((read_coref, *row) for row in COREF),
-    *((read_coref, GAP_HEADER + text, name) for text, name in GAP),
     *((read_srl, *row) for row in SRL),
     *((all_answers, *row) for row in SQUAD),
     *((questions, *row) for row in QUESTIONS),

@@ -46,12 +46,6 @@ def test_training_uses_the_most_frequent_span_and_the_first_of_equally_frequent_
     assert example.span == (4, 5)
 
 
-def test_an_answer_that_ends_inside_a_token_is_widened(tmp_path: Path) -> None:
-    (example,) = read(tmp_path, squad(question(("hain", 36))))
-    assert example.span is not None
-    assert example.passage.slice(*example.span) == "chain"
-
-
 @pytest.mark.parametrize(
     ("text", "start"), [("in June", 19), ("in May", 20), ("May", 900), ("Ada", -3), ("", 3), (" ", 3)]
 )

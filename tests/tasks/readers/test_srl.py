@@ -73,23 +73,12 @@ def test_a_token_may_be_a_hash_or_a_quote(tmp_path: Path) -> None:
     assert read(tmp_path, text.replace("\t", " "))[0].tokens == ("#", "rose", '"')
 
 
-def test_a_no_break_space_does_not_separate_tokens(tmp_path: Path) -> None:
-    path = tmp_path / "roles"
-    for text, token in ((CONLL_2005, "bike "), (CONLL_2012, "bike "), (ONE_LINE, "bike ")):
-        path.write_text(text.replace(token, "bike\u00a0two "), encoding="utf-8")
-        assert next(iter(read_srl(str(path)))).tokens == ("Mira", "fixed", "her", "bike\u00a0two", ".")
-
-
 def test_only_the_outermost_of_nested_brackets_is_kept() -> None:
     assert _tags_from_brackets(["(ARG2(ARG1*)", "*)", "(V*)"], SENTENCE) == ["B-ARG2", "I-ARG2", "B-V"]
 
 
 def test_adjacent_arguments_of_one_role_are_kept_apart() -> None:
     assert _tags_from_brackets(["(A0*)", "(A0*", "*)"], SENTENCE) == ["B-A0", "B-A0", "I-A0"]
-
-
-def test_an_empty_file_has_no_propositions(tmp_path: Path) -> None:
-    assert read(tmp_path, "") == read(tmp_path, "\n\n") == []
 
 
 roles = st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["ARG0", "C-ARG0", "ARGM-TMP", None])), min_size=1)

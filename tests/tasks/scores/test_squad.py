@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elmokit.tasks.scores.accuracy import accuracy
+from elmokit.tasks.scores.counts import accuracy
 from elmokit.tasks.scores.squad import normalize_answer, squad_v1, squad_v2
 
 

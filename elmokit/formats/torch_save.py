@@ -1,0 +1,64 @@
+"""Read what ``torch.save`` wrote: tensors, and no other objects, so no code in a file is run.
+
+Only these files need PyTorch to be opened; a model that was converted to another format no longer does.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elmokit.engine.state import Floats
+from elmokit.errors import needs_torch, reading
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def read_state_dict(path: Path) -> dict[str, Tensor]:
+    """Read the tensors of a state dict, bfloat16 as float32."""
+    content = _load(path, "PyTorch state dict")
+    with reading(path, "PyTorch state dict", Exception):
+        if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
+            raise TypeError("expected tensors by name")
+        return {name: _plain(tensor) for name, tensor in content.items()}
+
+
+def read_matrix(path: Path) -> Floats:
+    """Read one tensor or NumPy array of numbers, as float32."""
+    content = _load(path, "matrix saved with torch.save")
+    with reading(path, "matrix saved with torch.save", Exception):
+        import torch
+
+        return _plain(torch.as_tensor(content)).float().numpy()
+
+
+def _load(path: Path, what: str) -> Any:
+    with needs_torch(f"Reading {path}, a file of torch.save,"):
+        import torch
+    # Published alignments are NumPy arrays. NumPy 2 gave the function that builds them from a pickle another name.
+    build: Any = np.empty(0).__reduce__()[0]
+    names = [(build, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
+    dtypes = [type(np.dtype(name)) for name in ("float32", "float64", "int64")]
+    with reading(path, what, Exception), torch.serialization.safe_globals([*names, np.ndarray, np.dtype, *dtypes]):
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            # PyTorch's own message is long, and advises to run the code.
+            wanted = re.search(r"GLOBAL (\S+)", str(error))
+            reason = f"it asks for {wanted[1]}, which is not run" if wanted else "damaged, or of another program"
+            raise ValueError(reason) from None
+
+
+def _plain(tensor: Any) -> Tensor:
+    """Check for a tensor of real numbers, without its gradient."""
+    import torch
+
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_complex():
+        raise TypeError(f"expected plain tensors of real numbers, found {tensor!r:.40}")
+    plain: Tensor = tensor.detach()
+    return plain.float() if plain.dtype == torch.bfloat16 else plain

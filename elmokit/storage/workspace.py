@@ -1,0 +1,399 @@
+"""Directories whose files grow, and survive an interruption.
+
+A :class:`Workspace` is a directory with a lock, data files that only grow, and a journal. The journal records the
+settings that the data was made with, how much of each file is complete, and what the owner needs to continue (its
+*progress*). A commit first flushes the data to disk and then replaces the journal. After SIGKILL, a power loss or a
+full disk the journal therefore describes a valid prefix of every file, and the next run continues from there::
+
+    journal.json     {"workspace": 1, "settings": ..., "progress": ..., "sizes": ..., "state": ...}
+    lock             held by the process that writes
+    state-0, -1      bytes that belong to the last commit, such as an LSTM state (the journal says which)
+    ...              the owner's files
+
+Who owns one: ``elmokit embed`` (``OUT.partial``), the index of word occurrences, the cache of layers, the vectors of
+the part-of-speech probe, and whatever else takes long and can be continued.
+
+A training fits, too. Its settings are the config without what may change, which may have inner tables. Its log is a
+file that grows (``append("metrics.jsonl", line)``), so a resumed run cuts off what it logged after its last checkpoint.
+A checkpoint is a directory that ``atomic_write`` makes in the workspace; then ``commit({"n_steps": ...})`` names it.
+Files that the workspace does not write itself (checkpoints, ``config.toml``, runs in the run) are listed as ``others``,
+name patterns, so that ``overwrite`` deletes them; they are written after the workspace was entered.
+
+Why not one HDF5 file or a database? An HDF5 file whose process dies while it is open often cannot be read again, and
+vectors that lie consecutively in a flat file can be memory-mapped by any number of readers while one process appends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Annotated, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from elmokit.errors import OutputError
+from elmokit.storage.atomic import real_path, recover_interrupted, replace_file, sync
+from elmokit.storage.lock import LOCK, file_lock
+
+JOURNAL = "journal.json"
+_NEW_JOURNAL = "journal.new"
+_STATES = ("state-0", "state-1")
+_VERSION = 1
+COMMIT_SECONDS = 2.0
+"""The least time between two timed commits. Waiting for the disk costs time, so not every batch is committed."""
+
+
+class _Journal(msgspec.Struct):
+    """What the journal of a workspace holds."""
+
+    settings: dict[str, Any]
+    progress: dict[str, Any]
+    sizes: dict[str, Annotated[int, msgspec.Meta(ge=0)]]
+    state: str | None
+    workspace: int = 0
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What is committed in a workspace, from :func:`read_workspace` or :attr:`Workspace.committed`."""
+
+    # It stays valid while another process appends, because committed data never changes.
+
+    folder: Path
+    settings: dict[str, Any]
+    progress: dict[str, Any]
+    """The record of the last commit; empty if nothing is committed."""
+    sizes: dict[str, int]
+    state: str | None = None
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether there is something to continue: a workspace whose file was published has nothing any more."""
+        return bool(self.progress) and all((self.folder / name).exists() for name in self.sizes)
+
+    def memory_map(self, name: str, dtype: DTypeLike, width: int | None = None) -> NDArray[Any]:
+        """Map a file of numbers into memory: ``(rows, width)`` or ``(rows,)``; empty if it was never written."""
+        n_bytes = self.sizes.get(name, 0)
+        shape: tuple[int, ...] = (n_bytes // np.dtype(dtype).itemsize,)
+        if width is not None:
+            shape = (shape[0] // width, width)
+        if not n_bytes:
+            return np.zeros(shape, dtype)  # an empty file cannot be mapped
+        try:
+            # With an explicit shape only what is committed is mapped, so a reader never sees what a writer appends.
+            return np.memmap(self.folder / name, dtype=dtype, mode="r", shape=shape)
+        except (OSError, ValueError) as error:
+            raise _damaged(self.folder / name, error) from None
+
+    def read_bytes(self, name: str) -> bytes:
+        """Read what is committed of a file; empty if it was never written."""
+        return self.memory_map(name, np.uint8).tobytes()
+
+    def read_state(self) -> bytes | None:
+        """Read the bytes that the last commit was given as ``state``."""
+        return None if self.state is None else (self.folder / self.state).read_bytes()
+
+
+def read_workspace(folder: str | Path) -> Committed | None:
+    """Read what is committed in a directory, without locking it; None if it is no workspace.
+
+    Raises:
+        OutputError: The journal is damaged, or from another version of elmokit.
+    """
+    folder = Path(folder)
+    path = folder / JOURNAL
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        if msgspec.json.decode(content, type=dict[str, Any]).get("workspace") != _VERSION:
+            raise OutputError(f"{folder} was started by another version of elmokit: {_restart(folder)}.")
+        journal = msgspec.json.decode(content, type=_Journal)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, error) from None
+    return Committed(folder, journal.settings, journal.progress, journal.sizes, journal.state)
+
+
+class Workspace:
+    """A directory of growing files that survives interruption.
+
+    Use it as a context manager. Call :meth:`append` or :meth:`write_at` for new data, and :meth:`commit` whenever the
+    data written so far should survive an interruption. One process can have a workspace open at a time; others can read
+    what is committed with :func:`read_workspace`.
+
+    An ``OSError`` inside the ``with`` block (a full disk, for example) becomes an ``OutputError`` that says what is
+    kept. If the block ends before anything was committed, the directory is removed.
+
+    Args:
+        folder: The directory. It is created if missing.
+        settings: JSON values that the contents depend on, such as the fingerprint of the model. A workspace with other
+            settings is refused, because its data would not match the data still to come; the error names the first that
+            differs.
+        others: Name patterns of the owner's files and directories that are written by other means.
+        overwrite: Discard what the directory already holds, instead of continuing it. None if the user has no such
+            option: error messages then say to delete the directory.
+        locked_message: The error text if another process is writing.
+        wait: Wait for another process that is writing, instead of raising an error.
+
+    Raises:
+        LockedError: Another process is writing.
+        OutputError: The directory holds other files, or data of other settings, or is damaged.
+
+    Example:
+        >>> with Workspace(folder, {"model": fingerprint}) as workspace:
+        ...     n_done = workspace.progress.get("n_done", 0)
+        ...     for sentence in sentences[n_done:]:
+        ...         workspace.append("vectors", embed(sentence))
+        ...         n_done += 1
+        ...         if workspace.commit_is_due():
+        ...             workspace.commit({"n_done": n_done})
+        ...     workspace.commit({"n_done": n_done})
+        >>> vectors = read_workspace(folder).memory_map("vectors", np.float32, width=1024)
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        settings: Mapping[str, Any],
+        *,
+        others: Collection[str] = (),
+        overwrite: bool | None = None,
+        locked_message: str | None = None,
+        wait: bool = False,
+    ) -> None:
+        self.folder = Path(folder)
+        # So that the settings compare equal to those of a journal: JSON has no tuples.
+        self.committed = Committed(self.folder, json.loads(json.dumps(dict(settings))), {}, {})
+        self._others, self._overwrite = tuple(others), overwrite
+        self._locked_message, self._wait = locked_message, wait
+        self._files: dict[str, IO[bytes]] = {}
+        self._names: set[str] = set()
+        self._unsaved: set[str] = set()
+        self._committed_at = time.monotonic()
+        self._open = contextlib.ExitStack()
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """The record of the last commit; empty if nothing is committed."""
+        return self.committed.progress
+
+    def __enter__(self) -> Workspace:
+        # Before the lock, because taking the lock creates the directory and a file in it.
+        self._refuse_other_files()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(file_lock(self.folder / LOCK, self._locked_message, wait=self._wait))
+            stack.callback(self._close)
+            try:
+                self._load()
+            except OSError as error:
+                if not self.progress:
+                    self._remove()
+                raise self._failure(error) from error
+            # From here on `__exit__` releases the lock; until here, any error does.
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        # Files are closed and leftovers removed while the lock is still held: it is the first entry on the stack, so it
+        # is released last.
+        with self._open:
+            self._close()
+            if not self.progress:
+                self._remove()
+        if isinstance(error, OSError):
+            raise self._failure(error) from error
+
+    def create(self, name: str) -> Path:
+        """Create an empty file, or empty one that is not committed, and return its path, for a library to write to."""
+        self._file(name)
+        self._unsaved.add(name)
+        return self.folder / name
+
+    def append(self, name: str, data: bytes | NDArray[Any]) -> None:
+        """Write data at the end of a file."""
+        file = self._file(name)
+        self._unsaved.add(name)
+        file.seek(0, os.SEEK_END)  # not opened in append mode: there the system ignores `seek`, which `write_at` needs
+        _write(file, data)
+
+    def write_at(self, name: str, offset: int, data: bytes | NDArray[Any]) -> None:
+        """Write data at an offset, also beyond the end of the file: for parts that are complete in another order."""
+        # What is committed must not be overwritten, except where the progress says that it does not count.
+        file = self._file(name)
+        self._unsaved.add(name)
+        file.seek(offset)
+        _write(file, data)
+
+    def commit_is_due(self) -> bool:
+        """Check whether the last commit is ``COMMIT_SECONDS`` ago or more."""
+        return time.monotonic() - self._committed_at >= COMMIT_SECONDS
+
+    def commit(self, progress: Mapping[str, Any], state: bytes | None = None) -> None:
+        """Flush everything written so far to disk and record it. From here on it survives an interruption.
+
+        Args:
+            progress: JSON values that the owner needs to continue after this point; not empty.
+            state: Bytes that belong to this point, such as a serialized LSTM state.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        # The order matters: data and state first, then the journal that refers to them. If power fails in between, the
+        # old journal still describes valid prefixes, because committed data is never overwritten.
+        for unsaved in sorted(self._unsaved):
+            os.fsync(self._files[unsaved].fileno())
+        self._unsaved.clear()
+        # fstat, not seek: another thread may be about to write at the file's current position.
+        sizes = {name: os.fstat(file.fileno()).st_size for name, file in self._files.items()}
+        name = None
+        if state is not None:
+            name = _STATES[self.committed.state == _STATES[0]]  # never the one that the journal refers to
+            (self.folder / name).write_bytes(state)
+            sync(self.folder / name)
+        self._write_journal(
+            replace(self.committed, progress=dict(progress), sizes=self.committed.sizes | sizes, state=name)
+        )
+        self._committed_at = time.monotonic()
+
+    def publish(self, name: str, target: Path) -> None:
+        """Move a file to its final place, and delete the rest."""
+        os.fsync(self._file(name).fileno())
+        self.commit(self.progress)  # so that a journal whose file is not there is one whose file was published
+        self._close()
+        target = real_path(target)
+        replace_file(self.folder / name, target)
+        sync(target.parent)
+        self.committed = replace(self.committed, progress={})
+
+    def _load(self) -> None:
+        """Read the journal and bring the files to the sizes it records."""
+        recover_interrupted(self.folder)
+        recorded = read_workspace(self.folder)
+        if recorded is None or self._overwrite or not recorded.can_continue:
+            if recorded is not None:
+                self._names.update(recorded.sizes)
+            # Replaced and not deleted first: a directory with data but without a journal would not be recognized.
+            self._write_journal(self.committed)
+            self._remove_files()
+            return
+        if difference := first_difference(recorded.settings, self.committed.settings):
+            raise OutputError(f"{self.folder} was started with {difference}: {_restart(self.folder, self._overwrite)}.")
+        self.committed = recorded
+        # Opened at once, not when first needed, so that a short file is reported before hours of computing.
+        for name in recorded.sizes:
+            self._file(name)
+
+    def _refuse_other_files(self) -> None:
+        """Protect a directory that is not a workspace: nothing in it is touched, not even to create the lock."""
+        if not self.folder.exists() or (self.folder / JOURNAL).exists():
+            return
+        if self.folder.is_dir() and {path.name for path in self.folder.iterdir()} <= {LOCK, _NEW_JOURNAL}:
+            return  # the process died before it wrote the first journal
+        raise OutputError(f"{self.folder} already exists and was not made by elmokit.")
+
+    def _file(self, name: str) -> IO[bytes]:
+        """Open a file when it is first needed, cut to what is committed of it."""
+        if name not in self._files:
+            path, size = self.folder / name, self.committed.sizes.get(name, 0)
+            self._names.add(name)
+            # "r+b" does not create a file, "wb" would empty it, and "ab" could not write in the middle. Unbuffered, so
+            # that `fsync` and `fstat` see everything that was written.
+            path.touch()
+            file = self._files[name] = path.open("r+b", buffering=0)
+            n_bytes = os.fstat(file.fileno()).st_size
+            if n_bytes < size:
+                raise _damaged(path, f"it has {n_bytes:,} bytes instead of {size:,}")
+            # What was written after the last commit is not described by the journal, and may be incomplete.
+            file.truncate(size)
+        return self._files[name]
+
+    def _write_journal(self, contents: Committed) -> None:
+        """Replace the journal, so that it survives a power loss."""
+        journal = _Journal(contents.settings, contents.progress, contents.sizes, contents.state, _VERSION)
+        temporary = self.folder / _NEW_JOURNAL
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(journal), indent=1))
+        # Without this, a file system may store the new name before the new content: then power fails, and it is empty.
+        sync(temporary)
+        temporary.replace(self.folder / JOURNAL)
+        sync(self.folder)
+        self.committed = contents
+
+    def _close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def _remove_files(self) -> None:
+        """Remove what the workspace and its owner wrote. Other files, which a user has put there, stay."""
+        for path in self.folder.iterdir():
+            if path.name in {*self._names, *_STATES} or any(fnmatchcase(path.name, name) for name in self._others):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+
+    def _remove(self) -> None:
+        """Remove the directory, unless a user has put files there."""
+        with contextlib.suppress(OSError):
+            self._remove_files()
+            for name in (_NEW_JOURNAL, JOURNAL, LOCK):
+                (self.folder / name).unlink(missing_ok=True)
+            self.folder.rmdir()
+
+    def _failure(self, error: OSError) -> OutputError:
+        is_kept = self.progress and (self.folder / JOURNAL).exists()
+        kept = "Completed work is kept: run the same command again to resume." if is_kept else "Nothing was saved."
+        return OutputError(f"Writing to {self.folder} failed: {error.strerror or error}. {kept}")
+
+
+def first_difference(recorded: Mapping[str, Any], settings: Mapping[str, Any], table: str = "") -> str | None:
+    """Say how the first setting that differs does; None if all are equal. Names in inner tables get dots."""
+    for name in [*settings, *recorded]:
+        old, new = recorded.get(name), settings.get(name)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            if difference := first_difference(old, new, f"{table}{name}."):
+                return difference
+        elif old != new:
+            what = f"{table}{name}".replace("_", " ")
+            if _is_digest(old) and _is_digest(new):
+                return f"another {what.removeprefix('the ')}"
+            return f"{what} {_shown(old)}, and now it is {_shown(new)}"
+    return None
+
+
+def _is_digest(value: object) -> bool:
+    """Return whether a value looks like a hash in hexadecimal digits, which says nothing to people."""
+    return isinstance(value, str) and len(value) >= 16 and not value.strip("0123456789abcdef-")
+
+
+def _shown(value: object) -> str:
+    text = "not set" if value is None else repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+def _restart(folder: Path, overwrite: bool | None = None) -> str:
+    return f"to start anew, {f'delete {folder}' if overwrite is None else 'pass --overwrite'}"
+
+
+def _damaged(path: Path, how: object) -> OutputError:
+    return OutputError(f"{path} is damaged ({how}): {_restart(path.parent)}.")
+
+
+def _write(file: IO[bytes], data: bytes | NDArray[Any]) -> None:
+    """Write everything: an unbuffered file may take only a part at a time."""
+    # A view of the array's memory, not a copy.
+    rest = memoryview(data if isinstance(data, bytes) else np.ascontiguousarray(data).reshape(-1).view(np.uint8).data)
+    # Linux writes at most 2 GiB per call, and less when the disk is nearly full.
+    while rest:
+        rest = rest[file.write(rest) :]

@@ -1,0 +1,227 @@
+"""Small layers that several task models share: dropout, attention, PyTorch's recurrent layers, features of characters.
+
+Softmax, attention and pooling ignore padding. A row without any real token gives zeros, not NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+
+class VariationalDropout(nn.Module):
+    """Variational dropout: drop a feature at every step of a sequence or at none (Gal and Ghahramani 2016)."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Drop features of ``(batch, time, dim)``; in training the kept features are scaled by ``1 / (1 - p)``."""
+        if not self.training or self.p == 0:
+            return inputs
+        kept = torch.empty_like(inputs[:, :1]).bernoulli_(1 - self.p)
+        return inputs * kept / (1 - self.p)
+
+
+class Maxout(nn.Module):
+    """A layer whose units are the maximum of several linear maps (Goodfellow et al. 2013)."""
+
+    def __init__(self, input_dim: int, output_dim: int, pool: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(input_dim, output_dim * pool)
+        self.pool = pool
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Apply the layer: ``(..., input_dim)`` to ``(..., output_dim)``."""
+        candidates: Tensor = self.linear(inputs).unflatten(-1, (-1, self.pool))  # (..., output_dim, pool)
+        return candidates.amax(dim=-1)
+
+
+def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
+    """Compute the softmax over the last dimension where ``mask`` is True, with 0 elsewhere."""
+    mask = mask.expand_as(scores)
+    shifted = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return shifted.softmax(dim=-1).masked_fill(~mask, 0.0)
+
+
+def attend(scores: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """Return sums of the values, weighted by the softmax of the scores.
+
+    Shapes: scores (batch, queries, keys), values (batch, keys, dim), mask (batch, keys); the result is (batch, queries,
+    dim).
+    """
+    return masked_softmax(scores, mask[:, None, :]) @ values
+
+
+def masked_max(values: Tensor, mask: Tensor) -> Tensor:
+    """Return the maximum over real tokens: ``(batch, time, dim)`` and ``(batch, time)`` to ``(batch, dim)``."""
+    lowest = torch.finfo(values.dtype).min
+    highest = values.masked_fill(~mask[..., None], lowest).amax(dim=1)
+    return highest.masked_fill(~mask.any(dim=1, keepdim=True), 0.0)
+
+
+def masked_min(values: Tensor, mask: Tensor) -> Tensor:
+    """Return the minimum over real tokens, with shapes as in ``masked_max``."""
+    return -masked_max(-values, mask)
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean over real tokens, with shapes as in ``masked_max``."""
+    n_real = mask.sum(dim=1, keepdim=True).clamp(min=1)
+    return (values * mask[..., None]).sum(dim=1) / n_real
+
+
+def run_packed(rnn: nn.LSTM | nn.GRU, inputs: Tensor, mask: Tensor) -> Tensor:
+    """Run a recurrent layer over a batch that is padded on the right.
+
+    The backward direction starts at each sequence's own last token, not at the padding.
+
+    Args:
+        rnn: A layer with ``batch_first=True`` and any number of layers and directions.
+        inputs: ``(batch, time, dim)``.
+        mask: ``(batch, time)`` bool, True on a real token, without gaps. A row may be empty.
+
+    Returns:
+        ``(batch, time, hidden * directions)``, zero where the mask is False.
+    """
+    lengths = (
+        mask.sum(dim=1).clamp(min=1).cpu()
+    )  # PyTorch rejects empty rows, so they get length 1 and are masked below
+    packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
+    outputs, _ = pad_packed_sequence(rnn(packed)[0], batch_first=True, total_length=inputs.shape[1])
+    return outputs * mask[..., None]
+
+
+def init_glorot_orthogonal(module: nn.Module) -> None:
+    """Initialize every ``nn.Linear`` and ``nn.LSTM`` in a module.
+
+    Weights are Glorot uniform, recurrent matrices orthogonal, biases 0, and the bias of the forget gate is 1. PyTorch's
+    LSTM adds two biases; only the first gets the 1.
+    """
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.xavier_uniform_(part.weight)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+        elif isinstance(part, nn.LSTM):
+            for name, weight in part.named_parameters():
+                if name.startswith("weight_ih"):
+                    nn.init.xavier_uniform_(weight)
+                elif name.startswith("weight_hh"):
+                    nn.init.orthogonal_(weight)
+                else:
+                    nn.init.zeros_(weight)
+                if name.startswith("bias_ih"):
+                    with torch.no_grad():
+                        weight[part.hidden_size : 2 * part.hidden_size] = 1.0  # the order of the gates is i, f, g, o
+
+
+class CharTable(nn.Embedding):
+    """The vectors of characters."""
+
+    def __init__(self, n_chars: int, char_dim: int) -> None:
+        super().__init__(n_chars, char_dim, padding_idx=0)
+        nn.init.xavier_uniform_(self.weight)
+        with torch.no_grad():
+            self.weight[0] = 0.0
+
+
+class TokenCharCNN(nn.Module):
+    """Convolutions over characters, followed by the maximum over the word (Kim 2014; Ma and Hovy 2016).
+
+    The maximum includes only windows inside the word, and a single one for a word that is shorter than the filter, so
+    that the features of a word do not depend on the longest word of its batch.
+
+    Args:
+        n_chars: Rows of the character table, including row 0 for padding.
+        char_dim: Size of a character's vector.
+        filters: ``(width, count)`` of each convolution.
+        activation: Activation function of the features.
+        dropout: Dropout on the character vectors.
+    """
+
+    def __init__(
+        self,
+        n_chars: int,
+        char_dim: int,
+        filters: Sequence[tuple[int, int]],
+        activation: Literal["relu", "tanh", "none"] = "relu",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.embedding = CharTable(n_chars, char_dim)
+        self.convolutions = nn.ModuleList(nn.Conv1d(char_dim, count, width) for width, count in filters)
+        self.widths = [width for width, _ in filters]
+        self.activation = activation
+        self.dropout = nn.Dropout(dropout)
+        self.output_dim = sum(count for _, count in filters)
+
+    def forward(self, char_ids: Tensor) -> Tensor:
+        """Compute the features of words. Shapes: char_ids (words, chars); the result is (words, output_dim)."""
+        lengths = (char_ids > 0).sum(dim=1, keepdim=True)
+        n_missing = max(max(self.widths) - char_ids.shape[1], 0)  # every filter needs one window
+        embedded = self.dropout(self.embedding(F.pad(char_ids, (0, n_missing)))).transpose(1, 2)
+        convolutions = zip(self.convolutions, self.widths, strict=True)
+        features = [self.highest(convolution(embedded), width, lengths) for convolution, width in convolutions]
+        return torch.cat(features, dim=1)
+
+    def highest(self, responses: Tensor, width: int, lengths: Tensor) -> Tensor:
+        """Return the features of words from the responses of a filter, ``(words, count, windows)``."""
+        start = torch.arange(responses.shape[-1], device=responses.device)
+        inside = (start == 0) | (start + width <= lengths)  # (words, windows)
+        return self.activate(responses.masked_fill(~inside[:, None, :], torch.finfo(responses.dtype).min).amax(dim=-1))
+
+    def activate(self, features: Tensor) -> Tensor:
+        """Apply the activation function."""
+        if self.activation == "none":
+            return features
+        return F.relu(features) if self.activation == "relu" else torch.tanh(features)
+
+
+class TokenCharRNN(nn.Module):
+    """An LSTM or GRU over characters, whose last state is the features of a word (Lample et al. 2016).
+
+    Args:
+        n_chars: Rows of the character table, including row 0 for padding.
+        char_dim: Size of a character's vector.
+        kind: The kind of layer.
+        hidden: Units of each layer and direction.
+        n_layers: Number of layers.
+        bidirectional: Read backward, too. The features are the last states of both directions of the last layer.
+        dropout: Dropout on the character vectors.
+    """
+
+    def __init__(
+        self,
+        n_chars: int,
+        char_dim: int,
+        kind: Literal["lstm", "gru"],
+        hidden: int,
+        n_layers: int,
+        bidirectional: bool,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.embedding = CharTable(n_chars, char_dim)
+        layer = nn.LSTM if kind == "lstm" else nn.GRU
+        self.rnn = layer(char_dim, hidden, n_layers, batch_first=True, bidirectional=bidirectional)
+        self.dropout = nn.Dropout(dropout)
+        self.output_dim = hidden * (2 if bidirectional else 1)
+
+    def forward(self, char_ids: Tensor) -> Tensor:
+        """Compute the features of words; shapes as in ``TokenCharCNN.forward``. Those of an empty word are zero."""
+        lengths = (char_ids > 0).sum(dim=1)
+        embedded = self.dropout(self.embedding(char_ids))
+        # PyTorch rejects empty words, so they get length 1 and are masked below.
+        packed = pack_padded_sequence(embedded, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
+        last = self.rnn(packed)[1]
+        states = last[0] if isinstance(last, tuple) else last  # an LSTM also returns its cells
+        n_directions = 2 if self.rnn.bidirectional else 1
+        features = torch.cat(list(states[-n_directions:]), dim=-1)  # (words, output_dim)
+        return features * (lengths > 0)[:, None]

@@ -1,0 +1,153 @@
+"""Reading times: how much of the time that people take to read a word does its surprisal explain?
+
+    python recipes/reading_times.py natural-stories > stories.txt
+    elmokit surprisal stories.txt --out surprisal.tsv
+    python recipes/reading_times.py natural-stories surprisal.tsv --vocabulary vocab.txt --text 'corpus/*.txt.xz'
+
+natural-stories is the release of github.com/languageMIT/naturalstories (May 2025 or later). The first command prints
+the stories, one sentence per line. The last one takes tables of one model or of several, and a vocabulary, whose words
+are counted in the text; without a text, their frequencies follow Zipf's law. It compares a regression of the reading
+time on length and log frequency, of a word and of the two words before it, with one that also has their surprisal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import glob
+import lzma
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pandas
+from statsmodels.api import OLS
+
+TSV = {"sep": "\t", "quoting": csv.QUOTE_NONE, "keep_default_na": False}
+CLOSING = ("'", '"', "''", ")", "]", "\u2019", "\u201d")
+LAGS = (0, 1, 2)
+
+
+def find(folder: Path, name: str) -> Path:
+    """Return a file of the release, compressed or not."""
+    return next((path for path in folder.glob(f"{name}*") if path.suffix != ".md"), folder / name)
+
+
+def read_words(folder: Path) -> pandas.DataFrame:
+    """Return a row for each word of the stories: as it was shown, its tokens, its reading time, its sentence."""
+    lines = pandas.read_csv(find(folder, "words.tsv"), names=["code", "text"], **TSV)
+    lines[["story", "zone", "kind"]] = lines["code"].str.split(".", n=2, expand=True)
+    lines = lines.astype({"story": int, "zone": int}).set_index(["story", "zone"])
+    words = lines[lines["kind"] == "whole"]["text"].str.replace(" ", "").to_frame("word").sort_index()
+    tokens = lines[lines["kind"].str.isdigit()].groupby(level=[0, 1])["text"].agg(" ".join)
+    # The release splits forty-seven into three tokens, but tokenizers of running text do not.
+    words["tokens"] = tokens.str.replace(r"(?<=\S) - (?=\S)", "-", regex=True).str.split()
+    times = pandas.read_csv(find(folder, "processed_wordinfo.tsv"), index_col=["item", "zone"], **TSV)
+    words[["timed", "milliseconds"]] = times[["word", "meanItemRT"]].reindex(words.index)
+    if (words["timed"].notna() & (words["timed"] != words["word"])).mean() > 0.01:
+        sys.exit(f"{folder}: the reading times are of other words; expected the release of May 2025 or later.")
+    last = words["tokens"].map(lambda tokens: next((token for token in tokens[::-1] if token not in CLOSING), ""))
+    is_before_small = words["word"].str[0].str.islower().groupby(level=0).shift(-1, fill_value=False)
+    is_end = last.isin([".", "!", "?"]) & ~is_before_small
+    is_start = is_end.groupby(level=0).shift(fill_value=True)  # as is the first word of a story
+    words["sentence"] = is_start.cumsum()
+    return words
+
+
+def sum_by_word(words: pandas.DataFrame, table: pandas.DataFrame) -> pandas.DataFrame:
+    """Add up the surprisal of the tokens of each word."""
+    table = table[~table["token"].isin(["<S>", "</S>"])]
+    if table["token"].tolist() != [token for tokens in words["tokens"] for token in tokens]:
+        sys.exit("The tokens of the surprisal are not those of the stories.")
+    number = np.repeat(np.arange(len(words)), words["tokens"].map(len))
+    nats = table.filter(regex="^(forward|backward)_nats$").apply(pandas.to_numeric)
+    sums = nats.groupby(number).sum(min_count=1).set_axis(words.index)
+    return sums.rename(columns=lambda name: name.removesuffix("_nats"))
+
+
+def large_model(words: pandas.DataFrame, path: Path) -> pandas.Series:
+    """Return the surprisal of each word by the model whose log probabilities the release has."""
+    rows = pandas.read_csv(path, keep_default_na=False)
+    starts = rows["token"].str.startswith(" ") | (rows["story"] != rows["story"].shift())
+    nats = -pandas.to_numeric(rows["logprob"]).groupby(starts.cumsum()).agg(lambda values: values.sum(skipna=False))
+    return pandas.Series(nats.to_numpy(), words.index)
+
+
+def log_frequencies(words: pandas.DataFrame, vocabulary: Path, texts: list[str]) -> pandas.Series:
+    """Return the log probability of each word in running text: that of its rarest token, punctuation apart."""
+    known = [word for word in vocabulary.read_text(encoding="utf-8").split("\n")[3:] if word]
+    counts: dict[str, float] = {word: 1 / rank for rank, word in enumerate(known, start=1)}
+    if texts:
+        found: Counter[str] = Counter()
+        for path in (path for pattern in texts for path in glob.glob(pattern)):
+            with (lzma.open if path.endswith(".xz") else open)(path, "rt", encoding="utf-8") as file:
+                for line in file:
+                    found.update(line.split())
+        counts = {word: found[word] for word in known if found[word]}
+    rarest, total = min(counts.values()), sum(counts.values())
+
+    def of_word(tokens: list[str]) -> float:
+        shown = [token for token in tokens if any(map(str.isalnum, token))] or tokens
+        return min(max(counts.get(token, rarest), counts.get(token.lower(), rarest)) for token in shown)
+
+    return np.log(words["tokens"].map(of_word) / total)
+
+
+def with_words_before(columns: pandas.DataFrame) -> pandas.DataFrame:
+    """Add the numbers of the words before each word, within its story."""
+    return pandas.concat([columns.groupby(level=0).shift(lag).add_suffix(f" {lag}") for lag in LAGS], axis=1)
+
+
+def log_likelihood(times: pandas.Series, columns: pandas.DataFrame) -> pandas.Series:
+    """Return the log-likelihood of each word by a regression on the other stories."""
+    columns = columns.assign(constant=1.0)
+    parts, stories = [], times.index.get_level_values(0)
+    for story in stories.unique():
+        is_test = stories == story
+        fit = OLS(times[~is_test], columns[~is_test]).fit()
+        variance = (fit.resid**2).mean()
+        residuals = times[is_test] - fit.predict(columns[is_test])
+        parts.append(-0.5 * (np.log(2 * np.pi * variance) + residuals**2 / variance))
+    return pandas.concat(parts)
+
+
+def main() -> None:
+    """Print the sentences of the stories; or, given tables of surprisal, the gain of each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stories", type=Path, help="directory of Natural Stories")
+    parser.add_argument("surprisal", type=Path, nargs="*", help="tables of elmokit surprisal; needs --vocabulary")
+    parser.add_argument("--vocabulary", type=Path, help="vocabulary file, most frequent words first")
+    parser.add_argument("--text", action="append", default=[], help="files in which words are counted; can be repeated")
+    arguments = parser.parse_args()
+    words = read_words(arguments.stories)
+    if not arguments.surprisal:
+        for _, sentence in words.groupby("sentence"):
+            print(*(token for tokens in sentence["tokens"] for token in tokens))
+        return
+    tables = {path.stem: sum_by_word(words, pandas.read_csv(path, **TSV)) for path in arguments.surprisal}
+    nats = {f"{name}, {side}": table[[side]] for name, table in tables.items() for side in table}
+    if (path := find(arguments.stories, "all_stories_gpt3.csv")).is_file():
+        nats["large model"] = large_model(words, path).to_frame("nats")
+    frequency = log_frequencies(words, arguments.vocabulary, arguments.text)
+    base = with_words_before(pandas.DataFrame({"length": words["word"].str.len(), "frequency": frequency}))
+    added = {name: with_words_before(column) for name, column in nats.items()}
+    times = words["milliseconds"].astype(float)
+    is_defined = pandas.concat([times, base, *added.values()], axis=1).notna().all(axis=1)
+    times, base = times[is_defined], base[is_defined]
+    without = log_likelihood(times, base)
+    print("| surprisal | gain (nats per 1,000 words) | stories that gain | ms/nat, word | 1 before | 2 before |")
+    print("|---|---|---|---|---|---|")
+    for name, columns in added.items():
+        full = pandas.concat([base, columns[is_defined]], axis=1)
+        gains = 1000 * (log_likelihood(times, full) - without)
+        by_story = gains.groupby(level=0).mean()
+        slopes = OLS(times, full.assign(constant=1.0)).fit().params[columns.columns]
+        shown = " | ".join(f"{slope:.2f}" for slope in slopes)
+        error = f"{by_story.std() / len(by_story) ** 0.5:.2f}"
+        print(f"| {name} | {gains.mean():.2f} ± {error} | {(by_story > 0).sum()} of {len(by_story)} | {shown} |")
+    print(f"\n{len(times):,} words; log-likelihood without surprisal: {without.mean():.4f} nats per word.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""A stored head of sentence vectors maps and weights words, and belongs to a model and its vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+
+from elmokit import Elmo, SentenceEmbedder, SentencePooling, open_model, save_model
+from elmokit.errors import ConfigError, ElmoError, FormatError, TensorMismatchError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.sentence_pooling import SentenceHead
+from elmokit.text.vocabulary import Vocabulary
+
+
+@pytest.fixture
+def trained(model: PretrainedBiLM) -> PretrainedBiLM:
+    """A model with a head."""
+    model.sentence_head = head_of(model, 2.0)
+    return model
+
+
+def head_of(model: PretrainedBiLM, weights: float) -> SentenceHead:
+    """A head that gives every word the same weight."""
+    assert model.vocabulary is not None
+    dim = model.config.output_dim
+    mean, projection = np.zeros(dim, np.float32), np.eye(dim, 2, dtype=np.float32)
+    return SentenceHead(SentencePooling("sif"), mean, projection, np.full(len(model.vocabulary), weights, np.float32))
+
+
+def test_a_head_maps_each_word_and_weights_it(model: PretrainedBiLM) -> None:
+    assert model.vocabulary is not None
+    elmo, dim = Elmo(model), model.config.output_dim
+    weights = np.ones(len(model.vocabulary), np.float32)
+    weights[model.vocabulary.ids["cat"]], weights[model.vocabulary.unknown_id] = 3.0, 0.5
+    mean, projection = np.full(dim, 0.25, np.float32), np.eye(dim, 2, dtype=np.float32)
+    head = SentenceHead(SentencePooling("mean"), mean, projection, weights)
+    tokens = ["The", "Cat", "zebra"]
+    (vectors,) = elmo.embed([["the", "cat", "zebra"]], layers=0)
+    mapped = (vectors - mean) @ projection
+    unit = mapped / np.linalg.norm(mapped, axis=1, keepdims=True)
+    expected = (unit[0] + 3 * unit[1] + 0.5 * unit[2]) / 4.5
+    embedder = SentenceEmbedder(elmo, linear_map=head)
+    np.testing.assert_allclose(embedder.embed([tokens])[0], expected, rtol=1e-5, atol=1e-6)
+    rows = embedder.word_rows(tokens)
+    np.testing.assert_allclose(rows.sum(axis=0) / 4.5, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("weight", [1e-45, 3e38])
+def test_word_weights_whose_sum_float32_cannot_hold_give_the_vectors_of_equal_ones(
+    model: PretrainedBiLM, weight: float
+) -> None:
+    sentences = [["the", "cat"], ["cat"], [], ["."]]
+    small, plain = (SentenceEmbedder(Elmo(model), linear_map=head_of(model, one)) for one in (weight, 1.0))
+    np.testing.assert_allclose(small.embed(sentences), plain.embed(sentences), rtol=1e-5, atol=1e-6)
+
+
+def test_a_head_is_stored_with_the_model(trained: PretrainedBiLM, tmp_path: Path) -> None:
+    save_model(trained, tmp_path / "model")
+    again = open_model(tmp_path / "model")
+    sentences = [["the", "cat", "sat"], [], ["zebra"]]
+    expected = SentenceEmbedder.by_name(Elmo(trained), "trained").embed(sentences)
+    np.testing.assert_array_equal(SentenceEmbedder.by_name(Elmo(again), "trained").embed(sentences), expected)
+    save_model(again, tmp_path / "copy")
+    name = "sentence_head.safetensors"
+    assert (tmp_path / "copy" / name).read_bytes() == (tmp_path / "model" / name).read_bytes()
+
+
+def test_a_model_with_another_vocabulary_has_no_head(trained: PretrainedBiLM, tmp_path: Path) -> None:
+    assert trained.vocabulary is not None
+    assert trained.replace(card={}).sentence_head is trained.sentence_head
+    other = trained.replace(vocabulary=Vocabulary([*trained.vocabulary.words[:-1], "another"]), softmax=None)
+    for model in (other, trained.replace(vocabulary=None, softmax=None)):
+        assert model.sentence_head is None
+        save_model(model, tmp_path / "model", overwrite=True)
+        assert open_model(tmp_path / "model").sentence_head is None
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "error"),
+    [
+        ("mean", lambda array: array[:3], TensorMismatchError),
+        ("projection", lambda array: array[:3], TensorMismatchError),
+        ("projection", lambda array: array * np.nan, FormatError),
+        ("word_weights", lambda array: array[:2], TensorMismatchError),
+    ],
+)
+def test_a_stored_head_that_does_not_fit_is_not_read(
+    name: str,
+    change: Callable[[NDArray[np.float32]], NDArray[np.float32]],
+    error: type[ElmoError],
+    model: PretrainedBiLM,
+    tmp_path: Path,
+) -> None:
+    good = head_of(model, 1.0)
+    head = replace(good, **{name: change(getattr(good, name))})
+    save_model(model.replace(sentence_head=good), tmp_path / "model")
+    path = tmp_path / "model" / "sentence_head.safetensors"
+    save_file({**load_file(path), name: torch.from_numpy(getattr(head, name).copy())}, path)
+    with pytest.raises(error, match=r"sentence_head\.safetensors"):
+        open_model(tmp_path / "model")
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, np.nan])
+def test_a_sentence_whose_words_weigh_nothing_is_refused(model: PretrainedBiLM, weight: float) -> None:
+    with pytest.raises(ConfigError, match="weights"):
+        SentenceEmbedder(Elmo(model), linear_map=head_of(model, weight)).embed([["the", "cat"]])

@@ -1,0 +1,113 @@
+"""The n-gram baseline of ``benchmarks/``: equal to a slow one made of dictionaries, and a probability distribution."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import random
+import sys
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+
+from elmokit.text.vocabulary import SPECIALS, Vocabulary
+from tests.helpers.paths import ROOT
+
+spec = importlib.util.spec_from_file_location("ngram_baseline", ROOT / "benchmarks" / "ngram_baseline.py")
+assert spec is not None
+assert spec.loader is not None
+baseline = importlib.util.module_from_spec(spec)
+sys.modules[spec.name] = baseline  # a dataclass looks itself up there
+spec.loader.exec_module(baseline)
+encode_text, ngram_nats, FALLBACK_DISCOUNTS = baseline.encode_text, baseline.ngram_nats, baseline.FALLBACK_DISCOUNTS
+BEGIN, END, UNKNOWN = SPECIALS
+
+
+def sentences(n: int, seed: int, words: int = 30) -> list[list[str]]:
+    """Random sentences, in which rare words and repeated sequences both occur."""
+    draw = random.Random(seed)
+    return [[f"w{min(int(draw.expovariate(0.25)), words)}" for _ in range(draw.randrange(0, 8))] for _ in range(n)]
+
+
+class SlowKneserNey:
+    """Dictionaries and recursion, straight from the formulas."""
+
+    def __init__(self, text: list[list[str]], order: int, n_words: int) -> None:
+        raw: Counter[tuple[str, ...]] = Counter()
+        before: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
+        for words in text:
+            line = [BEGIN, *words, END]
+            for k in range(1, order + 1):
+                for start in range(len(line) - k + 1):
+                    gram = tuple(line[start : start + k])
+                    raw[gram] += 1
+                    if start:
+                        before[gram].add(line[start - 1])
+        self.counts: defaultdict[tuple[str, ...], dict[str, int]] = defaultdict(dict)
+        self.discounts = {}
+        for k in range(1, order + 1):
+            adjusted = {}
+            for gram in (gram for gram in raw if len(gram) == k):
+                adjusted[gram] = raw[gram] if k == order or gram[0] == BEGIN else len(before[gram])
+            adjusted.pop((BEGIN,), None)
+            n = Counter(adjusted.values())
+            self.discounts[k] = FALLBACK_DISCOUNTS
+            if all(n[count] for count in (1, 2, 3, 4)):
+                y = n[1] / (n[1] + 2 * n[2])
+                found = tuple(c - (c + 1) * y * n[c + 1] / n[c] for c in (1, 2, 3))
+                if all(0 <= discount <= count for count, discount in enumerate(found, start=1)):
+                    self.discounts[k] = found  # type: ignore[assignment]
+            for gram, count in adjusted.items():
+                self.counts[gram[:-1]][gram[-1]] = count
+        self.order, self.n_words = order, n_words
+
+    def probability(self, word: str, context: tuple[str, ...]) -> float:
+        shorter = 1 / self.n_words if not context else self.probability(word, context[1:])
+        after = self.counts.get(context)
+        if not after:
+            return shorter
+        total, discounts = sum(after.values()), self.discounts[len(context) + 1]
+        reserved = sum(discounts[min(count, 3) - 1] for count in after.values())
+        count = after.get(word, 0)
+        own = count - discounts[min(count, 3) - 1] if count else 0
+        return (own + reserved * shorter) / total
+
+    def nats(self, words: list[str]) -> list[float]:
+        line = [BEGIN, *words, END]
+        return [
+            -math.log(self.probability(line[end], tuple(line[max(0, end - self.order + 1) : end])))
+            for end in range(1, len(line))
+        ]
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 5])
+def test_surprisals_equal_the_formulas(order: int) -> None:
+    text, test = sentences(300, seed=1), sentences(40, seed=2)
+    vocabulary = Vocabulary([*SPECIALS, *(f"w{number}" for number in range(31))])
+    slow = SlowKneserNey(text, order, len(vocabulary) - 1)
+    found = ngram_nats(encode_text(text, vocabulary), encode_text(test, vocabulary), vocabulary, order)
+    for words, nats in zip(test, found, strict=True):
+        assert nats.tolist() == pytest.approx(slow.nats(words))
+
+
+def test_words_outside_the_vocabulary_are_one_word() -> None:
+    vocabulary = Vocabulary([*SPECIALS, "the", "cat"])
+    text = [["the", "cat", "ran"], ["the", "dog", "ran"], ["a", "cat"]]
+    found = [
+        ngram_nats(encode_text(text, vocabulary), encode_text([["the", word]], vocabulary), vocabulary, 3)[0]
+        for word in ("zebra", "dog")
+    ]
+    assert found[0].tolist() == found[1].tolist()
+
+
+def test_the_probabilities_of_all_words_add_up_to_one() -> None:
+    text = sentences(200, seed=3, words=8)
+    words = [UNKNOWN, "not in the text", *sorted({word for sentence in text for word in sentence})]
+    vocabulary = Vocabulary([*SPECIALS, *words[1:]])
+    encoded = encode_text(text, vocabulary)
+    for context in ([], ["w0"], ["w1", "w0", "w2"], ["w8", "w8", "w8", "w8"]):
+        tests = [[*context, word] for word in words]
+        nats = ngram_nats(encoded, encode_text([*tests, context], vocabulary), vocabulary, 4)
+        last = [row[len(context)] for row in nats]
+        assert np.exp(-np.array(last)).sum() == pytest.approx(1)

@@ -1,0 +1,88 @@
+"""``recipes/reading_times.py`` finds the slopes and the gain of a known effect in stories of the release's layout."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from tests.helpers.paths import ROOT
+
+pytest.importorskip("pandas")
+pytest.importorskip("statsmodels")
+N_WORDS = 60
+VOCABULARY = ["a" * (1 + rank % 9) + chr(97 + rank // 26) + chr(97 + rank % 26) for rank in range(N_WORDS)]
+
+
+@pytest.fixture
+def recipe() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("reading_times", ROOT / "recipes" / "reading_times.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(recipe: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["reading_times.py", *arguments])
+    recipe.main()
+
+
+def write_release(folder: Path, stories: list[list[tuple[str, float]]]) -> None:
+    """Write stories of words, each a text with spaces between its tokens, and its reading time."""
+    words, times = [], ["word\tzone\titem\tnItem\tmeanItemRT"]
+    for story, content in enumerate(stories, start=1):
+        for zone, (text, milliseconds) in enumerate(content, start=1):
+            words += [f"{story}.{zone}.whole\t{text}", f"{story}.{zone}.word\t{text}"]
+            words += [f"{story}.{zone}.{number}\t{token}" for number, token in enumerate(text.split(), start=1)]
+            times.append(f"{text.replace(' ', '')}\t{zone}\t{story}\t80\t{milliseconds}")
+    folder.mkdir()
+    (folder / "words.tsv").write_text("\n".join(words) + "\n")
+    (folder / "processed_wordinfo.tsv").write_text("\n".join(times) + "\n")
+
+
+def test_sentences_end_after_a_full_stop_unless_a_small_letter_follows(
+    recipe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    story = ["Mr.", "Ada !", "she said .", "Then ? '", "' Forty - seven ' .", "1"]
+    write_release(tmp_path / "stories", [[(text, 300.0) for text in story], [("No", 300.0)]])
+    run(recipe, monkeypatch, str(tmp_path / "stories"))
+    expected = ["Mr. Ada ! she said .", "Then ? '", "' Forty-seven ' .", "1", "No"]
+    assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_the_regression_finds_the_slopes_and_the_gain_of_a_known_effect(
+    recipe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = np.random.default_rng(1)
+    frequency = -np.log(np.arange(1, N_WORDS + 1))
+    stories, rows = [], ["sentence_index\ttoken\tforward_nats\tbackward_nats\tunknown"]
+    for number in range(5):
+        chosen, nats = draw.integers(0, N_WORDS, 300), draw.gamma(2, 2, 300)
+        lengths = np.array([len(VOCABULARY[word]) for word in chosen])
+        before = np.concatenate([[0], nats[:-1]])
+        times = 300 + 2 * lengths - 3 * frequency[chosen] + 4 * nats + 2 * before + draw.normal(0, 5, 300)
+        stories.append([(VOCABULARY[word], ms) for word, ms in zip(chosen, times, strict=True)])
+        noise = draw.permutation(nats)
+        rows += [f"{number}\t<S>\t\t1.0\t0"]
+        rows += [f"{number}\t{VOCABULARY[w]}\t{x}\t{y}\t0" for w, x, y in zip(chosen, nats, noise, strict=True)]
+        rows += [f"{number}\t</S>\t1.0\t\t0"]
+    write_release(tmp_path / "stories", stories)
+    (tmp_path / "model.tsv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "vocabulary.txt").write_text("\n".join(["<S>", "</S>", "<UNK>", *VOCABULARY]) + "\n")
+    paths = [str(tmp_path / name) for name in ("stories", "model.tsv", "vocabulary.txt")]
+    run(recipe, monkeypatch, paths[0], paths[1], "--vocabulary", paths[2])
+    out = capsys.readouterr().out
+    forward, backward = (line.strip("| ").split(" | ") for line in out.splitlines()[2:4])
+    assert (forward[0], forward[2]) == ("model, forward", "5 of 5")
+    assert [float(slope) for slope in forward[3:]] == pytest.approx([4, 2, 0], abs=0.2)
+    # Without surprisal its variance, 8 * (4**2 + 2**2), is added to that of the noise, 25.
+    assert float(forward[1].split()[0]) == pytest.approx(500 * math.log((25 + 160) / 25), abs=100)
+    assert abs(float(backward[1].split()[0])) < 20
+    assert "1,490 words" in out  # the first two of a story have no words before them

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elmokit.errors import LockedError, OutputError
+from elmokit.storage import workspace
+from elmokit.storage.workspace import JOURNAL, Committed, Workspace, read_workspace
+
+SETTINGS = {"what": "numbers", "layers": (0, 2)}
+
+
+class Interrupted(BaseException):
+    """Ends a run in the middle."""
+
+
+def interrupted_run(folder: Path) -> None:
+    with contextlib.suppress(Interrupted), Workspace(folder, SETTINGS) as run:
+        run.append("rows", np.arange(4, dtype="<i4"))
+        run.commit({"n_done": 2}, state=b"after two")
+        run.append("rows", np.arange(99, dtype="<i4"))
+        raise Interrupted
+
+
+def committed(folder: Path) -> Committed:
+    contents = read_workspace(folder)
+    assert contents is not None
+    return contents
+
+
+def test_an_interrupted_run_resumes_at_the_last_commit(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    interrupted_run(folder)
+    with Workspace(folder, SETTINGS) as run:
+        assert (run.progress, run.committed.read_state()) == ({"n_done": 2}, b"after two")
+        run.append("rows", np.array([4, 5], dtype="<i4"))
+        run.append("more", b"new\n")
+        run.commit({"n_done": 3})
+    contents = committed(folder)
+    assert (contents.progress, contents.read_state()) == ({"n_done": 3}, None)
+    assert contents.settings == {"what": "numbers", "layers": [0, 2]}
+    np.testing.assert_array_equal(contents.memory_map("rows", "<i4", 2), [[0, 1], [2, 3], [4, 5]])
+    assert contents.memory_map("nothing", "<i4", 2).shape == (0, 2)
+    assert contents.read_bytes("more") == b"new\n"
+
+
+def test_data_can_be_written_in_any_order(tmp_path: Path) -> None:
+    with Workspace(tmp_path / "run", SETTINGS) as run:
+        run.write_at("rows", 8, np.array([2, 3], dtype="<i4"))
+        run.commit({"n_done": 1})
+        run.write_at("rows", 0, np.array([0, 1], dtype="<i4"))
+        run.append("rows", np.array([4], dtype="<i4"))
+        run.commit({"n_done": 2})
+    assert committed(tmp_path / "run").memory_map("rows", "<i4").tolist() == [0, 1, 2, 3, 4]
+
+
+def test_readers_see_what_is_committed_while_a_writer_appends(tmp_path: Path) -> None:
+    with Workspace(tmp_path / "run", SETTINGS) as run:
+        run.append("rows", np.arange(3, dtype="<i4"))
+        run.commit({"n_done": 1})
+        before = committed(run.folder).memory_map("rows", "<i4")
+        run.append("rows", np.arange(3, 6, dtype="<i4"))
+        assert len(committed(run.folder).memory_map("rows", "<i4")) == 3
+        run.commit({"n_done": 2})
+        assert len(committed(run.folder).memory_map("rows", "<i4")) == 6
+        assert before.tolist() == [0, 1, 2]
+
+
+def test_a_run_without_commits_leaves_nothing_behind(tmp_path: Path) -> None:
+    with contextlib.suppress(Interrupted), Workspace(tmp_path / "run", SETTINGS) as run:
+        run.append("rows", b"1234")
+        raise Interrupted
+    assert not list(tmp_path.iterdir())
+
+
+def test_commits_are_due_after_some_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Workspace(tmp_path / "run", SETTINGS) as run:
+        assert not run.commit_is_due()
+        monkeypatch.setattr(workspace, "COMMIT_SECONDS", 0.0)
+        assert run.commit_is_due()
+
+
+@pytest.mark.parametrize(
+    ("settings", "difference"),
+    [
+        ({"what": "letters", "layers": 1}, "what 'numbers', and now it is 'letters'"),
+        ({"what": "numbers"}, "layers [0, 2], and now it is not set"),
+        (SETTINGS | {"train": {"epochs": 1}}, "train not set"),
+    ],
+)
+def test_the_first_setting_that_differs_is_named(tmp_path: Path, settings: dict[str, Any], difference: str) -> None:
+    interrupted_run(tmp_path / "run")
+    with pytest.raises(OutputError) as error, Workspace(tmp_path / "run", settings):
+        pass
+    assert difference in str(error.value)
+    with Workspace(tmp_path / "run", SETTINGS) as run:
+        assert run.progress == {"n_done": 2}
+
+
+def test_settings_in_tables_and_hashes_are_named_too() -> None:
+    one, two = {"train": {"n": 1, "model": "0" * 32}}, {"train": {"n": 1, "model": "f" * 32}}
+    assert workspace.first_difference(one, one) is None
+    assert workspace.first_difference(one, two) == "another train.model"
+
+
+def test_what_is_committed_is_discarded_on_request(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    interrupted_run(folder)
+    (folder / "seed-1").mkdir()
+    for name in ("seed-1/log", "thesis.txt"):
+        (folder / name).touch()
+    with Workspace(folder, {"what": "letters"}, others=["seed-*"], overwrite=True) as run:
+        assert run.progress == {}
+        assert {path.name for path in folder.iterdir()} == {JOURNAL, "lock", "thesis.txt"}
+    assert [path.name for path in folder.iterdir()] == ["thesis.txt"]
+
+
+def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("mine")
+    for path, problem in (
+        (folder, "exists"),
+        (folder / "thesis.txt", "exists"),
+        (folder / "thesis.txt" / "f", "Cannot"),
+    ):
+        with pytest.raises(OutputError, match=problem), Workspace(path, SETTINGS):
+            pass
+    assert [file.name for file in folder.iterdir()] == ["thesis.txt"]
+
+
+def test_a_directory_that_a_killed_process_left_empty_is_started_anew(tmp_path: Path) -> None:
+    for name in ("lock", "journal.new"):
+        (tmp_path / name).touch()
+    with Workspace(tmp_path, SETTINGS) as run:
+        run.commit({"n_done": 1})
+    assert {path.name for path in tmp_path.iterdir()} == {"lock", JOURNAL}
+
+
+def test_one_process_writes_at_a_time_and_another_can_wait(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from elmokit.storage.workspace import Workspace\n"
+        "with Workspace(sys.argv[1], {}) as run:\n"
+        "    run.commit({'n_done': 1}); print('ready', flush=True); time.sleep(0.5); run.commit({'n_done': 2})"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
+        with pytest.raises(LockedError, match="Another process"), Workspace(tmp_path / "run", {}):
+            pass
+        with Workspace(tmp_path / "run", {}, wait=True) as run:
+            assert run.progress == {"n_done": 2}
+
+
+def test_a_published_file_leaves_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> dict[str, object]:
+        with Workspace(tmp_path / "run", SETTINGS) as run:
+            before = run.progress
+            run.commit({"n_done": 1})
+            run.create("rows").write_bytes(b"1234")
+            run.publish("rows", tmp_path / "out")
+        return before
+
+    with monkeypatch.context() as patch:  # the process dies between the move and the removal
+        patch.setattr(Workspace, "_remove", lambda self: None)
+        run()
+    assert committed(tmp_path / "run").progress
+    assert not committed(tmp_path / "run").can_continue
+    assert run() == {}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert (tmp_path / "out").read_bytes() == b"1234"
+
+
+def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
+    interrupted_run(tmp_path)
+    os.truncate(tmp_path / "rows", 2)
+    with pytest.raises(OutputError, match="rows is damaged"):
+        committed(tmp_path).memory_map("rows", "<i4")
+    with pytest.raises(OutputError, match="rows is damaged"), Workspace(tmp_path, SETTINGS):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "damaged"),
+        ("[]", "damaged"),
+        ("[" * 100_000, "damaged"),
+        (json.dumps({"workspace": 1, "settings": {}, "progress": {}, "sizes": {"a": -1}, "state": None}), "damaged"),
+        (json.dumps({"settings": {}, "progress": {"n": 1}, "sizes": {}, "crc32": 1}), "another version of elmokit"),
+    ],
+)
+def test_a_journal_that_cannot_be_used_is_refused(tmp_path: Path, content: str, problem: str) -> None:
+    (tmp_path / JOURNAL).write_text(content)
+    with pytest.raises(OutputError, match=problem):
+        read_workspace(tmp_path)
+    with pytest.raises(OutputError, match=problem), Workspace(tmp_path, SETTINGS):
+        pass
+
+
+@pytest.mark.parametrize(("commit", "delete"), [(False, False), (True, False), (True, True)])
+def test_a_disk_error_says_whether_work_is_kept(tmp_path: Path, commit: bool, delete: bool) -> None:
+    def fail() -> None:
+        with Workspace(tmp_path / "run", SETTINGS) as run:
+            run.append("rows", b"1")
+            if commit:
+                run.commit({"n_done": 1})
+            if delete:
+                shutil.rmtree(run.folder)
+            raise OSError(28, "No space left on device")
+
+    kept = "Completed work is kept" if commit and not delete else "Nothing was saved"
+    with pytest.raises(OutputError, match=f"No space left on device.*{kept}"):
+        fail()
