@@ -207,14 +207,6 @@ def parse_count(text: str) -> int:
     return int(text if unit == 1 else text[:-1]) * unit
 
 
-def format_count(number: int) -> str:
-    """Format a whole number as shortly as :func:`parse_count` reads it back: 2,000,000 as ``2M``."""
-    for letter, unit in COUNT_UNITS.items():
-        if number and number % unit == 0:
-            return f"{number // unit}{letter}"
-    return str(number)
-
-
 def _check(is_right: bool, name: str, value: object, expected: str) -> None:
     if not is_right:
         raise SettingError(name, f"is {value!r}; it must be {expected}.")

@@ -71,13 +71,6 @@ def refuse_target(path: Path, overwrite: bool) -> None:
     format_to_write(path).check_target(path, overwrite)
 
 
-def refuse_incomplete_target(path: Path, overwrite: bool, part: str) -> None:
-    """Do the same for a model with a part, such as "an alignment", that some formats cannot store."""
-    if not format_to_write(path).is_complete:
-        raise OutputError(f"{path}: {path.suffix} files cannot store {part}. Choose a name without that ending.")
-    refuse_target(path, overwrite)
-
-
 def format_to_write(path: Path, others: Sequence[str] = ()) -> Format:
     """Choose the format that a path's extension asks for; without one, it is an elmokit directory.
 

@@ -34,8 +34,6 @@ from elmokit.errors import FormatError, TensorMismatchError, reading
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 
-MAX_DIMENSIONS = 32  # of a tensor in any file; NumPy 1 had no more
-
 # In the order in which tensors are written, as the safetensors package does: the widest numbers first, so that all of
 # them are aligned. NumPy holds bfloat16 numbers as the upper halves of float32 numbers, in uint16.
 DTYPES = {

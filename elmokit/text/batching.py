@@ -254,11 +254,6 @@ def sentences_of_all(
     return [sentences_of(text, split) for text in texts]
 
 
-def tokens_of_all(texts: Iterable[str | Sequence[str]], tokenize: Callable[[str], list[str]] | None) -> list[list[str]]:
-    """Return the tokens of all sentences of :func:`sentences_of_all`."""
-    return [[token for sentence in text for token in sentence] for text in sentences_of_all(texts, tokenize)]
-
-
 def _check_is_list(sentence: Sequence[str]) -> Sequence[str]:
     # Sets and mappings have no order of tokens.
     if isinstance(sentence, Sized) and not isinstance(sentence, str | bytes | Set | Mapping):

@@ -16,7 +16,6 @@ from elmokit.config import (
     check_not_negative,
     check_positive,
     check_ratio,
-    format_count,
     from_dict,
     parse_count,
     read_json,
@@ -98,4 +97,3 @@ def test_a_value_outside_of_its_range_is_named_with_its_setting(
 
 def test_counts_can_have_units() -> None:
     assert parse_count("2K") == 2000
-    assert format_count(2_000_000) == "2M"

@@ -22,7 +22,7 @@ from elmokit.errors import (
     TensorMismatchError,
     TextError,
 )
-from elmokit.text.batching import check_sentence, check_sentences, make_batch, tokens_of_all
+from elmokit.text.batching import check_sentence, check_sentences, make_batch, sentences_of_all
 from elmokit.text.characters import encode_tokens
 from elmokit.text.columns import read_column_sentences
 from elmokit.text.counts import WordCounts
@@ -89,7 +89,7 @@ ARGUMENTS: list[tuple[str, Callable[[], object], type[ElmoError], str]] = [
     ("a missing token", lambda: make_batch([["the", None]], encode), TextError, "got None"),  # type: ignore[list-item]
     ("a set of tokens", lambda: check_sentence({"a", "b"}), TextError, "type set"),  # type: ignore[arg-type]
     ("a mapping of tokens", lambda: check_sentence({"a": 1}), TextError, "type dict"),  # type: ignore[arg-type]
-    ("one text", lambda: tokens_of_all("The cat", str.split), TextError, "'The cat'. Wrap it in a list"),
+    ("one text", lambda: sentences_of_all("The cat", str.split), TextError, "'The cat'. Wrap it in a list"),
     ("texts", lambda: tokenize(["a"]), TextError, "got list"),  # type: ignore[arg-type]
     ("an unknown tokenization", lambda: get_tokenizer("blanks"), ConfigError, "treebank, spaces"),  # type: ignore[arg-type]
     ("an empty word", lambda: Vocabulary([*SPECIALS, "", "a"]), FormatError, "Word 4"),
