@@ -26,7 +26,7 @@ with needs_extra("elmokit.integrations.flair", "flair"):
 
 
 @register_embeddings
-class ElmoTokenEmbeddings(TokenEmbeddings):  # type: ignore[misc]
+class ElmoTokenEmbeddings(TokenEmbeddings):
     """ELMo vectors of tokens, for flair's sequence taggers and stacks of embeddings.
 
     A saved flair model contains the weights, so that it can be loaded without the original model.

@@ -45,7 +45,7 @@ TENSORS = "parameters.safetensors"
 """The other parameters of a module: the scalar mix, or the whitening."""
 
 
-class ElmoEmbeddings(InputModule):  # type: ignore[misc]
+class ElmoEmbeddings(InputModule):
     """The first module of a sentence-transformers model: raw text to ELMo's token vectors.
 
     It adds to the features ``token_embeddings``, a learned scalar mix of the layers, ``(batch, time, dim)``;
@@ -219,7 +219,7 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
         return {**self.__dict__, "_probability": None}
 
 
-class ElmoPooling(Module):  # type: ignore[misc]
+class ElmoPooling(Module):
     """Sentence vectors as :class:`elmokit.SentenceEmbedder` computes them: a weighted mean of mapped token vectors.
 
     :meth:`from_elmo` creates it with the pooling and whitening that a model stores, or with the head that was trained

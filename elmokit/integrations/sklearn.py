@@ -23,7 +23,7 @@ Version = tuple[tuple[int, int], ...]
 """What changes with the files of a model: their inodes and the times of their last changes."""
 
 
-class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Transform texts to ELMo sentence vectors.
 
     For classifiers, use all layers: ``ElmoVectorizer(pooling="mean", layers="all")``. For similarity and clustering,

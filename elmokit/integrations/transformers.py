@@ -73,7 +73,7 @@ __all__ = [
 ]
 
 
-class ElmoConfig(PreTrainedConfig):  # type: ignore[misc]
+class ElmoConfig(PreTrainedConfig):
     """The sizes of an ELMo.
 
     Args:
@@ -142,7 +142,7 @@ class ElmoConfig(PreTrainedConfig):  # type: ignore[misc]
         return max(self.vocab_size, self.padding_id + 1, self.mask_id + 1)
 
 
-class ElmoPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
+class ElmoPreTrainedModel(PreTrainedModel):
     """Base class of the models."""
 
     config_class = ElmoConfig

@@ -37,7 +37,7 @@ PADDING, MASK = "<PAD>", "<MASK>"
 """Tokens that no softmax predicts. Their ids follow those of the words."""
 
 
-class ElmoTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
+class ElmoTokenizer(PreTrainedTokenizerFast):
     """Splits texts into tokens, and converts tokens to the char ids that ELMo reads and to the ids of words.
 
     Create it with :meth:`from_elmokit` or ``AutoTokenizer.from_pretrained``. It has the methods of a fast tokenizer of
