@@ -15,7 +15,7 @@ from elmokit import open_model, save_model
 from elmokit.engine.config import WordFeaturesConfig
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.network.bilm import BiLM
-from elmokit.network.softmax import build_softmax
+from elmokit.network.softmax_module import build_softmax
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ from elmokit import open_model
 from elmokit.embedding.start_state import start_state
 from elmokit.engine.precision import Precision
 from elmokit.lm.perplexity import perplexity
-from elmokit.network.softmax import FullSoftmax
+from elmokit.network.softmax_module import FullSoftmax
 from elmokit.storage.text_files import read_sentences
 from elmokit.text.vocabulary import Vocabulary
 

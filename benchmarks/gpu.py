@@ -44,10 +44,10 @@ from elmokit.engine.config import PRESETS
 from elmokit.evaluation.speed import processor_name
 from elmokit.evaluation.tables import Table
 from elmokit.network.bilm import BiLM, BiLMState
-from elmokit.network.devices import parse_device
-from elmokit.network.lstm import LSTMStack, LSTMState, ProjectedLSTM
 from elmokit.network.lstm_inference import TorchLayer, run_layer_torch
-from elmokit.network.softmax import FullSoftmax
+from elmokit.network.lstm_module import LSTMStack, LSTMState, ProjectedLSTM
+from elmokit.network.softmax_module import FullSoftmax
+from elmokit.network.tensors import parse_device
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.part_results import PartResults
 from elmokit.storage.text_files import find_text_files, read_sentences

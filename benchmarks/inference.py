@@ -40,16 +40,16 @@ from torch import nn
 
 from elmokit import Elmo, open_model, save_model
 from elmokit.engine.config import PRESETS
-from elmokit.engine.matrix import Matrix
 from elmokit.engine.precision import VARIABLE, BackendRequest
+from elmokit.engine.softmax import Matrix
 from elmokit.evaluation.figures import LINES, PAGE, save_figure, styled_figure
 from elmokit.evaluation.speed import CHUNK_ROWS
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network import backends
 from elmokit.network.bilm import BiLM
-from elmokit.network.lstm import LSTMStack, ProjectedLSTM
 from elmokit.network.lstm_inference import MAX_CHUNK_ROWS as TORCH_CHUNK_ROWS
 from elmokit.network.lstm_inference import fixed_product
+from elmokit.network.lstm_module import LSTMStack, ProjectedLSTM
 from elmokit.storage.text_files import read_lines, split_tokens
 from elmokit.text.batching import pad_batch
 

@@ -107,7 +107,7 @@ def random_model(size: str, n_words: int, sentences: list[list[str]]) -> Any:
     from elmokit.engine.config import PRESETS
     from elmokit.formats.model import PretrainedBiLM
     from elmokit.network.bilm import BiLM
-    from elmokit.network.softmax import FullSoftmax
+    from elmokit.network.softmax_module import FullSoftmax
     from elmokit.text.vocabulary import Vocabulary
 
     torch.manual_seed(0)

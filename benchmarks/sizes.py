@@ -24,7 +24,7 @@ from elmokit.formats.folder import save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.network.bilm import BiLM
-from elmokit.network.softmax import FullSoftmax
+from elmokit.network.softmax_module import FullSoftmax
 from elmokit.storage.text_files import read_sentences
 from elmokit.text.windows import WindowStream
 from elmokit.training.config import TrainingConfig

@@ -41,7 +41,7 @@ from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.network.bilm import BiLM, BiLMState
-from elmokit.network.softmax import FullSoftmax
+from elmokit.network.softmax_module import FullSoftmax
 from elmokit.storage.text_files import find_text_files
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit import Elmo, open_model, save_model
-from elmokit.engine.layer_alignment import LayerAlignment
+from elmokit.engine.layer_selection import LayerAlignment
 
 Vectors = NDArray[np.float32]
 N_NEIGHBORS = 10  # whose mean cosine CSLS subtracts

@@ -13,7 +13,7 @@ import torch
 from hypothesis import settings
 
 from elmokit.engine.config import PRESETS, BiLMConfig
-from elmokit.engine.layer_alignment import LayerAlignment
+from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.library import Library
 from elmokit.evaluation import linear_probe as linear
 from elmokit.evaluation.figures import figure_paths
@@ -21,7 +21,7 @@ from elmokit.formats import fetch
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.save import save_model
 from elmokit.network.bilm import BiLM
-from elmokit.network.softmax import FullSoftmax
+from elmokit.network.softmax_module import FullSoftmax
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from tests.helpers import instruction_sets
 from tests.helpers.http_server import Server, served

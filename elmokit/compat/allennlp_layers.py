@@ -22,7 +22,7 @@ from elmokit.network.backends import ParameterCache, are_plain, has_memory, neve
 from elmokit.network.bilm import BiLM
 from elmokit.network.char_cnn import CharCNN
 from elmokit.network.char_convolution import are_plain_convolutions, pooled_by_modules
-from elmokit.network.lstm import check_no_gaps
+from elmokit.network.lstm_module import check_no_gaps
 from elmokit.network.tile_layers import TileLinear
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, encode_tokens
 

@@ -25,8 +25,7 @@ import sys
 from pathlib import Path
 
 from elmokit.compat import bilm, many_langs, simple_elmo, tfhub
-from elmokit.compat.allennlp_names import ALLENNLP
-from elmokit.compat.stand_ins import Provided, installed_path, provide
+from elmokit.compat.stand_ins import ALLENNLP, Provided, installed_path, provide
 
 _BILM_DATA = {
     "Batcher": bilm.Batcher,

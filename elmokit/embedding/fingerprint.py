@@ -20,7 +20,7 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
     """Return a hash, 32 hexadecimal digits, of everything in a model that the layers of a sentence depend on.
 
     Two models with the same fingerprint compute the same vectors, whatever their paths or formats: the same bits where
-    their :class:`~elmokit.engine.computation.Computation` is the same too, else the same up to rounding. It does not
+    their :class:`~elmokit.engine.precision.Computation` is the same too, else the same up to rounding. It does not
     depend on the machine, so a task model that was trained on one recognizes its biLM on another.
     """
     digest = hashlib.blake2b(digest_size=16)

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from elmokit.config import check_at_least, check_choice, token_index
 from elmokit.embedding.elmo import Elmo, check_elmo
 from elmokit.engine.layer_selection import plain_layers
-from elmokit.engine.unit_vectors import unit_vectors
+from elmokit.engine.state import unit_vectors
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.evaluation.neighbors import Neighbors, Occurrence, SimilarWord
 from elmokit.evaluation.probe_corpus import model_digest, model_settings, read_chunks, text_digest

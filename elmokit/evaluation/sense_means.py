@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from elmokit.embedding.elmo import Elmo
-from elmokit.engine.unit_vectors import unit_vectors
+from elmokit.engine.state import unit_vectors
 from elmokit.errors import OutputError, TextError
 from elmokit.evaluation.probe_corpus import model_settings, read_chunks
 from elmokit.evaluation.sense_files import Instance, LemmaPos, SenseSentence, SenseSet, read_keys, read_sense_xml

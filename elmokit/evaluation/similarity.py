@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
-from elmokit.engine.unit_vectors import unit_vectors
+from elmokit.engine.state import unit_vectors
 from elmokit.errors import TextError
 from elmokit.evaluation.result import Result, number_or_none
 from elmokit.evaluation.tables import Row

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from elmokit.engine.config import BiLMConfig
-from elmokit.engine.layer_alignment import LayerAlignment
+from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.state import Floats
 from elmokit.errors import ConfigError, FormatError
 from elmokit.formats.fetch import local_path

@@ -26,10 +26,10 @@ from elmokit.text.vocabulary import Vocabulary, row_vocabulary
 if TYPE_CHECKING:
     import torch
 
-    from elmokit.engine.layer_alignment import LayerAlignment
+    from elmokit.engine.layer_selection import LayerAlignment
     from elmokit.formats.sentence_pooling import SentenceHead, Whitening
     from elmokit.network.bilm import BiLM
-    from elmokit.network.softmax import SoftmaxModule
+    from elmokit.network.softmax_module import SoftmaxModule
     from elmokit.text.lexicon import Lexicon
 
 
@@ -213,7 +213,7 @@ class PretrainedBiLM:
             return self._bilm
 
     def _build_bilm(self) -> BiLM:
-        from elmokit.network.from_arrays import build_bilm
+        from elmokit.network.torch_network import build_bilm
 
         return build_bilm(self.config, self.arrays, self._precision)
 
@@ -249,7 +249,7 @@ class PretrainedBiLM:
         with self._lock:
             if isinstance(self._softmax, WordSoftmax):
                 bilm = self.bilm  # first, because it says so if PyTorch is missing
-                from elmokit.network.from_arrays import build_softmax_module
+                from elmokit.network.torch_network import build_softmax_module
 
                 self._softmax = build_softmax_module(self._softmax, bilm)
             module: SoftmaxModule | None = self._softmax
@@ -365,7 +365,7 @@ def check_device(device: str | torch.device | None) -> None:
     if device is None or str(device) == "cpu":
         return
     with needs_torch(f"The device {str(device)!r}"):
-        from elmokit.network.devices import parse_device
+        from elmokit.network.tensors import parse_device
     parse_device(device)
 
 

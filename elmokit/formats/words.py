@@ -46,8 +46,7 @@ class CachedModel(PretrainedBiLM):
         return super()._parts() | {"rows": self.rows, "table": self.table}
 
     def _build_bilm(self) -> BiLM:
-        from elmokit.network.cached_char_cnn import CachedCharCNN
-        from elmokit.network.char_cnn import CharCNN
+        from elmokit.network.char_cnn import CachedCharCNN, CharCNN
         from elmokit.network.tensors import tensor_of
 
         bilm = super()._build_bilm()

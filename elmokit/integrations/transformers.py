@@ -34,9 +34,9 @@ from elmokit.integrations.transformers_tokenizer import MASK, PADDING, ElmoToken
 from elmokit.lm.substitutes import UNIGRAM_POWER, log_unigram
 from elmokit.lm.surprisal import softmax_and_vocabulary
 from elmokit.network.bilm import BiLM, BiLMState
-from elmokit.network.lstm import check_no_gaps
+from elmokit.network.lstm_module import check_no_gaps
 from elmokit.network.scalar_mix import ScalarMix, selected_layers
-from elmokit.network.softmax import build_softmax, softmax_config
+from elmokit.network.softmax_module import build_softmax, softmax_config
 from elmokit.text.characters import UNKNOWN
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 

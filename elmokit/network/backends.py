@@ -30,9 +30,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from elmokit.engine.computation import NATIVE, Backend
 from elmokit.engine.library import Library, address
-from elmokit.engine.precision import PRECISIONS, BackendRequest, requested_backend
+from elmokit.engine.precision import NATIVE, PRECISIONS, Backend, BackendRequest, requested_backend
 from elmokit.engine.threads import n_threads
 from elmokit.errors import ConfigError
 

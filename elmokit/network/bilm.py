@@ -13,15 +13,29 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from elmokit.engine.computation import NATIVE, Backend, Computation, LayerKernel, computation_of
 from elmokit.engine.config import BiLMConfig
 from elmokit.engine.lstm import LSTM
-from elmokit.engine.precision import Precision, check_precision, requested_backend
+from elmokit.engine.precision import (
+    NATIVE,
+    Backend,
+    Computation,
+    LayerKernel,
+    Precision,
+    check_precision,
+    computation_of,
+    requested_backend,
+)
 from elmokit.engine.state import State
 from elmokit.network.backends import ParameterCache, are_plain, has_memory, never_compiled
-from elmokit.network.cached_char_cnn import CachedCharCNN
-from elmokit.network.char_cnn import CharCNN, NativeTokenLayer, WordCharLayer, WordEmbedding
-from elmokit.network.lstm import LSTMStack, LSTMState, StackPacking, are_packable, run_in_engine, select_lstm_backend
+from elmokit.network.char_cnn import CachedCharCNN, CharCNN, NativeTokenLayer, WordCharLayer, WordEmbedding
+from elmokit.network.lstm_module import (
+    LSTMStack,
+    LSTMState,
+    StackPacking,
+    are_packable,
+    run_in_engine,
+    select_lstm_backend,
+)
 from elmokit.network.tensors import tensor_of
 
 TOKEN_LAYERS = (CharCNN, CachedCharCNN, WordCharLayer, WordEmbedding)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from elmokit.engine.computation import Backend
+from elmokit.engine.precision import Backend
 
 # Rows whose input products are computed together: enough for the products' full speed, and few enough for the gate
 # sums to stay in the cache until the steps need them.

@@ -12,7 +12,7 @@ import numpy as np
 from fastapi.responses import Response
 from numpy.typing import NDArray
 
-from elmokit.engine.unit_vectors import unit_vectors
+from elmokit.engine.state import unit_vectors
 from elmokit.errors import MissingExtraError
 from elmokit.evaluation.neighbors import Neighbors
 from elmokit.lm.substitutes import Direction, Substitute

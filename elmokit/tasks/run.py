@@ -24,7 +24,7 @@ from elmokit.errors import (
     UnknownLabelError,
 )
 from elmokit.formats.folder import DEFAULT_MODEL
-from elmokit.network.devices import parse_device
+from elmokit.network.tensors import parse_device
 from elmokit.storage.progress import ProgressCallback
 from elmokit.tasks.allennlp.archive import is_task_archive
 from elmokit.tasks.allennlp.opened import OpenedArchive, open_task_archive

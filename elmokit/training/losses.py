@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.network.bilm import BiLM, BiLMState, stack_states
-from elmokit.network.lstm import LSTMState
-from elmokit.network.sampled_softmax import draw_sample, sampled_softmax_loss
-from elmokit.network.softmax import SoftmaxModule
+from elmokit.network.lstm_module import LSTMState
+from elmokit.network.softmax_losses import draw_sample, sampled_softmax_loss
+from elmokit.network.softmax_module import SoftmaxModule
 from elmokit.network.tile_layers import dropout
 
 WORD_DROPOUT = 0.1

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.network.char_cnn import CharCNN, Highway, WordCharLayer
-from elmokit.network.lstm import ProjectedLSTM
-from elmokit.network.softmax import InnerLayer
+from elmokit.network.lstm_module import ProjectedLSTM
+from elmokit.network.softmax_module import InnerLayer
 from elmokit.training.distributed import World
 
 MOMENTUM = 0.95

@@ -36,7 +36,7 @@ from elmokit.errors import ModelNotFoundError, OutputError, TrainingError
 from elmokit.formats.folder import RUN_MODEL, load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
-from elmokit.network.softmax import build_softmax
+from elmokit.network.softmax_module import build_softmax
 from elmokit.network.tensors import save_tensors
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.text_files import read_sentences

@@ -23,7 +23,7 @@ from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import FormatError, ModelNotFoundError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
-from elmokit.network.softmax import FullSoftmax, SoftmaxModule, TiedSoftmax, build_softmax, softmax_config
+from elmokit.network.softmax_module import FullSoftmax, SoftmaxModule, TiedSoftmax, build_softmax, softmax_config
 from elmokit.text.vocabulary import Vocabulary
 
 NOISE = 0.1  # of a new row, as a ratio of a fresh row's size: rows that start as copies of <UNK> must become different

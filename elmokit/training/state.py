@@ -20,7 +20,7 @@ from elmokit.errors import TrainingError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.average import moving_average
 from elmokit.network.bilm import BiLM, BiLMState
-from elmokit.network.softmax import build_softmax, softmax_config
+from elmokit.network.softmax_module import build_softmax, softmax_config
 from elmokit.text.windows import WindowStream
 from elmokit.training.config import TrainingConfig
 from elmokit.training.distillation import DistillationLosses, Teacher, window_encoder

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from elmokit import Elmo, LanguageModel, SentenceEmbedder
-from elmokit.engine.unit_vectors import unit_vectors
+from elmokit.engine.state import unit_vectors
 from elmokit.evaluation.occurrences import build_index
 from elmokit.formats.save import save_model
 from elmokit.serve.served_model import SENTENCES

@@ -19,7 +19,7 @@ from torch.nn.utils import parametrize, prune
 import elmokit
 from elmokit import ElmoModule
 from elmokit.compat.allennlp import Elmo, ElmoTokenEmbedder, batch_to_ids
-from elmokit.compat.allennlp_embedder import ElmoEmbedder
+from elmokit.compat.allennlp_command import ElmoEmbedder
 from elmokit.compat.bilm import BidirectionalLanguageModel
 from elmokit.errors import ConfigError
 from tests.helpers.allennlp_files import write_files

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from elmokit import Elmo, ElmoModule, LanguageModel, describe, open_model, save_model
 from elmokit.embedding.fingerprint import fingerprint
-from elmokit.engine.layer_alignment import LayerAlignment
+from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.state import Floats
 from elmokit.errors import ConfigError, FormatError, TensorMismatchError
 from elmokit.formats.alignment import read_alignment

@@ -133,7 +133,7 @@ def test_a_saved_state_dict_restores_mixes_and_start_state() -> None:
 @pytest.mark.parametrize(
     ("layers", "chosen"), [("all", [0, 1, 2]), ("top", [2]), ("average", [0, 1, 2]), (1, [1]), ([0, 1], [0, 1])]
 )
-def test_mixes_combine_the_requested_layers(layers: Layers, chosen: list[int]) -> None:
+def test_mixes_combine_the_layer_selection(layers: Layers, chosen: list[int]) -> None:
     elmo = ElmoModule(random_model(), layers=layers)  # type: ignore[arg-type]
     sentence = ["the", "cat"]
     (mixed,), _, _ = elmo(elmo.ids([sentence]))

@@ -9,7 +9,7 @@ import pytest
 
 from elmokit import open_model, save_model
 from elmokit.embedding.fingerprint import fingerprint, prediction_fingerprint, prediction_settings
-from elmokit.engine.layer_alignment import LayerAlignment
+from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.state import State
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.words import CachedModel

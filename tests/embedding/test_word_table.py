@@ -14,7 +14,7 @@ from elmokit.engine.token_layer import TokenLayer
 from elmokit.errors import ConfigError, FormatError, OutputError
 from elmokit.formats.allennlp import char_cnn_of
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.network.softmax import TiedSoftmax
+from elmokit.network.softmax_module import TiedSoftmax
 from elmokit.storage.tensor_file import SCALE, TensorFile, write_tensor_file
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.losses import WindowLosses

@@ -20,12 +20,12 @@ from elmokit.engine.config import BiLMConfig
 from elmokit.engine.instruction_sets import INSTRUCTION_SETS, InstructionSet
 from elmokit.engine.library import Library
 from elmokit.engine.lstm import LSTM
-from elmokit.engine.matrix import Matrix
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import VARIABLE
+from elmokit.engine.softmax import Matrix
 from elmokit.engine.state import State
 from elmokit.errors import ElmoError
-from elmokit.network.lstm import LSTMStack, LSTMState
+from elmokit.network.lstm_module import LSTMStack, LSTMState
 from elmokit.storage.cache import cache_dir
 from tests.helpers.instruction_sets import machine_library
 from tests.helpers.rounding import Rounded, assert_rounded

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from elmokit.engine import compiler, instruction_sets, softmax
 from elmokit.engine.library import Library, choose_kernels
-from elmokit.engine.matrix import Matrix
 from elmokit.engine.precision import NAMES, PRECISIONS, Precision
+from elmokit.engine.softmax import Matrix
 from elmokit.errors import ConfigError
 from tests.helpers.engine_lstm import (
     LARGE_LAYERS,

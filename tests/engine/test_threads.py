@@ -125,7 +125,7 @@ def test_a_process_may_exit_while_its_daemon_threads_compute() -> None:
     run_script(
         """
 import time
-from elmokit.engine.matrix import Matrix
+from elmokit.engine.softmax import Matrix
 matrix = Matrix(np.ones((200, 3000), np.float32), "float32", compiler.load_library())
 rows = np.ones((20, 3000), np.float32)
 
@@ -164,7 +164,7 @@ assert count() == before
 def test_a_call_computes_while_another_one_holds_all_threads() -> None:
     run_script(
         """
-from elmokit.engine.matrix import Matrix
+from elmokit.engine.softmax import Matrix
 matrix = Matrix(np.ones((40, 30), np.float32), "float32", compiler.load_library())
 rows = np.ones((20, 30), np.float32)
 matrix(rows, 5000)

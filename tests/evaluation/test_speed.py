@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from elmokit.engine import compiler
-from elmokit.engine.computation import NATIVE
-from elmokit.engine.precision import PRECISIONS, VARIABLE
+from elmokit.engine.precision import NATIVE, PRECISIONS, VARIABLE
 from elmokit.engine.threads import n_threads
 from elmokit.evaluation import speed
 from elmokit.evaluation.speed import SpeedReport, measure_speed

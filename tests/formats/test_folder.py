@@ -13,7 +13,7 @@ import torch
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.start_state import boundary_state
 from elmokit.engine.config import PRESETS, WordFeaturesConfig
-from elmokit.engine.layer_alignment import LayerAlignment
+from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.softmax import WordSoftmax
 from elmokit.errors import ConfigError, ElmoError, FormatError, TensorMismatchError
 from elmokit.formats.folder import load_folder, read_card, save_folder

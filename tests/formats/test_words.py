@@ -17,7 +17,7 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.formats.words import CachedModel, read_embeddings
-from elmokit.network.cached_char_cnn import CachedCharCNN
+from elmokit.network.char_cnn import CachedCharCNN
 from elmokit.text.vocabulary import read_words
 from tests.conftest import WORDS, random_model
 

@@ -36,7 +36,7 @@ from torch.nn import functional as F
 
 from elmokit.engine.config import FORGET_OFFSET
 from elmokit.network.char_cnn import CharCNN
-from elmokit.network.lstm import LSTMState, ProjectedLSTM
+from elmokit.network.lstm_module import LSTMState, ProjectedLSTM
 
 # A normal number is so far from its mean once in 10^15 times.
 DEVIATIONS = 8.0
@@ -227,7 +227,7 @@ class LSTMRun(NamedTuple):
 
 
 def lstm(layer: ProjectedLSTM, inputs: Rounded, state: LSTMState, mask: Tensor, digits: Digits = "float32") -> LSTMRun:
-    """Compute a layer from the first step to the last, with the formulas in the docstring of ``network/lstm.py``."""
+    """Compute a layer from the first step to the last, with the formulas of ``network/lstm_module.py``."""
     weight, bias = Rounded.exact(layer.weight), layer.bias.detach().clone()
     bias[2 * layer.hidden_dim : 3 * layer.hidden_dim] += FORGET_OFFSET
     hidden, cell = Rounded.exact(state.hidden), Rounded.exact(state.cell)

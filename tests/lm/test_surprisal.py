@@ -18,7 +18,7 @@ from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.lm.perplexity import perplexity
 from elmokit.lm.surprisal import softmax_and_vocabulary, surprisals
-from elmokit.network.softmax import FullSoftmax
+from elmokit.network.softmax_module import FullSoftmax
 from elmokit.text import batching
 from tests.conftest import random_model
 from tests.helpers import trace_b

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from elmokit.engine.config import BiLMConfig, CharCNNConfig, WordFeaturesConfig
 from elmokit.network.bilm import BiLM
-from elmokit.network.softmax import FullSoftmax
+from elmokit.network.softmax_module import FullSoftmax
 
 CNN = CharCNNConfig(((1, 4), (2, 8)), char_dim=3, n_highway=1, max_chars=6, n_chars=20)
 CONFIGS = {

@@ -15,9 +15,8 @@ from elmokit import LanguageModel, save_model
 from elmokit.engine.config import PRESETS
 from elmokit.engine.softmax import ROWS_AT_ONCE, SoftmaxConfig, WordSoftmax
 from elmokit.network.bilm import BiLM
-from elmokit.network.sampled_softmax import Sample, sampled_softmax_loss
-from elmokit.network.soft_targets import soft_target_loss
-from elmokit.network.softmax import FullSoftmax, TiedSoftmax, WordSoftmaxModule, build_softmax
+from elmokit.network.softmax_losses import Sample, sampled_softmax_loss, soft_target_loss
+from elmokit.network.softmax_module import FullSoftmax, TiedSoftmax, WordSoftmaxModule, build_softmax
 from elmokit.training.config import TrainingConfig
 from elmokit.training.distributed import World
 from elmokit.training.losses import WindowLosses

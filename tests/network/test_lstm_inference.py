@@ -7,11 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.engine.computation import Backend
-from elmokit.engine.precision import VARIABLE
+from elmokit.engine.precision import VARIABLE, Backend
 from elmokit.network import backends, lstm_inference
-from elmokit.network.lstm import LSTMStack, LSTMState, ProjectedLSTM
 from elmokit.network.lstm_inference import inference_step, token_order
+from elmokit.network.lstm_module import LSTMStack, LSTMState, ProjectedLSTM
 from tests.helpers import rounding
 from tests.helpers.rounding import Digits, Rounded, assert_rounded
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from elmokit.network.recurrence import reorder, reversed_positions
+from elmokit.network.lstm_training import reorder, reversed_positions
 
 MASK = torch.tensor([[True] * 5, [True, True, True, False, False], [False] * 5])
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from elmokit.network.sampled_softmax import Sample, draw_sample, log_expected_count, sampled_softmax_loss
-from elmokit.network.softmax import FullSoftmax
+from elmokit.network.softmax_losses import Sample, draw_sample, log_expected_count, sampled_softmax_loss
+from elmokit.network.softmax_module import FullSoftmax
 
 
 def law(word: int, n_words: int) -> float:

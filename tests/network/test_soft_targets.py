@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.engine.softmax import ROWS_AT_ONCE
-from elmokit.network.soft_targets import soft_target_loss
-from elmokit.network.softmax import FullSoftmax, TiedSoftmax
+from elmokit.network.softmax_losses import soft_target_loss
+from elmokit.network.softmax_module import FullSoftmax, TiedSoftmax
 
 N_WORDS = 11
 N_POSITIONS = ROWS_AT_ONCE + 5  # more than one block

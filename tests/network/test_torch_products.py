@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.engine.computation import Backend
+from elmokit.engine.precision import Backend
 from elmokit.network.lstm_inference import fixed_product
 from tests.helpers.rounding import Digits, Rounded, assert_rounded
 

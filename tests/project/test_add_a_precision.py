@@ -18,7 +18,7 @@ import numpy as np
 from elmokit import Elmo
 from elmokit.cli.main import elmokit
 from elmokit.engine.compiler import load_library
-from elmokit.engine.matrix import Matrix
+from elmokit.engine.softmax import Matrix
 from elmokit.engine.library import choose_kernels
 
 embed = elmokit.get_command(None, "embed")

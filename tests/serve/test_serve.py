@@ -20,7 +20,7 @@ pytest.importorskip("prometheus_client")
 pytest.importorskip("granian")
 
 from elmokit import Elmo, LanguageModel, SentenceEmbedder
-from elmokit.engine.unit_vectors import unit_vectors
+from elmokit.engine.state import unit_vectors
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.tf_hub import MIX
 from elmokit.serve.app import create_app

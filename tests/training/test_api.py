@@ -23,7 +23,7 @@ from elmokit import (
     train,
 )
 from elmokit.embedding.start_state import calibrate_start_state
-from elmokit.engine.layer_alignment import LayerAlignment
+from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.errors import ConfigError, TrainingError, install_command
 from elmokit.formats.folder import load_folder
 from elmokit.tasks.bilm_training import copy_for_training

@@ -19,7 +19,7 @@ from elmokit.formats.folder import load_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
 from elmokit.network.bilm import BiLM
-from elmokit.network.softmax import build_softmax
+from elmokit.network.softmax_module import build_softmax
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream
 from elmokit.training.config import TrainingConfig

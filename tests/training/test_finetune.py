@@ -16,7 +16,7 @@ from elmokit.formats import many_langs
 from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
-from elmokit.network.softmax import FullSoftmax, TiedSoftmax, build_softmax, softmax_config
+from elmokit.network.softmax_module import FullSoftmax, TiedSoftmax, build_softmax, softmax_config
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.training import softmax_transfer
 from elmokit.training.results import compare_models

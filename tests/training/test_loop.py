@@ -18,7 +18,7 @@ from elmokit.errors import TrainingError
 from elmokit.formats.folder import load_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM, BiLMState
-from elmokit.network.softmax import FullSoftmax
+from elmokit.network.softmax_module import FullSoftmax
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.windows import WindowStream
 from elmokit.training import loop

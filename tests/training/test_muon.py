@@ -10,7 +10,7 @@ from torch.nn import Parameter
 
 from elmokit.engine.config import PRESETS
 from elmokit.network.bilm import BiLM
-from elmokit.network.softmax import FullSoftmax
+from elmokit.network.softmax_module import FullSoftmax
 from elmokit.training.config import TrainingConfig
 from elmokit.training.distributed import World
 from elmokit.training.losses import WindowLosses

@@ -15,7 +15,7 @@ from elmokit.formats.folder import load_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.network.bilm import BiLM
-from elmokit.network.softmax import softmax_config
+from elmokit.network.softmax_module import softmax_config
 from elmokit.training.config import RECIPES
 from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.loop import run_training

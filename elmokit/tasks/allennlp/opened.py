@@ -19,8 +19,8 @@ from elmokit.formats.folder import save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.tensor_rows import TensorRow, read_through, same_rows
-from elmokit.network.from_arrays import load_arrays
 from elmokit.network.tensors import save_tensors
+from elmokit.network.torch_network import load_arrays
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.bounded import whole_number
 from elmokit.tasks.allennlp.archive import (

@@ -25,11 +25,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.engine.computation import NATIVE, Backend, LayerKernel, native_kernel
 from elmokit.engine.config import FORGET_OFFSET, BiLMConfig
 from elmokit.engine.library import choose_kernels
 from elmokit.engine.lstm import LSTM
-from elmokit.engine.precision import Precision, requested_backend
+from elmokit.engine.precision import NATIVE, Backend, LayerKernel, Precision, native_kernel, requested_backend
 from elmokit.engine.state import State
 from elmokit.engine.threads import n_threads
 from elmokit.network.backends import (
@@ -311,7 +310,7 @@ class LSTMStack(nn.Module):
         any gradient.
         """
         # Imported here, because only training needs it.
-        from elmokit.network.recurrence import reorder, reversed_positions
+        from elmokit.network.lstm_training import reorder, reversed_positions
 
         positions = reversed_positions(mask) if reverse else None
         lengths = mask.sum(dim=1)

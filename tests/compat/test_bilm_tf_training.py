@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.compat import bilm_training
+from elmokit.compat import bilm_tf_training
 from elmokit.compat.bilm import (
     BidirectionalLMDataset,
     InvalidNumberOfCharacters,
@@ -82,12 +82,12 @@ def test_a_vocabulary_in_another_order_than_the_stored_one_is_reported(script: s
     Path("other.txt").write_text("\n".join(words), encoding="utf-8")
     options, checkpoint = load_options_latest_checkpoint("old")
     data = BidirectionalLMDataset("short.txt", load_vocab("other.txt", 20), test=script == "run_test")
-    call = partial(test, options, batch_size=4) if script == "run_test" else bilm_training._open
+    call = partial(test, options, batch_size=4) if script == "run_test" else bilm_tf_training._open
     expected = r"other.txt has other words than .*old/vocab.txt, which is .*: line 4 is 'and', and should be 'the'"
     with pytest.warns(UserWarning, match=expected):
         call(checkpoint, data)
     same = BidirectionalLMDataset("short.txt", load_vocab("vocab.txt", 20))
-    bilm_training._open(checkpoint, same)  # a warning is an error here
+    bilm_tf_training._open(checkpoint, same)  # a warning is an error here
 
 
 @pytest.mark.slow

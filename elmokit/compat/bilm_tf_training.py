@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from elmokit.compat.bilm_data import UnicodeCharsVocabulary, Vocabulary
-from elmokit.compat.bilm_datasets import BidirectionalLMDataset, LMDataset
+from elmokit.compat.bilm_data import BidirectionalLMDataset, LMDataset, UnicodeCharsVocabulary, Vocabulary
 from elmokit.errors import ConfigError, ModelNotFoundError, OutputError
 from elmokit.formats import bilm_tf, tf_checkpoint
 from elmokit.formats.bilm_tf_hdf5 import write_hdf5

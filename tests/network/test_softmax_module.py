@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from elmokit.engine.softmax import ROWS_AT_ONCE
-from elmokit.network.softmax import FullSoftmax, TiedSoftmax
+from elmokit.network.softmax_module import FullSoftmax, TiedSoftmax
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from elmokit.engine.config import FORGET_OFFSET
-from elmokit.network.lstm import LSTMStack, LSTMState, ProjectedLSTM
+from elmokit.network.lstm_module import LSTMStack, LSTMState, ProjectedLSTM
 
 
 def torch_twin(layer: ProjectedLSTM) -> torch.nn.LSTM:
