@@ -62,7 +62,7 @@ def requested_backend(precision: Precision | None = None) -> BackendRequest:
 
 
 Backend = str
-"""What computes a layer: "reference", "torch", "torch-bfloat16", or a name in :data:`NATIVE`."""
+"""What computes a layer: a name in :data:`NATIVE`, or "reference" for the plain formulas in NumPy or PyTorch."""
 NATIVE: dict[Backend, Precision] = {
     "native" if precision == "float32" else f"native-{precision}": precision for precision in PRECISIONS
 }
@@ -86,6 +86,9 @@ class LayerKernel(NamedTuple):
     backend: Backend
     precision: Precision  # of the weights
     instructions: str | None  # for a ``native`` backend, the instruction set of the C functions
+
+
+PLAIN_KERNEL = LayerKernel("reference", "float32", None)
 
 
 def native_kernel(instructions: str, precision: Precision) -> LayerKernel:
@@ -145,6 +148,6 @@ def engine_computation(
 ) -> Computation:
     """Describe what computes a model in the engine."""
     own = native_kernel(kernels.instructions, kernels.token_layer)
-    token_layer = LayerKernel("reference", "float32", None) if looks_up else own
+    token_layer = PLAIN_KERNEL if looks_up else own
     lstm_layers = [native_kernel(kernels.instructions, kernels.lstm)] * n_layers
     return computation_of(token_layer, lstm_layers, "cpu", kernels.instructions)

@@ -193,8 +193,6 @@ class NativeInnerLayer:
     """An inner layer in C, whose matrices are packed once: unlike from NumPy, a row gets the same bits in any batch."""
 
     def __init__(self, library: Library, tensors: InnerTensors) -> None:
-        from elmokit.engine.softmax import Matrix  # not needed by those who only embed
-
         self.library = library
         self._expand = Matrix(tensors.expand, "float32", library, tensors.expand_bias)
         self._reduce = Matrix(tensors.reduce, "float32", library, tensors.reduce_bias)

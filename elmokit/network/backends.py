@@ -1,16 +1,15 @@
-"""Choose the backend that computes the network, and keep the weights that are prepared for it.
+"""Choose what computes the network, and keep the weights that are prepared for it.
 
-Three families of backends compute the same formulas:
+Two backends compute the same formulas:
 
-- ``reference``: PyTorch operations, one step at a time. Slow and simple; every other backend is tested against it.
-- ``torch...``: one loop in Python around PyTorch's matrix products: on a GPU, and where there are no C functions.
+- ``reference``: PyTorch operations, one step at a time: on a GPU, where there are no C functions, and where a kernel
+  may not compute. Simple; the other one is tested against it.
 - ``native...``: the engine (``elmokit/engine``), whose C functions come from the wheel or are built with the available
   C compiler when they are first needed, for the best instruction set of the processor.
 
-A model asks for the lowest *precision* that it accepts (``Elmo.from_pretrained(precision=...)``). The first available
-backend in that precision's row of ``ON_CPU`` or ``ON_GPU`` computes; each row falls back to backends that are at
-least as exact. Only weights and inputs of the matrix products of the LSTMs and of the token layer are ever rounded:
-states and sums stay in float32. The token layer is rounded by the C functions only.
+A model asks for the lowest *precision* that it accepts (``Elmo.from_pretrained(precision=...)``), and only the C
+functions ever compute in a lower one than float32. They round weights and inputs of the matrix products of the LSTMs
+and of the token layer: states and sums stay in float32.
 
 What people do around a PyTorch module works all the same. A kernel computes in place of modules only if calling them
 would do nothing else (:func:`are_plain`), and only on tensors whose numbers are in memory (:func:`has_memory`). Packed
@@ -22,7 +21,7 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -30,36 +29,36 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from elmokit.engine.library import Library, address
-from elmokit.engine.precision import NATIVE, PRECISIONS, Backend, BackendRequest, requested_backend
+from elmokit.engine.library import Library, address, choose_kernels
+from elmokit.engine.precision import PLAIN_KERNEL, LayerKernel, Precision, native_kernel, requested_backend
 from elmokit.engine.threads import n_threads
 from elmokit.errors import ConfigError
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# Each tuple is an order of preference. A request names the lowest precision that is acceptable, so its fallbacks are
-# always at least as exact.
-ON_CPU: dict[BackendRequest, tuple[Backend, ...]] = {
-    "reference": ("reference",),
-    **{precision: (backend, "torch") for backend, precision in NATIVE.items()},
-}
-# The engine does not run on a GPU, and there are no products of bytes for it: they fall back to bfloat16.
-ON_GPU: dict[BackendRequest, tuple[Backend, ...]] = {
-    "reference": ("reference",),
-    **{precision: ("torch" if precision == "float32" else "torch-bfloat16",) for precision in PRECISIONS},
-}
+
+def native_precision(device: torch.device, precision: Precision | None) -> Precision | None:
+    """Return the precision in which the C functions compute on a device; None where PyTorch computes in float32.
+
+    Args:
+        device: Where the weights are.
+        precision: The lowest that the model accepts; None means float32.
+    """
+    request = requested_backend(precision)
+    if device.type != "cpu" or request == "reference" or native_library() is None:
+        return None
+    return request
 
 
-def select_backend(device: torch.device, request: BackendRequest) -> Backend:
-    """Return the first available backend for a request on a device."""
-    preferences = ON_CPU if device.type == "cpu" else ON_GPU
-    return next((backend for backend in preferences[request] if is_available(backend)), "reference")
-
-
-def is_available(backend: Backend) -> bool:
-    """Check whether this system can run a backend."""
-    return backend not in NATIVE or native_library() is not None
+def layer_kernel(precision: Precision | None, part: Literal["token_layer", "lstm"], n_weights: int = 0) -> LayerKernel:
+    """Describe what computes a layer of ``n_weights``, for the result of :func:`native_precision`."""
+    if precision is None:
+        return PLAIN_KERNEL
+    library = native_library()
+    assert library is not None
+    chosen = choose_kernels(library, precision, n_weights)
+    return native_kernel(library.instructions, chosen.token_layer if part == "token_layer" else chosen.lstm)
 
 
 def native_library() -> Library | None:

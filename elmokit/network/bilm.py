@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from elmokit.engine.config import BiLMConfig
 from elmokit.engine.lstm import LSTM
 from elmokit.engine.precision import (
-    NATIVE,
-    Backend,
+    PLAIN_KERNEL,
     Computation,
     LayerKernel,
     Precision,
@@ -33,8 +32,8 @@ from elmokit.network.lstm_module import (
     LSTMState,
     StackPacking,
     are_packable,
+    engine_precision,
     run_in_engine,
-    select_lstm_backend,
 )
 from elmokit.network.tensors import tensor_of
 
@@ -183,8 +182,7 @@ class BiLM(nn.Module):
             LayerKernel(backend='native-int8', precision='int8', instructions='amx')
         """
         directions = (
-            direction.kernels() if isinstance(direction, LSTMStack) else [LayerKernel("reference", "float32", None)]
-            for direction in self.directions
+            direction.kernels() if isinstance(direction, LSTMStack) else [PLAIN_KERNEL] for direction in self.directions
         )
         return [kernel for kernels in directions for kernel in kernels]
 
@@ -197,7 +195,7 @@ class BiLM(nn.Module):
         """
         pytorch = f"PyTorch's {torch.backends.cpu.get_cpu_capability()}"
         layer = self.token_layer
-        kernel = layer.kernel() if isinstance(layer, TOKEN_LAYERS) else LayerKernel("reference", "float32", None)
+        kernel = layer.kernel() if isinstance(layer, TOKEN_LAYERS) else PLAIN_KERNEL
         return computation_of(kernel, self.kernels(), self.device.type, pytorch)
 
     def token_layer_version(self) -> object:
@@ -303,13 +301,11 @@ class BiLM(nn.Module):
         read_backward = self.config.read_backward
         stacks, directions = self._stacks(), range(self.config.n_directions)
         states = [state.of_direction(direction) for direction in directions]
-        backend: Backend = "reference"
-        if are_plain(stacks, LSTMStack):
-            backend = select_lstm_backend(stacks, vectors, states, mask)
-        if backend in NATIVE:
+        precision = engine_precision(stacks, vectors, states, mask) if are_plain(stacks, LSTMStack) else None
+        if precision is not None:
             # All directions in one call, which divides them between threads.
             layers, *after = run_in_engine(
-                stacks, self._packed, backend, vectors, states, mask, directions, read_backward
+                stacks, self._packed, precision, vectors, states, mask, directions, read_backward
             )
             return BiLMOutput(layers, BiLMState(*after))
         vectors = vectors * mask[..., None]

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.engine.config import MIN_CHARS, Activation, BiLMConfig, CharCNNConfig, WordFeaturesConfig
-from elmokit.engine.library import Library, choose_kernels
-from elmokit.engine.precision import NATIVE, LayerKernel, Precision, native_kernel, requested_backend
+from elmokit.engine.library import Library
+from elmokit.engine.precision import PLAIN_KERNEL, LayerKernel, Precision
 from elmokit.engine.threads import n_threads
 from elmokit.engine.token_layer import WORD_FEATURES, TokenLayer
 from elmokit.errors import ConfigError
@@ -19,9 +19,10 @@ from elmokit.network.backends import (
     ParameterCache,
     are_plain,
     has_memory,
+    layer_kernel,
     native_library,
+    native_precision,
     never_compiled,
-    select_backend,
     tile_library_for,
     weights_in,
 )
@@ -143,7 +144,7 @@ class NativeTokenLayer(nn.Module):
         if not ids.is_cpu or ids.dtype != torch.int64 or ids.ndim != 2 or not len(ids):
             return None
         library, kernel = native_library(), self._plain_kernel(ids.device)
-        if kernel.backend not in NATIVE or library is None or torch.is_autocast_enabled("cpu"):
+        if kernel == PLAIN_KERNEL or library is None or torch.is_autocast_enabled("cpu"):
             return None
         precision = kernel.precision
         table = self._word_table()
@@ -169,19 +170,11 @@ class NativeTokenLayer(nn.Module):
         """Describe what computes token vectors when no gradient is needed."""
         weight = next(self.parameters())
         if weight.dtype != torch.float32 or not self.is_plain():
-            return LayerKernel("reference", "float32", None)
+            return PLAIN_KERNEL
         return self._plain_kernel(weight.device)
 
     def _plain_kernel(self, device: torch.device) -> LayerKernel:
-        request = requested_backend(self.precision)
-        backend = select_backend(device, request)
-        if backend in NATIVE:
-            library = native_library()
-            assert library is not None
-            return native_kernel(library.instructions, choose_kernels(library, NATIVE[backend], 0).token_layer)
-        # Only the C functions round weights of this layer; without them, `TileLinear` computes it.
-        products = select_backend(device, "reference" if request == "reference" else "float32")
-        return LayerKernel(products, "float32", None)
+        return layer_kernel(native_precision(device, self.precision), "token_layer")
 
 
 class CharCNN(NativeTokenLayer):
@@ -359,7 +352,7 @@ class WordEmbedding(nn.Module):
 
     def kernel(self) -> LayerKernel:
         """Describe what computes token vectors: a lookup."""
-        return LayerKernel("reference", "float32", None)
+        return PLAIN_KERNEL
 
     def forward(self, word_ids: Tensor) -> Tensor:
         """Map word ids ``(...)``, counted from 1 so that 0 means "no token", to ``(..., output_dim)``."""
@@ -415,7 +408,7 @@ class WordCharLayer(NativeTokenLayer):
         )
 
     def _plain_kernel(self, device: torch.device) -> LayerKernel:
-        return LayerKernel("reference", "float32", None) if self.chars is None else super()._plain_kernel(device)
+        return PLAIN_KERNEL if self.chars is None else super()._plain_kernel(device)
 
     def _word_table(self) -> Tensor | None:
         return self.word_embedding.weight

@@ -11,8 +11,8 @@ The blocks of ``weight`` have the order i, g, f, o, and the 1 is not part of the
 file. If ``hidden_dim`` equals ``projection_dim``, there is neither a projection nor its clip.
 
 This file holds the reference formulas and decides which code runs them (``LSTMStack.forward``): ``lstm_training.py``
-for a window or a padded batch in training, the engine for a batch without gradients on a CPU, ``lstm_inference.py`` for
-one on a GPU, and the reference for the rest.
+for a window or a padded batch in training, the engine for a batch without gradients on a CPU, and the reference for the
+rest, such as a GPU.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.engine.config import FORGET_OFFSET, BiLMConfig
-from elmokit.engine.library import choose_kernels
 from elmokit.engine.lstm import LSTM
-from elmokit.engine.precision import NATIVE, Backend, LayerKernel, Precision, native_kernel, requested_backend
+from elmokit.engine.precision import LayerKernel, Precision, requested_backend
 from elmokit.engine.state import State
 from elmokit.engine.threads import n_threads
 from elmokit.network.backends import (
     ParameterCache,
     are_plain,
     has_memory,
+    layer_kernel,
     native_library,
+    native_precision,
     never_compiled,
-    select_backend,
     weights_in,
 )
-from elmokit.network.lstm_inference import LayerWeights, TorchLayer, prepare_layer, run_stack
 from elmokit.network.tile_layers import Dropout
 
 STEPS_AT_ONCE = 64  # steps whose input products are computed together; the bound keeps memory bounded on a long text
@@ -126,12 +125,6 @@ class ProjectedLSTM(nn.Module):
             lengths,
         )
         return outputs, LSTMState(hidden, cell)
-
-    def prepared(self, backend: Backend) -> TorchLayer:
-        """Return the layer for PyTorch's loop."""
-        clips = (float("inf") if clip is None else clip for clip in (self.cell_clip, self.projection_clip))
-        weights = LayerWeights(self.weight, self._bias_with_offset(), self.projection, *clips)
-        return prepare_layer(backend, weights, self.input_dim)
 
     def _bias_with_offset(self) -> Tensor:
         # A new tensor, not an in-place addition: the parameter keeps the value of the file, and its gradient is
@@ -233,19 +226,11 @@ class LSTMStack(nn.Module):
         packing: StackPacking | None = None,  # with other directions; None for alone
     ) -> tuple[list[Tensor], list[LSTMState]]:
         """Run all layers over a batch. Return the outputs ``(batch, time, projection_dim)`` and new state of each."""
-        backend = select_lstm_backend([self], inputs, [states], mask)
-        if backend in NATIVE:
+        if (precision := engine_precision([self], inputs, [states], mask)) is not None:
             stacks, packed, number = packing or StackPacking([self], self._packed, 0)
-            computed = run_in_engine(stacks, packed, backend, inputs, [states], mask, [number], [reverse])
+            computed = run_in_engine(stacks, packed, precision, inputs, [states], mask, [number], [reverse])
             new_states = [LSTMState(*state) for state in zip(computed.hidden[0], computed.cell[0], strict=True)]
             return list(computed.layers[1:]), new_states
-        if backend != "reference":
-            with torch.no_grad():
-                prepared = [layer.prepared(backend) for layer in self.layers]  # type: ignore[operator]
-                mask = inputs.new_ones(inputs.shape[:2], dtype=torch.bool) if mask is None else mask
-                hidden, cell = zip(*states, strict=True)
-                results = run_stack(prepared, inputs, hidden, cell, mask, reverse, self.skip_connections)
-            return results[0], [LSTMState(*state) for state in zip(*results[1:], strict=True)]
         if mask is not None and self._fits_windows(inputs, states, mask):
             return self._run_padded_windows(inputs, states, mask, reverse)
         outputs: list[Tensor] = []
@@ -270,13 +255,11 @@ class LSTMStack(nn.Module):
 
     def kernels(self) -> list[LayerKernel]:
         """Describe what computes each layer when no gradient is needed and dropout is off."""
-        backend: Backend = "reference"
-        if not self.is_plain():
-            return [_layer_kernel(backend, 0) for _ in self.layers]
+        precision = None
         weights = [layer.weight for layer in self.layers if isinstance(layer, ProjectedLSTM)]
-        if all(weight.dtype == torch.float32 for weight in weights):
-            backend = select_backend(weights[0].device, requested_backend(self.precision))
-        return [_layer_kernel(backend, weight.numel()) for weight in weights]
+        if self.is_plain() and all(weight.dtype == torch.float32 for weight in weights):
+            precision = native_precision(weights[0].device, self.precision)
+        return [layer_kernel(precision, "lstm", weight.numel()) for weight in weights]
 
     @property
     def drops_units(self) -> bool:
@@ -338,28 +321,27 @@ class LSTMStack(nn.Module):
         )
 
 
-def select_lstm_backend(
+def engine_precision(
     stacks: Sequence[LSTMStack], inputs: Tensor, states: Sequence[list[LSTMState]], mask: Tensor | None
-) -> Backend:
-    """Return the backend for a call of some stacks together.
+) -> Precision | None:
+    """Return the precision in which the engine computes a call of some stacks together; None if it cannot.
 
-    Packed backends compute plain layers in float32, without gradients and without dropout; everything else is left to
-    the reference. So are tensors of wrong sizes or on different devices: it raises PyTorch's usual error for them,
+    The engine computes plain layers in float32 on a CPU, without gradients and without dropout; everything else is left
+    to the reference. So are tensors of wrong sizes or on different devices: it raises PyTorch's usual error for them,
     while C code would read foreign memory.
     """
     given = [inputs, *(part for of_stack in states for state in of_stack for part in state)]
     if not all(stack.is_plain() for stack in stacks) or not all(map(has_memory, given)):
-        return "reference"
+        return None
     tensors = [*given, *weights_in(stacks)]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return "reference"
+        return None
     if any(stack.drops_units for stack in stacks) or any(tensor.dtype != torch.float32 for tensor in tensors):
-        return "reference"
+        return None
     fits = all(stack._sizes_match(inputs, of_stack, mask) for stack, of_stack in zip(stacks, states, strict=True))
-    if not fits or any(tensor.device != inputs.device for tensor in tensors):
-        return "reference"
-    backend = select_backend(inputs.device, requested_backend(stacks[0].precision))
-    return "torch" if backend in NATIVE and not are_packable(stacks) else backend
+    if not fits or any(tensor.device != inputs.device for tensor in tensors) or not are_packable(stacks):
+        return None
+    return native_precision(inputs.device, stacks[0].precision)
 
 
 def are_packable(stacks: Sequence[LSTMStack]) -> bool:
@@ -390,17 +372,17 @@ class EngineResults(NamedTuple):
 def run_in_engine(
     stacks: Sequence[LSTMStack],
     packed: ParameterCache[LSTM],
-    backend: Backend,
+    precision: Precision,  # from `engine_precision`
     inputs: Tensor,  # (batch, time, projection_dim)
     states: Sequence[Sequence[LSTMState]],  # of the layers of each direction to compute
     mask: Tensor | None,  # (batch, time), bool
     directions: Sequence[int],  # to compute: one, or all
     reverse: Sequence[bool],  # for each of them, whether to read from the last step to the first
 ) -> EngineResults:
-    """Run some of the directions that are packed together, with what ``select_lstm_backend`` selected."""
+    """Run some of the directions that are packed together."""
     first = stacks[0].layers[0]
-    key = backend, first.cell_clip, first.projection_clip, stacks[0].skip_connections
-    lstm = packed.get(key, weights_in(stacks), lambda: _pack(stacks, NATIVE[backend]))
+    key = precision, first.cell_clip, first.projection_clip, stacks[0].skip_connections
+    lstm = packed.get(key, weights_in(stacks), lambda: _pack(stacks, precision))
     config, (n_rows, n_steps) = lstm.config, inputs.shape[:2]
     # From NumPy: PyTorch would fill them in threads of its own, which then keep the engine's from their cores.
     layers = np.zeros((config.n_layers + 1, n_rows, n_steps, len(directions) * config.projection_dim), np.float32)
@@ -453,12 +435,3 @@ def check_no_gaps(mask: Tensor) -> None:
 def has_gaps(mask: Tensor) -> bool:
     """Say whether a row of a mask ``(batch, time)`` has padding before or between its tokens."""
     return bool((mask[:, 1:] & ~mask[:, :-1]).any())
-
-
-def _layer_kernel(backend: Backend, n_weights: int) -> LayerKernel:
-    """Describe what computes a layer of ``n_weights`` where a backend was selected."""
-    if backend in NATIVE:
-        library = native_library()
-        assert library is not None
-        return native_kernel(library.instructions, choose_kernels(library, NATIVE[backend], n_weights).lstm)
-    return LayerKernel(backend, "bfloat16" if backend == "torch-bfloat16" else "float32", None)

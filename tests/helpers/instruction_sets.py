@@ -7,7 +7,7 @@ import pytest
 from elmokit.engine import compiler, instruction_sets
 from elmokit.engine.library import Library
 from elmokit.engine.precision import Kernels, Precision
-from elmokit.network import char_cnn, lstm_module
+from elmokit.network import backends
 
 # ``emulated`` has plain C in place of the special instructions and runs everywhere.
 ALL_SETS = {**instruction_sets.INSTRUCTION_SETS, "emulated": instruction_sets.EMULATED}
@@ -62,5 +62,4 @@ def choose_kernels_as_if(monkeypatch: pytest.MonkeyPatch, *widened: Precision) -
         chosen: Precision = "float32" if precision in widened else precision
         return Kernels(chosen, chosen, library.instructions)
 
-    for module in (char_cnn, lstm_module):
-        monkeypatch.setattr(module, "choose_kernels", choose)
+    monkeypatch.setattr(backends, "choose_kernels", choose)

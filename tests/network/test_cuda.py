@@ -63,16 +63,6 @@ def test_vectors_of_a_batch_equal_those_of_single_sentences() -> None:
     assert_equal_vectors(elmo.embed(sentences), [elmo.embed([sentence])[0] for sentence in sentences])
 
 
-def test_bfloat16_is_computed_on_the_gpu_and_close_to_float32() -> None:
-    exact, fast = (Elmo.from_pretrained(device=DEVICE, precision=precision) for precision in ("float32", "bfloat16"))
-    if ON_GPU:
-        assert {kernel.backend for kernel in exact.model.bilm.kernels()} == {"torch"}
-        assert {kernel.backend for kernel in fast.model.bilm.kernels()} == {"torch-bfloat16"}
-    for one, other in zip(fast.embed(SENTENCES), exact.embed(SENTENCES), strict=True):
-        norms = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
-        assert ((one * other).sum(axis=-1) > 0.999 * norms).all()
-
-
 def test_an_elmo_of_a_model_that_is_on_the_gpu_starts_there() -> None:
     model = open_model(None)
     model.bilm.to(DEVICE).precision = "float32"

@@ -1,4 +1,4 @@
-"""Every backend equals the reference for random sizes, masks, clips, layers, directions and states."""
+"""The C functions equal the reference for random sizes, masks, clips, layers, directions and states."""
 
 from __future__ import annotations
 
@@ -7,28 +7,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.engine.precision import VARIABLE, Backend
-from elmokit.network import backends, lstm_inference
-from elmokit.network.lstm_inference import inference_step, token_order
+from elmokit.engine.precision import NAMES, VARIABLE, Precision
 from elmokit.network.lstm_module import LSTMStack, LSTMState, ProjectedLSTM
 from tests.helpers import rounding
+from tests.helpers.instruction_sets import machine_library
 from tests.helpers.rounding import Digits, Rounded, assert_rounded
 
-EXACT: tuple[Backend, ...] = ("native", "torch")
-LOWER: dict[Backend, Digits] = {
-    "native-bfloat16": "bfloat16",
-    "native-int8": "int8",
-    "native-int7": "int7",
-    "torch-bfloat16": "bfloat16",
-}
 CLIPS = st.sampled_from([None, 0.1, 0.5, 3.0])
+IN_ALL_PRECISIONS = pytest.mark.parametrize("precision", NAMES)
 
 
-def use(monkeypatch: pytest.MonkeyPatch, backend: Backend) -> None:
-    if not backends.is_available(backend):
-        pytest.skip(f"this machine lacks {backend}")
-    monkeypatch.setenv(VARIABLE, "float32")
-    monkeypatch.setitem(backends.ON_CPU, "float32", (backend,))
+def use(monkeypatch: pytest.MonkeyPatch, precision: Precision) -> None:
+    machine_library()
+    monkeypatch.setenv(VARIABLE, precision)
 
 
 def random_stack(n_layers: int, hidden: int, projection: int, clips: tuple[float | None, float | None]) -> LSTMStack:
@@ -58,9 +49,9 @@ def random_states(n_layers: int, n_rows: int, hidden: int, projection: int) -> l
     return [LSTMState(0.3 * torch.randn(n_rows, projection), torch.randn(n_rows, hidden)) for _ in range(n_layers)]
 
 
-@pytest.mark.parametrize("backend", [*EXACT, *LOWER])
-def test_every_backend_equals_the_reference(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, backend)
+@IN_ALL_PRECISIONS
+def test_every_precision_equals_the_reference(precision: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, precision)
 
     @settings(max_examples=10)  # for each case
     @given(
@@ -72,7 +63,6 @@ def test_every_backend_equals_the_reference(backend: Backend, monkeypatch: pytes
         clips=st.tuples(CLIPS, CLIPS),
         reverse=st.booleans(),
         density=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
-        at_once=st.sampled_from([1, 20, 256]),
         seed=st.integers(0, 10_000),
     )
     def check(
@@ -84,7 +74,6 @@ def test_every_backend_equals_the_reference(backend: Backend, monkeypatch: pytes
         clips: tuple[float | None, float | None],
         reverse: bool,
         density: float,
-        at_once: int,
         seed: int,
     ) -> None:
         torch.manual_seed(seed)
@@ -92,12 +81,11 @@ def test_every_backend_equals_the_reference(backend: Backend, monkeypatch: pytes
         states = random_states(n_layers, n_rows, projection + extra, projection)
         inputs, mask = torch.randn(n_rows, n_steps, projection), torch.rand(n_rows, n_steps) < density
         with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-            patch.setattr(lstm_inference, "MAX_CHUNK_ROWS", at_once)
             fast, fast_states = stack(inputs, states, mask, reverse)
             patch.setenv(VARIABLE, "reference")
             reference, reference_states = stack(inputs, states, mask, reverse)
         for (results, after), digits in (
-            ((fast, fast_states), LOWER.get(backend, "float32")),
+            ((fast, fast_states), precision),
             ((reference, reference_states), "float32"),
         ):
             found = [*results, *(part for state in after for part in state)]
@@ -107,13 +95,10 @@ def test_every_backend_equals_the_reference(backend: Backend, monkeypatch: pytes
     check()
 
 
-@pytest.mark.parametrize("backend", EXACT)
 # With 9 rows, the C functions compute the input products of several steps together, 256 tokens at a time.
 @pytest.mark.parametrize(("n_rows", "dim"), [(40, 24), (9, 96)])
-def test_a_long_batch_equals_the_reference(
-    backend: Backend, n_rows: int, dim: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use(monkeypatch, backend)
+def test_a_long_batch_equals_the_reference(n_rows: int, dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, "float32")
     torch.manual_seed(0)
     stack, states = random_stack(2, 4 * dim, dim, (3.0, 3.0)), random_states(2, n_rows, 4 * dim, dim)
     inputs, lengths = torch.randn(n_rows, 70, dim), torch.randint(0, 71, (n_rows,))
@@ -126,9 +111,11 @@ def test_a_long_batch_equals_the_reference(
     torch.testing.assert_close([*fast_states], [*reference_states], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("backend", ["native", "native-bfloat16", "native-int8", "native-int7"])
-def test_the_bits_of_a_row_do_not_depend_on_the_other_rows(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, backend)
+@IN_ALL_PRECISIONS
+def test_the_bits_of_a_row_do_not_depend_on_the_other_rows(
+    precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, precision)
     torch.manual_seed(0)
     stack, states = random_stack(2, 300, 40, (3.0, 3.0)), random_states(2, 9, 300, 40)
     inputs = torch.randn(9, 5, 40) * torch.arange(1, 10).view(-1, 1, 1)
@@ -140,7 +127,7 @@ def test_the_bits_of_a_row_do_not_depend_on_the_other_rows(backend: Backend, mon
 
 
 def test_nan_stays_nan(monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, "native")
+    use(monkeypatch, "float32")
     stack, states = random_stack(1, 20, 4, (3.0, 3.0)), random_states(1, 2, 20, 4)
     inputs = torch.zeros(2, 3, 4)
     inputs[1, 1, 0] = torch.nan
@@ -159,44 +146,6 @@ def test_an_empty_batch_keeps_the_states() -> None:
             outputs, after = stack(torch.zeros(n_rows, n_steps, 3), states)
         assert outputs[1].shape == (n_rows, n_steps, 3)
         torch.testing.assert_close([*after], [*states], atol=0, rtol=0)
-
-
-@given(n_rows=st.integers(1, 6), n_steps=st.integers(0, 7), reverse=st.booleans(), seed=st.integers(0, 1000))
-def test_packed_order_visits_each_real_token_once_in_the_order_of_its_row(
-    n_rows: int, n_steps: int, reverse: bool, seed: int
-) -> None:
-    mask = torch.rand(n_rows, n_steps, generator=torch.Generator().manual_seed(seed)) < 0.6
-    order = token_order(mask, reverse)
-    assert sorted(order.positions.tolist()) == mask.flatten().nonzero()[:, 0].tolist()
-    assert order.batch_sizes == sorted(order.batch_sizes, reverse=True)
-    read: dict[int, list[int]] = {row: [] for row in range(n_rows)}
-    for place in order.positions.tolist():
-        read[place // n_steps].append(place % n_steps)
-    for row, positions in read.items():
-        expected = mask[row].nonzero()[:, 0].tolist()
-        assert positions == (expected[::-1] if reverse else expected)
-    for rank, last in enumerate(order.last.tolist()):
-        row = order.rows[rank].item()
-        assert order.positions[last].item() == row * n_steps + read[int(row)][-1]
-
-
-@settings(max_examples=25)
-@given(n_rows=st.integers(1, 5), hidden=st.integers(1, 40), clip=CLIPS, seed=st.integers(0, 1000))
-def test_a_step_equals_the_formulas(n_rows: int, hidden: int, clip: float | None, seed: int) -> None:
-    torch.manual_seed(seed)
-    first, second, cell = (
-        8 * torch.randn(n_rows, 4 * hidden),
-        torch.randn(n_rows, 4 * hidden),
-        torch.randn(n_rows, hidden),
-    )
-    gates = Rounded.exact(first) + Rounded.exact(second)
-    i, g, f, o = (gates.rearranged(lambda tensor, k=k: tensor.chunk(4, dim=1)[k]) for k in range(4))
-    exact_cell = (f.sigmoid() * Rounded.exact(cell) + i.sigmoid() * g.tanh()).clip(clip)
-    bound = float("inf") if clip is None else clip
-    new_cell, unprojected = cell.clone(), torch.empty_like(cell)
-    inference_step(first, second, new_cell, unprojected, bound)
-    assert_rounded(new_cell, exact_cell)
-    assert_rounded(unprojected, o.sigmoid() * exact_cell.tanh())
 
 
 def test_gradients_and_dropout_use_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
