@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from elmokit.compat.allennlp_common import ConfigurationError, FromParams, Source
 from elmokit.compat.allennlp_modules import Elmo
-from elmokit.formats.alignment import read_alignment_matrix
+from elmokit.formats.torch_save import read_alignment_matrix
 from elmokit.network.tensors import tensor_of
 
 
