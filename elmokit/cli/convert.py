@@ -77,7 +77,7 @@ def convert(
     if calibrate is not None:
         calibrate_start_state(model, list(read_sentences(calibrate)), calibrate.name)
     if alignment:
-        from elmokit.formats.alignment import read_alignment
+        from elmokit.formats.torch_save import read_alignment
 
         if model.fitted_maps:
             print_note(f"left out: {', '.join(model.fitted_maps)}; they fit the vectors before the alignment")

@@ -24,7 +24,7 @@ def models(*, json: Json = False) -> None:
         elmokit embed corpus.txt vectors.hdf5 --model original
     """
     from elmokit.evaluation.tables import Table
-    from elmokit.formats.published import named_models
+    from elmokit.formats.sources import named_models
 
     named = named_models()
     if json:

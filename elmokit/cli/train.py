@@ -197,7 +197,7 @@ def _print(result: TrainingResult) -> None:
 def _refuse_models(texts: tuple[Path, ...]) -> None:
     """Check that no text is the model. A model directory has .txt files, so it would be trained on."""
     from elmokit.formats.folder import DEFAULT_MODEL, FORMAT
-    from elmokit.formats.published import find_published
+    from elmokit.formats.sources import find_published
 
     for text in texts:
         is_name = str(text) == DEFAULT_MODEL or find_published(str(text)) is not None

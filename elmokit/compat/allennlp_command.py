@@ -32,7 +32,7 @@ from elmokit.engine.token_cache import TokenCache
 from elmokit.network.backends import ParameterCache, are_plain
 from elmokit.network.tensors import parse_device
 from elmokit.storage.atomic import atomic_write
-from elmokit.storage.hdf5 import create_hdf5
+from elmokit.storage.hdf5_files import create_hdf5
 from elmokit.text.batching import pad_batch, read_ahead
 from elmokit.text.characters import encode_tokens
 

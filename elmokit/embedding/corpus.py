@@ -22,9 +22,9 @@ from elmokit.embedding.outputs.output_format import (
     OutputFormat,
     StoredDtype,
     VectorFileLayout,
+    output_format,
     stored_dtype,
 )
-from elmokit.embedding.outputs.table import output_format
 from elmokit.embedding.outputs.writer import (
     ResumableWriter,
     check_disk_space,

@@ -13,7 +13,7 @@ from elmokit.config import to_dict
 from elmokit.engine.softmax import softmax_precision
 from elmokit.engine.state import Floats
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.words import CachedModel
+from elmokit.formats.sidecars import CachedModel
 
 
 def fingerprint(model: PretrainedBiLM, start: str) -> str:

@@ -26,8 +26,7 @@ from elmokit.engine.state import Floats
 from elmokit.errors import FormatError, OutputError
 from elmokit.formats import tf_checkpoint
 from elmokit.formats.bilm_tf import bilm_tf_rows, config_from_options, options_from_config, read_options
-from elmokit.formats.format import FORMATS, Format, Storage
-from elmokit.formats.guess import guess_foreign
+from elmokit.formats.format import FORMATS, Format, Storage, guess_foreign
 from elmokit.formats.model import FITTED_MAPS, PretrainedBiLM, Weights
 from elmokit.formats.sidecars import (
     OPTIONS,
@@ -38,11 +37,12 @@ from elmokit.formats.sidecars import (
     hdf5_files,
     own_file,
     visible_files,
+    with_meta,
+    with_words,
 )
 from elmokit.formats.tensor_rows import read_through, to_theirs
-from elmokit.formats.words import with_meta, with_words
 from elmokit.storage.atomic import atomic_write, check_output_path
-from elmokit.storage.hdf5 import (
+from elmokit.storage.hdf5_files import (
     HDF5_ERRORS,
     HDF5_SUFFIXES,
     check_dataset,

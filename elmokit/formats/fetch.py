@@ -25,8 +25,7 @@ from urllib.parse import SplitResult, quote, unquote, urldefrag, urljoin, urlspl
 
 from elmokit.config import read_json, write_json
 from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelError, ModelNotFoundError, OutputError
-from elmokit.formats.format import model_files
-from elmokit.formats.guess import is_web_page
+from elmokit.formats.format import is_web_page, model_files
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.bounded import whole_number
 from elmokit.storage.cache import cache_dir

@@ -90,8 +90,7 @@ class ElmokitFolder(Format):
         model = load_folder(folder)
         if words is None:
             return model
-        from elmokit.formats.sidecars import given_or_found
-        from elmokit.formats.words import with_words
+        from elmokit.formats.sidecars import given_or_found, with_words
 
         if model.softmax is None and (stored := folder / "vocab.txt").exists():
             words = given_or_found(words, stored)

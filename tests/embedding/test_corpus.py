@@ -27,7 +27,7 @@ from elmokit.engine.threads import set_threads
 from elmokit.errors import OutputError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
-from elmokit.formats.words import CachedModel
+from elmokit.formats.sidecars import CachedModel
 from elmokit.network import backends
 from elmokit.storage import workspace
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN

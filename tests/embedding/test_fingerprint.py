@@ -12,7 +12,7 @@ from elmokit.embedding.fingerprint import fingerprint, prediction_fingerprint, p
 from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.state import State
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.words import CachedModel
+from elmokit.formats.sidecars import CachedModel
 from tests.conftest import aligned_model, random_model
 
 

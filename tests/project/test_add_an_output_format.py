@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from elmokit import Elmo, SentenceEmbedder, embed_file
 from elmokit.cli.main import main
-from elmokit.embedding.outputs.table import read_about
+from elmokit.embedding.outputs.output_format import read_about
 from elmokit.errors import OutputError
 from elmokit.storage import workspace
 

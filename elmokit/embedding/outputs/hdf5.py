@@ -26,7 +26,7 @@ from elmokit.embedding.outputs.output_format import ABOUT, OutputFormat, VectorF
 from elmokit.embedding.outputs.writer import ResumableWriter
 from elmokit.embedding.reading import SentenceCounts
 from elmokit.errors import FormatError, OutputError, TextError
-from elmokit.storage.hdf5 import HDF5_ERRORS, HDF5_SUFFIXES, damage_as_format_error, open_hdf5
+from elmokit.storage.hdf5_files import HDF5_ERRORS, HDF5_SUFFIXES, damage_as_format_error, open_hdf5
 
 if TYPE_CHECKING:
     import h5py
@@ -220,3 +220,6 @@ def read_sentence_map(file: h5py.File | str | Path) -> dict[str, int]:
         raise FormatError(
             f"{file.filename} has no sentence map (--forget-sentences, --use-sentence-keys) that can be read: {error}"
         ) from None
+
+
+FORMATS = (HDF5Format(),)

@@ -31,12 +31,12 @@ from torch import Tensor
 from elmokit.config import read_json
 from elmokit.engine.config import BiLMConfig, CharCNNConfig
 from elmokit.errors import ConfigError, FormatError, ModelError, ModelNotFoundError, TensorMismatchError, TextError
-from elmokit.formats import published
 from elmokit.formats.allennlp import encoder_to_allennlp, from_allennlp, lstm_to_allennlp
 from elmokit.formats.archives import is_archive, unpacked
 from elmokit.formats.bilm_tf import config_from_options, read_options
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sidecars import visible_files
+from elmokit.formats.sources import published_models
 from elmokit.formats.torch_save import read_state_dict
 from elmokit.network.bilm import BiLM
 from elmokit.storage.bounded import is_file
@@ -208,7 +208,7 @@ def bilm_of(tensors: Mapping[str, Tensor], config: BiLMConfig, source: Path) -> 
 def has_published_options(elmo: Mapping[str, Any]) -> bool:
     """Check whether a config's table names the options of one of the authors' models, AllenNLP's default included."""
     name = elmo.get("options_file")
-    models = (model for model in published.models() if model.name in PUBLISHED)
+    models = (model for model in published_models() if model.name in PUBLISHED)
     return name is None or any(location.options == name for model in models for location in model.locations)
 
 

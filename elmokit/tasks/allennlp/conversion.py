@@ -14,8 +14,8 @@ from typing import Any
 
 from elmokit.config import MAX_LAYERS, check_at_least, check_choice, did_you_mean
 from elmokit.errors import ConfigError
-from elmokit.formats import published
 from elmokit.formats.sidecars import OPTIONS, own_file
+from elmokit.formats.sources import published_models
 from elmokit.tasks.allennlp.config_file import unset_variable
 from elmokit.tasks.allennlp.config_table import ConfigTable, Row, to_json
 from elmokit.tasks.table import TASKS
@@ -354,7 +354,7 @@ def _elmo_files(elmo: ConfigTable) -> Tables:
         if options:
             elmo.differs("options_file", f" = {to_json(options)}: there is no weight_file")
         return {"model": "original"}  # AllenNLP's default
-    for model in published.models():
+    for model in published_models():
         for location in model.locations:
             if location.weights == weights and location.options in (options, None):
                 return {"model": model.name}

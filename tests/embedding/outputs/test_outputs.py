@@ -23,8 +23,7 @@ from elmokit.embedding.corpus import embed_file
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import fingerprint
 from elmokit.embedding.outputs.hdf5 import read_sentence_map
-from elmokit.embedding.outputs.output_format import VectorFileLayout
-from elmokit.embedding.outputs.table import FORMATS, output_format, read_about
+from elmokit.embedding.outputs.output_format import VectorFileLayout, output_format, output_formats, read_about
 from elmokit.embedding.outputs.writer import ResumableWriter
 from elmokit.embedding.reading import SentenceCounts
 from elmokit.errors import FormatError, MissingExtraError, OutputError
@@ -101,7 +100,7 @@ def assert_equal(rows: list[Any], expected: list[Any], atol: float = 1e-5) -> No
 
 def test_the_reference_lists_the_extensions_of_all_formats() -> None:
     page = (ROOT / "docs" / "reference" / "vector-files.md").read_text(encoding="utf-8")
-    for format_ in FORMATS:
+    for format_ in output_formats():
         assert f"| {', '.join(f'`{extension}`' for extension in format_.extensions)}" in page
 
 

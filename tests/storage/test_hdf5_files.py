@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-from elmokit.storage.hdf5 import open_hdf5
+from elmokit.storage.hdf5_files import open_hdf5
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
