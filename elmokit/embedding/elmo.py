@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from elmokit.config import check_at_least, check_choice
 from elmokit.embedding.start_state import note_start, start_state
 from elmokit.engine.layer_selection import Layers, LayerSelection, Mix, select_layers
-from elmokit.engine.network import NetworkInput
+from elmokit.engine.network import Network, NetworkInput
 from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.token_cache import TokenCache
@@ -255,8 +257,6 @@ class Elmo:
             >>> (vectors,) = elmo.embed("The bank raised its rate.", tokenize=True)
         """
         if tokenize is not False:
-            from elmokit.embedding.raw_text import embed_joined, split_raw  # here, because most callers have tokens
-
             language = "en" if tokenize is True else tokenize
             embed = partial(self.embed, layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)
             joined = embed_joined(split_raw(sentences, language), embed)
@@ -329,7 +329,7 @@ class Elmo:
     ) -> Iterator[list[Vectors]]:
         """Compute the vectors of one batch of :func:`~elmokit.text.batching.plan_batches`.
 
-        For callers that plan batches themselves and write results as they come (``embedding/batch_embedder.py``).
+        For callers that plan batches themselves and write results as they come (``embedding/corpus.py``).
 
         Args:
             sentences: The sentences of the batch.
@@ -382,8 +382,6 @@ class Elmo:
     def _embed_in_chunks(
         self, sentence: Sequence[str], selection: LayerSelection, chunk_tokens: int
     ) -> Iterator[Vectors]:
-        from elmokit.embedding.long_text import read_in_chunks  # here, because few texts are that long
-
         positions = [BEGIN_SENTENCE, *sentence, END_SENTENCE]
         # The boundaries belong to the first and the last chunk, so that every chunk has tokens of its own.
         # Excluding the last position as an edge leaves no chunk of </S> alone.
@@ -450,3 +448,89 @@ def check_elmo(elmo: object) -> None:
     if not hasattr(elmo, "embed"):
         given = f"the name {str(elmo)!r}" if isinstance(elmo, str | Path) else f"one of type {type(elmo).__name__}"
         raise ConfigError(f"Expected an Elmo, but got {given}. Create one with Elmo.from_pretrained or Elmo(model).")
+
+
+def read_in_chunks(
+    network: Network,
+    vectors_of: Callable[[int, int], tuple[Floats, Ids]],
+    edges: Sequence[int],
+    start: State,
+    wanted: Sequence[int],
+) -> Iterator[Floats]:
+    """Yield the layers ``(wanted, chunk, output_dim)`` of each chunk of one text.
+
+    Args:
+        network: The network.
+        vectors_of: Returns token vectors ``(words, projection_dim)``, and for each of the positions ``[start, stop)``
+            the row of its own.
+        edges: The first position of each chunk, then the length of the text.
+        start: The state that both directions start from, for one row.
+        wanted: The numbers of the layers.
+    """
+    chunks = list(pairwise(edges))
+    read_backward = network.config.read_backward
+
+    def read(direction: int, chunk: tuple[Floats, Ids], state: State, layers: Sequence[int]) -> tuple[Floats, State]:
+        vectors, words = chunk
+        (computed,), after = network.direction(
+            direction, NetworkInput(vectors, words, np.array([len(words)]), state), layers
+        )
+        return computed, after
+
+    # The backward states before each chunk, for the last chunk first. The first chunk is not read here: no chunk needs
+    # the state after it.
+    backward_states: list[State] = []
+    if read_backward[-1]:
+        # A chunk is read backward from the state after its last position, which comes from the chunk that follows it in
+        # the text.
+        state = start
+        for first, stop in reversed(chunks):
+            backward_states.append(state)
+            if first > edges[0]:
+                _, state = read(len(read_backward) - 1, vectors_of(first, stop), state, ())
+    state = start
+    for first, stop in chunks:
+        chunk = vectors_of(first, stop)
+        directions: list[Floats] = []
+        for number, backward in enumerate(read_backward):
+            if backward:
+                # The list was filled from the end of the text, so `pop` returns the first chunk's state first. Each
+                # state is freed once it has been used.
+                layers, _ = read(number, chunk, backward_states.pop(), wanted)
+            else:
+                layers, state = read(number, chunk, state, wanted)
+            directions.append(layers)
+        # Layer 0, the token vector, is the same in both directions and is stored twice, as in the published format.
+        yield np.concatenate(directions, axis=-1)
+
+
+Embed = Callable[[Iterator[Sequence[str]]], Any]
+"""Maps tokenized sentences to their vectors, ``(..., tokens, dim)``."""
+
+
+def split_raw(texts: Iterable[Any], language: str) -> Iterator[list[list[str]]]:
+    """Return the tokenized sentences of each raw text; the language is checked before the first one is read."""
+    from elmokit.text.tokenize import text_splitter, tokenize  # here, because most callers have tokens
+
+    text_splitter(language)
+    return (tokenize(text, language) for text in ([texts] if isinstance(texts, str) else texts))
+
+
+def embed_joined(texts: Iterable[Sequence[Sequence[str]]], embed: Embed) -> Iterator[Floats]:
+    """Yield the vectors of texts, each a list of tokenized sentences."""
+    counts: deque[int] = deque()  # sentences of each text that was read and is not embedded yet
+
+    def read() -> Iterator[Sequence[str]]:
+        for text in texts:
+            sentences = text or [[]]
+            counts.append(len(sentences))
+            yield from sentences
+
+    vectors = embed(read())
+
+    def join() -> Iterator[Floats]:
+        for first in vectors:
+            rest = list(islice(vectors, counts.popleft() - 1))
+            yield np.concatenate([first, *rest], axis=-2) if rest else first
+
+    return join()

@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import check_choice
-from elmokit.embedding.elmo import Elmo, Vectors, check_elmo
-from elmokit.embedding.raw_text import embed_joined, split_raw
+from elmokit.embedding.elmo import Elmo, Vectors, check_elmo, embed_joined, split_raw
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sentence_pooling import SentenceHead, SentenceMap, SentencePooling, Whitening
 from elmokit.text.batching import check_sentence, check_sentences
-from elmokit.text.marks import MARKS
+from elmokit.text.characters import MARKS
 from elmokit.text.vocabulary import Vocabulary
 
 PoolingName = Literal["mean", "sif", "whitened", "trained"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,8 +20,7 @@ from elmokit.engine.state import Floats, State
 from elmokit.engine.threads import ForkSafeLock
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, needs_torch
-from elmokit.text.characters import encode_tokens
-from elmokit.text.marks import EXACT, MarkReader
+from elmokit.text.characters import EXACT, MarkReader, encode_tokens
 from elmokit.text.vocabulary import Vocabulary, row_vocabulary
 
 if TYPE_CHECKING:
@@ -144,11 +144,15 @@ class PretrainedBiLM:
         return f"<{type(self).__name__}: {self.family}, {size}{source}>"
 
     def _repr_html_(self) -> str:
-        from elmokit.text.html import table
-
         facts = {name: fact for name, fact in describe(self).items() if name not in ("path", "card")}
         facts = {"name": self.source_name or "unknown", **facts}
-        return table(facts.items(), caption="ELMo model")
+        # Styles are inline, because a notebook shows each result by itself.
+        left = 'style="text-align:left"'
+        rows = (
+            f'<tr><th scope="row" {left}>{escape(name)}</th><td {left}>{escape(str(fact))}</td></tr>'
+            for name, fact in facts.items()
+        )
+        return f"<table><caption {left}>ELMo model</caption><tbody>{''.join(rows)}</tbody></table>"
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("_engine", "_lock")}

@@ -26,7 +26,7 @@ from elmokit.network.sampled_softmax import draw_sample
 from elmokit.network.soft_targets import soft_target_loss
 from elmokit.network.softmax import SoftmaxModule
 from elmokit.text.batching import TokenEncoder
-from elmokit.text.marks import MARKS
+from elmokit.text.characters import MARKS
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import DistillationConfig, TrainingConfig
 from elmokit.training.losses import WindowLosses

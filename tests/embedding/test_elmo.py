@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,15 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import elmokit
+from elmokit.embedding import elmo as embedder
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.start_state import boundary_state
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.layer_selection import Layers
 from elmokit.engine.state import State
 from elmokit.errors import FormatError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.language_model import LanguageModel
 from elmokit.network.bilm import BiLM
-from tests.conftest import random_model, without_torch
+from elmokit.text import batching
+from tests.conftest import WORDS, random_model, without_torch
 
 ELMOS = {start: Elmo(without_torch(random_model()), start=start) for start in ("warm", "zero", "stateful")}  # type: ignore[arg-type]
 TOKENS = st.text(max_size=12)
@@ -208,3 +212,31 @@ def test_raw_texts_are_split_on_request(model: PretrainedBiLM) -> None:
     assert isinstance(streamed, Iterator)
     for array, expected in zip(streamed, found, strict=True):
         np.testing.assert_array_equal(array, expected)
+
+
+@settings(max_examples=12)
+@given(n_tokens=st.integers(0, 40), chunk=st.integers(1, 45), bidirectional=st.booleans(), seed=st.integers(0, 99))
+def test_chunks_add_up_to_the_whole_text(n_tokens: int, chunk: int, bidirectional: bool, seed: int) -> None:
+    elmo = Elmo(random_model(replace(PRESETS["tiny"], bidirectional=bidirectional), seed))
+    tokens = np.random.default_rng(seed).choice(WORDS[3:], n_tokens).tolist()
+    whole = elmo.embed([tokens])[0]
+    parts = list(elmo.embed_document(tokens, chunk_tokens=chunk))
+    assert [part.shape[1] for part in parts[:-1]] == [chunk] * (len(parts) - 1)
+    np.testing.assert_allclose(np.concatenate(parts, axis=1), whole, atol=1e-5)
+
+
+@pytest.mark.parametrize("layers", ["top", "average", 1, (0, 2)])
+def test_layers_are_chosen_as_in_embed(layers: Layers, model: PretrainedBiLM) -> None:
+    elmo, tokens = Elmo(model, start="zero"), WORDS[3:] * 3
+    parts = list(elmo.embed_document(tokens, layers=layers, chunk_tokens=5))
+    np.testing.assert_allclose(np.concatenate(parts, axis=-2), elmo.embed([tokens], layers=layers)[0], atol=1e-5)
+
+
+def test_embed_computes_a_long_sentence_in_chunks(model: PretrainedBiLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    elmo, sentences = Elmo(model), [["the", "cat"], WORDS[3:] * 8, ["ran"]]
+    at_once = elmo.embed(sentences)
+    monkeypatch.setattr(batching, "LONG_SENTENCE_TOKENS", 10)
+    monkeypatch.setattr(embedder, "CHUNK_TOKENS", 7)
+    for ours, theirs in zip(elmo.embed(sentences), at_once, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+        assert ours.flags.owndata
