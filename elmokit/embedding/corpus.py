@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from elmokit.embedding.elmo import Elmo, Vectors, check_elmo
+from elmokit.embedding.elmo import Elmo, Vectors, check_elmo, embed_planned_batch
 from elmokit.embedding.fingerprint import vector_settings
 from elmokit.embedding.outputs.output_format import (
     DatasetNames,
@@ -342,7 +342,7 @@ class BatchEmbedder:
             self.state = self.state.with_first_rows(after)
             computed: Iterable[list[Vectors]] = [vectors]
         else:
-            computed = self.elmo.embed_planned_batch(sentences, self.layers)
+            computed = embed_planned_batch(self.elmo, sentences, self.layers)
         if self.pooler is not None:
             pooled = self.pooler.pool_planned_batch(sentences, computed)
             yield [

@@ -294,58 +294,6 @@ class Elmo:
         assert after is not None
         return vectors, after
 
-    def embed_document(
-        self, tokens: Sequence[str], *, layers: Layers = "all", chunk_tokens: int | None = None
-    ) -> Iterator[Vectors]:
-        """Compute the vectors of one text of any length, chunk by chunk, in constant memory.
-
-        The vectors are those that :meth:`embed` returns for the whole text as one sentence.
-
-        Args:
-            tokens: The text.
-            layers: As in :meth:`embed`.
-            chunk_tokens: Tokens per chunk; 4,096 by default.
-
-        Returns:
-            Arrays ``(layers, tokens, dim)`` or ``(tokens, dim)``, to be joined along the tokens.
-
-        Raises:
-            TextError: The text is not a list of strings.
-            ConfigError: A layer does not exist, or a mix is requested that normalizes over the whole text.
-
-        Example:
-            >>> total = sum(chunk.sum(axis=0) for chunk in elmo.embed_document(book, layers="top"))
-        """
-        selection = self._select(layers)
-        chunk_tokens = CHUNK_TOKENS if chunk_tokens is None else chunk_tokens
-        check_at_least("chunk_tokens", chunk_tokens, 1)
-        # Chunks are mixed one at a time, when the statistics of the others are not known yet.
-        if selection.needs_whole_batch:
-            raise ConfigError("A scalar mix with layer_norm=True needs the whole text in memory.")
-        return self._embed_in_chunks(check_sentence(tokens), selection, chunk_tokens)
-
-    def embed_planned_batch(
-        self, sentences: Sequence[Sequence[str]], layers: Layers = "all"
-    ) -> Iterator[list[Vectors]]:
-        """Compute the vectors of one batch of :func:`~elmokit.text.batching.plan_batches`.
-
-        For callers that plan batches themselves and write results as they come (``embedding/corpus.py``).
-
-        Args:
-            sentences: The sentences of the batch.
-            layers: As in :meth:`embed`.
-
-        Yields:
-            Once, one array per sentence. Or, for the single sentence of a batch that is too long to be computed at
-            once, lists of one array: the vectors of its chunks in order.
-        """
-        selection = self._select(layers)
-        if _needs_chunks(sentences, selection):
-            for chunk in self._embed_in_chunks(check_sentence(sentences[0]), selection, CHUNK_TOKENS):
-                yield [chunk]
-        else:
-            yield self._run(sentences, self.start_state, selection)[0]
-
     def _embed(
         self, sentences: Iterator[Sequence[str]], selection: LayerSelection, batch_tokens: int, batch_size: int
     ) -> Iterator[Vectors]:
@@ -369,23 +317,21 @@ class Elmo:
         yield from map_in_batches(sentences, compute, batch_tokens=batch_tokens)
 
     def _embed_long(self, sentence: Sequence[str], selection: LayerSelection) -> Vectors:
-        # Chunk by chunk, so that intermediate activations are never all in memory.
         # Allocated once its shape is known; joining the chunks at the end would take twice the memory.
         vectors, stop = np.empty(0, np.float32), 0
-        for chunk in self._embed_in_chunks(check_sentence(sentence), selection, CHUNK_TOKENS):
+        for chunk in self._embed_in_chunks(sentence, selection):
             if not stop:
                 vectors = np.empty((*chunk.shape[:-2], len(sentence), chunk.shape[-1]), np.float32)
             first, stop = stop, stop + chunk.shape[-2]
             vectors[..., first:stop, :] = chunk
         return vectors
 
-    def _embed_in_chunks(
-        self, sentence: Sequence[str], selection: LayerSelection, chunk_tokens: int
-    ) -> Iterator[Vectors]:
-        positions = [BEGIN_SENTENCE, *sentence, END_SENTENCE]
+    def _embed_in_chunks(self, sentence: Sequence[str], selection: LayerSelection) -> Iterator[Vectors]:
+        # Intermediate activations are never all in memory.
+        positions = [BEGIN_SENTENCE, *check_sentence(sentence), END_SENTENCE]
         # The boundaries belong to the first and the last chunk, so that every chunk has tokens of its own.
         # Excluding the last position as an edge leaves no chunk of </S> alone.
-        edges = [0, *range(1 + chunk_tokens, len(positions) - 1, chunk_tokens), len(positions)]
+        edges = [0, *range(1 + CHUNK_TOKENS, len(positions) - 1, CHUNK_TOKENS), len(positions)]
 
         def vectors_of(start: int, stop: int) -> tuple[Floats, Ids]:
             # Each distinct token is computed once per chunk: in a long text most tokens are repetitions.
@@ -436,6 +382,19 @@ class Elmo:
 
     def _select(self, layers: Layers) -> LayerSelection:
         return select_layers(layers, self.n_layers, self.mix, self.model.source_name or "this model")
+
+
+def embed_planned_batch(elmo: Elmo, sentences: Sequence[Sequence[str]], layers: Layers) -> Iterator[list[Vectors]]:
+    """Yield the vectors of one batch of ``plan_batches`` as they come.
+
+    That is once one array per sentence. Or, for the single sentence of a batch that is too long to be computed at once,
+    lists of one array: the vectors of its chunks in order.
+    """
+    selection = elmo._select(layers)
+    if _needs_chunks(sentences, selection):
+        yield from ([chunk] for chunk in elmo._embed_in_chunks(sentences[0], selection))
+    else:
+        yield elmo._run(sentences, elmo.start_state, selection)[0]
 
 
 def _needs_chunks(batch: Sequence[Sequence[str]], selection: LayerSelection) -> bool:

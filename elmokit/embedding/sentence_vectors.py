@@ -251,12 +251,12 @@ class SentenceEmbedder:
     def pool_planned_batch(
         self, sentences: Sequence[Sequence[str]], batches: Iterable[Sequence[Vectors]]
     ) -> list[NDArray[np.float32]]:
-        """Combine the vectors of :meth:`Elmo.embed_planned_batch` as they come.
+        """Combine the vectors of a batch as they come.
 
         Args:
             sentences: The sentences of the batch, as :meth:`fold` returns them.
-            batches: What that method yields: one list with the vectors of all sentences; or lists of one array, the
-                chunks of a single long sentence.
+            batches: One list with the vectors of all sentences; or lists of one array, the chunks of a single long
+                sentence.
 
         Returns:
             One vector ``(dim,)`` per sentence.
