@@ -81,7 +81,7 @@ def make_batches(sentences: Sentences, size: int) -> list[Sentences]:
 def embed_batches(elmo: Elmo, batches: list[Sentences]) -> None:
     """Embed batches: the work that is timed."""
     for batch in batches:
-        list(elmo.embed_planned_batch(batch))
+        elmo.embed(batch, batch_tokens=2**30)
 
 
 def bare_products(bilm: BiLM, batches: list[Sentences], library: Library) -> Callable[[], None]:

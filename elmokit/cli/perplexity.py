@@ -32,7 +32,7 @@ from elmokit.storage.progress import ProgressBar
 from elmokit.storage.text_files import STDIN, check_not_input
 
 if TYPE_CHECKING:
-    from elmokit.lm.bilm_tf import BilmTfPerplexity
+    from elmokit.lm.bilm_tf_perplexity import BilmTfPerplexity
     from elmokit.lm.perplexity import Perplexity
     from elmokit.lm.surprisal import Surprisal
 

@@ -170,7 +170,7 @@ def test(
 ) -> float:
     """Compute and print the test perplexity of a checkpoint, as bilm-tf does.
 
-    The number depends on the batch size; see ``elmokit.lm.bilm_tf``.
+    The number depends on the batch size; see ``elmokit.lm.bilm_tf_perplexity``.
 
     Args:
         options: The options of the training. They are not needed: a checkpoint says how large its model is.

@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import check_choice
-from elmokit.embedding.elmo import Elmo, Vectors, check_elmo
-from elmokit.embedding.raw_text import embed_joined, split_raw
+from elmokit.embedding.elmo import Elmo, Vectors, check_elmo, embed_joined, split_raw
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sentence_pooling import SentenceHead, SentenceMap, SentencePooling, Whitening
 from elmokit.text.batching import check_sentence, check_sentences
-from elmokit.text.marks import MARKS
+from elmokit.text.characters import MARKS
 from elmokit.text.vocabulary import Vocabulary
 
 PoolingName = Literal["mean", "sif", "whitened", "trained"]
@@ -252,12 +251,12 @@ class SentenceEmbedder:
     def pool_planned_batch(
         self, sentences: Sequence[Sequence[str]], batches: Iterable[Sequence[Vectors]]
     ) -> list[NDArray[np.float32]]:
-        """Combine the vectors of :meth:`Elmo.embed_planned_batch` as they come.
+        """Combine the vectors of a batch as they come.
 
         Args:
             sentences: The sentences of the batch, as :meth:`fold` returns them.
-            batches: What that method yields: one list with the vectors of all sentences; or lists of one array, the
-                chunks of a single long sentence.
+            batches: One list with the vectors of all sentences; or lists of one array, the chunks of a single long
+                sentence.
 
         Returns:
             One vector ``(dim,)`` per sentence.

@@ -25,8 +25,7 @@ from elmokit.errors import TextError
 from elmokit.evaluation.result import Result, number_or_none
 from elmokit.evaluation.tables import Row
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.pairs import score_minimal_pairs
-from elmokit.lm.surprisal import BATCH_TOKENS
+from elmokit.lm.surprisal import BATCH_TOKENS, score_minimal_pairs
 from elmokit.storage.part_results import PartResults
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 from elmokit.storage.text_files import read_lines
@@ -73,7 +72,7 @@ class ParadigmScore:
     """Tokens that are not in the vocabulary."""
     correct: dict[str, int]
     """Pairs whose acceptable sentence is more probable: "forward", "backward", "both" for the sum of the two, and
-    "unknown words paid" (:attr:`~elmokit.lm.pairs.MinimalPairScores.paid_nats`)."""
+    "unknown words paid" (:attr:`~elmokit.lm.surprisal.MinimalPairScores.paid_nats`)."""
     ties: dict[str, int]
     """Pairs whose sentences are equally probable. They count as wrong."""
     n_unequal: int

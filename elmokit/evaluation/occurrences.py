@@ -38,7 +38,7 @@ from elmokit.storage.atomic import check_has_name
 from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.workspace import Committed, Workspace, read_workspace
 from elmokit.text.batching import check_sentence
-from elmokit.text.marks import MarkReader
+from elmokit.text.characters import MarkReader
 from elmokit.version import __version__
 
 KIND = "elmokit index of occurrences, version 1"

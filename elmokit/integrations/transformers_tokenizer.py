@@ -17,9 +17,8 @@ from elmokit.config import check_choice, encode_json, from_dict, read_json, to_d
 from elmokit.errors import needs_extra
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_to_export
-from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
+from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, MARKS, UNKNOWN, MarkReader, encode_tokens
 from elmokit.text.lexicon import Lexicon
-from elmokit.text.marks import MARKS, MarkReader
 from elmokit.text.tokenize import Spans, Tokenization, get_span_tokenizer
 from elmokit.text.vocabulary import SPECIALS, Vocabulary, read_words
 

@@ -15,16 +15,25 @@ from elmokit.engine.precision import Computation, Precision
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.network.bilm import BiLM, BiLMState
+from elmokit.network.char_cnn import CachedCharCNN, CharCNN
 from elmokit.network.softmax_module import SoftmaxModule, build_softmax, softmax_config
 from elmokit.network.tensors import tensor_of
 from elmokit.text.batching import pad_rows
 
 
-def build_bilm(config: BiLMConfig, arrays: Mapping[str, Floats], precision: Precision | None = None) -> BiLM:
-    """Return a biLM with these weights."""
+def build_bilm(
+    config: BiLMConfig,
+    arrays: Mapping[str, Floats],
+    precision: Precision | None = None,
+    token_vectors: Floats | None = None,
+) -> BiLM:
+    """Return a biLM with these weights, and with a table of precomputed vectors ``(rows, projection_dim)`` if given."""
     with torch.device("meta"):
         bilm = BiLM(config, precision)
     load_arrays(bilm, arrays)
+    if token_vectors is not None:
+        assert isinstance(bilm.token_layer, CharCNN)
+        bilm.token_layer = CachedCharCNN(bilm.token_layer, tensor_of(token_vectors))
     return bilm
 
 

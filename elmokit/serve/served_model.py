@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.raw_text import embed_joined
+from elmokit.embedding.elmo import Elmo, embed_joined
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.layer_selection import FixedMix
 from elmokit.evaluation.occurrences import OccurrenceIndex, build_index

@@ -25,7 +25,7 @@ from elmokit.network.bilm import BiLM, BiLMState, stack_states
 from elmokit.network.softmax_losses import draw_sample, soft_target_loss
 from elmokit.network.softmax_module import SoftmaxModule
 from elmokit.text.batching import TokenEncoder
-from elmokit.text.marks import MARKS
+from elmokit.text.characters import MARKS
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import DistillationConfig, TrainingConfig
 from elmokit.training.losses import WindowLosses

@@ -116,18 +116,17 @@ def sentence_vectors() -> None:
 @work
 def texts_of_any_length() -> None:
     from elmokit import Elmo
+    from elmokit.embedding import elmo as embedder
     from elmokit.text import batching
 
     elmo, text = Elmo.from_pretrained(), SENTENCES[0] * 50
     (whole,) = elmo.embed([text])
-    chunks = list(elmo.embed_document(text, chunk_tokens=64))
-    assert len(chunks) > 1
-    np.testing.assert_array_equal(np.concatenate(chunks, axis=1), whole)
-    batching.LONG_SENTENCE_TOKENS, before = 100, batching.LONG_SENTENCE_TOKENS
+    before = batching.LONG_SENTENCE_TOKENS, embedder.CHUNK_TOKENS
+    batching.LONG_SENTENCE_TOKENS, embedder.CHUNK_TOKENS = 100, 64
     try:
         np.testing.assert_array_equal(elmo.embed([text])[0], whole)
     finally:
-        batching.LONG_SENTENCE_TOKENS = before
+        batching.LONG_SENTENCE_TOKENS, embedder.CHUNK_TOKENS = before
 
 
 @work

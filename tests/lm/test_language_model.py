@@ -13,11 +13,10 @@ from elmokit.errors import FormatError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
-from elmokit.lm.bilm_tf import bilm_tf_perplexity
-from elmokit.lm.pairs import score_minimal_pairs
+from elmokit.lm.bilm_tf_perplexity import bilm_tf_perplexity
 from elmokit.lm.perplexity import perplexity, spelling_of
 from elmokit.lm.substitutes import _largest
-from elmokit.lm.surprisal import surprisals
+from elmokit.lm.surprisal import score_minimal_pairs, surprisals
 from elmokit.text.vocabulary import SPECIALS
 from tests.helpers.shell import Shell
 

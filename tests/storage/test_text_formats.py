@@ -13,11 +13,11 @@ from elmokit.embedding.reading import Corpus
 from elmokit.errors import ConfigError, TextError
 from elmokit.evaluation.probe_corpus import read_corpus_files
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.bilm_tf import read_like_bilm_tf
+from elmokit.lm.bilm_tf_perplexity import read_like_bilm_tf
 from elmokit.storage.text_files import numbered_sentences, read_sentences, text_lines
 from elmokit.storage.text_formats import JSON, refuse_other_formats
-from elmokit.text.counts import WordCounts
 from elmokit.text.shards import SentenceBlocks
+from elmokit.text.vocabulary_files import WordCounts
 
 CONLLU = (
     "# sent_id = 1\n# text = don't go\n"

@@ -13,9 +13,8 @@ import elmokit
 from elmokit import Elmo, LanguageModel, SentenceEmbedder, open_model, save_model
 from elmokit.compat.many_langs import Embedder
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.text.characters import encode_tokens
+from elmokit.text.characters import EXACT, MarkReader, encode_tokens
 from elmokit.text.lexicon import Lexicon, Marks
-from elmokit.text.marks import EXACT, MarkReader
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.windows import WindowStream
 from tests.helpers.many_langs_files import toy_model

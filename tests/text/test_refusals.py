@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from elmokit.embedding.reading import read_fasta
 from elmokit.errors import (
     ConfigError,
     ElmoError,
@@ -25,12 +26,10 @@ from elmokit.errors import (
 from elmokit.text.batching import check_sentence, check_sentences, make_batch, sentences_of_all
 from elmokit.text.characters import encode_tokens
 from elmokit.text.columns import read_column_sentences
-from elmokit.text.counts import WordCounts
-from elmokit.text.fasta import read_fasta
 from elmokit.text.lexicon import Lexicon, Marks
 from elmokit.text.tokenize import get_tokenizer, text_splitter, tokenize
 from elmokit.text.vocabulary import SPECIALS, Vocabulary, read_words, row_vocabulary
-from elmokit.text.vocabulary_files import build_vocabulary, counts_path
+from elmokit.text.vocabulary_files import WordCounts, build_vocabulary, counts_path
 from elmokit.text.windows import WindowStream
 
 FIRST = "<S>\n</S>\n<UNK>\n"

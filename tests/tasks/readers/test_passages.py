@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmokit.tasks.readers.squad import covering_tokens, tokenize_passage
-from elmokit.text.marks import INVISIBLE
+from elmokit.text.characters import INVISIBLE
 
 
 def tokens_of(text: str) -> list[str]:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from elmokit.engine.config import BiLMConfig
 from elmokit.formats import tf_checkpoint
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm import bilm_tf as as_bilm_tf
-from elmokit.lm.bilm_tf import bilm_tf_perplexity, read_like_bilm_tf
+from elmokit.lm import bilm_tf_perplexity as as_bilm_tf
+from elmokit.lm.bilm_tf_perplexity import bilm_tf_perplexity, read_like_bilm_tf
 from elmokit.lm.perplexity import perplexity
 from tests.conftest import random_model
 from tests.helpers import trace_b
