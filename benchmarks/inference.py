@@ -42,7 +42,7 @@ from elmokit import Elmo, open_model, save_model
 from elmokit.engine.config import PRESETS
 from elmokit.engine.matrix import Matrix
 from elmokit.engine.precision import VARIABLE, BackendRequest
-from elmokit.evaluation.figures import LINES, PAGE, save_figure, styled_figure
+from elmokit.evaluation.result import LINES, PAGE, save_figure, styled_figure
 from elmokit.evaluation.speed import CHUNK_ROWS
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network import backends

@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 from elmokit import Elmo
 from elmokit.evaluation.probe_corpus import read_chunks
+from elmokit.evaluation.result import Table
 from elmokit.evaluation.sense_files import Instance, SenseSet, find_sense_set, read_inventory, read_keys, read_sense_xml
-from elmokit.evaluation.sense_means import Inventory, SenseMeans
-from elmokit.evaluation.senses import score_senses
-from elmokit.evaluation.tables import Table
+from elmokit.evaluation.senses import Inventory, SenseMeans, score_senses
 
 Vectors = NDArray[np.float32]
 FACTORS = (0.02, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3)

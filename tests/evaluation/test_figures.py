@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from elmokit.errors import MissingExtraError, OutputError
-from elmokit.evaluation.figures import COLUMN, LINES, check_figure_path, figure_paths, save_figure, styled_figure
+from elmokit.evaluation.result import COLUMN, LINES, check_figure_path, figure_paths, save_figure, styled_figure
 
 matplotlib = pytest.importorskip("matplotlib")
 

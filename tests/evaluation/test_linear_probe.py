@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elmokit.evaluation import linear_probe
-from elmokit.evaluation.linear_probe import predict_linear, train_linear
+from elmokit.evaluation import pos as linear_probe
+from elmokit.evaluation.pos import predict_linear, train_linear
 
 DRAW = np.random.default_rng(0)
 N_TOKENS, DIM, N_CLASSES = 1200, 8, 3

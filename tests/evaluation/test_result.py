@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from elmokit.evaluation import figures
-from elmokit.evaluation.result import Result
-from elmokit.evaluation.tables import Row, tabulate
+from elmokit.evaluation import result as figures
+from elmokit.evaluation.result import Result, Row, tabulate
 
 ROWS: list[Row] = [
     {"pairs": "a|b", "layers": "0", "n": 1234, "mean": 0.5, "weights": "0.1 0.9"},

@@ -11,9 +11,9 @@ from safetensors import safe_open
 from elmokit.embedding.elmo import Elmo
 from elmokit.errors import OutputError
 from elmokit.evaluation import probe_corpus as corpus
-from elmokit.evaluation import sense_means
+from elmokit.evaluation import senses as sense_means
 from elmokit.evaluation.sense_files import Instance, SenseSet
-from elmokit.evaluation.sense_means import FrequencyProbe, SenseMeans, train_senses
+from elmokit.evaluation.senses import FrequencyProbe, SenseMeans, train_senses
 from elmokit.formats.model import PretrainedBiLM
 from tests.helpers.killing import Killed, kill_at
 from tests.helpers.sense_files import TRAIN, write_set

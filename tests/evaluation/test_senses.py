@@ -7,8 +7,7 @@ import pytest
 from elmokit.embedding.elmo import Elmo
 from elmokit.errors import TextError
 from elmokit.evaluation.sense_files import find_sense_set, read_inventory, read_keys, read_sense_xml
-from elmokit.evaluation.sense_means import train_senses
-from elmokit.evaluation.senses import WITH_PRIOR, answer_senses, probe_senses, score_senses, write_answers
+from elmokit.evaluation.senses import WITH_PRIOR, answer_senses, probe_senses, score_senses, train_senses, write_answers
 from elmokit.formats.model import PretrainedBiLM
 from tests.helpers.sense_files import INVENTORY, TEST, TRAIN, write_set
 

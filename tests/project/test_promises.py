@@ -72,7 +72,7 @@ PROMISES = {
             "serve/test_process.py::test_a_client_that_sends_too_much_or_too_slowly_does_not_keep_its_connection",
             "serve/test_serve.py::test_a_bad_request_has_a_clear_answer_and_the_next_is_served",
             "serve/test_serve.py::test_a_request_that_takes_too_long_is_answered_with_503",
-            "serve/test_batching.py::test_a_full_queue_says_when_to_try_again",
+            "serve/test_batcher.py::test_a_full_queue_says_when_to_try_again",
         ),
         "errors show no stack trace": ("serve/test_serve.py::test_an_unexpected_error_shows_no_stack_trace",),
         "from a directory of yours with mode 0700": (

@@ -24,7 +24,7 @@ from elmokit.engine.unit_vectors import unit_vectors
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.tf_hub import MIX
 from elmokit.serve.app import create_app
-from elmokit.serve.config import ServeConfig
+from elmokit.serve.serve_config import ServeConfig
 from elmokit.serve.served_model import EXAMPLES, SENTENCES, ServedModel
 from tests.conftest import random_model
 from tests.helpers.http_client import AppClient, Client, asking, running

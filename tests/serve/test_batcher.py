@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")
 
-from elmokit.serve.batching import TURN_SENTENCES, Batcher
+from elmokit.serve.batcher import TURN_SENTENCES, Batcher
 from elmokit.serve.metrics import Metrics
 from elmokit.serve.problems import Problem
 
