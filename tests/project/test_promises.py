@@ -138,7 +138,7 @@ PROMISES = {
         ),
         "if it had `--vectors DIR`": ("evaluation/test_pos.py::test_kept_vectors_are_reused",),
         "if it had `--senses FILE`": (
-            "evaluation/test_sense_means.py::test_interrupted_training_resumes_with_the_same_means",
+            "evaluation/test_senses.py::test_interrupted_training_resumes_with_the_same_means",
         ),
         "downloads of models": ("formats/test_fetch.py::test_an_interrupted_download_is_resumed_where_it_broke",),
     },
