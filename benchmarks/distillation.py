@@ -21,7 +21,7 @@ from typing import Any
 
 import elmokit
 from elmokit.evaluation.pos import probe_pos
-from elmokit.evaluation.tables import Table
+from elmokit.evaluation.result import Table
 from elmokit.evaluation.tagged import read_tagged
 from elmokit.training.reports import TrainingProgress, TrainingReport
 

@@ -41,8 +41,8 @@ import torch
 import elmokit
 from elmokit import Elmo, ElmoModule, LanguageModel, PretrainedBiLM, TrainingResult, open_model, save_model
 from elmokit.engine.config import PRESETS
+from elmokit.evaluation.result import Table
 from elmokit.evaluation.speed import processor_name
-from elmokit.evaluation.tables import Table
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.lstm_module import LSTMState
 from elmokit.network.softmax_module import FullSoftmax

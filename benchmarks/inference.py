@@ -44,7 +44,7 @@ from elmokit.engine.config import PRESETS
 from elmokit.engine.library import Library
 from elmokit.engine.precision import VARIABLE, BackendRequest
 from elmokit.engine.softmax import Matrix
-from elmokit.evaluation.figures import LINES, PAGE, save_figure, styled_figure
+from elmokit.evaluation.result import LINES, PAGE, save_figure, styled_figure
 from elmokit.evaluation.speed import CHUNK_ROWS
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM

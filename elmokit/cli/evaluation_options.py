@@ -17,8 +17,7 @@ from elmokit.text.tokenize import Tokenization
 
 if TYPE_CHECKING:
     from elmokit.embedding.elmo import Elmo
-    from elmokit.evaluation.result import Result
-    from elmokit.evaluation.tables import Row
+    from elmokit.evaluation.result import Result, Row
     from elmokit.formats.model import PretrainedBiLM
     from elmokit.storage.part_results import PartResults
 
@@ -45,7 +44,7 @@ class EvaluationOptions:
 
     def check_figure(self) -> None:
         """Check before any work is done that the figure can be drawn."""
-        from elmokit.evaluation.figures import check_figure_path
+        from elmokit.evaluation.result import check_figure_path
 
         if self.figure is not None:
             check_figure_path(self.figure, self.overwrite)

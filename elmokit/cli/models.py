@@ -23,7 +23,7 @@ def models(*, json: Json = False) -> None:
         elmokit models
         elmokit embed corpus.txt vectors.hdf5 --model original
     """
-    from elmokit.evaluation.tables import Table
+    from elmokit.evaluation.result import Table
     from elmokit.formats.sources import named_models
 
     named = named_models()

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from elmokit.embedding.start_state import StartName
 from elmokit.engine.state import State
 from elmokit.errors import TextError
-from elmokit.evaluation.result import Result, number_or_none
-from elmokit.evaluation.tables import Row
+from elmokit.evaluation.result import Result, Row, number_or_none
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.surprisal import BATCH_TOKENS, score_minimal_pairs
 from elmokit.storage.part_results import PartResults

@@ -11,7 +11,7 @@ import msgspec
 
 from elmokit.engine.config import DIRECTIONS
 from elmokit.errors import needs_extra
-from elmokit.evaluation.figures import COLORS, PAGE, save_figure, styled_figure
+from elmokit.evaluation.result import COLORS, PAGE, save_figure, styled_figure
 from elmokit.training.reports import TrainingProgress
 from elmokit.training.run import Run
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from elmokit.errors import LockedError, TrainingError, install_command
-from elmokit.evaluation.figures import can_draw
+from elmokit.evaluation.result import can_draw
 from elmokit.formats.folder import RUN_MODEL, is_model_folder, load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import Perplexity, perplexity, unknown_words_warning

@@ -133,7 +133,7 @@ class ServerTarget:
     def __init__(self) -> None:
         from elmokit.embedding.elmo import Elmo
         from elmokit.serve.app import create_app
-        from elmokit.serve.config import ServeConfig
+        from elmokit.serve.serve_config import ServeConfig
         from elmokit.serve.served_model import ServedModel
         from tests.helpers.http_client import AppClient
 

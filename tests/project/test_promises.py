@@ -72,7 +72,7 @@ PROMISES = {
             "serve/test_process.py::test_a_client_that_sends_too_much_or_too_slowly_does_not_keep_its_connection",
             "serve/test_serve.py::test_a_bad_request_has_a_clear_answer_and_the_next_is_served",
             "serve/test_serve.py::test_a_request_that_takes_too_long_is_answered_with_503",
-            "serve/test_batching.py::test_a_full_queue_says_when_to_try_again",
+            "serve/test_batcher.py::test_a_full_queue_says_when_to_try_again",
         ),
         "errors show no stack trace": ("serve/test_serve.py::test_an_unexpected_error_shows_no_stack_trace",),
         "from a directory of yours with mode 0700": (
@@ -138,7 +138,7 @@ PROMISES = {
         ),
         "if it had `--vectors DIR`": ("evaluation/test_pos.py::test_kept_vectors_are_reused",),
         "if it had `--senses FILE`": (
-            "evaluation/test_sense_means.py::test_interrupted_training_resumes_with_the_same_means",
+            "evaluation/test_senses.py::test_interrupted_training_resumes_with_the_same_means",
         ),
         "downloads of models": ("formats/test_fetch.py::test_an_interrupted_download_is_resumed_where_it_broke",),
     },

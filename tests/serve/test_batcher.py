@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")
 
-from elmokit.serve.batching import TURN_SENTENCES, Batcher
+from elmokit.serve.batcher import TURN_SENTENCES, Batcher
 from elmokit.serve.metrics import Metrics
 from elmokit.serve.problems import Problem
 
@@ -174,3 +174,27 @@ def test_a_full_queue_says_when_to_try_again(limits: dict[str, int]) -> None:
         return await submit(batcher, model, [2], 1)
 
     assert Queue(**limits).run(scenario)[0] == [4]
+
+
+def test_a_request_larger_than_the_queue_is_accepted_if_nothing_else_waits() -> None:
+    async def scenario(batcher: Batcher, model: Model) -> Any:
+        large = submit(batcher, model, [1], 50)
+        await asyncio.sleep(0)
+        with pytest.raises(Problem, match="queue is full"):
+            await submit(batcher, model, [2], 1)
+        return await large
+
+    assert Queue(max_tokens=10).run(scenario) == ([2], [[1]])
+
+
+def test_what_waits_of_a_cancelled_request_is_dropped() -> None:
+    async def scenario(batcher: Batcher, model: Model) -> Any:
+        first = await busy(batcher, model)
+        left, other = submit(batcher, model, [1, 2], 1), submit(batcher, model, [3], 1)
+        await asyncio.sleep(0)
+        left.cancel()
+        await asyncio.wait([left])
+        model.may_compute.set()
+        return await asyncio.gather(first, other)
+
+    assert Queue().run(scenario) == ([[0], [6]], [[0], [3]])
