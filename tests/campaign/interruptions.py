@@ -11,10 +11,10 @@ import fcntl
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,10 @@ from elmokit.storage import workspace
 from elmokit.tasks import layer_cache
 from tests.helpers.children import Ended, Limits, run_elmokit
 
+Outcome = tuple[int, list[str], str]
+"""How many attempts a step of the campaign made, what failed, and a note."""
+Step = Callable[[Path, float], Outcome]
+"""It gets an empty directory, and a scale of which 1 is the whole campaign."""
 CHANGES: tuple[tuple[Any, str], ...] = (
     *((os, name) for name in ("replace", "rename", "fsync", "unlink", "mkdir", "rmdir", "ftruncate")),
     (fcntl, "flock"),
@@ -58,6 +62,12 @@ class Command:
     start: tuple[str, ...]
     resume: Callable[[Path], tuple[str, ...]]
     hasten: Callable[[], None] | None = None
+
+
+def in_parallel(attempt: Callable[[int], list[str]], numbers: Iterable[int]) -> list[str]:
+    """Make attempts in as many threads as there are cores, and return all that failed."""
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        return [problem for problems in pool.map(attempt, numbers) for problem in problems]
 
 
 def commit_always() -> None:
@@ -256,15 +266,3 @@ def interrupt_repeatedly(command: Command, folder: Path, straight: Path, n_chang
             return problems
         arguments = command.resume(folder)
     return resume_and_compare(command, folder, straight)
-
-
-def remove_at(hasten: Callable[[], None] | None, number: int, kept: tuple[str, ...]) -> None:
-    """Let all outputs in the working directory be deleted before this process's Nth change of the disk."""
-
-    def remove(counted: int, site: str) -> None:
-        if counted == number:
-            for path in Path.cwd().iterdir():
-                if path.name not in kept:
-                    subprocess.run(["rm", "-r", path], check=True)
-
-    _hook(hasten, remove)
