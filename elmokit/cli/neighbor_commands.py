@@ -22,9 +22,9 @@ from elmokit.errors import ConfigError
 from elmokit.storage.progress import ProgressBar, count_of
 
 COMMANDS = {
-    "index": ("elmokit.cli.neighbors:index", "Index a corpus."),
+    "index": ("elmokit.cli.neighbor_commands:index", "Index a corpus."),
     "find": (
-        "elmokit.cli.neighbors:find",
+        "elmokit.cli.neighbor_commands:find",
         "Find the occurrences in INDEX that are most similar to WORD in SENTENCE, by each layer.",
     ),
 }

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from elmokit.tasks.vocabulary import Coverage
 
 COMMANDS = {
-    "train": ("elmokit.cli.task:train", "Train a model from a config file."),
-    "evaluate": ("elmokit.cli.task:evaluate", "Compute the official scores of a run on labeled data."),
-    "predict": ("elmokit.cli.task:predict", "Label text with a trained model."),
-    "import": ("elmokit.cli.task:import_", "Convert an AllenNLP config to TOML."),
-    "open": ("elmokit.cli.task:open_", "Open a trained model of AllenNLP (model.tar.gz)."),
+    "train": ("elmokit.cli.task_commands:train", "Train a model from a config file."),
+    "evaluate": ("elmokit.cli.task_commands:evaluate", "Compute the official scores of a run on labeled data."),
+    "predict": ("elmokit.cli.task_commands:predict", "Label text with a trained model."),
+    "import": ("elmokit.cli.task_commands:import_", "Convert an AllenNLP config to TOML."),
+    "open": ("elmokit.cli.task_commands:open_", "Open a trained model of AllenNLP (model.tar.gz)."),
 }
 TaskDevice = Annotated[str, Flag("Where to compute: cpu, cuda, ...")]
 
