@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
-from elmokit.cli.command import Flag
+from elmokit.cli.command import MORE, Calls, Flag, Values
 from elmokit.cli.parameters import (
     Device,
     Figure,
@@ -27,12 +27,10 @@ from elmokit.cli.parameters import (
     Language,
     Model,
     ModelOptions,
-    ModelPrecision,
     OptionalOutput,
     OutputPath,
     Overwrite,
     Raw,
-    Start,
 )
 from elmokit.cli.running import check_apart, check_needed, echo_json, print_note, raw_language, resumable_command
 from elmokit.config import check_at_least
@@ -58,7 +56,9 @@ Keep = Annotated[
     Path | None,
     OutputPath(),
     Flag(
-        "Keep finished parts in this directory. If the command is interrupted, run it again to resume.", metavar="DIR"
+        "Keep finished parts in this directory. If the command is interrupted, run it again to resume.",
+        MORE,
+        metavar="DIR",
     ),
 ]
 
@@ -125,12 +125,15 @@ class EvaluationOptions:
             click.echo(result.to_text(rows))
 
 
-Vocabulary = Annotated[str | None, Flag("File with the words of the softmax, if it is not next to the weights.")]
+LanguageModelOptions = Annotated[
+    Values, Calls("elmokit.lm.language_model:LanguageModel.from_pretrained", hide=("source", "start"))
+]
 SentenceStart = Annotated[
-    Start | None,
+    Literal["warm", "zero", "stateful"] | None,
     Flag(
         "State from which each sentence is read: the model's start state, zero, or the state after the "
-        "sentence before (slow).  [default: warm]"
+        "sentence before (slow).  [default: warm]",
+        MORE,
     ),
 ]
 
@@ -139,15 +142,13 @@ def surprisal(
     texts: tuple[Path, ...],
     *,
     model: Model = None,
-    options: ModelOptions = None,
     raw: Raw = False,
     language: Language = None,
-    vocabulary: Vocabulary = None,
-    start: SentenceStart = None,
     out: Annotated[Path, OutputPath(allow_dash=True)] = Path(STDIN),
-    device: Device = None,
-    precision: Precision = "float32",
     overwrite: Overwrite = False,
+    start: SentenceStart = None,
+    precision: Precision = "float32",
+    opening: LanguageModelOptions,
 ) -> None:
     """Compute how surprising each token of TEXTS is to a model.
 
@@ -163,6 +164,8 @@ def surprisal(
 
     Args:
         out (FILE): Write the table here; - for standard output.
+
+    More options:
         precision: Lowest precision of the LSTM weights. Lower precision is faster, but less accurate for single words.
 
     Examples:
@@ -175,9 +178,7 @@ def surprisal(
     language = raw_language(raw, language)
     paths = find_text_files(texts)
     _check_table_path(out, overwrite, paths)
-    language_model = LanguageModel.from_pretrained(
-        model, options=options, vocabulary=vocabulary, device=device, precision=precision
-    )
+    language_model = LanguageModel.from_pretrained(model, precision=precision, **opening)
     with ProgressBar("tokens") as progress, _table(out, overwrite) as write:
         result = language_model.perplexity(
             paths, start=start, on_sentence=write, progress=progress, raw_language=language
@@ -194,18 +195,18 @@ def perplexity(
     texts: tuple[Path, ...],
     *,
     model: Model = None,
-    options: ModelOptions = None,
     raw: Raw = False,
     language: Language = None,
-    vocabulary: Vocabulary = None,
-    start: SentenceStart = None,
-    batch_tokens: int = 2048,
-    device: Device = None,
-    precision: ModelPrecision = None,
     per_token: Annotated[Path | None, OutputPath(allow_dash=True)] = None,
-    as_bilm_tf: int | None = None,
     json: Json = False,
     overwrite: Overwrite = False,
+    as_bilm_tf: int | None = None,
+    start: SentenceStart = None,
+    opening: LanguageModelOptions,
+    reading: Annotated[
+        Values,
+        Calls("elmokit.lm.language_model:LanguageModel.perplexity", hide=("on_sentence", "progress", "raw_language")),
+    ],
 ) -> None:
     """Compute the perplexity of a model on TEXTS.
 
@@ -215,8 +216,9 @@ def perplexity(
     per line, or - for standard input. Several are scored as one text, each once. For other text, pass --raw.
 
     Args:
-        batch_tokens: Positions per batch; does not change results.
         per_token (FILE): Write the table of elmokit surprisal (TSV; - for standard output).
+
+    More options:
         as_bilm_tf (B): Print what bilm-tf's run_test prints for batch size B.
 
     Examples:
@@ -228,7 +230,7 @@ def perplexity(
     from elmokit.lm.perplexity import unknown_words_warning
     from elmokit.storage.text_files import find_text_files
 
-    check_at_least("batch_tokens", batch_tokens, 1)
+    check_at_least("batch_tokens", reading["batch_tokens"], 1)
     check_at_least("as_bilm_tf", as_bilm_tf, 1, optional=True)
     # bilm-tf splits lines at spaces, carries its state, and prints one number.
     check_apart("--as-bilm-tf", as_bilm_tf, {"--per-token": per_token, "--start": start, "--raw": raw})
@@ -236,9 +238,7 @@ def perplexity(
     language = raw_language(raw, language)
     paths = find_text_files(texts)
     _check_table_path(per_token, overwrite, paths)
-    language_model = LanguageModel.from_pretrained(
-        model, options=options, vocabulary=vocabulary, device=device, precision=precision
-    )
+    language_model = LanguageModel.from_pretrained(model, **opening)
     facts: dict[str, Any] = {"model": model or DEFAULT_MODEL, "texts": [str(path) for path in paths]}
     result: Perplexity | BilmTfPerplexity
     with ProgressBar("tokens") as progress:
@@ -248,12 +248,7 @@ def perplexity(
             facts["state"] = start or "warm"
             with _table(per_token, overwrite) as write:
                 result = language_model.perplexity(
-                    paths,
-                    start=start,
-                    batch_tokens=batch_tokens,
-                    on_sentence=write,
-                    progress=progress,
-                    raw_language=language,
+                    paths, start=start, on_sentence=write, progress=progress, raw_language=language, **reading
                 )
     if json:
         echo_json(facts | result.to_dict())
@@ -317,11 +312,11 @@ COMMANDS = {
 def minimal_pairs(
     files: tuple[str, ...],
     *,
+    common: EvaluationOptions,
     published: Path | None = None,
     by_paradigm: bool = False,
     tokenizer: Tokenizer = "treebank",
     keep: Keep = None,
-    common: EvaluationOptions,
 ) -> None:
     """Compare the probabilities of an acceptable and an unacceptable sentence, as BLiMP does.
 
@@ -366,12 +361,12 @@ def minimal_pairs(
 def similarity(
     files: tuple[Path, ...],
     *,
+    common: EvaluationOptions,
     columns: str | None = None,
     smoothing: tuple[float, ...] = (),
     whiten: tuple[str, ...] = (),
     sentences: int | None = None,
     tokenizer: Tokenizer = "treebank",
-    common: EvaluationOptions,
 ) -> None:
     """Compare the cosine of two sentence or word vectors with the similarity that people gave the pair.
 
@@ -431,6 +426,7 @@ def pos(
     train: Path,
     test: Path,
     *,
+    common: EvaluationOptions,
     tags: str | None = None,
     words: int = 1,
     layers: tuple[int, ...] | None = None,
@@ -439,7 +435,6 @@ def pos(
     sentences: int | None = None,
     epochs: int = 5,
     vectors: OptionalOutput = None,
-    common: EvaluationOptions,
 ) -> None:
     """Train a linear part-of-speech classifier on each layer and show its accuracy.
 
@@ -489,10 +484,10 @@ def wsd(
     train: Path,
     tests: tuple[Path, ...],
     *,
+    common: EvaluationOptions,
     inventory: Path | None = None,
     senses: OptionalOutput = None,
     answers: OptionalOutput = None,
-    common: EvaluationOptions,
 ) -> None:
     """Disambiguate words by the nearest mean vector of a sense, with each layer, and show the official scores.
 

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from elmokit.cli.parameters import Json, Model, ModelOptions, ModelPrecision, Output, Overwrite, StartName, Threads
+from elmokit.cli.command import Calls, Values
+from elmokit.cli.parameters import Json, Model, ModelOptions, ModelPrecision, Output, StartName, Threads
 from elmokit.cli.running import check_apart, echo_json, print_note
 from elmokit.storage.progress import ProgressBar, count_of
 
@@ -130,13 +131,12 @@ def convert(
     target: Output,
     *,
     options: ModelOptions = None,
-    storage: Literal["float32", "float16", "int8"] = "float32",
     precision: ModelPrecision = None,
     start: StartName | None = None,
     calibrate: Path | None = None,
     whiten: Path | None = None,
     alignment: tuple[str, ...] = (),
-    overwrite: Overwrite = False,
+    saving: Annotated[Values, Calls("elmokit.formats.save:save_model")],
 ) -> None:
     """Convert the model SOURCE to TARGET.
 
@@ -149,7 +149,7 @@ def convert(
     of all layers is written, which ONNX Runtime runs.
 
     Args:
-        storage: Dtype of the tensors in an elmokit directory. int8 takes a quarter of the space of float32.
+        storage, overwrite:
         precision: Precision in which an elmokit directory is computed unless its user requests another.  [default: that
             of SOURCE]
         start: Store the state that sentences start from. warm: the model's own, or else the state after an empty
@@ -171,6 +171,7 @@ def convert(
     from elmokit.formats.save import format_to_write, save_model
     from elmokit.storage.text_files import read_sentences
 
+    storage, overwrite = saving["storage"], saving["overwrite"]
     if target.suffix == ".onnx":
         stored = {"--storage": storage != "float32", "--precision": precision, "--calibrate": calibrate}
         check_apart("A target named .onnx", True, {**stored, "--whiten": whiten, "--alignment": alignment})
@@ -215,7 +216,7 @@ def convert(
         model.card["whitening"] = f"sentence vectors of {whiten.name}"
     if target_format.is_complete:
         note_start(model)
-    for path in save_model(model, target, storage, overwrite):
+    for path in save_model(model, target, **saving):
         print_note(f"wrote {path}")
     parts = {
         "softmax, vocabulary": model.softmax,

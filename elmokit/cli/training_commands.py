@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from elmokit.cli.command import Flag, setting_options, with_settings
-from elmokit.cli.parameters import Model, ModelOptions, Output, OutputPath, Overwrite, Threads
+from elmokit.cli.command import Calls, Flag, HeadedOption, Values, setting_options, with_settings
+from elmokit.cli.parameters import Model, Output, OutputPath, Threads
 from elmokit.cli.running import check_needed, given_settings, print_note, resumable_command
 from elmokit.errors import ConfigError
 from elmokit.storage.progress import ProgressBar, count_of
@@ -20,17 +20,13 @@ if TYPE_CHECKING:
 
 OUT = Flag(
     "Directory for checkpoints, logs and the final model. If the command is interrupted, run it again to resume.",
-    "Run",
     names=("--run",),
 )
 Out = Annotated[Path, OutputPath(), OUT]
-Config = Annotated[Path | None, Flag("TOML file of settings, or bilm-tf's options.json. Flags override it.", "Run")]
-OverwriteRun = Annotated[bool, Flag("Start anew: replace the run in --out.", "Run")]
-TrainingDevice = Annotated[str, Flag("cpu, cuda, or auto: a GPU if there is one.")]
 TrainingThreads = Annotated[Threads, Flag("Number of threads.  [default: PyTorch's choice]")]
 
 
-def train_settings() -> list[click.Option]:
+def train_settings() -> list[HeadedOption]:
     """Make an option for each setting of the training, its text and its model."""
     from elmokit.engine.config import BiLMConfig
     from elmokit.engine.softmax import SoftmaxConfig
@@ -41,20 +37,20 @@ def train_settings() -> list[click.Option]:
     return [
         *setting_options(DataConfig, {"max_words": MAX_WORDS}, DATA_SETTINGS),
         *setting_options(BaseConfig, {}, NEW_MODEL_SETTINGS),
-        *setting_options(BiLMConfig, sizes, MODEL_SETTINGS, "Model"),
-        *setting_options(SoftmaxConfig, {}, SOFTMAX_SETTINGS, "Model"),
+        *setting_options(BiLMConfig, sizes, MODEL_SETTINGS),
+        *setting_options(SoftmaxConfig, {}, SOFTMAX_SETTINGS),
         *setting_options(TrainingConfig, {"epochs": 1.0}),
     ]
 
 
-def distill_settings() -> list[click.Option]:
+def distill_settings() -> list[HeadedOption]:
     """Make an option for each setting of the distillation, and those of ``train``."""
     from elmokit.training.config import DistillationConfig
 
     return [*setting_options(DistillationConfig), *train_settings()]
 
 
-def finetune_settings() -> list[click.Option]:
+def finetune_settings() -> list[HeadedOption]:
     """Make an option for each setting of the training and its text, with the defaults of fine-tuning."""
     from elmokit.engine.config import BiLMConfig
     from elmokit.engine.softmax import SoftmaxConfig
@@ -64,8 +60,8 @@ def finetune_settings() -> list[click.Option]:
     return [
         *setting_options(BaseConfig, {}, FINETUNING_SETTINGS),
         *setting_options(DataConfig, {"vocabulary": "the model's own"}, DATA_SETTINGS),
-        *setting_options(BiLMConfig, {"dropout": "the model's"}, ["dropout"], "Model"),
-        *setting_options(SoftmaxConfig, {"inner_dim": "the model's"}, {"softmax_inner_dim": "inner_dim"}, "Model"),
+        *setting_options(BiLMConfig, {"dropout": "the model's"}, ["dropout"]),
+        *setting_options(SoftmaxConfig, {"inner_dim": "the model's"}, {"softmax_inner_dim": "inner_dim"}),
         *setting_options(TrainingConfig, FINETUNING),
     ]
 
@@ -75,10 +71,8 @@ def train(
     texts: tuple[Path, ...] = (),
     *,
     out: Out,
-    config: Config = None,
-    overwrite: OverwriteRun = False,
-    device: TrainingDevice = "auto",
     threads: TrainingThreads = None,
+    run_options: Annotated[Values, Calls("elmokit.training.api:train", hide=("report",))],
     **settings: Any,
 ) -> None:
     """Pre-train a biLM on TEXTS.
@@ -86,16 +80,20 @@ def train(
     TEXTS are files (.txt, .gz, .xz, .zst), directories or quoted patterns of tokenized text: one sentence per line,
     tokens separated by spaces. All settings can also be given in a TOML file (--config).
 
+    Args:
+        config, overwrite, device, held_out, vocabulary, max_words, preset, epochs, tokens, batch_size:
+
+    More options:
+        threads:
+
     Examples:
         elmokit train corpus/ --held-out dev.txt --preset small --epochs 3 --out my-run
         torchrun --nproc-per-node 4 -m elmokit train corpus/ --held-out dev.txt --out my-run
     """
     from elmokit.training import api
 
-    if config is not None:
-        settings["config"] = config
     with _training(out, threads, settings) as given:
-        result = api.train(texts, out=out, overwrite=overwrite, device=device, **given)
+        result = api.train(texts, out=out, **run_options, **given)
     _print(result)
 
 
@@ -105,11 +103,8 @@ def distill(
     texts: tuple[Path, ...] = (),
     *,
     out: Out,
-    config: Config = None,
-    overwrite: OverwriteRun = False,
-    options: ModelOptions = None,
-    device: TrainingDevice = "auto",
     threads: TrainingThreads = None,
+    run_options: Annotated[Values, Calls("elmokit.training.api:distill", hide=("report",))],
     **settings: Any,
 ) -> None:
     """Train a small biLM on TEXTS to do what TEACHER does.
@@ -119,6 +114,12 @@ def distill(
     It learns the vectors of TEACHER's layers and, if TEACHER has a softmax, its predictions; it then takes TEACHER's
     vocabulary.
 
+    Args:
+        config, overwrite, device, held_out, preset, epochs, tokens, batch_size:
+
+    More options:
+        threads:
+
     Examples:
         elmokit distill original corpus/ --held-out dev.txt --preset mini --out student
         elmokit distill my-elmo corpus/ --held-out dev.txt --preset small --epochs 3 --out student
@@ -126,9 +127,7 @@ def distill(
     from elmokit.training import api
 
     with _training(out, threads, settings) as given:
-        result = api.distill(
-            teacher, texts, out=out, config=config, overwrite=overwrite, options=options, device=device, **given
-        )
+        result = api.distill(teacher, texts, out=out, **run_options, **given)
     _print(result)
 
 
@@ -137,13 +136,10 @@ def finetune(
     texts: tuple[Path, ...] = (),
     *,
     model: Model = None,
-    options: ModelOptions = None,
     out: Out,
-    config: Config = None,
-    overwrite: OverwriteRun = False,
     old_text: tuple[Path, ...] = (),
-    device: TrainingDevice = "auto",
     threads: TrainingThreads = None,
+    run_options: Annotated[Values, Calls("elmokit.training.api:finetune", hide=("report",))],
     **settings: Any,
 ) -> None:
     """Continue training a model on your own text.
@@ -151,8 +147,11 @@ def finetune(
     TEXTS are files or directories of tokenized text. The model can also be a run directory or a TensorFlow checkpoint.
     A model without a softmax, as most published ones are, gets a new one over the words of TEXTS.
 
-    Text:
-        old_text: Text from the original training domain, to measure forgetting.
+    Args:
+        config, overwrite, device, held_out, recipe, epochs, tokens, batch_size, learning_rate:
+
+    More options:
+        threads:
 
     Examples:
         elmokit finetune clinical-notes/ --held-out dev.txt --out clinical
@@ -163,17 +162,7 @@ def finetune(
 
     _refuse_models(texts)
     with _training(out, threads, settings) as given:
-        result = api.finetune(
-            model,
-            texts,
-            out=out,
-            config=config,
-            overwrite=overwrite,
-            options=options,
-            old_text=old_text,
-            device=device,
-            **given,
-        )
+        result = api.finetune(model, texts, out=out, old_text=old_text, **run_options, **given)
     _print(result)
 
 
@@ -210,11 +199,9 @@ def vocab(
     texts: tuple[str, ...],
     out: Output,
     *,
-    max_words: int | None = None,
-    min_count: int = 1,
     repair: bool = False,
     text: tuple[str, ...] = (),
-    overwrite: Overwrite = False,
+    counting: Annotated[Values, Calls("elmokit.text.vocabulary_files:build_vocabulary", hide=("progress",))],
 ) -> None:
     """Build a vocabulary from tokenized text.
 
@@ -223,8 +210,7 @@ def vocab(
     written to OUT.counts.tsv (without the .txt of OUT).
 
     Args:
-        max_words: Number of words, including <S>, </S> and <UNK>: the most frequent ones.
-        min_count: Leave out words that occur less often.
+        max_words, min_count, overwrite:
         repair: TEXTS is a vocabulary file: repair it and list the changes.
         text: With --repair: tokenized text, as TEXTS; sort the words by their frequency in it. Repeatable.
 
@@ -236,10 +222,10 @@ def vocab(
     from elmokit.text.vocabulary_files import build_vocabulary, counts_path, repair_vocabulary
 
     if repair:
-        if len(texts) != 1 or max_words is not None or min_count != 1:
+        if len(texts) != 1 or counting["max_words"] is not None or counting["min_count"] != 1:
             raise ConfigError("--repair takes one vocabulary file and an output, without --max-words and --min-count.")
         with ProgressBar("B") as progress:
-            changes = repair_vocabulary(texts[0], out, overwrite, text, progress)
+            changes = repair_vocabulary(texts[0], out, counting["overwrite"], text, progress)
         for line in changes or ("nothing to repair",):
             click.echo(line)
         if not changes:
@@ -251,7 +237,7 @@ def vocab(
         return
     check_needed("--text", text, "--repair", repair)
     with ProgressBar("B") as progress:
-        report = build_vocabulary(texts, out, max_words, min_count, overwrite, progress)
+        report = build_vocabulary(texts, out, progress=progress, **counting)
     if report.n_boundaries_in_text:
         click.echo(
             f"The text contains <S> or </S> {count_of(report.n_boundaries_in_text, 'time')}. Remove them: "
