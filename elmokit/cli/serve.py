@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elmokit.cli.command import setting_options, with_settings
+from elmokit.cli.command import HeadedOption, setting_options, with_settings
 from elmokit.cli.parameters import Device, Model, ModelOptions, ModelPrecision, StartName, Threads
 from elmokit.cli.running import given_settings
 from elmokit.errors import MissingExtraError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from elmokit.serve.serve_config import ServeConfig
 
 
-def serve_settings() -> list[click.Option]:
+def serve_settings() -> list[HeadedOption]:
     """Make an option for each setting of the server."""
     from elmokit.serve.serve_config import ServeConfig
 
@@ -52,6 +52,9 @@ def serve(
     Prometheus, and in a container.
 
     Args:
+        host, port, workers, token_file, index:
+
+    More options:
         start: LSTM state that each sentence starts from: the model's start state, or zero, as in TF-Hub's ELMo.
         threads: CPU threads of each process.  [default: its part of all cores]
 

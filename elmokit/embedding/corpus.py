@@ -108,20 +108,22 @@ def embed_file(
         output: The output, which appears when it is complete. Its extension chooses the format, such as ``.parquet``,
             ``.arrow`` or ``.npz``; ``.hdf5``, ``.h5`` or none is HDF5.
         layers: The layers to store, as in :meth:`Elmo.embed`. A ``SentenceEmbedder`` has its own.
-        dtype: The type of the stored numbers. "float16" halves the file.
-        use_sentence_keys: In HDF5, name the datasets by the text of the sentence instead of its line number.
-        forget_sentences: Do not store the sentences. In HDF5 they are ``sentence_to_index``, which maps each sentence
-            to its number. A sentence that occurs on several lines is mapped to the last, as in AllenNLP. Datasets named
-            by sentences need no map. In other formats the sentences are ``tokens``.
-        include_sentence_indices: In HDF5, also store that map as ``sentence_indices``, its name in early tutorials.
-        strict: Raise an error if a line is blank.
-        fasta: The source holds proteins in FASTA format: each residue is a token, and proteins are named by identifier.
+        dtype: Type of the stored numbers. "float16" halves the file.
+        use_sentence_keys: In HDF5, name the datasets by their sentences instead of line numbers.
+        forget_sentences: Do not store the sentences (in HDF5, their map to line numbers). In HDF5 they are
+            ``sentence_to_index``, which maps each sentence to its number. A sentence that occurs on several lines is
+            mapped to the last, as in AllenNLP. Datasets named by sentences need no map. In other formats the sentences
+            are ``tokens``.
+        include_sentence_indices: In HDF5, store the map from sentences to numbers under its old name,
+            ``sentence_indices``, too.
+        strict: Refuse blank lines, which otherwise become empty rows.
+        fasta: The text is in FASTA format: each residue is a token, and sequences are named by identifier.
         tokenize: Splits a line into tokens.
         raw_language: The language of raw text, such as "en". Each line is then split into sentences and tokens, as by
             :func:`elmokit.tokenize`, and each sentence gets a row. None: the source is tokenized, one sentence per
             line.
-        batch_tokens: Positions per batch, as in :meth:`Elmo.embed`.
-        batch_size: Sentences per batch if ``elmo.start`` is "stateful".
+        batch_tokens: Positions per batch, unless the start is stateful. As in :meth:`Elmo.embed`.
+        batch_size: Sentences per batch if the start is stateful.
         overwrite: Start anew: replace an existing or partial output.
         force: Start even if the disk seems too small for the output.
         report: Called once, before computing, with a line that says how much there is to do, how large the output will

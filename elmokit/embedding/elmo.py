@@ -119,14 +119,15 @@ class Elmo:
             path_or_name: An elmokit model directory; a directory or archive with options and HDF5 weights; or an HDF5
                 file; each as a path or an http(s) address. Or a published name such as "original"; "owner/name" on the
                 Hugging Face Hub; or None for the small English model in the package.
-            options: Path or address of the options file of an HDF5 file. Needed only if it is not next to the weights.
-            token_embeddings: Path of an HDF5 file of precomputed token vectors, one row per word of ``vocabulary``.
-            vocabulary: Path of a word list, for ``token_embeddings`` or for a word-input model.
-            start, token_cache_mib: See :class:`Elmo`.
-            precision: The lowest precision in which LSTM weights may be computed: "float32", "bfloat16", "int8" or
-                "int7". Lower precision is faster and slightly less exact (docs/how-to/speed.md). None leaves the
-                model's own: float32, unless its files name another one.
-            device: Where to compute, such as "cuda", which needs PyTorch. None computes on the CPU.
+            options: The options file of an HDF5 file, if it is not next to the weights. A path or an address.
+            token_embeddings: HDF5 file of precomputed token vectors, one row per word of the vocabulary.
+            vocabulary: Word list of precomputed token vectors, or of a word-input model.
+            start: LSTM state that each sentence starts from: the model's start state, zeros, or (stateful) the state
+                after the previous batch, as in AllenNLP; vectors then depend on preceding lines. See :class:`Elmo`.
+            token_cache_mib: See :class:`Elmo`.
+            precision: Lowest precision of the LSTM weights; None for the model's own, which is int8 for en-mini. Lower
+                precision is faster and slightly less exact (docs/how-to/speed.md).
+            device: Where to compute, such as cuda or cuda:1, which need PyTorch; None for the CPU.
 
         Raises:
             ModelError: No model was found, or it cannot be opened.

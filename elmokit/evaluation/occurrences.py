@@ -190,10 +190,10 @@ class OccurrenceIndex:
             elmo: The model that the index was built with.
             words: The sentence.
             token: Index of the word in ``words``; -1 is the last one.
-            layers: Layers from 1; None for all.
-            n_neighbors: Neighbors per layer.
-            among: Which occurrences to search.
-            min_count: Context-free neighbors occur at least this often in the corpus.
+            layers: Layers, from 1; None for all.
+            n_neighbors: Number of neighbors per layer.
+            among: Search occurrences of any word, of the same word only, or of other words only.
+            min_count: Minimum corpus count of the context-free neighbors.
 
         Raises:
             ConfigError: The layer or the token does not exist, or the index was built with another model.

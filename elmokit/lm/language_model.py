@@ -86,13 +86,14 @@ class LanguageModel:
         """Open a model as a language model.
 
         Args:
-            source, options, vocabulary: As in ``open_model``; without a source, the small English model inside the
-                package.
+            source: As in ``open_model``; None for the small English model inside the package.
+            options: The options file of an HDF5 file, if it is not next to the weights.
+            vocabulary: File with the words of the softmax, if it is not next to the weights.
             start: As in the class.
-            device: Where to compute, such as "cuda", which needs PyTorch; None for the CPU.
-            precision: The lowest precision of the LSTM weights: "float32", "bfloat16", "int8" or "int7"; None for
-                the model's own, which is int8 for the included model: surprisals are then 0.05 nats from their exact
-                values on average, and up to 0.5. Pass "float32" to rely on single words (docs/how-to/surprisal.md).
+            device: Where to compute, such as cuda or cuda:1, which need PyTorch; None for the CPU.
+            precision: Lowest precision of the LSTM weights; None for the model's own, which is int8 for en-mini. Its
+                surprisals are then 0.05 nats from their exact values on average, and up to 0.5. Pass "float32" to rely
+                on single words (docs/how-to/surprisal.md).
 
         Raises:
             ModelError: The model was not found, cannot be opened, or has no softmax or vocabulary.
@@ -142,7 +143,7 @@ class LanguageModel:
             texts: Tokenized sentences; or paths to files, directories or glob patterns of text with one tokenized
                 sentence per line. Several files are scored as one text.
             start: "stateful" reads each sentence from the state after the sentence before; None for the model's start.
-            batch_tokens: Positions per batch. The result does not depend on it.
+            batch_tokens: Positions per batch, which do not change the result.
             on_sentence: Called with the surprisal of each sentence, in order.
             progress: Called with the number of predictions so far.
             raw_language: The language of files of raw text, such as "en": each line is split into sentences and

@@ -24,62 +24,53 @@ HOST = re.compile(r"\*|\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]*]+")
 class ServeConfig:
     """Address, limits and batching of the server."""
 
-    host: str = setting("127.0.0.1", "Address to listen on. 0.0.0.0 accepts requests from other machines.", "Server")
-    port: int = setting(8000, "Port to listen on. 0 takes a free one, which is printed.", "Server")
-    unix_socket: str | None = setting(
-        None, "Listen on a Unix socket at this path, and not on a port.", "Server", is_path=True
-    )
-    workers: int = setting(1, "Number of processes. On Linux, they share the memory of the weights.", "Server")
+    host: str = setting("127.0.0.1", "Address to listen on. 0.0.0.0 accepts requests from other machines.")
+    port: int = setting(8000, "Port to listen on. 0 takes a free one, which is printed.")
+    unix_socket: str | None = setting(None, "Listen on a Unix socket at this path, and not on a port.", is_path=True)
+    workers: int = setting(1, "Number of processes. On Linux, they share the memory of the weights.")
     token_file: str | None = setting(
         None,
         "File with a token that requests to /v1 and /metrics must send as `Authorization: Bearer TOKEN`. The "
         "environment variable ELMOKIT_SERVE_TOKEN sets it too.",
-        "Server",
         is_path=True,
     )
     allowed_hosts: tuple[str, ...] = setting(
         (),
         "Host name that requests may name besides localhost, 127.0.0.1 and [::1], such as elmo.example.org; * for any. "
         "By default, no other on a loopback address, and any on other addresses.",
-        "Server",
     )
     cors_origins: tuple[str, ...] = setting(
         (),
         "Origin of a web page that browsers may send requests from, such as https://example.org; * for any.",
-        "Server",
     )
-    name: str | None = setting(None, "Name of the model in requests. By default, that of its file.", "Model")
+    name: str | None = setting(None, "Name of the model in requests. By default, that of its file.")
     pooling: Pooling = setting(
         "auto",
         "How /v1/embeddings combines the vectors of tokens (docs/how-to/compare-sentences.md). By default, the "
         "whitening that is stored with the model, else sif, else mean.",
-        "Model",
     )
     index: str | None = setting(
         None,
         "Index to search for neighbors, from `elmokit neighbors index`. By default, one over the example sentences.",
-        "Model",
         is_path=True,
     )
     tokenize: bool = setting(
-        True, "Split texts into sentences and tokens; otherwise at spaces only.", "Model", off_flag="--split-at-spaces"
+        True, "Split texts into sentences and tokens; otherwise at spaces only.", off_flag="--split-at-spaces"
     )
-    batch_tokens: int = setting(8192, "Tokens that are taken from the queue to be computed together.", "Batching")
-    batch_wait_ms: float = setting(2.0, "How long the first request waits for others to join it.", "Batching")
-    queue_requests: int = setting(2048, "Requests that may wait or be computed. More are answered with 429.", "Limits")
-    queue_tokens: int = setting(262_144, "Tokens that may wait or be computed. More are answered with 429.", "Limits")
-    max_body_mib: int = setting(8, "Largest body of a request, in MiB.", "Limits")
-    max_texts: int = setting(2048, "Most texts in a request.", "Limits")
-    max_text_characters: int = setting(65_536, "Longest text.", "Limits")
-    max_request_tokens: int = setting(65_536, "Most tokens in a request.", "Limits")
-    timeout_seconds: float = setting(60.0, "Longest time that a request may wait and be computed.", "Limits")
+    batch_tokens: int = setting(8192, "Tokens that are taken from the queue to be computed together.")
+    batch_wait_ms: float = setting(2.0, "How long the first request waits for others to join it.")
+    queue_requests: int = setting(2048, "Requests that may wait or be computed. More are answered with 429.")
+    queue_tokens: int = setting(262_144, "Tokens that may wait or be computed. More are answered with 429.")
+    max_body_mib: int = setting(8, "Largest body of a request, in MiB.")
+    max_texts: int = setting(2048, "Most texts in a request.")
+    max_text_characters: int = setting(65_536, "Longest text.")
+    max_request_tokens: int = setting(65_536, "Most tokens in a request.")
+    timeout_seconds: float = setting(60.0, "Longest time that a request may wait and be computed.")
     header_timeout_seconds: float = setting(
-        10.0, "Longest time that a client may take to send the headers of a request, or its next request.", "Limits"
+        10.0, "Longest time that a client may take to send the headers of a request, or its next request."
     )
-    body_timeout_seconds: float = setting(30.0, "Longest time that a client may take to send a body.", "Limits")
-    stop_timeout_seconds: int = setting(
-        30, "Longest time to answer the accepted requests after SIGTERM or Ctrl-C.", "Limits"
-    )
+    body_timeout_seconds: float = setting(30.0, "Longest time that a client may take to send a body.")
+    stop_timeout_seconds: int = setting(30, "Longest time to answer the accepted requests after SIGTERM or Ctrl-C.")
 
     def __post_init__(self) -> None:
         check_choice("pooling", self.pooling, get_args(Pooling))

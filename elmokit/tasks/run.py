@@ -82,13 +82,13 @@ def train_task(
         task: The task.
         config: Its config, for example from :func:`elmokit.tasks.table.load_config`.
         run: The run directory. If it holds a run with the same config and data, that is continued; seeds can be added.
-        device: Where to compute.
+        device: Where to compute, such as cuda.
         progress: Called with the stages ``"layers"`` (tokens through a frozen biLM), ``"seed N"`` (training steps) and
             ``"predict"`` (dev examples); for a config with ``elmo.finetune`` also ``"fine-tune"``.
         on_evaluation: Called after each evaluation on dev.
         on_coverage: Called before training for each table of pretrained word vectors, with its name and how many words
             lack a vector.
-        overwrite: Replace a run in the directory by a new one.
+        overwrite: Start anew: replace the run in the directory.
 
     Returns:
         The content of ``results.json``: the result of each seed, mean and standard deviation of the dev scores.
@@ -213,8 +213,8 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
 
     Args:
         run: The run directory; or an archive of AllenNLP (``model.tar.gz``), or the directory of an unpacked one.
-        seed: Which training's model to open; None for the one with the best dev score. An archive has one model.
-        device: Where to compute.
+        seed: Use the model of this training; None for the best on dev. An archive has one model.
+        device: Where to compute, such as cuda.
 
     Raises:
         ModelNotFoundError: The run or seed does not exist, or its training is not finished.
@@ -300,7 +300,7 @@ def evaluate_run(
         paths: Files in the format of the training data.
         seed: Evaluate this training alone; None for all that are finished.
         count_unknown_labels: Accept gold labels that the run does not know, and count them as missed.
-        device: Where to compute.
+        device: Where to compute, such as cuda.
         progress: Called with the stages ``"layers"`` and ``"predict"``.
 
     Returns:

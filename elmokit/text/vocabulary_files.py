@@ -59,8 +59,8 @@ def build_vocabulary(
     Args:
         texts: Files, directories or patterns, as in ``find_text_files``. One sentence per line.
         path: The vocabulary file to write. It is compressed if the name ends in ``.gz``.
-        max_words: As in ``rank_words``.
-        min_count: As in ``rank_words``.
+        max_words: Number of words, including <S>, </S> and <UNK>: the most frequent ones.
+        min_count: Leave out words that occur less often.
         overwrite: Replace existing files.
         progress: Called with the number of bytes read.
 

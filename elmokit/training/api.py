@@ -62,14 +62,14 @@ def train(
             ``"bilm-tf"``.
         preset: Size of the model: ``"tiny"``, ``"mini"``, ``"small"``, ``"medium"`` or ``"original"``; by default that
             of the recipe.
-        config: A TOML file of settings, or its content as a table; or the ``options.json`` of a training with bilm-tf.
-            Keyword arguments override it.
+        config: TOML file of settings, which other arguments override; or bilm-tf's ``options.json``. It can
+            also be the content of such a file as a table.
         vocabulary: The words of the softmax, or a file of them.
         max_words: Alternative to ``vocabulary``: use the ``max_words`` most frequent words of ``texts`` (30,000
             by default).
         held_out_sentences: If ``held_out`` has more sentences, sample that many (2,000 by default).
-        device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU if there is one.
-        overwrite: Replace a run in ``out`` by a new one.
+        device: cpu, cuda, or auto: a GPU if there is one.
+        overwrite: Start anew: replace the run.
         report: Called with the dataclasses of ``elmokit.training.reports``; by default they are printed.
         **settings: Fields of ``TrainingConfig``, such as ``epochs`` or ``learning_rate``; sizes of the model
             (``hidden_dim``, ``projection_dim``, ``n_layers``, ``dropout``, ``bidirectional``); ``input``
@@ -129,11 +129,14 @@ def distill(
         texts: Text to train on, as in :func:`train`. It need not be the text that the teacher was trained on.
         held_out: Validation text. The student with the lowest perplexity on it is kept.
         out: The run directory, as in :func:`train`. It gets a copy of the teacher.
-        recipe, preset, config: As in :func:`train`. They describe the student.
+        recipe, preset: As in :func:`train`. They describe the student.
+        config: TOML file of settings, which other arguments override; or bilm-tf's ``options.json``.
         vocabulary: The words of the student's softmax, or a file of them. The default is the teacher's words if it has
             a softmax, because its predictions can be learned only for the same words; otherwise those of ``texts``.
         max_words: Alternative to ``vocabulary``, as in :func:`train`.
-        held_out_sentences, device, overwrite, report: As in :func:`train`.
+        held_out_sentences, report: As in :func:`train`.
+        device: cpu, cuda, or auto: a GPU if there is one.
+        overwrite: Start anew: replace the run.
         options: The options file of an HDF5 teacher, if it is not next to the weights.
         **settings: As in :func:`train`, and the fields of ``DistillationConfig``, such as ``layer_weight``.
 
@@ -193,21 +196,21 @@ def finetune(
         texts: Text to train on, as in :func:`train`.
         held_out: Text of the same domain to evaluate on.
         out: The run directory, as in :func:`train`.
-        old_text: Text of the domain that the model was trained on. Its perplexity before and after shows what the model
-            forgets.
+        old_text: Text of the domain that the model was trained on, to measure forgetting. Its perplexity before and
+            after shows what the model forgets.
         recipe: Settings to start from: ``"modern"`` (default), or ``"bilm-tf"``, which continues a training as the
             ``restart.py`` of bilm-tf does: Adagrad at 0.2, with the sums of the checkpoint.
         keep_optimizer: Continue with the optimizer's state of the checkpoint that the model is from, so that the first
             steps are not larger than the last ones of the earlier training. The checkpoint is bilm-tf's or elmokit's
             (``RUN/checkpoints/step-N``). By default, the recipe ``bilm-tf`` keeps the state where there is one.
-        config: As in :func:`train`.
+        config: TOML file of settings, which other arguments override; or bilm-tf's ``options.json``.
         vocabulary: Words for the softmax, or a file of them. The default is the model's own words, or, for a model
             without a softmax, the words of ``texts``. Weights are kept word by word.
         max_words: Alternative to ``vocabulary``: use the ``max_words`` most frequent words of ``texts``.
         held_out_sentences: If ``held_out`` has more sentences, sample that many; the same goes for ``old_text``.
         options: The options file of an HDF5 model, if it is not next to the weights.
-        device: As in :func:`train`.
-        overwrite: As in :func:`train`.
+        device: cpu, cuda, or auto: a GPU if there is one.
+        overwrite: Start anew: replace the run.
         report: As in :func:`train`.
         **settings: Fields of ``TrainingConfig``, ``dropout``, and ``softmax_inner_dim``.
 

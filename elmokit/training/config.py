@@ -39,25 +39,21 @@ class DistillationConfig:
     """What a student learns, for `elmokit distill`: the loss is the weighted sum of three losses."""
 
     layer_weight: float = setting(
-        1.0, "Weight of the loss that compares the layers with the teacher's. 0 leaves it out.", "Distillation"
+        1.0, "Weight of the loss that compares the layers with the teacher's. 0 leaves it out."
     )
     layer_loss: Literal["mse", "cosine"] = setting(
         "mse",
         "How layers are compared, after a learned projection: by the mean squared error, as a fraction of the variance "
         "of the teacher's layer, or by the cosine distance.",
-        "Distillation",
     )
     prediction_weight: float | None = setting(
         None,
         "Weight of the divergence from the teacher's predictions. By default 1 if the teacher has a softmax over the "
         "same words, and otherwise 0.",
-        "Distillation",
     )
-    temperature: float = setting(
-        1.0, "Flattens the predictions that are compared: logits are divided by it.", "Distillation"
-    )
+    temperature: float = setting(1.0, "Flattens the predictions that are compared: logits are divided by it.")
     text_weight: float = setting(
-        1.0, "Weight of the language model loss, which compares the predictions with the text.", "Distillation"
+        1.0, "Weight of the language model loss, which compares the predictions with the text."
     )
 
     def __post_init__(self) -> None:
@@ -82,72 +78,64 @@ class TrainingConfig:
         "modern",
         "Settings to start from. modern is what the included model was trained with; bilm-tf trains as bilm-tf does, "
         "and fine-tunes as its restart.py does.",
-        "Run",
     )
     model: BiLMConfig = field(default_factory=lambda: PRESETS["mini"])
     softmax: SoftmaxConfig = field(default_factory=SoftmaxConfig)
     distillation: DistillationConfig | None = None
-    epochs: float | None = setting(None, "Number of epochs over the text.", "Length")
+    epochs: float | None = setting(None, "Number of epochs over the text.")
     tokens: int | None = setting(
         None,
         "Number of predictions per direction (alternative to epochs). A sentence of n tokens has n + 1 predictions.",
-        "Length",
     )
     patience: int = setting(
-        0, "Stop after N evaluations without improvement (early stopping). 0 disables early stopping.", "Length"
+        0, "Stop after N evaluations without improvement (early stopping). 0 disables early stopping."
     )
-    batch_size: int = setting(48, "Number of rows of text that are read in parallel, in each process.", "Batches")
+    batch_size: int = setting(48, "Number of rows of text that are read in parallel, in each process.")
     window_length: int = setting(
-        20, "Positions per row and training step. Gradients are truncated at the window's edges (TBPTT).", "Batches"
+        20, "Positions per row and training step. Gradients are truncated at the window's edges (TBPTT)."
     )
     gradient_accumulation_steps: int = setting(
-        1, "Number of windows whose gradients are averaged for one optimizer step.", "Batches"
+        1, "Number of windows whose gradients are averaged for one optimizer step."
     )
     passage_length: int = setting(
         35,
         "Mean number of consecutive sentences that are read in their original order; a blank line ends such a passage. "
         "Half of the text (with 1, all of it) is shuffled sentence by sentence.",
-        "Batches",
     )
     lower_case: float = setting(
         0.05,
         "Fraction of the sentences to read in lower case: half of them whole, half of them the first word.",
-        "Batches",
     )
-    seed: int = setting(0, "Seed of the initial weights, the order of the text, dropout and sampling.", "Batches")
+    seed: int = setting(0, "Seed of the initial weights, the order of the text, dropout and sampling.")
     n_samples: int = setting(
         4096,
         "Number of words that the sampled softmax draws for each window. 0 trains with the full softmax.",
-        "Optimization",
     )
-    learning_rate: float = setting(5e-3, "Peak learning rate.", "Optimization")
+    learning_rate: float = setting(5e-3, "Peak learning rate.")
     matrix_learning_rate: float = setting(
         0.02,
         "Peak learning rate of the matrices of LSTM, highway layers and projections, which Muon trains (recipe "
         "modern); Adam trains the rest at the other rate.",
-        "Optimization",
     )
-    max_grad_norm: float = setting(1.0, "Clip the global norm of the gradient to this value.", "Optimization")
+    max_grad_norm: float = setting(1.0, "Clip the global norm of the gradient to this value.")
     precision: Literal["float32", "bfloat16"] = setting(
         "bfloat16",
         "Data type of matrix products. Weights, LSTM state and sums are always float32. bfloat16 needs AMX, AVX-512 "
         "BF16 or a GPU; elsewhere float32 is used.",
-        "Optimization",
     )
     ema_decay: float = setting(
         0.999,
         "Evaluate and keep an exponential moving average of the weights with this decay per step. 0 evaluates the "
         "weights themselves.",
-        "Optimization",
     )
     frozen_layers: tuple[int, ...] = setting(
-        (), "Layers to freeze, such as 0,1. Layer 0 is the token layer; LSTM layers count from 1.", "Frozen weights"
+        (), "Layers to freeze, such as 0,1. Layer 0 is the token layer; LSTM layers count from 1."
     )
-    freeze_softmax: bool = setting(False, "Freeze the weights of the softmax.", "Frozen weights")
-    log_every: int = setting(50, "Optimizer steps between lines of the log.", "Output")
-    eval_every: int = setting(1000, "Optimizer steps between evaluations on the held-out text.", "Output")
-    save_every: int = setting(500, "Optimizer steps between checkpoints.", "Output")
-    tensorboard: bool = setting(False, "Write the log for TensorBoard, too.", "Output")
+    freeze_softmax: bool = setting(False, "Freeze the weights of the softmax.")
+    log_every: int = setting(50, "Optimizer steps between lines of the log.")
+    eval_every: int = setting(1000, "Optimizer steps between evaluations on the held-out text.")
+    save_every: int = setting(500, "Optimizer steps between checkpoints.")
+    tensorboard: bool = setting(False, "Write the log for TensorBoard, too.")
     shuffle: bool = True
     """Shuffle files and sentences. ``elmokit.compat.bilm`` sets it; it is not a flag."""
     bilm_tf_lines: bool = False
@@ -256,19 +244,15 @@ FINETUNING = {"epochs": 1.0, "patience": 3, "eval_every": 200, "save_every": 200
 class BaseConfig:
     """What the other settings start from: keys at the top level of a config file."""
 
-    preset: str | None = setting(
-        None, f"Size of the model: {', '.join(PRESETS)}. By default that of the recipe.", "Model"
-    )
+    preset: str | None = setting(None, f"Size of the model: {', '.join(PRESETS)}. By default that of the recipe.")
     input: Literal["characters", "words", "both"] = setting(
         "characters",
         "What the model reads. With both, layer 0 is a word's spelling plus its row in the softmax, which is tied.",
-        "Model",
     )
     keep_optimizer: bool | None = setting(
         None,
         "Continue with the optimizer's state of the checkpoint that the model is from. By default, the recipe bilm-tf "
         "keeps it where there is one, and others start with a new optimizer.",
-        "Optimization",
     )
 
 
@@ -284,13 +268,12 @@ class DataConfig:
     held_out: tuple[str, ...] = setting(
         (),
         "Validation text. The model with the lowest perplexity on it is kept.",
-        "Text",
         is_path=True,
     )
     held_out_sentences: int = setting(
-        HELD_OUT_SENTENCES, "Largest number of held-out sentences. If there are more, they are sampled.", "Text"
+        HELD_OUT_SENTENCES, "Largest number of held-out sentences. If there are more, they are sampled."
     )
-    vocabulary: str | None = setting(None, "Vocabulary file, as written by elmokit vocab.", "Text", is_path=True)
+    vocabulary: str | None = setting(None, "Vocabulary file, as written by elmokit vocab.", is_path=True)
     max_words: int | None = setting(
-        None, "Vocabulary size: keep the text's N most frequent words (instead of `vocabulary`).", "Text"
+        None, "Vocabulary size: keep the text's N most frequent words (instead of `vocabulary`)."
     )

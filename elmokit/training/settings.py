@@ -40,7 +40,7 @@ DATA_SETTINGS = ("held_out", "held_out_sentences", "vocabulary", "max_words")
 """Fields of ``DataConfig`` that are flags; ``texts`` is an argument."""
 
 
-ConfigSource = str | Path | Mapping[str, Any]
+ConfigSource = Path | str | Mapping[str, Any]
 """A config file, or its content as a table."""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from elmokit.cli.task import format_evaluation
+from elmokit.cli.task_commands import format_evaluation
 from elmokit.errors import TextError
 from elmokit.storage.text_formats import refuse_other_formats
 from elmokit.tasks.loop import TaskEvaluation

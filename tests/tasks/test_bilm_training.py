@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from elmokit import Elmo
-from elmokit.cli.task import format_evaluation
+from elmokit.cli.task_commands import format_evaluation
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.errors import TrainingError
 from elmokit.formats.open import open_model

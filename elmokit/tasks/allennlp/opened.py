@@ -75,17 +75,17 @@ class OpenedArchive:
 
 
 def open_task_archive(
-    source: str | Path, start: ArchiveStart = "allennlp", options: str | Path | None = None
+    source: str | Path, start: ArchiveStart = "allennlp", options: Path | str | None = None
 ) -> OpenedArchive:
     """Open a trained model of AllenNLP on the CPU.
 
     Args:
         source: ``model.tar.gz``, or the directory of an unpacked one.
-        start: The LSTM state that the sentences of ELMo start from. "allennlp" is what AllenNLP computes for its first
-            batch: zero, where the hypothesis continues from the premise, and the passage from the question. (Its later
-            batches continue from the batch before, so that they depend on the order of the examples.) "zero" and
-            "warm" as in ``Elmo``.
-        options: The options file of its ELMo, for archives that do not hold it: AllenNLP stopped adding it at 1.0.
+        start: LSTM state that ELMo's sentences start from: as in AllenNLP, zero, or a typical one. "allennlp" is what
+            AllenNLP computes for its first batch: zero, where the hypothesis continues from the premise, and the
+            passage from the question. (Its later batches continue from the batch before, so that they depend on the
+            order of the examples.) "zero" and "warm" as in ``Elmo``.
+        options: The options file of its ELMo, if the archive does not hold it. AllenNLP stopped adding it at 1.0.
             Without it, the clips and the activation are those of the published models.
     """
     archive = read_archive(source)

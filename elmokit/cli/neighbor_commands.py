@@ -10,11 +10,11 @@ Examples:
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import click
 
-from elmokit.cli.command import Flag
+from elmokit.cli.command import Calls, Flag, Values
 from elmokit.cli.parameters import Device, Json, Language, Model, ModelOptions, Output, Raw
 from elmokit.cli.running import echo_json, print_note, raw_language, resumable_command
 from elmokit.config import did_you_mean
@@ -22,9 +22,9 @@ from elmokit.errors import ConfigError
 from elmokit.storage.progress import ProgressBar, count_of
 
 COMMANDS = {
-    "index": ("elmokit.cli.neighbors:index", "Index a corpus."),
+    "index": ("elmokit.cli.neighbor_commands:index", "Index a corpus."),
     "find": (
-        "elmokit.cli.neighbors:find",
+        "elmokit.cli.neighbor_commands:find",
         "Find the occurrences in INDEX that are most similar to WORD in SENTENCE, by each layer.",
     ),
 }
@@ -39,7 +39,7 @@ def index(
     raw: Raw = False,
     language: Language = None,
     device: Device = None,
-    overwrite: bool = False,
+    overwrite: Annotated[bool, Flag("Start anew: replace an existing or partial index.")] = False,
 ) -> None:
     """Index a corpus.
 
@@ -48,9 +48,6 @@ def index(
 
     CORPUS is text with one sentence per line, tokens separated by spaces: files, directories or glob patterns. Files
     named .conllu, .conllup and .data.xml are read too, and all can be compressed (.gz, .xz, .zst).
-
-    Args:
-        overwrite: Start anew: replace an existing or partial index.
 
     Examples:
         elmokit neighbors index corpus/ my-index
@@ -89,25 +86,19 @@ def find(
     occurrence: int = 1,
     layers: tuple[int, ...] | None = None,
     n_neighbors: Annotated[int, Flag(names=("-n",))] = 5,
-    among: Literal["any", "same", "other"] = "any",
-    min_count: int = 1,
     tokenize: bool = False,
     json: Json = False,
     device: Device = None,
+    search: Annotated[Values, Calls("elmokit.evaluation.occurrences:OccurrenceIndex.neighbors")],
 ) -> None:
     """Find the occurrences in INDEX that are most similar to WORD in SENTENCE, by each layer.
 
     The words that are most similar without context are shown too, as in table 4 of Peters et al. 2018.
 
-    Model:
-        model: The model that the index was built with.  [default: its name when the index was built]
-
     Args:
+        model: The model that the index was built with.  [default: its name when the index was built]
         occurrence: Which occurrence of WORD in SENTENCE to use, counted from 1.
-        layers: Layers, from 1.  [default: all]
-        n_neighbors: Number of neighbors per layer.
-        among: Search occurrences of any word, of WORD only, or of other words only.
-        min_count: Minimum corpus count of the context-free neighbors.
+        among:
         tokenize: SENTENCE is raw text: split it into Penn Treebank tokens.
 
     Examples:
@@ -129,7 +120,7 @@ def find(
             f"--occurrence is {occurrence}, but {word!r} occurs {count_of(len(tokens), 'time')} in {sentence!r}."
         )
     elmo = Elmo.from_pretrained(model or opened.settings["model_name"], options=options, device=device)
-    neighbors = opened.neighbors(elmo, words, tokens[occurrence - 1], layers, n_neighbors, among, min_count)
+    neighbors = opened.neighbors(elmo, words, tokens[occurrence - 1], layers, n_neighbors, **search)
     if json:
         echo_json(neighbors.to_dict())
     else:

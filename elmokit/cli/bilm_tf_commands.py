@@ -22,17 +22,17 @@ from elmokit.cli.running import print_note, resumable_command
 from elmokit.config import check_at_least
 
 COMMANDS = {
-    "train_elmo": ("elmokit.cli.bilm_tf:train_elmo", "Train an ELMo model as bilm-tf's train_elmo.py does."),
+    "train_elmo": ("elmokit.cli.bilm_tf_commands:train_elmo", "Train an ELMo model as bilm-tf's train_elmo.py does."),
     "restart": (
-        "elmokit.cli.bilm_tf:restart",
+        "elmokit.cli.bilm_tf_commands:restart",
         "Continue the training of the newest checkpoint in SAVE_DIR, on the same or another text.",
     ),
     "run_test": (
-        "elmokit.cli.bilm_tf:run_test",
+        "elmokit.cli.bilm_tf_commands:run_test",
         "Compute the test perplexity of the newest checkpoint in SAVE_DIR, as bilm-tf's run_test.py does.",
     ),
     "dump_weights": (
-        "elmokit.cli.bilm_tf:dump_weights",
+        "elmokit.cli.bilm_tf_commands:dump_weights",
         "Write the weights of the newest checkpoint in SAVE_DIR as HDF5, for AllenNLP and bilm-tf.",
     ),
 }

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json as json_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from elmokit.cli.command import Flag
+from elmokit.cli.command import Calls, Flag, Values
 from elmokit.cli.parameters import Json, OptionalOutput, Output
 from elmokit.cli.running import echo_json, resumable_command
 from elmokit.errors import ConfigError
@@ -23,13 +23,12 @@ if TYPE_CHECKING:
     from elmokit.tasks.vocabulary import Coverage
 
 COMMANDS = {
-    "train": ("elmokit.cli.task:train", "Train a model from a config file."),
-    "evaluate": ("elmokit.cli.task:evaluate", "Compute the official scores of a run on labeled data."),
-    "predict": ("elmokit.cli.task:predict", "Label text with a trained model."),
-    "import": ("elmokit.cli.task:import_", "Convert an AllenNLP config to TOML."),
-    "open": ("elmokit.cli.task:open_", "Open a trained model of AllenNLP (model.tar.gz)."),
+    "train": ("elmokit.cli.task_commands:train", "Train a model from a config file."),
+    "evaluate": ("elmokit.cli.task_commands:evaluate", "Compute the official scores of a run on labeled data."),
+    "predict": ("elmokit.cli.task_commands:predict", "Label text with a trained model."),
+    "import": ("elmokit.cli.task_commands:import_", "Convert an AllenNLP config to TOML."),
+    "open": ("elmokit.cli.task_commands:open_", "Open a trained model of AllenNLP (model.tar.gz)."),
 }
-TaskDevice = Annotated[str, Flag("Where to compute: cpu, cuda, ...")]
 
 
 def train(
@@ -38,8 +37,9 @@ def train(
     run: Output,
     set_: Annotated[tuple[str, ...], Flag("Override a setting, such as train.epochs=5.", metavar="KEY=VALUE")] = (),
     seeds: Annotated[tuple[int, ...] | None, Flag("Train once with each; overrides train.seeds.")] = None,
-    device: TaskDevice = "cpu",
-    overwrite: bool = False,
+    training: Annotated[
+        Values, Calls("elmokit.tasks.run:train_task", hide=("progress", "on_evaluation", "on_coverage"))
+    ],
 ) -> None:
     """Train a task model from CONFIG (TOML) and keep the model with the best dev score.
 
@@ -47,7 +47,7 @@ def train(
 
     Args:
         run: Run directory.
-        overwrite: Start anew: replace the run in --run.
+        device, overwrite:
 
     Examples:
         elmokit task train ner.toml --run ner
@@ -64,11 +64,10 @@ def train(
             chosen,
             content,
             run,
-            device=device,
             progress=progress,
             on_evaluation=lambda evaluation: progress.write(format_evaluation(evaluation)),
             on_coverage=lambda table, coverage: progress.write(format_coverage(table, coverage)),
-            overwrite=overwrite,
+            **training,
         )
     echo_scores(results["dev"], len(results["seeds"]))
 
@@ -77,17 +76,13 @@ def evaluate(
     run: Path,
     data: tuple[str, ...],
     *,
-    seed: int | None = None,
-    count_unknown_labels: bool = False,
     json: Json = False,
-    device: TaskDevice = "cpu",
+    scoring: Annotated[Values, Calls("elmokit.tasks.run:evaluate_run", hide=("progress",))],
 ) -> None:
     """Evaluate RUN on DATA, files in the format of its training data.
 
     Args:
-        seed: Evaluate this training alone.  [default: all, mean and deviation]
-        count_unknown_labels: Accept gold labels that RUN does not know, and count them as missed.  [default: refuse
-            them]
+        seed, count_unknown_labels, device:
 
     Examples:
         elmokit task evaluate ner test.txt
@@ -98,9 +93,7 @@ def evaluate(
     from elmokit.tasks.run_folder import mean_and_deviation
 
     with ProgressBar("") as progress:
-        n_examples, per_seed = evaluate_run(
-            run, data, seed, count_unknown_labels=count_unknown_labels, device=device, progress=progress
-        )
+        n_examples, per_seed = evaluate_run(run, data, progress=progress, **scoring)
     scores = mean_and_deviation(list(per_seed.values()))
     if json:
         echo_json({"n_examples": n_examples, "scores": scores, "seeds": per_seed})
@@ -112,17 +105,16 @@ def predict(
     run: Path,
     text: Path,
     *,
-    seed: int | None = None,
     json: bool = False,
     tokenize: bool = False,
-    device: TaskDevice = "cpu",
+    opening: Annotated[Values, Calls("elmokit.tasks.run:open_run")],
 ) -> None:
     """Label TEXT (- for standard input) with RUN's model.
 
     The input format depends on the task (docs/reference/tasks.md).
 
     Args:
-        seed: Use the model of this training.  [default: the best on dev]
+        seed, device:
         json: Print one JSON object per line.
         tokenize: TEXT is raw text: split it into Penn Treebank tokens.
 
@@ -135,7 +127,7 @@ def predict(
     from elmokit.text.tokenize import get_tokenizer
 
     tokenizer = get_tokenizer("treebank" if tokenize and not is_conllu(text) else "spaces")
-    opened = open_run(run, seed, device)
+    opened = open_run(run, **opening)
     is_empty = True
     lines = (line for _, line in text_lines(text, accepted=opened.task.text_formats))
     for example, prediction in opened.predict_lines(lines, str(text), tokenizer):
@@ -180,9 +172,8 @@ def open_(
     archive: Path,
     *,
     run: OptionalOutput = None,
-    start: Literal["allennlp", "zero", "warm"] = "allennlp",
-    options: Path | None = None,
     json: Json = False,
+    opening: Annotated[Values, Calls("elmokit.tasks.allennlp.opened:open_task_archive")],
 ) -> None:
     """Open ARCHIVE, a model that AllenNLP trained for one of the six tasks, check it and describe it.
 
@@ -191,8 +182,7 @@ def open_(
 
     Args:
         run: Write the model as a run directory.
-        start: LSTM state of ELMo that sentences start from: as in AllenNLP's first batch, zero, or a typical one.
-        options (FILE): The options file of its ELMo, if the archive does not hold it (its activation and clips).
+        start, options:
 
     Examples:
         elmokit task open ner-elmo.tar.gz
@@ -201,7 +191,7 @@ def open_(
     """
     from elmokit.tasks.allennlp.opened import describe_archive, open_task_archive, save_as_run
 
-    opened = open_task_archive(archive, start, options)
+    opened = open_task_archive(archive, **opening)
     facts = describe_archive(opened)
     if run is not None:
         save_as_run(opened, run)
