@@ -1,4 +1,4 @@
-"""Convert AllenNLP's training configs of the six tasks to ours: a table of rows for each model, and what they share.
+"""The tables of the six tasks in AllenNLP's configs: rows for each model, and for words, characters and ELMo.
 
 Each row names a key of theirs, our setting, its kind, AllenNLP's default and a rule (``config_table.Row``). Functions
 convert what rows cannot say: where a value depends on others, or where one of theirs is several of ours.
@@ -7,29 +7,19 @@ convert what rows cannot say: where a value depends on others, or where one of t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from elmokit.config import MAX_LAYERS, check_at_least, check_choice, did_you_mean
+from elmokit.config import MAX_LAYERS, check_at_least, check_choice
 from elmokit.errors import ConfigError
 from elmokit.formats import published
 from elmokit.formats.sidecars import OPTIONS, own_file
-from elmokit.tasks.allennlp.config_file import unset_variable
 from elmokit.tasks.allennlp.config_table import ConfigTable, Row, to_json
-from elmokit.tasks.table import TASKS
 
 Tables = dict[str, Any]
 """A config of ours, or a part of one, as plain values."""
-READERS = {"conll2003", "sst_tokens", "snli", "srl", "coref", "squad"}
-MIX_WEIGHT = "text_field_embedder.token_embedder_elmo._elmo.scalar_mix_0.scalar_parameters.0"
-OTHER_WEIGHTS = ("text_field_embedder.token_embedder_elmo._elmo.scalar_mix_0.gamma", "encoder._module.weight_ih_l0")
-BILM_WEIGHTS = (
-    "text_field_embedder.token_embedder_elmo._elmo._elmo_lstm._token_embedder._char_embedding_weights",
-    "text_field_embedder.token_embedder_elmo._elmo._elmo_lstm._elmo_lstm.forward_layer_0.input_linearity.weight",
-)
-TASK_WEIGHTS = ("text_field_embedder.token_embedder_tokens.weight", "encoder._module.weight_ih_l0")
 EXCLUDED_BELOW = -1e4  # a raw mix weight this low gives its layer the weight 0
 CHAR_LAYERS = ("cnn", "lstm", "gru")
 EMBEDDERS = ("embedding", "character_encoding", "elmo_token_embedder")
@@ -38,8 +28,6 @@ SPELLINGS: dict[str, dict[str, Any]] = {
     "marked bytes": {"byte_encoding": "utf-8", "start_tokens": [259], "end_tokens": [260]},
 }
 """AllenNLP's character tokenizers by our ``chars.spelling``."""
-ADADELTA = {"learning_rate": 1.0, "rho": 0.9, "epsilon": 1e-6}  # PyTorch's defaults, which AllenNLP uses
-ADAM = {"learning_rate": 1e-3, "betas": [0.9, 0.999], "epsilon": 1e-8}
 DERIVED = "derived from other sizes"
 WHOLE_DOCUMENTS = 1_000_000  # sentences
 QA_INITIAL_WEIGHTS = "Glorot uniform, matrices of GRUs truncated normal"
@@ -67,12 +55,12 @@ FEEDFORWARD = {"hidden_dims": 0, "activations": "", "dropout": 0.0}
 ACTIVATIONS = {"relu": "relu", "tanh": "tanh", "linear": "none"}
 
 
-def _always(theirs: str, value: Any, default: Any = None) -> Row:
+def always(theirs: str, value: Any, default: Any = None) -> Row:
     """Return the row of a key that has one value here."""
     return Row(theirs, value, default=default, rule="always")
 
 
-def _needless(why: str, *keys: str) -> tuple[Row, ...]:
+def needless(why: str, *keys: str) -> tuple[Row, ...]:
     """Return the rows of keys that need not be set here."""
     return tuple(Row(theirs, why, rule="needless") for theirs in keys)
 
@@ -82,16 +70,16 @@ NER = (
     Row("include_start_end_transitions", "learn_ends", bool, True),
 )
 NER_NEEDLESS = (
-    *_needless("the best sequence of tags is predicted", "top_k"),
-    *_needless("conlleval's F1 is reported", "calculate_span_f1"),
-    *_needless("the F1 of every type is reported", "verbose_metrics"),
+    *needless("the best sequence of tags is predicted", "top_k"),
+    *needless("conlleval's F1 is reported", "calculate_span_f1"),
+    *needless("the F1 of every type is reported", "verbose_metrics"),
 )
-NER_READER = (_always("tag_label", "ner"), *_needless("there is one list of tags", "label_namespace"))
-HIGHWAY = (_always("use_highway", True), _always("layer_dropout_probability", 0.0))
+NER_READER = (always("tag_label", "ner"), *needless("there is one list of tags", "label_namespace"))
+HIGHWAY = (always("use_highway", True), always("layer_dropout_probability", 0.0))
 SRL = (
-    *_needless("scored like srl-eval.pl", "ignore_span_metric", "srl_eval_path"),
-    _always("embedding_dropout", 0.0),
-    _always("label_smoothing", None),
+    *needless("scored like srl-eval.pl", "ignore_span_metric", "srl_eval_path"),
+    always("embedding_dropout", 0.0),
+    always("label_smoothing", None),
 )
 SRL_ENCODER = (
     Row("hidden_size", "hidden", int, 0),
@@ -113,61 +101,43 @@ COREF_CONTEXT = (
     Row("dropout", "lstm_dropout", float, 0.0),
 )
 SCORER = (
-    *_needless(DERIVED, "input_dim"),
-    _always("activations", "relu"),
+    *needless(DERIVED, "input_dim"),
+    always("activations", "relu"),
     Row("hidden_dims", "scorer_hidden", int, 150),
     Row("num_layers", "scorer_layers", int, 2),
     Row("dropout", "dropout", float, 0.0),
 )
 SIMILARITY = (
-    _always("type", "linear"),
-    _always("combination", "x,y,x*y"),
-    *_needless(DERIVED, "tensor_1_dim", "tensor_2_dim"),
+    always("type", "linear"),
+    always("combination", "x,y,x*y"),
+    *needless(DERIVED, "tensor_1_dim", "tensor_2_dim"),
 )
 LOGIT = (
-    *_needless(DERIVED, "input_dim", "hidden_dims"),
-    _always("num_layers", 1),
-    _always("activations", "linear"),
+    *needless(DERIVED, "input_dim", "hidden_dims"),
+    always("num_layers", 1),
+    always("activations", "linear"),
 )
 WORDS_NEEDLESS = (
-    *_needless("there is one vocabulary of words", "vocab_namespace"),
-    *_needless("gradients are the same", "sparse"),
-    *_needless("derived from the training text", "num_embeddings"),
-    *_needless("row 0 is padding", "padding_index"),
+    *needless("there is one vocabulary of words", "vocab_namespace"),
+    *needless("gradients are the same", "sparse"),
+    *needless("derived from the training text", "num_embeddings"),
+    *needless("row 0 is padding", "padding_index"),
 )
 CHARS_NEEDLESS = (
-    *_needless("derived from the characters of the training text", "num_embeddings"),
-    *_needless("there is one vocabulary of characters", "vocab_namespace"),
+    *needless("derived from the characters of the training text", "num_embeddings"),
+    *needless("there is one vocabulary of characters", "vocab_namespace"),
 )
 CHARS_RNN = (
     Row("hidden_size", "hidden", int, 0),
     Row("num_layers", "n_layers", int, 1),
     Row("bidirectional", "bidirectional", bool, False),
-    _always("bias", True),
-    _always("dropout", 0.0),
-    *_needless(DERIVED, "input_size"),
+    always("bias", True),
+    always("dropout", 0.0),
+    *needless(DERIVED, "input_size"),
 )
 MIX = (
     Row("dropout", "dropout", float, 0.5),
     Row("do_layer_norm", "layer_norm", bool, False),
-)
-TRAINER = (
-    Row("num_epochs", "epochs", int, 20),
-    Row("patience", "patience", int, False, "take unless null"),
-    Row("grad_norm", "max_grad_norm", float, False, "take unless null"),
-    Row("grad_clipping", "clip_value", float, False, "take unless null"),
-)
-PLATEAU = (Row("factor", "factor", float, 0.1), Row("patience", "patience", int, 10))  # PyTorch's defaults
-TRAINER_NEEDLESS = (
-    *_needless("chosen on the command line: --device cuda", "cuda_device"),
-    *_needless("the best model and the newest checkpoint are kept", "num_serialized_models_to_keep", "checkpointer"),
-)
-OPTIMIZER = (
-    Row("lr", "learning_rate", float),
-    Row("rho", "rho", float),
-    Row("eps", "epsilon", float),
-    Row("momentum", "momentum", float),
-    Row("betas", "betas", list),
 )
 
 
@@ -184,53 +154,6 @@ class Counterpart:
     """How weights are initialized here."""
     initializers: tuple[tuple[str, str], ...] = ()
     """Patterns and types of AllenNLP's initializers that do the same."""
-
-
-def convert_config(top: ConfigTable) -> Tables:
-    """Convert the tables of a config."""
-    model, reader = top.table("model"), top.table("dataset_reader")
-    kind = model.take("type", str, "")
-    if kind not in COUNTERPARTS:
-        raise ConfigError(
-            f"model.type is {kind!r}, expected one of: {', '.join(COUNTERPARTS)}. "
-            f"{INSTEAD.get(kind) or did_you_mean(kind, COUNTERPARTS)}"
-        )
-    counterpart = COUNTERPARTS[kind]
-    tables: Tables = {"task": counterpart.task, "data": convert_data(top), "model": {}}
-    tables |= convert_embedders(model, reader)
-    counterpart.convert(model, reader, tables)
-    convert_penalty(model, tables)
-    explain_initializers(model, counterpart.initializers, counterpart.initial_weights)
-    explain_reader(reader)
-    top.redundant("dev data is read like training data, for SST as whole sentences", "validation_dataset_reader")
-    tables["train"] = convert_training(top, tables.get("elmo", {}), TASKS[counterpart.task].metric, counterpart.metrics)
-    convert_counts(top, tables)
-    return tables
-
-
-def convert_counts(top: ConfigTable, tables: Tables) -> None:
-    """Add the minimum counts of a vocabulary to the tables of words and characters."""
-    counts = top.table("vocabulary").table("min_count")
-    for name, theirs in (("words", "tokens"), ("chars", "token_characters")):
-        if counts.exists and isinstance(tables[name], dict):
-            tables[name]["min_count"] = counts.take(theirs, int, 1)
-
-
-def explain_reader(reader: ConfigTable) -> None:
-    kind = reader.take("type", str, "")
-    if reader.exists and kind not in READERS:
-        reader.differs("type", f" = {to_json(kind)}: see docs/reference/tasks.md for the formats that are read here")
-    reader.redundant("examples are read once", "lazy")
-
-
-def convert_penalty(model: ConfigTable, tables: Tables) -> None:
-    """Convert a regularizer of the mix weights."""
-    penalty, elmo = mix_penalty(model), tables.get("elmo", {})
-    for mix in (elmo.get("input"), elmo.get("output")):
-        if isinstance(mix, dict):
-            mix["penalty"] = penalty
-    if penalty and not elmo:
-        model.differs("regularizer", f": {penalty} on the mix weights, but there is no mix")
 
 
 def convert_embedders(model: ConfigTable, reader: ConfigTable, is_fragment: bool = False) -> Tables:
@@ -296,7 +219,7 @@ def _convert_words(embedder: ConfigTable) -> Tables:
     if embedder.content.get("pretrained_file") is None:
         embedder.content.pop("pretrained_file", None)
     else:
-        words["vectors"] = _local_path(embedder, "pretrained_file", "words.vectors")
+        words["vectors"] = local_path(embedder, "pretrained_file", "words.vectors")
     if "embedding_dim" in embedder.content:
         words["dim"] = embedder.take("embedding_dim", int, 0)
     words["train"] = embedder.take("trainable", bool, True)
@@ -381,164 +304,13 @@ def elmo_mix(elmo: ConfigTable) -> Tables:
     return mix
 
 
-def mix_penalty(model: ConfigTable) -> float:
-    """Return lambda on the raw mix weights from a ``regularizer``; other regularizers are unsupported."""
-    penalty = 0.0
-    given = model.content.pop("regularizer", None)
-    entries = given.get("regexes", []) if isinstance(given, dict) else given or []
-    for entry, pattern, settings in _patterns(entries if isinstance(entries, list) else [entries]):
-        is_l2 = isinstance(settings, dict) and settings.get("type") == "l2" and set(settings) <= {"type", "alpha"}
-        if is_l2 and _matches(pattern, MIX_WEIGHT) and not any(_matches(pattern, name) for name in OTHER_WEIGHTS):
-            penalty += ConfigTable(settings, model.path_of("regularizer"), model.report).take("alpha", float, 0.01)
-        else:
-            model.differs("regularizer", f": {to_json(entry)}")
-    return penalty
-
-
-def explain_initializers(model: ConfigTable, ours: Collection[tuple[str, str]], initial_weights: str) -> None:
-    """Remove an ``initializer`` and report each entry that does not match how weights are initialized here."""
-    path = model.path_of("initializer")
-    given = model.content.pop("initializer", None)
-    table = model.add_table(given if isinstance(given, dict) else {"regexes": given}, path)
-    entries = table.content.pop("regexes", None)
-    if not isinstance(entries, list):
-        entries = [] if entries is None else [entries]
-    for entry, pattern, settings in _patterns(entries):
-        if any(pattern == known and settings == {"type": name} for known, name in ours):
-            model.report.redundant.append(f"{path}: {to_json(entry)}: always the case here")
-        else:
-            model.differs("initializer", f": {to_json(entry)}: here weights are initialized {initial_weights}")
-
-
-def _patterns(entries: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
-    """Return each entry with its pattern and settings, which are None if it is not a pair."""
-    for entry in entries:
-        pattern, settings = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
-        yield entry, pattern, {"type": settings} if isinstance(settings, str) else settings
-
-
-def _matches(pattern: Any, name: str) -> bool:
-    try:
-        return re.search(pattern, name) is not None
-    except (TypeError, re.error, OverflowError):
-        return True  # no regular expression: it is reported, as one that matches other weights too
-
-
-def convert_data(top: ConfigTable) -> Tables:
-    """Convert the paths of the data to ``data``."""
-    data: Tables = {}
-    for theirs, ours in (("train_data_path", "train"), ("validation_data_path", "dev"), ("test_data_path", "test")):
-        if top.content.get(theirs) is None:
-            top.content.pop(theirs, None)
-        elif variable := unset_variable(str(top.content[theirs])):
-            top.content.pop(theirs)
-            advice = f"give it with --var {variable}=VALUE, or set data.{ours}"
-            top.differs(theirs, f": the external variable {variable} has no value: {advice}")
-        else:
-            data[ours] = _local_path(top, theirs, f"data.{ours}")
-    top.unsupported("use elmokit task evaluate", "evaluate_on_test")
-    return data
-
-
-def _local_path(table: ConfigTable, key: str, ours: str) -> str:
+def local_path(table: ConfigTable, key: str, ours: str) -> str:
     """Take a path. Of a URL, return the name of the file, and report that the user must download it."""
     name = table.take(key, str, "")
     if "://" not in name:
         return name
     table.differs(key, f" = {to_json(name)}: download it, and set {ours} to its path")
     return re.split(r"[/#]", name.rstrip(")"))[-1]
-
-
-def group_learning_rate(optimizer: ConfigTable) -> float | None:
-    """Take the ``parameter_groups`` of an optimizer, and return the learning rate that they give to the biLM."""
-    groups = optimizer.content.pop("parameter_groups", None)
-    if not isinstance(groups, list):
-        return None
-    bilm_rate = None
-    for group, patterns, settings in _patterns(groups):
-
-        def is_matched(name: str, patterns: Any = patterns) -> bool:
-            return isinstance(patterns, list) and any(_matches(one, name) for one in patterns)
-
-        rate = settings.get("lr") if isinstance(settings, dict) and set(settings) == {"lr"} else None
-        is_of_bilm = all(map(is_matched, BILM_WEIGHTS)) and not any(map(is_matched, TASK_WEIGHTS))
-        if not is_of_bilm or not isinstance(rate, int | float):
-            optimizer.differs("parameter_groups", f": {to_json(group)}: only the biLM has its own learning rate here")
-            continue
-        bilm_rate = float(rate)
-        if is_matched(MIX_WEIGHT):
-            optimizer.differs("parameter_groups", f": {to_json(group)}: the mixes keep the optimizer's rate here")
-    return bilm_rate
-
-
-def convert_training(top: ConfigTable, elmo: Tables, metric: str, their_metrics: Sequence[str]) -> Tables:
-    """Convert ``iterator`` or ``data_loader``, ``trainer`` and the seeds to ``train``.
-
-    The learning rate of a trainable biLM is added to ``elmo``.
-    """
-    off = ("patience", "max_grad_norm", "clip_value", "plateau", "average", "step_decay", "eval_every")
-    train: Tables = {**dict.fromkeys(off, False), "l2": 0.0, **convert_batches(top)}
-    trainer = top.table("trainer")
-    if not trainer.exists:
-        return train
-    optimizer = trainer.table("optimizer")
-    if elmo.get("trainable"):
-        rate = group_learning_rate(optimizer)
-    train["optimizer"] = _convert_optimizer(optimizer)
-    if elmo.get("trainable"):
-        # AllenNLP trains the biLM at the optimizer's learning rate unless it has a group of its own.
-        elmo["learning_rate"] = rate or train["optimizer"].get("learning_rate", False)
-    trainer.convert(TRAINER, train)
-    scheduler = trainer.table("learning_rate_scheduler")
-    if scheduler.content.get("type") == "reduce_on_plateau":
-        scheduler.content.pop("type")
-        scheduler.expect("mode", "max", "min")
-        train["plateau"] = {}
-        scheduler.convert(PLATEAU, train["plateau"])
-    average = trainer.table("moving_average")
-    if average.exists:
-        average.expect("type", "exponential")
-        train["average"] = average.take("decay", float, 0.9999)
-    if trainer.content.get("validation_metric") in list(their_metrics):
-        trainer.redundant(f"{metric} selects the best epoch", "validation_metric")
-    elif "validation_metric" not in trainer.content:
-        trainer.differs("validation_metric", f": not given, so that AllenNLP uses the loss; here {metric} is used")
-    trainer.unsupported(f"here {metric} selects the best epoch", "validation_metric")
-    trainer.convert(TRAINER_NEEDLESS, train)
-    for key in ("pytorch_seed", "random_seed", "numpy_seed"):
-        if "seeds" not in train and top.content.get(key) is not None:
-            train["seeds"] = [top.take(key, int, 0)]
-        top.redundant("there is one seed", key)
-    return train
-
-
-def convert_batches(top: ConfigTable) -> Tables:
-    """Convert the iterator of AllenNLP before version 1, or the data loader of later versions."""
-    train: Tables = {}
-    iterator, loader = top.table("iterator"), top.table("data_loader")
-    sampler = loader.table("batch_sampler")
-    given = next((table for table in (iterator, sampler, loader) if table.exists), None)
-    if given is not None:
-        kind = given.take("type", str, "basic")
-        if kind not in ("basic", "bucket"):
-            given.put_back("type", kind)
-        train["bucketed"] = kind == "bucket"
-        train["batch_size"] = given.take("batch_size", int, 32)  # AllenNLP's default
-        given.redundant("batches are sorted by the longest sentence", "sorting_keys")
-        given.expect("padding_noise", 0.1)
-        given.expect("shuffle", True)
-    loader.expect("shuffle", True)
-    top.redundant("evaluation batches are sorted by length", "validation_iterator", "validation_data_loader")
-    return train
-
-
-def _convert_optimizer(given: ConfigTable) -> Tables:
-    kinds = ("adam", "dense_sparse_adam", "adadelta", "sgd")
-    name = check_choice(given.path_of("type"), given.take("type", str, "adam"), kinds)
-    defaults: Mapping[str, Any] = {"adadelta": ADADELTA, "sgd": {}}.get(name, ADAM)
-    optimizer = {"name": "adam" if name == "dense_sparse_adam" else name, **defaults}
-    given.convert([row for row in OPTIMIZER if row.theirs in given.content], optimizer)
-    return optimizer
 
 
 def convert_ner(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
