@@ -170,9 +170,9 @@ def import_(
         if not sign or not name:
             raise ConfigError(f"--var is {variable!r}; expected NAME=VALUE.")
         variables[name] = value
-    toml, report = import_config(file, variables)
+    toml, differences = import_config(file, variables)
     click.echo(toml, nl=False)
-    for line in report.unsupported:
+    for line, _ in differences:
         click.echo(f"{file.name}: not supported: {line}", err=True)
 
 

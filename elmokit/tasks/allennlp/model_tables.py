@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,7 @@ SPELLINGS: dict[str, dict[str, Any]] = {
     "marked bytes": {"byte_encoding": "utf-8", "start_tokens": [259], "end_tokens": [260]},
 }
 """AllenNLP's character tokenizers by our ``chars.spelling``."""
-DERIVED = "derived from other sizes"
 WHOLE_DOCUMENTS = 1_000_000  # sentences
-QA_INITIAL_WEIGHTS = "Glorot uniform, matrices of GRUs truncated normal"
 SPLIT_AT_SPACES: tuple[object, ...] = (
     {"type": "just_spaces"},
     {"type": "whitespace"},
@@ -51,7 +49,7 @@ NER_ENCODERS = {
     **dict.fromkeys(ALTERNATING, "alternating"),
 }
 """Our names of AllenNLP's encoders in ``crf_tagger``."""
-FEEDFORWARD = {"hidden_dims": 0, "activations": "", "dropout": 0.0}
+FEEDFORWARD_DEFAULTS = {"hidden_dims": 0, "activations": "", "dropout": 0.0}
 ACTIVATIONS = {"relu": "relu", "tanh": "tanh", "linear": "none"}
 
 
@@ -60,31 +58,108 @@ def always(theirs: str, value: Any, default: Any = None) -> Row:
     return Row(theirs, value, default=default, rule="always")
 
 
-def needless(why: str, *keys: str) -> tuple[Row, ...]:
+def needless(*keys: str) -> tuple[Row, ...]:
     """Return the rows of keys that need not be set here."""
-    return tuple(Row(theirs, why, rule="needless") for theirs in keys)
+    return tuple(Row(theirs, rule="needless") for theirs in keys)
 
 
+def table(theirs: str, *rows: Row) -> Row:
+    """Return the row of a table."""
+    return Row(theirs, rows, rule="table")
+
+
+# Embedders. What is needless: there is one vocabulary of each kind, derived from the training text; row 0 is padding.
+WORDS = (
+    Row("embedding_dim", "dim", int, rule="given"),
+    Row("trainable", "train", bool, True),
+    *needless("vocab_namespace", "sparse", "num_embeddings", "padding_index"),
+)
+CHARS = (
+    Row("dropout", "dropout", float, 0.0),
+    table("embedding", Row("embedding_dim", "dim", int, 16), *needless("num_embeddings", "vocab_namespace")),
+)
+CHARS_RNN = (
+    Row("hidden_size", "hidden", int, 0),
+    Row("num_layers", "n_layers", int, 1),
+    Row("bidirectional", "bidirectional", bool, False),
+    always("bias", True),
+    always("dropout", 0.0),
+    *needless("input_size"),
+)
+MIX = (
+    Row("dropout", "dropout", float, 0.5),
+    Row("do_layer_norm", "layer_norm", bool, False),
+)
+# Layers that several models have. Sizes of inputs are derived from other sizes.
+BIDIRECTIONAL = (always("bidirectional", True, False), *needless("input_size"))
+LSTM = (always("type", "lstm"), *BIDIRECTIONAL)
+ONE_LAYER = (*BIDIRECTIONAL, always("num_layers", 1), always("dropout", 0.0))
+ENCODER = (always("type", "lstm"), *ONE_LAYER, Row("hidden_size", "hidden", int, 0))
+SAME_ENCODER = (always("type", "lstm"), *ONE_LAYER, Row("hidden_size", "hidden", int, 0, "same"))
+FEEDFORWARD = (always("num_layers", 1), always("activations", "relu"), *needless("input_dim"))
+LINEAR_SIMILARITY = tuple(
+    table(
+        name,  # before version 1.0, and since
+        always("type", "linear"),
+        always("combination", "x,y,x*y"),
+        *needless("tensor_1_dim", "tensor_2_dim"),
+    )
+    for name in ("similarity_function", "matrix_attention")
+)
+HIGHWAY = (always("use_highway", True), always("layer_dropout_probability", 0.0), *needless("input_size"))
+# Models. Scores are always the official ones.
 NER = (
-    Row("dropout", "dropout", float, 0.0, "take unless null"),
+    Row("dropout", "dropout", float, 0.0),
     Row("include_start_end_transitions", "learn_ends", bool, True),
+    *needless("top_k", "calculate_span_f1", "verbose_metrics"),
 )
-NER_NEEDLESS = (
-    *needless("the best sequence of tags is predicted", "top_k"),
-    *needless("conlleval's F1 is reported", "calculate_span_f1"),
-    *needless("the F1 of every type is reported", "verbose_metrics"),
+SST = (
+    Row("embedding_dropout", "input_dropout", float, 0.0),
+    table(
+        "pre_encode_feedforward",
+        *FEEDFORWARD,
+        Row("hidden_dims", "projection_dim", int, 0),
+        Row("dropout", "projection_dropout", float, 0.0),
+    ),
+    table("encoder", *ENCODER),
+    table("integrator", *SAME_ENCODER),
+    Row("integrator_dropout", "pooled_dropout", float, 0.0),
 )
-NER_READER = (always("tag_label", "ner"), *needless("there is one list of tags", "label_namespace"))
-HIGHWAY = (always("use_highway", True), always("layer_dropout_probability", 0.0))
+NLI = (
+    Row("dropout", "dropout", float, 0.5),
+    table("encoder", *ENCODER),
+    table("inference_encoder", *SAME_ENCODER),
+    *(table(name, always("type", "dot_product")) for name in ("similarity_function", "matrix_attention")),
+    table(
+        "projection_feedforward",
+        *FEEDFORWARD,
+        Row("hidden_dims", "hidden", int, 0, "same"),
+        always("dropout", 0.0),
+    ),
+    table(
+        "output_feedforward",
+        *FEEDFORWARD,
+        Row("hidden_dims", "hidden", int, 0, "same"),
+        Row("dropout", "dropout", float, 0.0, "same"),
+    ),
+    table(
+        "output_logit", always("num_layers", 1), always("activations", "linear"), *needless("input_dim", "hidden_dims")
+    ),
+)
 SRL = (
-    *needless("scored like srl-eval.pl", "ignore_span_metric", "srl_eval_path"),
+    Row("binary_feature_dim", "predicate_dim", int, 100),
+    table(
+        "encoder",
+        always("type", ALTERNATING),
+        Row("hidden_size", "hidden", int, 0),
+        Row("num_layers", "layers", int, 1),
+        Row("recurrent_dropout_probability", "dropout", float, 0.0),
+        Row("use_input_projection_bias", "input_bias", bool, True),
+        *HIGHWAY,
+    ),
     always("embedding_dropout", 0.0),
     always("label_smoothing", None),
-)
-SRL_ENCODER = (
-    Row("hidden_size", "hidden", int, 0),
-    Row("num_layers", "layers", int, 1),
-    Row("recurrent_dropout_probability", "dropout", float, 0.0),
+    *needless("ignore_span_metric", "srl_eval_path"),
 )
 COREF = (
     Row("lexical_dropout", "lexical_dropout", float, 0.2),
@@ -94,66 +169,45 @@ COREF = (
     Row("max_antecedents", "antecedents", int, 100),
     Row("coarse_to_fine", "coarse_to_fine", bool, False),
     Row("inference_order", "rounds", int, 1),
+    table(
+        "context_layer",
+        *LSTM,
+        Row("hidden_size", "hidden", int, 0),
+        Row("num_layers", "layers", int, 1),
+        Row("dropout", "lstm_dropout", float, 0.0),
+    ),
+    *(
+        table(
+            name,
+            always("activations", "relu"),
+            Row("hidden_dims", "scorer_hidden", int, 150, rule),
+            Row("num_layers", "scorer_layers", int, 2, rule),
+            Row("dropout", "dropout", float, 0.0, rule),
+            *needless("input_dim"),
+        )
+        for name, rule in (("mention_feedforward", "take"), ("antecedent_feedforward", "same"))
+    ),
 )
-COREF_CONTEXT = (
-    Row("hidden_size", "hidden", int, 0),
-    Row("num_layers", "layers", int, 1),
-    Row("dropout", "lstm_dropout", float, 0.0),
+BIDAF = (
+    Row("num_highway_layers", "highway_layers", int, 2),
+    Row("dropout", "dropout", float, 0.2),
+    table("phrase_layer", *ENCODER),
+    table(
+        "modeling_layer",
+        *LSTM,
+        Row("hidden_size", "hidden", int, 0, "same"),
+        Row("dropout", "dropout", float, 0.0, "between"),
+        Row("num_layers", "modeling_layers", int, 1),
+    ),
+    table("span_end_encoder", *SAME_ENCODER),
+    *LINEAR_SIMILARITY,
+    *needless("mask_lstms"),
 )
-SCORER = (
-    *needless(DERIVED, "input_dim"),
-    always("activations", "relu"),
-    Row("hidden_dims", "scorer_hidden", int, 150),
-    Row("num_layers", "scorer_layers", int, 2),
-    Row("dropout", "dropout", float, 0.0),
+BIDAF_PLUS_PLUS = (
+    Row("dropout", "dropout", float, 0.2),
+    table("phrase_layer", always("type", "gru"), *ONE_LAYER, Row("hidden_size", "hidden", int, 0)),
+    *LINEAR_SIMILARITY,
 )
-SIMILARITY = (
-    always("type", "linear"),
-    always("combination", "x,y,x*y"),
-    *needless(DERIVED, "tensor_1_dim", "tensor_2_dim"),
-)
-LOGIT = (
-    *needless(DERIVED, "input_dim", "hidden_dims"),
-    always("num_layers", 1),
-    always("activations", "linear"),
-)
-WORDS_NEEDLESS = (
-    *needless("there is one vocabulary of words", "vocab_namespace"),
-    *needless("gradients are the same", "sparse"),
-    *needless("derived from the training text", "num_embeddings"),
-    *needless("row 0 is padding", "padding_index"),
-)
-CHARS_NEEDLESS = (
-    *needless("derived from the characters of the training text", "num_embeddings"),
-    *needless("there is one vocabulary of characters", "vocab_namespace"),
-)
-CHARS_RNN = (
-    Row("hidden_size", "hidden", int, 0),
-    Row("num_layers", "n_layers", int, 1),
-    Row("bidirectional", "bidirectional", bool, False),
-    always("bias", True),
-    always("dropout", 0.0),
-    *needless(DERIVED, "input_size"),
-)
-MIX = (
-    Row("dropout", "dropout", float, 0.5),
-    Row("do_layer_norm", "layer_norm", bool, False),
-)
-
-
-@dataclass(frozen=True)
-class Counterpart:
-    """The task that corresponds to a model of AllenNLP, and how its config is converted."""
-
-    task: str
-    convert: Callable[[ConfigTable, ConfigTable, Tables], None]
-    """Takes the tables of the model and of the dataset reader, and fills in ``model`` and ``data``."""
-    metrics: tuple[str, ...]
-    """AllenNLP's names of the metric that selects the best epoch here."""
-    initial_weights: str = "drawn like PyTorch does"
-    """How weights are initialized here."""
-    initializers: tuple[tuple[str, str], ...] = ()
-    """Patterns and types of AllenNLP's initializers that do the same."""
 
 
 def convert_embedders(model: ConfigTable, reader: ConfigTable, is_fragment: bool = False) -> Tables:
@@ -161,25 +215,26 @@ def convert_embedders(model: ConfigTable, reader: ConfigTable, is_fragment: bool
 
     In a fragment, what an indexer says about words or characters is kept if their embedder is not in it.
     """
-    field = model.table("text_field_embedder")
+    embedders = model.table("text_field_embedder")
     indexers = reader.table("token_indexers")
     given = _read_indexers(indexers)
     tables: Tables = {"words": False, "chars": False}
-    field.expect("type", "basic")
-    field.expect("allow_unmatched_keys", False)
-    inner = field.table("token_embedders")
-    for name, embedder in sorted((inner if inner.exists else field).tables().items()):
-        kind = embedder.take("type", str, "embedding")  # AllenNLP's default
+    embedders.expect("type", "basic")
+    embedders.expect("allow_unmatched_keys", False)
+    inner = embedders.table("token_embedders")
+    for name, embedder in sorted((inner if inner.exists else embedders).tables().items()):
+        kind = embedder.content.get("type", "embedding")  # AllenNLP's default
+        if kind not in EMBEDDERS:
+            continue  # all of it is reported
+        embedder.drop("type")
         if kind == "embedding" and tables["words"] is False:
             tables["words"] = _convert_words(embedder) | given["words"].pop(name, {})
         elif kind == "character_encoding" and tables["chars"] is False:
             tables["chars"] = _convert_chars(embedder) | given["chars"].pop(name, {})
         elif kind == "elmo_token_embedder" and "elmo" not in tables:
-            tables["elmo"] = convert_elmo(embedder)
-        elif kind in EMBEDDERS:
-            embedder.replace("type", f" = {to_json(kind)}: a second one; a model has one here")
+            tables["elmo"] = _convert_elmo(embedder)
         else:
-            embedder.put_back("type", kind)
+            embedder.refuse("type", f" = {to_json(kind)}: a second one; a model has one here")
     for kind, unread in given.items():
         for name, settings in unread.items():
             if is_fragment and tables[kind] is False:
@@ -190,54 +245,42 @@ def convert_embedders(model: ConfigTable, reader: ConfigTable, is_fragment: bool
 
 
 def _read_indexers(indexers: ConfigTable) -> dict[str, dict[str, Tables]]:
-    """Return what each indexer says about ``words`` (whether they are lowercased) or ``chars`` (how they are spelled).
-
-    The other indexers are explained.
-    """
+    """Return what each indexer says about ``words`` (are they lowercased?) or ``chars`` (how are they spelled?)."""
     given: dict[str, dict[str, Tables]] = {"words": {}, "chars": {}}
     for name, indexer in indexers.tables().items():
-        kind = indexer.take("type", str, "single_id")
+        kind = indexer.content.get("type", "single_id")
+        if kind not in ("single_id", "characters", "elmo_characters"):
+            continue  # all of it is reported
+        indexer.drop("type")
         if kind == "single_id":
             given["words"][name] = {"lowercase": indexer.take("lowercase_tokens", bool, False)}
         elif kind == "characters":
-            indexer.redundant("a word's features do not depend on padding", "min_padding_length")
+            indexer.drop("min_padding_length")  # a word's features do not depend on padding
             if (tokenizer := indexer.content.get("character_tokenizer")) in SPELLINGS.values():
                 spelling = next(ours for ours, theirs in SPELLINGS.items() if theirs == tokenizer)
                 given["chars"][name] = {"spelling": spelling}
-                indexer.content.pop("character_tokenizer")
-            indexer.unsupported(f"only these can be read: {to_json(SPELLINGS)}", "character_tokenizer")
-        elif kind == "elmo_characters":
-            indexer.report.redundant.append(f"{indexer.path}: the biLM brings its own characters")
-        else:
-            indexer.put_back("type", kind)
+                indexer.drop("character_tokenizer")
+            indexer.unsupported("character_tokenizer", f"only these can be read: {to_json(SPELLINGS)}")
     return given
 
 
 def _convert_words(embedder: ConfigTable) -> Tables:
     """Convert an ``embedding`` to ``words``."""
     words: Tables = {"lowercase": False, "min_count": 1, "unit_length": False, "unknown": "random"}
-    if embedder.content.get("pretrained_file") is None:
-        embedder.content.pop("pretrained_file", None)
-    else:
-        words["vectors"] = local_path(embedder, "pretrained_file", "words.vectors")
-    if "embedding_dim" in embedder.content:
-        words["dim"] = embedder.take("embedding_dim", int, 0)
-    words["train"] = embedder.take("trainable", bool, True)
-    embedder.convert(WORDS_NEEDLESS, words)
+    if path := local_path(embedder, "pretrained_file", "words.vectors"):
+        words["vectors"] = path
+    embedder.convert(WORDS, words)
     return words
 
 
 def _convert_chars(embedder: ConfigTable) -> Tables:
     """Convert a ``character_encoding`` to ``chars``."""
-    chars: Tables = {"dropout": embedder.take("dropout", float, 0.0), "min_count": 1, "max_chars": False}
-    embedding = embedder.table("embedding")
-    if embedding.exists:
-        chars["dim"] = embedding.take("embedding_dim", int, 16)
-    embedding.convert(CHARS_NEEDLESS, chars)
+    chars: Tables = {"min_count": 1, "max_chars": False}
+    embedder.convert(CHARS, chars)
     encoder = embedder.table("encoder")
     kind = encoder.take("type", str, "")
     if kind not in CHAR_LAYERS:
-        encoder.replace("type", f" = {to_json(kind)}: only {', '.join(CHAR_LAYERS)} read characters here")
+        encoder.refuse("type", f" = {to_json(kind)}: only {', '.join(CHAR_LAYERS)} read characters here")
         return chars
     chars["layer"] = kind
     if kind != "cnn":
@@ -246,50 +289,51 @@ def _convert_chars(embedder: ConfigTable) -> Tables:
     widths, count = encoder.take("ngram_filter_sizes", list, [2, 3, 4, 5]), encoder.take("num_filters", int, 0)
     chars["filters"] = [[width, count] for width in widths]
     chars["activation"] = encoder.take("conv_layer_activation", str, "relu")
-    encoder.redundant("derived from other sizes", "embedding_dim")
+    encoder.drop("embedding_dim")
     return chars
 
 
-def convert_elmo(embedder: ConfigTable) -> Tables:
+def _convert_elmo(embedder: ConfigTable) -> Tables:
     """Convert an ``elmo_token_embedder`` to ``elmo`` with an input mix."""
-    model = elmo_model(embedder)
-    mix = elmo_mix(embedder)
-    embedder.unsupported("the mix is not projected", "projection_dim")
-    cached = ("namespace_to_cache", "vocab_to_cache")
-    if model.get("trainable"):
-        embedder.unsupported("the char CNN is trained, and not a table of token vectors", *cached)
-    embedder.redundant("layers are cached", *cached)
+    model = _elmo_model(embedder)
+    mix = _elmo_mix(embedder)
+    embedder.unsupported("projection_dim", "the mix is not projected")
+    for cached in ("namespace_to_cache", "vocab_to_cache"):
+        if model.get("trainable"):
+            embedder.unsupported(cached, "the char CNN is trained, and not a table of token vectors")
+        embedder.drop(cached)  # layers are cached
     return {**model, "input": mix, "output": False}
 
 
-def elmo_model(elmo: ConfigTable) -> Tables:
+def _elmo_model(elmo: ConfigTable) -> Tables:
     """Convert the biLM's two files to ``elmo.model``, and whether it is trained to ``elmo.trainable``.
 
     Published files become the name of their model.
     """
-    training = {"trainable": elmo.take("requires_grad", bool, False)} if "requires_grad" in elmo.content else {}
-    return {**_elmo_files(elmo), **training}
+    tables: Tables = {"model": _elmo_files(elmo)}
+    elmo.convert([Row("requires_grad", "trainable", bool, rule="given")], tables)
+    return tables
 
 
-def _elmo_files(elmo: ConfigTable) -> Tables:
+def _elmo_files(elmo: ConfigTable) -> str:
     weights, options = elmo.take("weight_file", str, ""), elmo.take("options_file", str, "")
     if not weights:
         if options:
             elmo.differs("options_file", f" = {to_json(options)}: there is no weight_file")
-        return {"model": "original"}  # AllenNLP's default
+        return "original"  # AllenNLP's default
     for model in published.models():
         for location in model.locations:
             if location.weights == weights and location.options in (options, None):
-                return {"model": model.name}
+                return model.name
     # Split and joined as strings, because a path object would change a URL.
     start = weights.rfind("/") + 1
     expected = [weights[:start] + name for name in (own_file(Path("folder", weights[start:]), OPTIONS).name, OPTIONS)]
     if options and options not in expected:
         elmo.differs("options_file", f" = {to_json(options)}: options are expected next to the weights")
-    return {"model": weights}
+    return weights
 
 
-def elmo_mix(elmo: ConfigTable) -> Tables:
+def _elmo_mix(elmo: ConfigTable) -> Tables:
     """Convert the dropout, layer norm and fixed weights of a mix."""
     mix: Tables = {}
     elmo.convert(MIX, mix)
@@ -299,8 +343,8 @@ def elmo_mix(elmo: ConfigTable) -> Tables:
         kept = [layer for layer, number in enumerate(raw) if number > EXCLUDED_BELOW]
         if len(kept) == 1 or (len({raw[layer] for layer in kept}) == 1 and len(kept) == len(raw)):
             mix["layers"] = kept if len(kept) < len(raw) else "average"
-            elmo.redundant(f"elmo.input.layers = {to_json(mix['layers'])}, with gamma trained", "scalar_mix_parameters")
-    elmo.unsupported("weights cannot be given; choose layers with elmo.input.layers", "scalar_mix_parameters")
+            elmo.drop("scalar_mix_parameters")
+    elmo.unsupported("scalar_mix_parameters", "weights cannot be given; choose layers with elmo.input.layers")
     return mix
 
 
@@ -313,19 +357,13 @@ def local_path(table: ConfigTable, key: str, ours: str) -> str:
     return re.split(r"[/#]", name.rstrip(")"))[-1]
 
 
-def convert_ner(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
-    """Convert ``crf_tagger``."""
+def _convert_ner(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
     ours = tables["model"]
     ours["tags"], knows_scheme = _convert_tags(model, reader, tables["data"])
     # AllenNLP constrains decoding by default if the config names the scheme of the tags.
-    model.drop_null("constrain_crf_decoding")
     ours["constraints"] = "decoding" if model.take("constrain_crf_decoding", bool, knows_scheme) else "none"
-    model.convert(NER, ours)
-    ours["variational"] = False
     _convert_ner_encoder(model.table("encoder"), ours)
     _convert_ner_feedforward(model.table("feedforward"), ours)
-    model.convert(NER_NEEDLESS, ours)
-    reader.convert(NER_READER, ours)
 
 
 def _convert_tags(model: ConfigTable, reader: ConfigTable, data: Tables) -> tuple[str, bool]:
@@ -333,12 +371,10 @@ def _convert_tags(model: ConfigTable, reader: ConfigTable, data: Tables) -> tupl
     # The scheme that the reader makes of IOB1 or BIO: the second key is that of older versions.
     converted = ""
     for key in ("convert_to_coding_scheme", "coding_scheme"):
-        reader.drop_null(key)
         converted = reader.take(key, str, converted)
     # The scheme that the CRF obeys; the second key is that of old versions.
     encoding = ""
     for key in ("label_encoding", "constraint_type"):
-        model.drop_null(key)
         encoding = model.take(key, str, encoding)
     scheme = encoding or converted or ("BIO" if reader.content.get("type") in BIO_READERS else "IOB1")
     check_choice("the tagging scheme", scheme, SCHEMES)
@@ -356,37 +392,32 @@ def _convert_ner_encoder(encoder: ConfigTable, ours: Tables) -> None:
     """Convert the encoder of ``crf_tagger``."""
     kind = encoder.take("type", str, "")
     if kind not in NER_ENCODERS:
-        encoder.replace("type", f" = {to_json(kind)}: only {', '.join(NER_ENCODERS)} here")
+        encoder.refuse("type", f" = {to_json(kind)}: only {', '.join(NER_ENCODERS)} here")
         return
     ours["encoder"] = NER_ENCODERS[kind]
+    if ours["encoder"] in ("lstm", "gru"):
+        encoder.convert((*BIDIRECTIONAL, Row("dropout", "dropout", float, 0.0, "between")), ours)
+    else:
+        encoder.convert((Row("recurrent_dropout_probability", "recurrent_dropout", float, 0.0), *HIGHWAY), ours)
+    if ours["encoder"] == "alternating":
+        encoder.convert([Row("use_input_projection_bias", "input_bias", bool, True)], ours)
     n_layers = _n_layers(encoder)
     ours["hidden"] = [encoder.take("hidden_size", int, 0)] * n_layers
-    encoder.redundant(DERIVED, "input_size")
-    if ours["encoder"] in ("lstm", "gru"):
-        encoder.expect("bidirectional", True, False)
-        between_layers = encoder.take("dropout", float, 0.0)
-        if n_layers > 1 and between_layers != ours["dropout"]:
-            encoder.differs("dropout", f" = {between_layers}: here it is model.dropout")
-        return
-    ours["recurrent_dropout"] = encoder.take("recurrent_dropout_probability", float, 0.0)
-    if ours["encoder"] == "alternating":
-        ours["input_bias"] = encoder.take("use_input_projection_bias", bool, True)
-    encoder.convert(HIGHWAY, ours)
 
 
 def _convert_ner_feedforward(layers: ConfigTable, ours: Tables) -> None:
     """Convert the feed-forward layers of ``crf_tagger``, all of which have the same activation here."""
     if not layers.exists:
         return
-    layers.redundant(DERIVED, "input_dim")
+    layers.drop("input_dim")
     n_layers = _n_layers(layers)
     sizes, activations, dropouts = (
         value if isinstance(value, list) else [value] * n_layers
-        for value in (layers.content.pop(key, default) for key, default in FEEDFORWARD.items())
+        for value in (layers.content.pop(key, default) for key, default in FEEDFORWARD_DEFAULTS.items())
     )
     if len(set(map(str, activations))) != 1 or str(activations[0]) not in ACTIVATIONS:
         here = f"one of {', '.join(ACTIVATIONS)} in all layers here"
-        layers.replace("activations", f" = {to_json(activations)}: {here}")
+        layers.refuse("activations", f" = {to_json(activations)}: {here}")
         return
     ours["feedforward"], ours["activation"] = sizes, ACTIVATIONS[activations[0]]
     if any(dropout != ours["dropout"] for dropout in dropouts):
@@ -400,76 +431,22 @@ def _n_layers(layers: ConfigTable) -> int:
     return n_layers
 
 
-def _expect_bidirectional(encoder: ConfigTable, kind: str) -> None:
-    """Explain the settings of a recurrent layer that cannot be chosen here."""
-    encoder.expect("type", kind)
-    encoder.expect("bidirectional", True, False)
-    encoder.redundant(DERIVED, "input_size")
-
-
-def _hidden_size(encoder: ConfigTable, kind: str = "lstm") -> int | None:
-    """Return the units per direction of one bidirectional layer; None if it is not described."""
-    if not encoder.exists:
-        return None
-    _expect_bidirectional(encoder, kind)
-    encoder.expect("num_layers", 1)
-    if encoder.content.get("dropout") == 0:
-        encoder.redundant("there is one layer", "dropout")
-    return encoder.take("hidden_size", int, 0)
-
-
-def _expect_hidden_size(model: ConfigTable, key: str, size: int | None) -> None:
-    """Report a layer that has another size than ``model.hidden``, which it shares here."""
-    encoder = model.table(key)
-    hidden_size = _hidden_size(encoder)
-    if hidden_size not in (None, size):
-        encoder.differs("hidden_size", f" = {hidden_size}: here it is model.hidden")
-
-
-def _join_equal(layers: ConfigTable, n_layers: object) -> None:
-    """Replace lists of equal values, of which AllenNLP allows one for each layer, by the value."""
-    for name in ("hidden_dims", "activations", "dropout"):
-        value = layers.content.get(name)
-        if isinstance(value, list) and value and len(value) == n_layers and all(one == value[0] for one in value):
-            layers.content[name] = value[0]
-
-
-def _feedforward(layer: ConfigTable) -> tuple[int | None, float]:
-    """Return the size and dropout of a feed-forward network of one ReLU layer."""
-    if not layer.exists:
-        return None, 0.0
-    layer.expect("num_layers", 1)
-    layer.redundant(DERIVED, "input_dim")
-    _join_equal(layer, 1)
-    layer.expect("activations", "relu")
-    return layer.take("hidden_dims", int, 0), layer.take("dropout", float, 0.0)
-
-
-def convert_sst(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
-    """Convert ``bcn``, the biattentive classification network."""
-    ours = tables["model"]
-    ours["input_dropout"] = model.take("embedding_dropout", float, 0.0)
-    size, ours["projection_dropout"] = _feedforward(model.table("pre_encode_feedforward"))
-    ours["projection_dim"] = size or 300
-    ours["hidden"] = _hidden_size(model.table("encoder"))
-    _expect_hidden_size(model, "integrator", ours["hidden"])
-    ours["pooled_dropout"] = model.take("integrator_dropout", float, 0.0)
+def _convert_sst(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
     output = model.table("output_layer")
     if output.exists:
-        _convert_output_layers(output, ours)
+        _convert_output_layers(output, tables["model"])
     elmo = model.table("elmo")
     uses_mix = {
         "input": model.take("use_input_elmo", bool, False),
         "output": model.take("use_integrator_output_elmo", bool, False),
     }
-    if elmo.exists:
-        if "elmo" in tables:
-            model.differs("elmo", ": a second ELMo beside that of the text_field_embedder; a model has one here")
-        else:
-            elmo.redundant("each position has its own mix", "num_output_representations")
-            mix = elmo_mix(elmo)
-            mixes = {position: dict(mix) if used else False for position, used in uses_mix.items()}
-            tables["elmo"] = {**elmo_model(elmo), **mixes}
+    if elmo.exists and "elmo" in tables:
+        model.differs("elmo", ": a second ELMo beside that of the text_field_embedder; a model has one here")
+    elif elmo.exists:
+        elmo.drop("num_output_representations")  # each position has its own mix
+        mix = _elmo_mix(elmo)
+        mixes = {position: dict(mix) if used else False for position, used in uses_mix.items()}
+        tables["elmo"] = {**_elmo_model(elmo), **mixes}
     if reader.exists:
         tables["data"]["phrases"] = "all" if reader.take("use_subtrees", bool, False) else "roots"
         classes = reader.take("granularity", str, "5-class")
@@ -477,15 +454,11 @@ def convert_sst(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None
 
 
 def _convert_output_layers(output: ConfigTable, ours: Tables) -> None:
-    output.redundant("as many as there are sizes", "num_layers")
-    output.redundant(DERIVED, "input_dim")
+    output.drop("num_layers", "input_dim")
     pools = output.content.pop("pool_sizes", None)  # only maxout layers have it
     key = "output_dims" if pools is not None else "hidden_dims"
     sizes = output.take(key, list, [])
-    if sizes:
-        line = f"{output.path_of(key)}, the last of them, {to_json(sizes[-1])}: the number of classes"
-        output.report.redundant.append(line)
-    n_layers = len(sizes)
+    n_layers = len(sizes)  # the last one has the number of classes
     dropout = output.content.pop("dropout", 0.0)
     dropout = dropout if isinstance(dropout, list) else [dropout] * n_layers
     if pools is not None:
@@ -507,116 +480,46 @@ def _convert_output_layers(output: ConfigTable, ours: Tables) -> None:
         output.differs("dropout", ": no dropout after the last layer here")
 
 
-def convert_nli(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
-    """Convert ``esim``."""
-    ours = tables["model"]
-    ours["dropout"] = model.take("dropout", float, 0.5)
-    ours["attention_dropout"] = 0.0
-    ours["hidden"] = _hidden_size(model.table("encoder"))
-    _expect_hidden_size(model, "inference_encoder", ours["hidden"])
-    for key in ("similarity_function", "matrix_attention"):  # before version 1.0, and since
-        model.table(key).expect("type", "dot_product")
-    for key in ("projection_feedforward", "output_feedforward"):
-        size, dropout = _feedforward(model.table(key))
-        if size not in (None, ours["hidden"]):
-            model.differs(f"{key}.hidden_dims", f" = {size}: here it is model.hidden")
-        if key == "output_feedforward" and dropout != ours["dropout"]:
-            model.differs(f"{key}.dropout", f" = {dropout}: here it is model.dropout")
-        if key == "projection_feedforward" and dropout:
-            model.differs(f"{key}.dropout", f" = {dropout}: there is none here")
-    model.table("output_logit").convert(LOGIT, ours)
+def _convert_nli(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
     if reader.content.get("tokenizer") in SPLIT_AT_SPACES:
-        reader.content.pop("tokenizer")
+        reader.drop("tokenizer")
         tables["data"]["tokenize"] = "spaces"
     else:
-        _report_tokenizer(reader)
+        _report_tokenizer(model, reader, tables)
 
 
-def _expect_linear_similarity(model: ConfigTable) -> None:
-    """Check that passage and question are compared as here: linearly, from both vectors and their product."""
-    for key in ("similarity_function", "matrix_attention"):  # before version 1.0, and since
-        model.table(key).convert(SIMILARITY, {})
-
-
-def _report_tokenizer(reader: ConfigTable) -> None:
+def _report_tokenizer(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
     """Report how raw text is tokenized, which differs in any case."""
     if reader.exists:
         tokenizer = reader.content.pop("tokenizer", "spaCy, AllenNLP's default")
         reader.differs("tokenizer", f": {to_json(tokenizer)}; here the Penn Treebank's rules")
 
 
-def convert_srl(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
-    """Convert ``srl``."""
+def _convert_srl(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
     ours = tables["model"]
-    ours["predicate_dim"] = model.take("binary_feature_dim", int, 100)
-    encoder = model.table("encoder")
-    if encoder.exists:
-        kind = encoder.content.get("type")
-        encoder.expect("type", kind if kind in ALTERNATING else ALTERNATING[0])
-        encoder.convert(SRL_ENCODER, ours)
-        ours["input_bias"] = "always" if encoder.take("use_input_projection_bias", bool, True) else "never"
-        encoder.expect("use_highway", True)
-        encoder.redundant(DERIVED, "input_size")
-    model.convert(SRL, ours)
+    if "input_bias" in ours:
+        ours["input_bias"] = "always" if ours["input_bias"] else "never"
 
 
-def convert_coref(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
-    """Convert ``coref``."""
-    ours = tables["model"]
-    ours["network"] = "allennlp"
-    ours["train_sentences"] = WHOLE_DOCUMENTS  # AllenNLP trains on whole documents
-    context = model.table("context_layer")
-    if context.exists:
-        _expect_bidirectional(context, "lstm")
-        context.convert(COREF_CONTEXT, ours)
-    mentions, pairs = (_scorer(model.table(f"{name}_feedforward")) for name in ("mention", "antecedent"))
-    ours |= mentions
-    if pairs != mentions:
-        values = tuple(pairs.values())
-        model.differs("antecedent_feedforward", f": {values}; here it is like mention_feedforward")
-    model.convert(COREF, ours)
-    reader.expect("max_span_width", ours["max_width"])
+@dataclass(frozen=True)
+class Counterpart:
+    """The task that corresponds to a model of AllenNLP, and how its config is converted."""
 
-
-def _scorer(layers: ConfigTable) -> Tables:
-    """Return the units, layers and dropout of a feed-forward network."""
-    if not layers.exists:
-        return {"scorer_hidden": 150, "scorer_layers": 2, "dropout": 0.2}
-    sizes: Tables = {}
-    _join_equal(layers, layers.content.get("num_layers"))
-    layers.convert(SCORER, sizes)
-    return sizes
-
-
-def convert_bidaf(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
-    """Convert ``bidaf``, the model of Seo et al. 2017."""
-    ours = tables["model"]
-    ours |= {"network": "bidaf", "max_answer": False, "no_answer": False}
-    ours["highway_layers"] = model.take("num_highway_layers", int, 2)
-    ours["hidden"] = _hidden_size(model.table("phrase_layer")) or False
-    modeling = model.table("modeling_layer")
-    if modeling.exists:
-        _expect_bidirectional(modeling, "lstm")
-        ours["modeling_layers"] = modeling.take("num_layers", int, 1)
-        size, dropout = modeling.take("hidden_size", int, 0), modeling.take("dropout", float, 0.0)
-        if size != ours["hidden"]:
-            modeling.differs("hidden_size", f" = {size}: here it is model.hidden")
-    ours["dropout"] = model.take("dropout", float, 0.2)
-    if modeling.exists and ours["modeling_layers"] > 1 and dropout != ours["dropout"]:
-        modeling.differs("dropout", f" = {dropout}: here it is model.dropout")
-    _expect_hidden_size(model, "span_end_encoder", ours["hidden"] or None)
-    _expect_linear_similarity(model)
-    model.redundant("padding never changes results here", "mask_lstms")
-    _report_tokenizer(reader)
-
-
-def convert_qa(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
-    """Convert ``bidaf-self-atten``, which is BiDAF++."""
-    ours = tables["model"]
-    ours["hidden"] = _hidden_size(model.table("phrase_layer"), "gru") or False
-    ours["dropout"] = model.take("dropout", float, 0.2)
-    _expect_linear_similarity(model)
-    _report_tokenizer(reader)
+    task: str
+    rows: tuple[Row, ...]
+    """Of the model."""
+    metrics: tuple[str, ...]
+    """AllenNLP's names of the metric that selects the best epoch here."""
+    convert: Callable[[ConfigTable, ConfigTable, Tables], None] | None = None
+    """Takes the tables of the model and of the dataset reader, and adds to ``model`` and ``data`` what rows do not."""
+    constants: Tables = field(default_factory=dict)
+    """Settings of the model that no key of theirs says."""
+    reader_rows: tuple[Row, ...] = ()
+    """Of the dataset reader."""
+    initial_weights: str = "drawn like PyTorch does"
+    """How weights are initialized here."""
+    initializers: tuple[tuple[str, str], ...] = ()
+    """Patterns and types of AllenNLP's initializers that do the same."""
 
 
 INSTEAD = {
@@ -625,14 +528,23 @@ INSTEAD = {
 }
 """Models that AllenNLP published with ELMo and that have no counterpart, and what to do instead."""
 COUNTERPARTS = {
-    "crf_tagger": Counterpart("ner", convert_ner, ("+f1-measure-overall",)),
-    "bcn": Counterpart("sst", convert_sst, ("+accuracy",)),
+    "crf_tagger": Counterpart(
+        "ner",
+        NER,
+        ("+f1-measure-overall",),
+        _convert_ner,
+        {"variational": False},
+        (always("tag_label", "ner"), *needless("label_namespace")),
+    ),
+    "bcn": Counterpart("sst", SST, ("+accuracy",), _convert_sst),
     "esim": Counterpart(
         "nli",
-        convert_nli,
+        NLI,
         ("+accuracy",),
-        "Glorot uniform, recurrent matrices orthogonal, biases 0, forget gates' 1",
-        (
+        _convert_nli,
+        {"attention_dropout": 0.0},
+        initial_weights="Glorot uniform, recurrent matrices orthogonal, biases 0, forget gates' 1",
+        initializers=(
             (".*linear_layers.*weight", "xavier_uniform"),
             (".*linear_layers.*bias", "zero"),
             (".*weight_ih.*", "xavier_uniform"),
@@ -643,14 +555,28 @@ COUNTERPARTS = {
     ),
     "srl": Counterpart(
         "srl",
-        convert_srl,
+        SRL,
         ("+f1-measure-overall",),
-        "orthogonal, biases of the LSTM 0, its forget gates' 1",
-        (("tag_projection_layer.*weight", "orthogonal"),),
+        _convert_srl,
+        initial_weights="orthogonal, biases of the LSTM 0, its forget gates' 1",
+        initializers=(("tag_projection_layer.*weight", "orthogonal"),),
     ),
     "coref": Counterpart(
-        "coref", convert_coref, ("+coref_f1",), "Glorot uniform, biases 0, those of the LSTM drawn like PyTorch does"
+        "coref",
+        COREF,
+        ("+coref_f1",),
+        constants={"network": "allennlp", "train_sentences": WHOLE_DOCUMENTS},  # AllenNLP trains on whole documents
+        reader_rows=(Row("max_span_width", "max_width", int, rule="same"),),
+        initial_weights="Glorot uniform, biases 0, those of the LSTM drawn like PyTorch does",
     ),
-    "bidaf": Counterpart("qa", convert_bidaf, ("+f1",)),
-    "bidaf-self-atten": Counterpart("qa", convert_qa, ("+f1",), QA_INITIAL_WEIGHTS),
+    "bidaf": Counterpart(
+        "qa", BIDAF, ("+f1",), _report_tokenizer, {"network": "bidaf", "max_answer": False, "no_answer": False}
+    ),
+    "bidaf-self-atten": Counterpart(
+        "qa",
+        BIDAF_PLUS_PLUS,
+        ("+f1",),
+        _report_tokenizer,
+        initial_weights="Glorot uniform, matrices of GRUs truncated normal",
+    ),
 }

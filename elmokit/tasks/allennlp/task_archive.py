@@ -57,7 +57,6 @@ from elmokit.storage.atomic import atomic_write
 from elmokit.storage.bounded import is_file, whole_number
 from elmokit.storage.text_files import expand_user, read_lines
 from elmokit.tasks.allennlp.config_import import convert_config
-from elmokit.tasks.allennlp.config_table import ConfigTable, ImportReport
 from elmokit.tasks.allennlp.model_tables import Tables
 from elmokit.tasks.allennlp.task_tensors import ATTENTIONS, ROWS, Embeddings, join_mixes, split_joint
 from elmokit.tasks.allennlp.word_characters import BYTES, Spelling
@@ -358,17 +357,14 @@ def convert_archive(archive: TaskArchive) -> tuple[Tables, list[str]]:
     content = {name: archive.config[name] for name in READ_FROM_CONFIG if name in archive.config}
     # Without the name of the list of tags, which `_labels` reads.
     content["model"] = {name: value for name, value in _table(content, "model").items() if name != "label_namespace"}
-    report = ImportReport()
-    top = ConfigTable(content, "", report)
     try:
-        tables = convert_config(top)
-        top.report_unused()
+        tables, differences = convert_config(content)
     except ConfigError as error:
         raise ConfigError(f"{archive.source}: {error}") from None
     tables["train"] = {"batch_size": tables["train"]["batch_size"]} if "batch_size" in tables["train"] else {}
-    if different := [line for line, mark in report.differences if mark == "weights"]:
+    if different := [line for line, mark in differences if mark == "weights"]:
         raise ConfigError(f"{archive.source} cannot be opened: {'; '.join(different)}.")
-    return tables, [line for line, mark in report.differences if mark == "text"]
+    return tables, [line for line, mark in differences if mark == "text"]
 
 
 def _embedders(archive: TaskArchive) -> dict[str, dict[str, Any]]:
