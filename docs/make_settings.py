@@ -14,7 +14,7 @@ from typing import Any
 from elmokit.config import describe_type, to_toml
 from elmokit.engine.config import PRESETS
 from elmokit.tasks.config import TaskDataConfig
-from elmokit.tasks.table import TASKS
+from elmokit.tasks.task_table import TASKS
 from elmokit.training.config import (
     FINETUNING,
     FINETUNING_SETTINGS,

@@ -22,7 +22,7 @@ from typing import Any
 
 from elmokit.tasks.config import ElmoConfig, MixConfig
 from elmokit.tasks.run import train_task
-from elmokit.tasks.table import load_config
+from elmokit.tasks.task_table import load_config
 
 
 def with_mixes(elmo: ElmoConfig, **changes: Any) -> ElmoConfig:

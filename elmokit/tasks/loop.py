@@ -20,7 +20,10 @@ from elmokit.errors import TrainingError
 from elmokit.network.tensors import save_tensors
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.progress import ProgressCallback
-from elmokit.tasks.bilm_training import (
+from elmokit.tasks.run_folder import BEST_WEIGHTS, load_best_weights, read_result
+from elmokit.tasks.state import TaskTrainingState, build_state
+from elmokit.tasks.task import TaskSetup
+from elmokit.tasks.trained_bilm import (
     BiLMCost,
     CostMeter,
     bilm_learning_rate,
@@ -29,9 +32,6 @@ from elmokit.tasks.bilm_training import (
     trained_fingerprint,
     unfreeze,
 )
-from elmokit.tasks.run_folder import BEST_WEIGHTS, load_best_weights, read_result
-from elmokit.tasks.state import TaskTrainingState, build_state
-from elmokit.tasks.task import TaskSetup
 from elmokit.training.interruption import StopRequest, TrainingInterrupted, stop_requests
 from elmokit.training.optimizers import clip_gradients
 from elmokit.training.run import Run

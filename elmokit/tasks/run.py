@@ -26,9 +26,7 @@ from elmokit.errors import (
 from elmokit.formats.folder import DEFAULT_MODEL
 from elmokit.network.tensors import parse_device
 from elmokit.storage.progress import ProgressCallback
-from elmokit.tasks.allennlp.archive import is_task_archive
-from elmokit.tasks.allennlp.opened import OpenedArchive, open_task_archive
-from elmokit.tasks.bilm_training import finetune_for_task
+from elmokit.tasks.allennlp.task_archive import OpenedArchive, is_task_archive, open_task_archive
 from elmokit.tasks.config import ElmoConfig, expand_paths
 from elmokit.tasks.inputs import ElmoShape, Inputs
 from elmokit.tasks.layer_cache import LayerCache
@@ -54,9 +52,10 @@ from elmokit.tasks.run_folder import (
     task_run,
     write_facts,
 )
-from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask, TaskModel, TaskSetup, Tokenize
-from elmokit.tasks.vocabulary import Coverage, inputs_from, make_vocabulary
+from elmokit.tasks.task_table import load_config
+from elmokit.tasks.task_vocabulary import Coverage, inputs_from, make_vocabulary
+from elmokit.tasks.trained_bilm import finetune_for_task
 from elmokit.text.batching import read_ahead
 from elmokit.training.run import Run, damage_errors
 
@@ -80,7 +79,7 @@ def train_task(
 
     Args:
         task: The task.
-        config: Its config, for example from :func:`elmokit.tasks.table.load_config`.
+        config: Its config, for example from :func:`elmokit.tasks.task_table.load_config`.
         run: The run directory. If it holds a run with the same config and data, that is continued; seeds can be added.
         device: Where to compute, such as cuda.
         progress: Called with the stages ``"layers"`` (tokens through a frozen biLM), ``"seed N"`` (training steps) and
@@ -222,7 +221,7 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
         TrainingError: Its biLM has changed.
         ConfigError: The device cannot be used.
         ModelError, ConfigError: An archive cannot be opened; see
-            :func:`elmokit.tasks.allennlp.opened.open_task_archive`.
+            :func:`elmokit.tasks.allennlp.task_archive.open_task_archive`.
     """
     run, torch_device = Path(run), parse_device(device)
     if is_task_archive(run) and not (run / CONFIG).is_file():

@@ -39,9 +39,9 @@ from elmokit.storage.bounded import whole_number
 from elmokit.storage.checksums import as_read_back, json_crc32, size_and_crc32
 from elmokit.storage.text_files import check_names, open_binary, path_list
 from elmokit.tasks.config import ElmoConfig, Paths, expand_paths
-from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask
-from elmokit.tasks.vocabulary import Coverage
+from elmokit.tasks.task_table import load_config
+from elmokit.tasks.task_vocabulary import Coverage
 from elmokit.training.run import Run, check_settings, damage_errors, run_origin
 
 MAY_CHANGE = {"train.seeds", "elmo.cache"}

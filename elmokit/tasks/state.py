@@ -10,8 +10,8 @@ from torch.optim.swa_utils import AveragedModel
 
 from elmokit.config import from_dict
 from elmokit.network.average import moving_average
-from elmokit.tasks.bilm_training import parameter_groups
 from elmokit.tasks.task import TaskModel, TaskSetup
+from elmokit.tasks.trained_bilm import parameter_groups
 from elmokit.training.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
 from elmokit.training.run import Run, RunCheckpoint, random_states, restore_random_states
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
+from elmokit.config import decode_json
 from elmokit.errors import ConfigError, FormatError, TextError, UnknownLabelError
 from elmokit.storage.progress import ProgressCallback
 from elmokit.tasks.config import ElmoConfig, WordsConfig
@@ -22,6 +25,7 @@ Example = TypeVar("Example")
 Batch = TypeVar("Batch")
 Prediction = TypeVar("Prediction")
 Gold = TypeVar("Gold")
+Parsed = TypeVar("Parsed")
 
 Sentence = Sequence[str]
 Labels = dict[str, list[str]]
@@ -53,6 +57,25 @@ def check_learnable(found: Iterable[object], what: str) -> None:
     """Raise the error of ``Task.labels`` if nothing of what the model learns was found in the training and dev data."""
     if not any(found):
         raise TextError(f"The training and dev data contain no {what}, so there is nothing to learn.")
+
+
+def parse_json(text: str, where: str, kind: type[Parsed], expected: str) -> Parsed:
+    """Parse a line or a whole file of JSON and convert it to a type.
+
+    Args:
+        text: The JSON.
+        where: The file, and the line if ``text`` is one line of it, for error messages.
+        kind: The type of the result, as ``msgspec.convert`` accepts it. Keys that it does not know are ignored.
+        expected: What the text should be, for error messages; follows "not" or "expected".
+    """
+    # json.loads and not msgspec.json.decode, because it reports the line and column of a syntax error.
+    try:
+        return msgspec.convert(decode_json(text), kind)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}" if "\n" in text else f"column {error.colno}"
+        raise TextError(f"{where}, {place}: invalid JSON ({error.msg}), expected {expected}.") from None
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:
+        raise TextError(f"{where}: not {expected}: {error}.") from None
 
 
 class TaskModel(nn.Module, ABC, Generic[Batch, Prediction]):

@@ -44,7 +44,7 @@ _PRELOADED = [
         for name in ("open", "bilm_tf_hdf5", "folder", "many_langs", "tf_checkpoint", "tf_hub")
     ),
     *("elmokit.lm.perplexity", "elmokit.network.lstm_training"),
-    *(f"elmokit.tasks.{name}" for name in ("run", "table", "allennlp.opened")),
+    *(f"elmokit.tasks.{name}" for name in ("run", "task_table", "allennlp.task_archive")),
     *("elmokit.training.api", "matplotlib.figure"),
     *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
 ]

@@ -37,7 +37,7 @@ assert out.getvalue().startswith("sea\\t"), out.getvalue()
 
 @pytest.mark.slow
 def test_a_task_is_added_in_two_files_as_the_page_says(tmp_path: Path) -> None:
-    assert follow(PAGE, tmp_path) == {"elmokit/tasks/topics.py", "elmokit/tasks/table.py"}
+    assert follow(PAGE, tmp_path) == {"elmokit/tasks/topics.py", "elmokit/tasks/task_table.py"}
     (toml,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "topics.toml").write_text(toml)
     run_in(tmp_path, USE)

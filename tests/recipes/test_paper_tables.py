@@ -11,7 +11,7 @@ import pytest
 
 from elmokit.formats.save import save_model
 from elmokit.tasks.config import MixConfig
-from elmokit.tasks.table import TASKS
+from elmokit.tasks.task_table import TASKS
 from tests.conftest import random_model
 from tests.helpers.paths import ROOT
 from tests.helpers.task_examples import tiny, write_config

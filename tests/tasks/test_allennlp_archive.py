@@ -17,8 +17,13 @@ from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputE
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.formats.sources import find_published
-from elmokit.tasks.allennlp.archive import TaskArchive, read_archive
-from elmokit.tasks.allennlp.opened import convert_archive, open_task_archive, save_as_run
+from elmokit.tasks.allennlp.task_archive import (
+    TaskArchive,
+    convert_archive,
+    open_task_archive,
+    read_archive,
+    save_as_run,
+)
 from elmokit.tasks.qa import answer_text
 from elmokit.tasks.run import TaskRun, evaluate_run, open_run, train_task
 from elmokit.tasks.tags import tags_of

@@ -22,7 +22,7 @@ from elmokit.tasks.config import (
     apply_override,
     expand_paths,
 )
-from elmokit.tasks.table import TASKS, config_of, load_config
+from elmokit.tasks.task_table import TASKS, config_of, load_config
 
 VALUES = st.one_of(
     st.text(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.booleans(), st.lists(st.integers())

@@ -10,7 +10,7 @@ import pytest
 from elmokit.tasks.loop import TaskEvaluation
 from elmokit.tasks.run import train_task
 from elmokit.tasks.state import TaskTrainingState
-from elmokit.tasks.table import TASKS, config_of
+from elmokit.tasks.task_table import TASKS, config_of
 from tests.helpers.task_examples import TEXTS
 
 LARGE = [(name, preset) for name, task in TASKS.items() for preset in task.presets if preset != "small"]

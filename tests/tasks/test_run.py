@@ -28,9 +28,9 @@ from elmokit.storage.checksums import json_crc32
 from elmokit.storage.lock import file_lock
 from elmokit.storage.workspace import Workspace
 from elmokit.tasks.config import WordsConfig
-from elmokit.tasks.readers.coref import parse_document
+from elmokit.tasks.coref import parse_document
 from elmokit.tasks.run import open_run, train_task
-from elmokit.tasks.table import load_config
+from elmokit.tasks.task_table import load_config
 from elmokit.training.run import run_origin
 from tests.conftest import random_model
 from tests.helpers.task_examples import QA_PASSAGE, TEXTS, changed, tiny

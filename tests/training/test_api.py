@@ -26,7 +26,7 @@ from elmokit.embedding.start_state import calibrate_start_state
 from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.errors import ConfigError, TrainingError, install_command
 from elmokit.formats.folder import load_folder
-from elmokit.tasks.bilm_training import copy_for_training
+from elmokit.tasks.trained_bilm import copy_for_training
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.reports import (
     CountingProgress,

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmokit.tasks.nn import antecedents
-from elmokit.tasks.nn.antecedents import (
+from elmokit.tasks import coref_model
+from elmokit.tasks.coref_model import (
     Candidates,
     CoarseScorer,
     PairScorer,
@@ -69,7 +69,7 @@ def test_coarse_scores_choose_the_best_earlier_spans() -> None:
 def test_pairs_scored_in_blocks_equal_pairs_scored_by_the_definition(
     floats: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(antecedents, "FLOATS_AT_ONCE", floats)
+    monkeypatch.setattr(coref_model, "FLOATS_AT_ONCE", floats)
     torch.manual_seed(0)
     scorer = PairScorer(3, 2, n_genres=2, hidden_dim=4, n_layers=2, dropout=0.0).double()
     spans = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
@@ -85,7 +85,7 @@ def test_pairs_scored_in_blocks_equal_pairs_scored_by_the_definition(
 
 
 def test_in_training_dropout_is_the_same_when_a_block_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(antecedents, "FLOATS_AT_ONCE", 1)
+    monkeypatch.setattr(coref_model, "FLOATS_AT_ONCE", 1)
     torch.manual_seed(0)
     scorer = PairScorer(3, 2, n_genres=2, hidden_dim=4, n_layers=2, dropout=0.5).double().train()
     spans = torch.randn(5, 3, dtype=torch.float64)

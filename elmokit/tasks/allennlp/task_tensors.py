@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from elmokit.formats.tensor_rows import SAME, Array, Layout, TensorRow
-from elmokit.tasks.allennlp.models import AllenNLPTagger, BiDaf
+from elmokit.tasks.allennlp.variants import AllenNLPTagger, BiDaf
 from elmokit.tasks.coref_model import CorefModel, CorefModelConfig
 from elmokit.tasks.ner import NerModel
 from elmokit.tasks.nli import NliModel

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmokit.tasks.readers.pairs import read_pairs, tokens_of_parse
-from elmokit.tasks.readers.trees import LabeledTree, TreeNode, parse_tree, read_trees
+from elmokit.tasks.nli import read_pairs, tokens_of_parse
+from elmokit.tasks.sst import LabeledTree, TreeNode, parse_tree, read_trees
 
 
 def written(tmp_path: Path, text: str) -> str:

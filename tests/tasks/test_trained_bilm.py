@@ -16,27 +16,31 @@ from torch import Tensor
 from elmokit import Elmo
 from elmokit.cli.task_commands import format_evaluation
 from elmokit.embedding.elmo_module import ElmoModule
-from elmokit.errors import TrainingError
+from elmokit.errors import TextError, TrainingError
+from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
+from elmokit.lm.perplexity import perplexity
 from elmokit.storage.workspace import Workspace
-from elmokit.tasks.bilm_training import (
+from elmokit.tasks.config import ElmoConfig, FinetuneConfig, OptimizerConfig
+from elmokit.tasks.inputs import ElmoShape, Inputs
+from elmokit.tasks.loop import TaskEvaluation, l2_penalty
+from elmokit.tasks.run import open_run, train_task
+from elmokit.tasks.task import TaskModel, TaskSetup
+from elmokit.tasks.task_vocabulary import make_vocabulary
+from elmokit.tasks.trained_bilm import (
     copy_for_training,
+    finetune_for_task,
     parameter_groups,
     parameters_of_layers,
     trained_layers,
     unfreeze,
 )
-from elmokit.tasks.config import ElmoConfig, OptimizerConfig
-from elmokit.tasks.inputs import ElmoShape, Inputs
-from elmokit.tasks.loop import TaskEvaluation, l2_penalty
-from elmokit.tasks.run import open_run, train_task
-from elmokit.tasks.task import TaskModel, TaskSetup
-from elmokit.tasks.vocabulary import make_vocabulary
 from elmokit.training.run import Run
 from tests.conftest import aligned_model, random_model
 from tests.helpers.killing import Killed, kill_at
-from tests.helpers.task_examples import changed, kept, log_of, tiny
+from tests.helpers.shell import Shell
+from tests.helpers.task_examples import changed, kept, log_of, tiny, write_config
 
 GRADUAL = {"freeze_epochs": 1, "unfreeze_every": 1, "layer_decay": 0.5}
 
@@ -325,3 +329,45 @@ def test_a_task_that_trains_an_aligned_model_reads_its_aligned_vectors() -> None
     assert copied.model.alignment is not None
     (before,), (after,) = (one.embed([["the", "cat"]], layers="all") for one in (Elmo(model), copied))
     np.testing.assert_allclose(after, before, atol=1e-5)
+
+
+pytestmark = pytest.mark.usefixtures("unrendered_curves")
+
+CPU = torch.device("cpu")
+SENTENCES = [["the", "cat", "sat", "on", "the", "mat", "."], ["the", "dog", "ran", "."], ["the", "zebra", "ran"]] * 20
+
+
+@pytest.mark.slow
+def test_a_task_can_use_a_bilm_fine_tuned_on_its_text(task_shell: Shell) -> None:
+    save_folder(random_model(), Path("bilm"))
+    write_config(elmo={"model": "bilm", "finetune": {"epochs": 10, "learning_rate": 1e-2}}, train={"epochs": 2})
+    ran = task_shell("train", "config.toml", "--run", "run")
+    assert ran.code == 0, ran.err
+    tuned = load_folder(Path("run/bilm"))
+    assert tuned.start_state is not None
+    assert tuned.card["initial"]["source"] == "bilm"
+    assert task_shell("evaluate", "run", "data").code == 0
+
+
+@pytest.mark.slow
+def test_fine_tuning_lowers_the_perplexity_of_the_tasks_text(tmp_path: Path) -> None:
+    save_folder(random_model(), tmp_path / "bilm")
+    config = FinetuneConfig(epochs=60, learning_rate=1e-2)
+    finetune_for_task(str(tmp_path / "bilm"), SENTENCES, config, tmp_path / "tuned", CPU)
+    before, after = (perplexity(load_folder(tmp_path / name), SENTENCES).mean for name in ("bilm", "tuned"))
+    assert after < before / 2
+
+
+@pytest.mark.slow
+def test_a_published_file_without_a_softmax_can_be_fine_tuned(tmp_path: Path) -> None:
+    save_model(random_model(), tmp_path / "weights.hdf5")
+    finetune_for_task(str(tmp_path / "weights.hdf5"), SENTENCES, FinetuneConfig(), tmp_path / "tuned", CPU)
+    tuned = open_model(tmp_path / "tuned")
+    assert tuned.vocabulary is not None
+    assert "zebra" in tuned.vocabulary.ids
+
+
+def test_too_little_text_is_an_error(tmp_path: Path) -> None:
+    save_folder(random_model(), tmp_path / "bilm")
+    with pytest.raises(TextError, match=r"1 sentence is too little.*elmo\.finetune"):
+        finetune_for_task(str(tmp_path / "bilm"), SENTENCES[:1], FinetuneConfig(), tmp_path / "tuned", CPU)

@@ -11,15 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elmokit.errors import TextError
-from elmokit.tasks.readers.coref import read_coref
-from elmokit.tasks.readers.pairs import read_pairs
-from elmokit.tasks.readers.squad import read_questions, read_squad
-from elmokit.tasks.readers.srl import Proposition, read_srl
-from elmokit.tasks.readers.trees import LabeledTree, TreeNode, read_trees
+from elmokit.tasks.coref import read_coref
+from elmokit.tasks.nli import read_pairs
+from elmokit.tasks.qa import read_questions, read_squad
+from elmokit.tasks.srl import Proposition, read_srl
+from elmokit.tasks.sst import LabeledTree, TreeNode, read_trees
 from tests.helpers.srl_columns import CONLL_2012
-from tests.tasks.readers.test_coref import CONLL
-from tests.tasks.readers.test_squad import question, squad
-from tests.tasks.readers.test_srl import CONLL_2005, ONE_LINE, PROPBANK
+from tests.tasks.test_coref import CONLL
+from tests.tasks.test_qa import question, squad_file
+from tests.tasks.test_srl import CONLL_2005, ONE_LINE, PROPBANK
 
 
 def questions(path: str) -> Iterable[object]:
@@ -106,10 +106,10 @@ SQUAD = [
     ('{"data": [\n{"a" 1}]}', "line 2, column 6: "),
     ('{"questions": []}', "`data`"),
     ('{"data": [{"paragraphs": [{"qas": []}]}]}', "`context` - at `$.data[0].paragraphs"),
-    (squad(question(("x", 0)), context="x \ud800"), "\\ud800"),
+    (squad_file(question(("x", 0)), context="x \ud800"), "\\ud800"),
     ("[" * 100_000, "recursion depth"),
-    (squad(question(("x", 0)), context=" \n"), "the passage ' \\n' contains no word"),
-    (squad({"id": "q7", "question": " ", "answers": []}), "question 'q7'"),
+    (squad_file(question(("x", 0)), context=" \n"), "the passage ' \\n' contains no word"),
+    (squad_file({"id": "q7", "question": " ", "answers": []}), "question 'q7'"),
 ]
 QUESTIONS = [
     ("When?", "expected a question, a tab and a passage"),

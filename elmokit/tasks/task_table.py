@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from elmokit.config import check_choice, deep_merge, from_dict, read_toml, to_dict
-from elmokit.tasks.allennlp.models import AllenNLPCorefTask, AllenNLPNer, AllenNLPQa, AllenNLPSrlTask
+from elmokit.tasks.allennlp.variants import AllenNLPCorefTask, AllenNLPNer, AllenNLPQa, AllenNLPSrlTask
 from elmokit.tasks.config import apply_override
 from elmokit.tasks.nli import NliTask
 from elmokit.tasks.sst import SstTask

@@ -15,17 +15,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.network.char_cnn import Highway
-from elmokit.tasks.coref import CorefConfig, CorefTask
-from elmokit.tasks.coref_model import CorefModel
+from elmokit.tasks.coref import CorefConfig, CorefTask, Document
+from elmokit.tasks.coref_model import N_DISTANCES, CoarseScorer, CorefModel, PairScorer
 from elmokit.tasks.inputs import InputLayer, TokenBatch
 from elmokit.tasks.ner import NerConfig, NerModel, NerModelConfig, NerTask
-from elmokit.tasks.nn.antecedents import N_DISTANCES, CoarseScorer, PairScorer
 from elmokit.tasks.nn.bi_attention import BiAttention
 from elmokit.tasks.nn.gated_lstm import BidirectionalHighwayLSTM, HighwayLSTM
 from elmokit.tasks.nn.layers import masked_softmax, run_packed
 from elmokit.tasks.nn.spans import SpanVectors
 from elmokit.tasks.qa import HIDDEN, QaBatch, QaConfig, QaModel, QaModelConfig, QaTask
-from elmokit.tasks.readers.coref import Document
 from elmokit.tasks.srl import SrlConfig, SrlModel, SrlTask
 from elmokit.tasks.tags import TagRules, follow_back
 from elmokit.tasks.task import Labels, Sentence

@@ -21,7 +21,7 @@ from torch import Tensor
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.bounded import whole_number
 from elmokit.storage.text_files import bounded_lines, open_binary
-from elmokit.tasks.allennlp.characters import BYTES, Spelling
+from elmokit.tasks.allennlp.word_characters import BYTES, Spelling
 from elmokit.tasks.config import CharsConfig, WordsConfig, expand_paths
 from elmokit.tasks.inputs import N_SPECIAL, Inputs, WordTable
 from elmokit.tasks.task import AnyTask

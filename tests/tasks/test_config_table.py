@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from elmokit.errors import ConfigError, MissingExtraError
-from elmokit.tasks.allennlp import config_file
-from elmokit.tasks.allennlp.config_file import read_config_file
+from elmokit.tasks.allennlp import config_table
+from elmokit.tasks.allennlp.config_table import read_config_file
 
 
 def config(folder: Path, text: str) -> Path:
@@ -117,6 +117,6 @@ def test_variables_are_text(tmp_path: Path) -> None:
     ],
 )
 def test_jsonnet_without_an_end_is_stopped(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config_file, "MAX_SECONDS", 1)
+    monkeypatch.setattr(config_table, "MAX_SECONDS", 1)
     with pytest.raises(ConfigError, match=r"needs more than 1 seconds or 1,024 MiB of memory"):
         evaluated(tmp_path, text)
