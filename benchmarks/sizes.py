@@ -27,11 +27,11 @@ from elmokit.network.bilm import BiLM
 from elmokit.network.softmax import FullSoftmax
 from elmokit.storage.text_files import read_sentences
 from elmokit.text.windows import WindowStream
-from elmokit.training.config import TrainingConfig
 from elmokit.training.distributed import World
 from elmokit.training.losses import WindowLosses
 from elmokit.training.optimizers import clip_gradients
-from elmokit.training.state import config_optimizer
+from elmokit.training.training_config import TrainingConfig
+from elmokit.training.training_state import config_optimizer
 
 N_SENTENCES, N_ROUNDS, N_STEPS = 320, 3, 3
 N_SAMPLES = 4096

@@ -83,8 +83,8 @@ def train_elmo(
     from elmokit.compat import bilm_training
     from elmokit.formats.bilm_tf import read_options
     from elmokit.text.vocabulary import Vocabulary
-    from elmokit.training.bilm_tf_options import options_from_settings
-    from elmokit.training.config import RECIPES
+    from elmokit.training.settings import options_from_settings
+    from elmokit.training.training_config import RECIPES
 
     numbers = {"batch_size": batch_size, "n_train_tokens": n_train_tokens, "n_epochs": n_epochs}
     for name, number in numbers.items():
@@ -197,7 +197,7 @@ def dump_weights(*, save_dir: SaveDir, outfile: Output) -> None:
 
 def _resumable(run: Path) -> AbstractContextManager[None]:
     """Say how to resume a training in the block if the user stops it."""
-    from elmokit.training.setup import SETTINGS
+    from elmokit.training.bilm_run import SETTINGS
 
     return resumable_command((run / SETTINGS).exists)
 

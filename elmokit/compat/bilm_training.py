@@ -30,11 +30,11 @@ from elmokit.lm.perplexity import unknown_words_warning
 from elmokit.storage.text_files import TextPaths, read_sentences
 from elmokit.text.vocabulary import read_words
 from elmokit.training import api
-from elmokit.training.bilm_tf_options import options_from_settings, settings_from_options
+from elmokit.training.bilm_run import SETTINGS, VOCABULARY, RunSettings, TrainingSetup
 from elmokit.training.reports import TrainingCallback, TrainingDisplay, TrainingNotice
 from elmokit.training.results import TrainingResult
-from elmokit.training.run import Run
-from elmokit.training.setup import SETTINGS, VOCABULARY, RunSettings, TrainingSetup
+from elmokit.training.settings import options_from_settings, settings_from_options
+from elmokit.training.training_run import Run
 
 RESTART = "restart"
 SAMPLED_SENTENCES = 200  # of the training text, to evaluate on if there is no held-out text
@@ -101,7 +101,7 @@ def train(
     number) in it and changes no existing file. The same call continues an interrupted new training.
 
     Args:
-        options: The options of bilm-tf; see ``elmokit.training.bilm_tf_options``.
+        options: The options of bilm-tf; see ``elmokit.training.settings``.
         data: The text and its vocabulary. Give an ``LMDataset`` for a model of the forward direction alone.
         n_gpus: A step reads ``n_gpus`` times ``batch_size`` rows. To use several GPUs, start the script with
             ``torchrun``, which divides the rows among its processes.

@@ -17,8 +17,7 @@ from elmokit.embedding.outputs.writer import ResumableWriter
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.layer_selection import Layers, plain_layers
 from elmokit.errors import ConfigError
-from elmokit.storage.progress import count_of, format_duration
-from elmokit.storage.timing import seconds_per_unit
+from elmokit.storage.progress import count_of, format_duration, seconds_per_unit
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches, read_ahead
 
 N_TRIALS = 5

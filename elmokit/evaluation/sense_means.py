@@ -21,7 +21,7 @@ from elmokit.evaluation.probe_corpus import model_settings, read_chunks
 from elmokit.evaluation.sense_files import Instance, LemmaPos, SenseSentence, SenseSet, read_keys, read_sense_xml
 from elmokit.formats.sentence_pooling import RANK_TOLERANCE
 from elmokit.storage.atomic import atomic_write
-from elmokit.storage.checksums import file_digest
+from elmokit.storage.bounded import file_digest
 from elmokit.storage.progress import ProgressCallback
 
 SAVE_SECONDS = 60.0

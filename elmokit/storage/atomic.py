@@ -1,4 +1,4 @@
-"""Files and directories that are written completely or not at all, and then survive a power loss.
+"""Files and directories that are written completely or not at all, and then survive a power loss; and locks.
 
 Output goes to a temporary directory ``.NAME.xxxxxxxx`` next to its destination, so that the final rename stays on one
 file system and is atomic. A process that is killed leaves that directory behind; :func:`recover_interrupted` cleans up.
@@ -19,8 +19,38 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from elmokit.errors import OutputError, cannot_write
-from elmokit.storage.lock import LOCK
+from elmokit.errors import LockedError, OutputError, cannot_write
+
+LOCK = "lock"
+"""The name of the lock file in a directory that one process at a time writes to."""
+
+
+@contextlib.contextmanager
+def file_lock(path: Path, message: str | None = None, wait: bool = False) -> Iterator[None]:
+    """Hold an exclusive lock while the block runs, or raise a LockedError with ``message``; ``wait`` waits instead."""
+    # The operating system releases it when the process ends. File systems without locks (some network mounts) grant
+    # every lock. The lock file is created with its directory if missing, and left in place afterwards.
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    except OSError as error:
+        raise cannot_write(path.parent, error.strerror) from None
+    import filelock  # here, because it loads much, and few commands lock anything
+
+    lock = filelock.FileLock(path, timeout=-1 if wait else 0)
+    granted_without_lock = False
+    try:
+        lock.acquire()
+    except (filelock.Timeout, PermissionError):  # some network file systems report a held lock as EPERM
+        raise LockedError(message or f"Another process is writing to {path.parent}.") from None
+    except (NotImplementedError, OSError):
+        granted_without_lock = True
+    try:
+        yield
+    finally:
+        if not granted_without_lock:
+            lock.release()
+
 
 START_LENGTH = 40  # characters of an output's name that its temporary directory's name starts with
 SUFFIX_LENGTH = 8  # random characters at its end, as tempfile.mkdtemp makes them

@@ -42,8 +42,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from elmokit.errors import OutputError
-from elmokit.storage.atomic import real_path, recover_interrupted, replace_file, sync
-from elmokit.storage.lock import LOCK, file_lock
+from elmokit.storage.atomic import LOCK, file_lock, real_path, recover_interrupted, replace_file, sync
 
 JOURNAL = "journal.json"
 _NEW_JOURNAL = "journal.new"

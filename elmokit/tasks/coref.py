@@ -15,7 +15,12 @@ import torch
 
 from elmokit.config import setting
 from elmokit.storage.text_formats import JSON
-from elmokit.tasks.config import (
+from elmokit.tasks.coref_model import HEAD_WORDS, CorefBatch, CorefModel, CorefModelConfig, DocumentBatch
+from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
+from elmokit.tasks.readers.coref import Document, parse_document, read_coref
+from elmokit.tasks.scores.coref import Clusters, Mention, coref_scores
+from elmokit.tasks.task import Labels, Sentence, Task, Tokenize, check_learnable, require_gold
+from elmokit.tasks.task_config import (
     CharsConfig,
     ElmoConfig,
     MixConfig,
@@ -25,11 +30,6 @@ from elmokit.tasks.config import (
     TaskTrainingConfig,
     WordsConfig,
 )
-from elmokit.tasks.coref_model import HEAD_WORDS, CorefBatch, CorefModel, CorefModelConfig, DocumentBatch
-from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
-from elmokit.tasks.readers.coref import Document, parse_document, read_coref
-from elmokit.tasks.scores.coref import Clusters, Mention, coref_scores
-from elmokit.tasks.task import Labels, Sentence, Task, Tokenize, check_learnable, require_gold
 from elmokit.text.batching import plan_batches
 
 BLOCK_POSITIONS = 4096  # padded size of a block of sentences that the LSTM reads together; bounds the memory

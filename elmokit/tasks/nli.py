@@ -18,16 +18,6 @@ from elmokit.config import MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.errors import TextError
 from elmokit.storage.text_formats import JSON, TABLE
 from elmokit.tasks.classes import ClassificationModel, ClassificationTask
-from elmokit.tasks.config import (
-    CharsConfig,
-    ElmoConfig,
-    MixConfig,
-    OptimizerConfig,
-    PlateauConfig,
-    TaskDataConfig,
-    TaskTrainingConfig,
-    WordsConfig,
-)
 from elmokit.tasks.inputs import InputLayer, TokenBatch
 from elmokit.tasks.nn.layers import (
     VariationalDropout,
@@ -39,6 +29,16 @@ from elmokit.tasks.nn.layers import (
 )
 from elmokit.tasks.readers.pairs import RawPair, parse_pair, read_pairs, tokens_of_parse
 from elmokit.tasks.task import Labels, Tokenize
+from elmokit.tasks.task_config import (
+    CharsConfig,
+    ElmoConfig,
+    MixConfig,
+    OptimizerConfig,
+    PlateauConfig,
+    TaskDataConfig,
+    TaskTrainingConfig,
+    WordsConfig,
+)
 from elmokit.text.tokenize import get_tokenizer
 
 

@@ -14,7 +14,13 @@ from torch.nn import functional as F
 from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.errors import ConfigError
 from elmokit.storage.text_formats import JSON, TABLE
-from elmokit.tasks.config import (
+from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
+from elmokit.tasks.nn.bi_attention import BiAttention, SelfAttention, best_answer_spans
+from elmokit.tasks.nn.layers import VariationalDropout, run_packed
+from elmokit.tasks.readers.squad import QaExample, Unanswerable, read_questions, read_squad
+from elmokit.tasks.scores.squad import squad_v1, squad_v2
+from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, check_learnable, require_gold
+from elmokit.tasks.task_config import (
     CharsConfig,
     ElmoConfig,
     MixConfig,
@@ -23,12 +29,6 @@ from elmokit.tasks.config import (
     TaskTrainingConfig,
     WordsConfig,
 )
-from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
-from elmokit.tasks.nn.bi_attention import BiAttention, SelfAttention, best_answer_spans
-from elmokit.tasks.nn.layers import VariationalDropout, run_packed
-from elmokit.tasks.readers.squad import QaExample, Unanswerable, read_questions, read_squad
-from elmokit.tasks.scores.squad import squad_v1, squad_v2
-from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, check_learnable, require_gold
 
 GRU_DEVIATION = 0.05  # of the truncated normal distribution of the initial weights
 CHAR_BOUND = 0.05  # of the uniform distribution of the initial character vectors

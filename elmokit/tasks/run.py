@@ -29,10 +29,8 @@ from elmokit.storage.progress import ProgressCallback
 from elmokit.tasks.allennlp.archive import is_task_archive
 from elmokit.tasks.allennlp.opened import OpenedArchive, open_task_archive
 from elmokit.tasks.bilm_training import finetune_for_task
-from elmokit.tasks.config import ElmoConfig, expand_paths
 from elmokit.tasks.inputs import ElmoShape, Inputs
 from elmokit.tasks.layer_cache import LayerCache
-from elmokit.tasks.loop import EvaluationCallback, TaskTraining, train_seed
 from elmokit.tasks.run_folder import (
     ARCHIVE_SEED,
     CONFIG,
@@ -56,9 +54,11 @@ from elmokit.tasks.run_folder import (
 )
 from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask, TaskModel, TaskSetup, Tokenize
+from elmokit.tasks.task_config import ElmoConfig, expand_paths
+from elmokit.tasks.task_loop import EvaluationCallback, TaskTraining, train_seed
 from elmokit.tasks.vocabulary import Coverage, inputs_from, make_vocabulary
 from elmokit.text.batching import read_ahead
-from elmokit.training.run import Run, damage_errors
+from elmokit.training.training_run import Run, damage_errors
 
 READ_AHEAD_EXAMPLES = 256
 

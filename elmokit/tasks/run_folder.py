@@ -9,7 +9,7 @@
     layers/            the layers of a frozen biLM, unless the config names another directory
     bilm/              the run's own biLM: fine-tuned on the text first, or from an archive of AllenNLP
     bilm-*             the text and the run of that fine-tuning
-    seed-N/            a run (``training/run.py``) with best.safetensors and result.json; bilm/ if the biLM is trained
+    seed-N/            a ``Run`` with best.safetensors and result.json; bilm/ if the biLM is trained
     results.json       the results of all seeds, mean and standard deviation
     lock               locked by the process that trains there
 """
@@ -35,14 +35,13 @@ from elmokit.embedding.elmo import Elmo, Start
 from elmokit.embedding.fingerprint import fingerprint
 from elmokit.errors import TrainingError
 from elmokit.storage.atomic import atomic_write
-from elmokit.storage.bounded import whole_number
-from elmokit.storage.checksums import as_read_back, json_crc32, size_and_crc32
+from elmokit.storage.bounded import as_read_back, json_crc32, size_and_crc32, whole_number
 from elmokit.storage.text_files import check_names, open_binary, path_list
-from elmokit.tasks.config import ElmoConfig, Paths, expand_paths
 from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask
+from elmokit.tasks.task_config import ElmoConfig, Paths, expand_paths
 from elmokit.tasks.vocabulary import Coverage
-from elmokit.training.run import Run, check_settings, damage_errors, run_origin
+from elmokit.training.training_run import Run, check_settings, damage_errors, run_origin
 
 MAY_CHANGE = {"train.seeds", "elmo.cache"}
 """Settings that may differ when a run is resumed: no result depends on them."""

@@ -18,15 +18,6 @@ from torch.nn import functional as F
 
 from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.errors import TextError
-from elmokit.tasks.config import (
-    CharsConfig,
-    ElmoConfig,
-    MixConfig,
-    OptimizerConfig,
-    TaskDataConfig,
-    TaskTrainingConfig,
-    WordsConfig,
-)
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.gated_lstm import AlternatingLSTM
 from elmokit.tasks.readers.srl import DIVIDER, PREDICATE, Proposition, parse_proposition, read_srl
@@ -45,6 +36,15 @@ from elmokit.tasks.tags import (
     viterbi,
 )
 from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, check_known, check_learnable, require_gold
+from elmokit.tasks.task_config import (
+    CharsConfig,
+    ElmoConfig,
+    MixConfig,
+    OptimizerConfig,
+    TaskDataConfig,
+    TaskTrainingConfig,
+    WordsConfig,
+)
 
 Frames = list[tuple[int, list[Chunk]]]
 """The predicates of a sentence by the index of their token, each with its roles."""

@@ -17,11 +17,18 @@ from torch.nn import functional as F
 from elmokit.config import MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.errors import ConfigError, TextError
 from elmokit.tasks.classes import ClassificationModel, ClassificationTask
-from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, TaskDataConfig, TaskTrainingConfig, WordsConfig
 from elmokit.tasks.inputs import InputLayer, TokenBatch
 from elmokit.tasks.nn.layers import Maxout, attend, masked_max, masked_mean, masked_min, masked_softmax, run_packed
 from elmokit.tasks.readers.trees import LabeledTree, read_trees
 from elmokit.tasks.task import Labels, Sentence, Tokenize
+from elmokit.tasks.task_config import (
+    CharsConfig,
+    ElmoConfig,
+    MixConfig,
+    TaskDataConfig,
+    TaskTrainingConfig,
+    WordsConfig,
+)
 
 FIVE = ("very negative", "negative", "neutral", "positive", "very positive")
 # The class of each label of the treebank, 0 to 4, by the number of classes. None drops the phrase.

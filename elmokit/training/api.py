@@ -17,17 +17,15 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
 from elmokit.storage.text_files import TextPaths
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.training.config import HELD_OUT_SENTENCES, DataConfig, DistillationConfig
-from elmokit.training.creation import merge_data, start_or_continue
-from elmokit.training.curves import TensorBoardLog
+from elmokit.training.bilm_run import TrainingSetup, bilm_run, merge_data, start_or_continue
 from elmokit.training.distributed import init_distributed, training_device
 from elmokit.training.loop import run_training
 from elmokit.training.reports import TrainingCallback, TrainingDisplay, TrainingProgress, TrainingReport
-from elmokit.training.results import TrainingResult, finish_run
-from elmokit.training.run import Run
+from elmokit.training.results import TensorBoardLog, TrainingResult, finish_run
 from elmokit.training.settings import ConfigSource, finetuning_settings, training_settings
-from elmokit.training.setup import TrainingSetup, bilm_run
-from elmokit.training.softmax_transfer import softmax_words
+from elmokit.training.training_config import HELD_OUT_SENTENCES, DataConfig, DistillationConfig
+from elmokit.training.training_run import Run
+from elmokit.training.transfer import softmax_words
 
 
 def train(

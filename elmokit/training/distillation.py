@@ -28,8 +28,8 @@ from elmokit.network.softmax import SoftmaxModule
 from elmokit.text.batching import TokenEncoder
 from elmokit.text.marks import MARKS
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.training.config import DistillationConfig, TrainingConfig
 from elmokit.training.losses import WindowLosses
+from elmokit.training.training_config import DistillationConfig, TrainingConfig
 
 SMALLEST_VARIANCE = 1e-8
 

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from elmokit.embedding.start_state import mean_state
 from elmokit.formats.open import open_model
 from elmokit.network.bilm import BiLMState
-from elmokit.training.config import TrainingConfig
-from elmokit.training.setup import RunSettings
+from elmokit.training.bilm_run import RunSettings
+from elmokit.training.training_config import TrainingConfig
 from tests.helpers.shell import Shell
 
 pytestmark = pytest.mark.usefixtures("unrendered_curves")

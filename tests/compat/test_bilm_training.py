@@ -28,11 +28,11 @@ from elmokit.compat.bilm import (
 from elmokit.errors import ConfigError
 from elmokit.formats.folder import load_folder
 from elmokit.formats.open import open_model
-from elmokit.training import evaluation
+from elmokit.training import loop
+from elmokit.training.bilm_run import RunSettings, TrainingSetup, bilm_run
 from elmokit.training.distributed import World
 from elmokit.training.reports import TextCounts
-from elmokit.training.setup import RunSettings, TrainingSetup, bilm_run
-from elmokit.training.state import window_stream
+from elmokit.training.training_state import window_stream
 from tests.helpers.shell import Shell
 
 test.__test__ = False  # type: ignore[attr-defined]  # bilm-tf's name, and not a test
@@ -40,7 +40,7 @@ test.__test__ = False  # type: ignore[attr-defined]  # bilm-tf's name, and not a
 
 @pytest.fixture(autouse=True)
 def _short_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "CALIBRATION_SENTENCES", 2)
+    monkeypatch.setattr(loop, "CALIBRATION_SENTENCES", 2)
 
 
 @pytest.fixture

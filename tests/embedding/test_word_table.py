@@ -19,7 +19,7 @@ from elmokit.storage.tensor_file import SCALE, TensorFile, write_tensor_file
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.losses import WindowLosses
 from elmokit.training.results import TrainingResult
-from elmokit.training.run import Run
+from elmokit.training.training_run import Run
 from tests.helpers.instruction_sets import machine_library
 from tests.helpers.killing import Killed
 from tests.helpers.tiny_training import Reports, kill_after

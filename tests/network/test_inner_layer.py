@@ -18,11 +18,11 @@ from elmokit.network.bilm import BiLM
 from elmokit.network.sampled_softmax import Sample, sampled_softmax_loss
 from elmokit.network.soft_targets import soft_target_loss
 from elmokit.network.softmax import FullSoftmax, TiedSoftmax, WordSoftmaxModule, build_softmax
-from elmokit.training.config import TrainingConfig
 from elmokit.training.distributed import World
 from elmokit.training.losses import WindowLosses
-from elmokit.training.muon import Muon
-from elmokit.training.state import config_optimizer
+from elmokit.training.optimizers import Muon
+from elmokit.training.training_config import TrainingConfig
+from elmokit.training.training_state import config_optimizer
 from tests.conftest import WORDS, random_model
 
 N_WORDS, DIM, INNER_DIM = 40, 6, 9

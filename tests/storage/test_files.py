@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from elmokit.errors import ConfigError, MissingExtraError, OutputError, TextError
-from elmokit.storage.atomic import atomic_write, check_output_path, is_unused, recover_interrupted
-from elmokit.storage.lock import LOCK, file_lock
+from elmokit.storage.atomic import LOCK, atomic_write, check_output_path, file_lock, is_unused, recover_interrupted
 from elmokit.storage.text_files import (
     MAX_LINE_BYTES,
     check_input_file,

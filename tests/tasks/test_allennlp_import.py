@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from elmokit.cli.main import elmokit
 from elmokit.errors import ConfigError, ElmoError
 from elmokit.tasks.allennlp.importer import import_config
-from elmokit.tasks.config import MixConfig, OptimizerConfig
 from elmokit.tasks.table import config_of
+from elmokit.tasks.task_config import MixConfig, OptimizerConfig
 from tests.helpers.allennlp_configs import PUBLISHED, as_version_2, elmo, glove, written
 from tests.helpers.paths import DATA
 

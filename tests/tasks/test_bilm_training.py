@@ -27,13 +27,13 @@ from elmokit.tasks.bilm_training import (
     trained_layers,
     unfreeze,
 )
-from elmokit.tasks.config import ElmoConfig, OptimizerConfig
 from elmokit.tasks.inputs import ElmoShape, Inputs
-from elmokit.tasks.loop import TaskEvaluation, l2_penalty
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.task import TaskModel, TaskSetup
+from elmokit.tasks.task_config import ElmoConfig, OptimizerConfig
+from elmokit.tasks.task_loop import TaskEvaluation, l2_penalty
 from elmokit.tasks.vocabulary import make_vocabulary
-from elmokit.training.run import Run
+from elmokit.training.training_run import Run
 from tests.conftest import aligned_model, random_model
 from tests.helpers.killing import Killed, kill_at
 from tests.helpers.task_examples import changed, kept, log_of, tiny
@@ -265,7 +265,7 @@ def test_sentences_start_from_the_state_of_the_pretrained_model_during_and_after
 def test_interrupted_at_any_step_the_result_is_the_same(
     tmp_path: Path, bilm: str, settings: dict[str, Any], stop_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elmokit.tasks.loop.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("elmokit.tasks.task_loop.CHECKPOINT_SECONDS", 0.0)
     task, config = config_for(tmp_path, bilm, elmo=GRADUAL, **settings)
     train_task(task, config, tmp_path / "straight")
     with pytest.raises(Killed):

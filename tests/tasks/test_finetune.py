@@ -13,7 +13,7 @@ from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.lm.perplexity import perplexity
 from elmokit.tasks.bilm_training import finetune_for_task
-from elmokit.tasks.config import FinetuneConfig
+from elmokit.tasks.task_config import FinetuneConfig
 from tests.conftest import random_model
 from tests.helpers.shell import Shell
 from tests.helpers.task_examples import write_config

@@ -13,9 +13,9 @@ import torch
 
 from elmokit.errors import TextError
 from elmokit.tasks import qa
-from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
 from elmokit.tasks.readers.squad import QaExample
+from elmokit.tasks.task_config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
 from tests.helpers.task_examples import QA_ANSWERS, QA_PASSAGE, squad
 
 TASK = qa.QaTask()

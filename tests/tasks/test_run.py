@@ -24,14 +24,14 @@ from elmokit.errors import (
     UnknownLabelError,
 )
 from elmokit.formats.save import save_model
-from elmokit.storage.checksums import json_crc32
-from elmokit.storage.lock import file_lock
+from elmokit.storage.atomic import file_lock
+from elmokit.storage.bounded import json_crc32
 from elmokit.storage.workspace import Workspace
-from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.readers.coref import parse_document
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.table import load_config
-from elmokit.training.run import run_origin
+from elmokit.tasks.task_config import WordsConfig
+from elmokit.training.training_run import run_origin
 from tests.conftest import random_model
 from tests.helpers.task_examples import QA_PASSAGE, TEXTS, changed, tiny
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from elmokit.errors import ConfigError
-from elmokit.tasks.config import CharsConfig, WordsConfig
+from elmokit.tasks.task_config import CharsConfig, WordsConfig
 from elmokit.tasks.vocabulary import make_chars, make_table
 
 TRAIN = Counter({"the": 5, "The": 3, "cat": 1, "dog": 1})

@@ -28,6 +28,7 @@ from elmokit.errors import ConfigError, TrainingError, install_command
 from elmokit.formats.folder import load_folder
 from elmokit.tasks.bilm_training import copy_for_training
 from elmokit.text.vocabulary import Vocabulary
+from elmokit.training.bilm_run import RunSettings
 from elmokit.training.reports import (
     CountingProgress,
     CountingStart,
@@ -36,8 +37,7 @@ from elmokit.training.reports import (
     TrainingProgress,
     TrainingSpeed,
 )
-from elmokit.training.run import MetricsLog, Run
-from elmokit.training.setup import RunSettings
+from elmokit.training.training_run import MetricsLog, Run
 from tests.conftest import random_model
 from tests.helpers import tiny_training
 from tests.helpers.killing import Killed

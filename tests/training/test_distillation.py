@@ -17,9 +17,9 @@ from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLMState
 from elmokit.text.windows import WindowStream
-from elmokit.training.config import DistillationConfig
 from elmokit.training.distillation import DistillationLosses, Teacher, window_encoder
-from elmokit.training.run import Run
+from elmokit.training.training_config import DistillationConfig
+from elmokit.training.training_run import Run
 from tests.conftest import random_model
 from tests.helpers.killing import Killed
 from tests.helpers.many_langs_files import toy_model

@@ -22,13 +22,13 @@ from elmokit.network.bilm import BiLM
 from elmokit.network.softmax import build_softmax
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream
-from elmokit.training.config import TrainingConfig
+from elmokit.training.bilm_run import VOCABULARY, RunSettings
 from elmokit.training.distributed import World, init_distributed, training_device
 from elmokit.training.losses import WindowLosses
 from elmokit.training.optimizers import set_learning_rate
-from elmokit.training.run import Run
-from elmokit.training.setup import VOCABULARY, RunSettings
-from elmokit.training.state import config_optimizer
+from elmokit.training.training_config import TrainingConfig
+from elmokit.training.training_run import Run
+from elmokit.training.training_state import config_optimizer
 from tests.conftest import random_model
 from tests.helpers.paths import ROOT
 from tests.helpers.shell import command_runner

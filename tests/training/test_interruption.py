@@ -15,11 +15,10 @@ import pytest
 
 import elmokit
 from elmokit.storage.workspace import Workspace
-from elmokit.tasks import loop
+from elmokit.tasks import task_loop
 from elmokit.tasks.run import train_task
-from elmokit.training.interruption import TrainingInterrupted, stop_requests
 from elmokit.training.reports import TrainingProgress, TrainingReport
-from elmokit.training.run import MetricsLog, Run
+from elmokit.training.training_run import MetricsLog, Run, TrainingInterrupted, stop_requests
 from tests.helpers.task_examples import changed, tiny
 from tests.helpers.tiny_training import Reports
 
@@ -145,7 +144,7 @@ def test_the_shell_says_how_to_resume_a_training(shell: Any, monkeypatch: pytest
 
 
 def test_a_training_that_is_stopped_before_its_first_step_says_so(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elmokit.training.creation.count_corpus", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr("elmokit.training.bilm_run.count_corpus", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     ran = shell("train", "text.txt", "--held-out", "text.txt", "--out", "run", "--preset", "tiny")
     assert ran.code == 130
     assert ran.err.splitlines()[-1] == "elmokit: Interrupted. Nothing was saved yet."
@@ -155,7 +154,7 @@ def test_a_stopped_task_has_a_checkpoint_and_resumes(shell: Any, monkeypatch: py
     task, config = tiny("ner", Path("data.conll"))
     train_task(task, changed(config, epochs=3), "straight")
     command = ("task", "train", "straight/config.toml", "--run", "stopped")
-    penalty, calls = loop.l2_penalty, itertools.count(1)
+    penalty, calls = task_loop.l2_penalty, itertools.count(1)
 
     def interrupt(model: Any, *arguments: Any) -> Any:
         if next(calls) == 3:
@@ -163,7 +162,7 @@ def test_a_stopped_task_has_a_checkpoint_and_resumes(shell: Any, monkeypatch: py
         return penalty(model, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "l2_penalty", interrupt)
+        patch.setattr(task_loop, "l2_penalty", interrupt)
         ran = shell(*command)
     assert ran.code == 130, ran.err
     said = "Stopped after step 3 of seed 0, and saved a checkpoint."

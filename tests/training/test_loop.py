@@ -22,12 +22,12 @@ from elmokit.network.softmax import FullSoftmax
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.windows import WindowStream
 from elmokit.training import loop
-from elmokit.training.config import TrainingConfig
-from elmokit.training.corpus import TrainingCorpus
+from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.losses import WindowLosses
 from elmokit.training.reports import TrainingCallback
-from elmokit.training.run import Run
-from elmokit.training.setup import TrainingSetup
+from elmokit.training.training_config import TrainingConfig
+from elmokit.training.training_run import Run
+from elmokit.training.training_text import TrainingCorpus
 from tests.helpers.killing import Killed
 from tests.helpers.tiny_training import Reports, assert_same_weights, kill_after, weights
 
@@ -163,7 +163,7 @@ def test_what_a_run_is_resumed_with_is_said(tmp_path: Path) -> None:
 def test_bfloat16_is_used_where_the_processor_has_it(
     has_bfloat16: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elmokit.training.precision.multiplies_bfloat16", lambda: has_bfloat16)
+    monkeypatch.setattr("elmokit.training.losses.multiplies_bfloat16", lambda: has_bfloat16)
     rounded = run_training(tmp_path / "rounded", dataclasses.replace(CONFIG, precision="bfloat16"))
     exact = run_training(tmp_path / "exact")
     assert (rounded.mean_nats != exact.mean_nats) == has_bfloat16

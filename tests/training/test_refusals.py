@@ -16,9 +16,9 @@ import pytest
 from elmokit import distill, finetune, train
 from elmokit.engine.config import PRESETS
 from elmokit.errors import ConfigError, ElmoError, LockedError, OutputError, TextError, TrainingError
-from elmokit.storage.lock import file_lock
+from elmokit.storage.atomic import file_lock
 from elmokit.training.reports import TextCounts, TrainingReport
-from elmokit.training.run import Run
+from elmokit.training.training_run import Run
 from tests.conftest import random_model
 from tests.helpers.tiny_training import SETTINGS, TEXT
 

@@ -16,12 +16,12 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.network.bilm import BiLM
 from elmokit.network.softmax import softmax_config
-from elmokit.training.config import RECIPES
-from elmokit.training.corpus import TrainingCorpus
+from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.loop import run_training
-from elmokit.training.run import Run
-from elmokit.training.setup import TrainingSetup
-from elmokit.training.softmax_transfer import with_softmax_over
+from elmokit.training.training_config import RECIPES
+from elmokit.training.training_run import Run
+from elmokit.training.training_text import TrainingCorpus
+from elmokit.training.transfer import with_softmax_over
 from tests.helpers.tiny_training import Reports
 from tests.helpers.trace_b import CHARS, FORWARD_WORDS, LINES, TIED_WORDS, write_checkpoint
 

@@ -6,8 +6,8 @@
     checkpoints/step-N/   the two newest checkpoints
     lock                  locked by the process that trains there
 
-Next to them are what the training was started with and its best model so far, which differ: ``training/setup.py`` lists
-them for biLMs, ``tasks/run_folder.py`` for tasks, where each seed is a run inside that of the task.
+Next to them are what the training was started with and its best model so far, which differ: ``training/bilm_run.py``
+lists them for biLMs, ``tasks/run_folder.py`` for tasks, where each seed is a run inside that of the task.
 
 Resuming is the same for all: the call that started a run continues it (:meth:`Run.check_start`). Its settings must be
 the same, apart from a named few (:func:`check_settings`). On the CPU, the result has the same bits as that of a run
@@ -27,8 +27,10 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -45,12 +47,11 @@ from elmokit.errors import ElmoError, FormatError, OutputError, TrainingError, i
 from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.tensors import save_tensors
-from elmokit.storage.atomic import atomic_write, is_unused, recover_interrupted, sync, workspaces
-from elmokit.storage.bounded import read_bounded
-from elmokit.storage.checksums import CRC32, is_digest, size_and_crc32
-from elmokit.storage.lock import LOCK, file_lock
+from elmokit.storage.atomic import LOCK, atomic_write, file_lock, is_unused, recover_interrupted, sync, workspaces
+from elmokit.storage.bounded import CRC32, is_digest, read_bounded, size_and_crc32
 from elmokit.version import __version__
 
+SETTINGS = "settings.json"
 LOG, CHECKPOINTS = "metrics.jsonl", "checkpoints"
 PROGRESS, CHECKSUMS = "progress.json", "checksums"
 _STEP = re.compile(r"step-\d{8,18}")
@@ -332,3 +333,50 @@ def _version() -> str:
         if ran.returncode == 0:
             return f"{__version__} at commit {ran.stdout.strip()}"
     return __version__
+
+
+NOTICE = b"\nStopping after this step, with a checkpoint. Press Ctrl-C again to stop at once.\n"
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """A training that the user stopped. Its last step is in a checkpoint, and the message says which step it was."""
+
+
+class StopRequest:
+    """Whether the process was asked to stop. Get it from :func:`stop_requests`, and check it after each step."""
+
+    is_made = False
+
+
+@contextlib.contextmanager
+def stop_requests() -> Iterator[StopRequest]:
+    """Turn the first SIGINT (Ctrl-C) or SIGTERM during the block into a request; a second one acts as usual.
+
+    Nothing changes where Python cannot handle signals (in other threads than the main one), and for a signal that the
+    process ignores, such as SIGINT in a background job of a shell.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    earlier = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # None is a handler that was not installed from Python, and that Python could not install again.
+    handled = {number: handler for number, handler in earlier.items() if handler not in (signal.SIG_IGN, None)}
+
+    def restore() -> None:
+        for number, handler in handled.items():
+            signal.signal(number, handler)
+
+    def handle(number: int, frame: object) -> None:
+        request.is_made = True
+        restore()
+        # Not `print`: the signal may have come in the middle of one, and a stream cannot be entered twice.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            os.write(sys.stderr.fileno(), NOTICE)
+
+    for number in handled:
+        signal.signal(number, handle)
+    try:
+        yield request
+    finally:
+        restore()

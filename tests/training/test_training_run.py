@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from elmokit.errors import LockedError, OutputError, TrainingError
-from elmokit.storage.lock import file_lock
-from elmokit.training.run import MetricsLog, Run, changed_settings, check_settings
+from elmokit.storage.atomic import file_lock
+from elmokit.training.training_run import MetricsLog, Run, changed_settings, check_settings
 
 FILES = ("settings.json", "part-*")
 

@@ -12,11 +12,11 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from elmokit.errors import TrainingError
-from elmokit.tasks.config import OptimizerConfig, PlateauConfig, StepDecayConfig
-from elmokit.tasks.loop import TaskEvaluation, l2_penalty
 from elmokit.tasks.run import train_task
+from elmokit.tasks.task_config import OptimizerConfig, PlateauConfig, StepDecayConfig
+from elmokit.tasks.task_loop import TaskEvaluation, l2_penalty
 from elmokit.training.optimizers import clip_gradients
-from elmokit.training.run import Run
+from elmokit.training.training_run import Run
 from tests.helpers.killing import Killed, kill_at
 from tests.helpers.task_examples import changed, kept, log_of, tiny
 
@@ -84,7 +84,7 @@ def test_same_seed_same_numbers_and_another_seed_others(tmp_path: Path) -> None:
 def test_interrupted_at_any_step_the_result_is_the_same(
     tmp_path: Path, settings: dict[str, Any], stop_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elmokit.tasks.loop.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("elmokit.tasks.task_loop.CHECKPOINT_SECONDS", 0.0)
     train(tmp_path, "straight", **settings)
 
     with pytest.raises(Killed):

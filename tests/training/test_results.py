@@ -10,9 +10,9 @@ import pytest
 
 from elmokit.engine.config import DIRECTIONS
 from elmokit.errors import MissingExtraError
-from elmokit.training.curves import TensorBoardLog, draw_curves, read_log
 from elmokit.training.reports import TrainingProgress
-from elmokit.training.run import LOG, MetricsLog
+from elmokit.training.results import TensorBoardLog, draw_curves, read_log
+from elmokit.training.training_run import LOG, MetricsLog
 
 
 def line(n_steps: int, held_out: tuple[float, ...] | None = None) -> TrainingProgress:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from elmokit.config import deep_merge, to_dict, to_toml
 from elmokit.errors import ConfigError, TextError
-from elmokit.tasks.config import (
+from elmokit.tasks.table import TASKS, config_of, load_config
+from elmokit.tasks.task_config import (
     ElmoConfig,
     MixConfig,
     OptimizerConfig,
@@ -22,7 +23,6 @@ from elmokit.tasks.config import (
     apply_override,
     expand_paths,
 )
-from elmokit.tasks.table import TASKS, config_of, load_config
 
 VALUES = st.one_of(
     st.text(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.booleans(), st.lists(st.integers())

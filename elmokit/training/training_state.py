@@ -1,6 +1,6 @@
 """The state of a biLM training: how it is built, saved to a checkpoint and restored from one.
 
-Besides what every checkpoint has (``training/run.py``), a biLM's holds the LSTM states in ``state.safetensors``, and
+Besides what every checkpoint has (``training_run.py``), a biLM's holds the LSTM states in ``state.safetensors``, and
 the positions in the corpus in ``progress.json``. Where several processes train, the LSTM states hold the rows of all of
 them, in the order of ranks.
 """
@@ -22,14 +22,13 @@ from elmokit.network.average import moving_average
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.softmax import build_softmax, softmax_config
 from elmokit.text.windows import WindowStream
-from elmokit.training.config import TrainingConfig
+from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.distillation import DistillationLosses, Teacher, window_encoder
 from elmokit.training.distributed import World
 from elmokit.training.losses import WindowLosses
-from elmokit.training.muon import Muon, matrix_blocks
-from elmokit.training.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
-from elmokit.training.run import Run, RunCheckpoint, random_states, restore_random_states
-from elmokit.training.setup import TrainingSetup
+from elmokit.training.optimizers import Muon, build_optimizer, matrix_blocks, optimizer_tensors, restore_optimizer
+from elmokit.training.training_config import TrainingConfig
+from elmokit.training.training_run import Run, RunCheckpoint, random_states, restore_random_states
 
 
 @dataclass

@@ -18,10 +18,9 @@ from elmokit.formats.folder import load_folder
 from elmokit.formats.open import open_model
 from elmokit.formats.tensor_rows import TensorRow
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.training import api, evaluation
-from elmokit.training.optimizer_transfer import read_optimizer_state, transfer_optimizer_state
-from elmokit.training.run import Run
-from elmokit.training.softmax_transfer import with_softmax_over
+from elmokit.training import api, loop
+from elmokit.training.training_run import Run
+from elmokit.training.transfer import read_optimizer_state, transfer_optimizer_state, with_softmax_over
 from tests.helpers.tiny_training import Reports
 
 pytestmark = pytest.mark.usefixtures("unrendered_curves")
@@ -42,7 +41,7 @@ CELL_PARTS = {"W_0": "rnn/lstm_cell/kernel", "B": "rnn/lstm_cell/bias", "W_P_0":
 
 @pytest.fixture(autouse=True)
 def _short_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "CALIBRATION_SENTENCES", 2)
+    monkeypatch.setattr(loop, "CALIBRATION_SENTENCES", 2)
 
 
 @pytest.fixture
