@@ -300,7 +300,9 @@ def transfer_optimizer_state(
             continue
         has_rows = name == word_table or re.fullmatch(r"softmax\.(weight|bias)", name) is not None
         if has_rows and slot != COUNTER and new.vocabulary is not old.vocabulary and old.vocabulary and new.vocabulary:
-            value = _transferred_state(value, SLOTS[optimizer][slot], old.vocabulary, new.vocabulary, name == word_table)
+            value = _transferred_state(
+                value, SLOTS[optimizer][slot], old.vocabulary, new.vocabulary, name == word_table
+            )
             n_words = sum(word in old.vocabulary.ids for word in new.vocabulary.words)
         tensors[key] = value
     described = f"The optimizer continues with the state of {state.source}"
