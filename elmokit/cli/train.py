@@ -181,11 +181,11 @@ def _training(run: Path, threads: int | None, settings: dict[str, Any]) -> Itera
     """Yield the settings that were given, and say how to resume."""
     import torch
 
-    from elmokit.training.bilm_run import SETTINGS
+    from elmokit.storage.workspace import JOURNAL
 
     if threads is not None:
         torch.set_num_threads(threads)
-    with resumable_command((run / SETTINGS).exists):
+    with resumable_command((run / JOURNAL).exists):
         yield given_settings(settings)
 
 

@@ -137,29 +137,15 @@ def _sync(descriptor: int) -> None:
 
 def recover_interrupted(folder: Path) -> None:
     """Remove what killed processes left in a directory that nobody writes to, and restore what they moved away."""
-    for workspace in workspaces(folder):
+    for workspace in folder.glob(f".?*.{'?' * SUFFIX_LENGTH}"):
+        # Another hidden directory, which may have such a name too, is told apart by its content.
+        if not workspace.is_dir() or not {inside.name for inside in workspace.iterdir()} <= {"new", "old"}:
+            continue
         # If the process died between the two renames of `_move_into_place`, put the old directory back.
         for old in (workspace / "old").glob("*"):
             if not (folder / old.name).exists():
                 old.rename(folder / old.name)
         shutil.rmtree(workspace)
-
-
-def is_unused(path: Path) -> bool:
-    """Check that nothing is at a path but what a killed process leaves: a lock and temporary directories."""
-    if not path.exists():
-        return True
-    return path.is_dir() and all(inside.name == LOCK for inside in set(path.iterdir()).difference(workspaces(path)))
-
-
-def workspaces(folder: Path) -> list[Path]:
-    """Return the temporary directories that ``atomic_write`` made in a directory."""
-    return [path for path in folder.glob(f".?*.{'?' * SUFFIX_LENGTH}") if path.is_dir() and _is_workspace(path)]
-
-
-def _is_workspace(path: Path) -> bool:
-    """Tell a temporary directory from another hidden one, which may have such a name too, by its content."""
-    return {inside.name for inside in path.iterdir()} <= {"new", "old"}
 
 
 def check_parent(path: str | Path) -> None:

@@ -32,14 +32,14 @@ from elmokit.tasks.bilm_training import (
     trained_fingerprint,
     unfreeze,
 )
-from elmokit.tasks.run_folder import BEST_WEIGHTS, load_best_weights, read_result
+from elmokit.tasks.run_folder import BEST_WEIGHTS, RESULT, load_best_weights, read_result
 from elmokit.tasks.task import TaskModel, TaskSetup
 from elmokit.training.optimizers import build_optimizer, clip_gradients, optimizer_tensors, restore_optimizer
 from elmokit.training.training_run import (
     Run,
-    RunCheckpoint,
     StopRequest,
     TrainingInterrupted,
+    last_checkpoint,
     random_states,
     restore_random_states,
     stop_requests,
@@ -98,18 +98,19 @@ class TaskTrainingState:
         }
         if self.averaged is not None:
             tensors["average"] = self.averaged.state_dict()
-        run.save_checkpoint(self.counters.n_steps, asdict(self.counters), tensors)
+        run.save_checkpoint(self.counters.n_steps, {"counters": asdict(self.counters)}, tensors)
 
-    def restore(self, checkpoint: RunCheckpoint) -> None:
-        """Continue from a checkpoint. The state must be newly built, with the same settings."""
+    def restore(self, run: Run) -> None:
+        """Continue from the last commit of a run, if any. The state must be newly built, with the same settings."""
+        if (checkpoint := last_checkpoint(run.committed)) is None:
+            return
         with checkpoint.errors():
-            progress = checkpoint.progress()
             self.model.load_state_dict(checkpoint.tensors("model"))
             restore_optimizer(self.optimizer, dict(self.model.named_parameters()), checkpoint.tensors("optimizer"))
             if self.averaged is not None:
                 self.averaged.load_state_dict(checkpoint.tensors("average"))
             restore_random_states(checkpoint.tensors("state"), self.device)
-            self.counters = from_dict(TaskCounters, progress, str(checkpoint.path))
+            self.counters = from_dict(TaskCounters, run.progress["counters"], str(checkpoint.path))
 
 
 def build_state(setup: TaskSetup, model: TaskModel[Any, Any]) -> TaskTrainingState:
@@ -180,38 +181,34 @@ def train_seed(training: TaskTraining, seed: int, run: Run) -> dict[str, Any]:
     The best model so far is kept as ``best.safetensors`` (a trained biLM as a model directory of its own), and each
     evaluation is a line of the log.
     """
-    setup, elmo = training.setup, training.elmo
-    with run.lock():
-        result_path = run.path / "result.json"
-        if result_path.exists():
-            return read_result(run.path)
-        torch.manual_seed(seed)
-        model = setup.build(training.initial_vectors)
-        if elmo is not None:
-            model.inputs.elmo = copy_for_training(elmo)
-        state = build_state(setup, model.to(setup.device))
-        torch.manual_seed(seed)  # dropout must not depend on how many numbers the initial weights took
-        if checkpoints := run.checkpoints():
-            state.restore(checkpoints[-1])
-        run.log.truncate(state.counters.n_steps)
-        save_if_best(state, run.path, setup.task.name)
-        with stop_requests() as stop:
-            _SeedLoop(training, seed, run, state).run_to_end(stop)
-        counters = state.counters
-        best = setup.build(training.initial_vectors)
-        load_best_weights(best, run.path)
-        result = {
-            "seed": seed,
-            "dev": counters.best,
-            "best_epoch": counters.best_epoch,
-            "n_epochs": counters.epoch,
-            "n_steps": counters.n_steps,
-            "mixes": best.inputs.mix_weights(),
-        }
-        if elmo is not None:
-            result["bilm"] = {"fingerprint": trained_fingerprint(run.path, elmo.start)}
-        write_json(result_path, result)
-        return result
+    setup, elmo, folder = training.setup, training.elmo, run.folder
+    if (folder / RESULT).exists():
+        return read_result(folder)
+    torch.manual_seed(seed)
+    model = setup.build(training.initial_vectors)
+    if elmo is not None:
+        model.inputs.elmo = copy_for_training(elmo)
+    state = build_state(setup, model.to(setup.device))
+    torch.manual_seed(seed)  # dropout must not depend on how many numbers the initial weights took
+    state.restore(run)
+    save_if_best(state, folder, setup.task.name)
+    with stop_requests() as stop:
+        _SeedLoop(training, seed, run, state).run_to_end(stop)
+    counters = state.counters
+    best = setup.build(training.initial_vectors)
+    load_best_weights(best, folder)
+    result = {
+        "seed": seed,
+        "dev": counters.best,
+        "best_epoch": counters.best_epoch,
+        "n_epochs": counters.epoch,
+        "n_steps": counters.n_steps,
+        "mixes": best.inputs.mix_weights(),
+    }
+    if elmo is not None:
+        result["bilm"] = {"fingerprint": trained_fingerprint(folder, elmo.start)}
+    write_json(folder / RESULT, result)
+    return result
 
 
 class _SeedLoop:
@@ -262,7 +259,7 @@ class _SeedLoop:
 
     def _save(self) -> None:
         self.state.save(self.run)
-        save_if_best(self.state, self.run.path, self.setup.task.name)
+        save_if_best(self.state, self.run.folder, self.setup.task.name)
         self.saved = time.monotonic()
 
     def _step(self, indices: Sequence[int]) -> None:
@@ -331,7 +328,7 @@ class _SeedLoop:
                 counters.n_drops += 1
                 counters.since_drop = 0
         counters.is_over = config.patience is not None and counters.since_best >= config.patience
-        self.run.log.append(
+        self.run.log(
             {
                 "epoch": evaluation.epoch,
                 "n_steps": evaluation.n_steps,

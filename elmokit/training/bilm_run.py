@@ -1,8 +1,8 @@
-"""What a training of a biLM was started with, as its run directory holds it.
+"""The run of a biLM: what it starts from, and how the call that started it continues it.
 
-::
+The settings of the run, which identify the call, and the resolved config, the paths of the text and its sizes are in
+the journal (``training_run.py``). Next to it are::
 
-    settings.json           the settings, and sizes and checksums of the text
     vocab.txt               the words of the softmax
     held-out.txt            the sentences to evaluate on
     old-text.txt            for fine-tuning: sentences of the old domain
@@ -12,7 +12,7 @@
                             for fine-tuning: the state of the optimizer, if it was kept from a checkpoint
     teacher/                for distillation: the model that the trained one learns from
 
-The training adds log and checkpoints (``training/training_run.py``), and::
+The training adds log and checkpoints, and::
 
     model/                  the best model so far, by held-out perplexity
     curves.png, curves.svg  training loss and held-out perplexity, drawn at the end
@@ -21,10 +21,10 @@ The training adds log and checkpoints (``training/training_run.py``), and::
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,21 +35,22 @@ from torch import Tensor
 
 from elmokit.config import from_dict, read_json, to_dict, write_json
 from elmokit.embedding.fingerprint import fingerprint
-from elmokit.errors import ConfigError, ModelError, ModelNotFoundError, OutputError, TrainingError
+from elmokit.errors import ConfigError, ModelError, OutputError, TrainingError
 from elmokit.formats.folder import RUN_MODEL, load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import unknown_words_warning
 from elmokit.network.bilm import BiLM
 from elmokit.network.softmax import build_softmax
 from elmokit.network.tensors import save_tensors
-from elmokit.storage.atomic import atomic_write
-from elmokit.storage.bounded import CRC32, as_read_back, size_and_crc32
+from elmokit.storage.atomic import sync
+from elmokit.storage.bounded import file_digest, text_digest
 from elmokit.storage.text_files import TextPaths, check_names, find_text_files, folders_of, path_list, read_sentences
+from elmokit.storage.workspace import read_workspace
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.distillation import check_directions, resolve_predictions
 from elmokit.training.reports import TrainingCallback, TrainingNotice
 from elmokit.training.training_config import MAY_CHANGE, DataConfig, TrainingConfig
-from elmokit.training.training_run import SETTINGS, Run, check_settings, run_origin
+from elmokit.training.training_run import Run, run_origin
 from elmokit.training.training_text import (
     TrainingCorpus,
     count_corpus,
@@ -70,48 +71,10 @@ from elmokit.training.transfer import (
 VOCABULARY, HELD_OUT, OLD_TEXT = "vocab.txt", "held-out.txt", "old-text.txt"
 CARD, INITIAL, TEACHER, INITIAL_OPTIMIZER = "card.json", "initial", "teacher", "initial-optimizer.safetensors"
 FILES = (
-    *(SETTINGS, VOCABULARY, HELD_OUT, OLD_TEXT, CARD, INITIAL, TEACHER, INITIAL_OPTIMIZER),
+    *(VOCABULARY, HELD_OUT, OLD_TEXT, CARD, INITIAL, TEACHER, INITIAL_OPTIMIZER),
     *(RUN_MODEL, "curves.*", "tensorboard"),
 )
-RUN_VERSION = 3  # raised when a change makes earlier runs impossible to resume
-
-
-def bilm_run(path: str | Path) -> Run:
-    """The run of a biLM training in a directory."""
-    return Run(path, FILES)
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """The content of ``settings.json``."""
-
-    config: TrainingConfig
-    request: dict[str, Any]
-    """What identifies the call that started the run: the same call continues it."""
-    shards: tuple[str, ...]
-    """The paths of the text."""
-    n_sentences: int
-    n_tokens: int
-    version: int = RUN_VERSION
-
-    @classmethod
-    def open(cls, run: Path) -> RunSettings:
-        """Read a run's settings."""
-        path = run / SETTINGS
-        try:
-            table = read_json(path)
-        except ModelNotFoundError:
-            raise TrainingError(f"{run} is not a training run: it has no {SETTINGS}.") from None
-        if table.get("version") != RUN_VERSION:
-            raise TrainingError(
-                f"{run} was trained with another version of elmokit and cannot be resumed with this one; elmokit "
-                f"finetune can start a new run from {run / RUN_MODEL}."
-            )
-        return from_dict(cls, table, str(path))
-
-    def save(self, run: Path) -> None:
-        """Write ``settings.json``."""
-        write_json(run / SETTINGS, to_dict(self))
+RUN_VERSION = 4  # raised when a change makes earlier runs impossible to resume
 
 
 @dataclass(frozen=True)
@@ -132,35 +95,41 @@ class TrainingSetup:
     old_text: Sequence[Sequence[str]] = ()
     """Sentences of the domain that ``initial`` was trained on, scored before and after."""
 
-    def write(self, run: Run, n_processes: int, request: Mapping[str, Any], overwrite: bool = False) -> None:
-        """Write the run directory of a new training, with copies of the models."""
+    def check(self, n_processes: int) -> None:
+        """Refuse what cannot be trained, before anything is written."""
         config, corpus = self.config, self.corpus
         corpus.check(config, n_processes)
-        with torch.device("meta"):  # find out whether the softmax fits before anything is written, without its memory
+        with torch.device("meta"):  # find out whether the softmax fits, without its memory
             token_layer = BiLM(config.model).token_layer
             build_softmax(config.softmax, len(corpus.vocabulary), config.model.projection_dim, token_layer)
-        if run.check_start(overwrite):
-            raise OutputError(
-                f"Another process has just started a run in {run.path}. Run the command again to resume it."
-            )
-        if overwrite and run.path.exists():
-            run.remove()
-        with atomic_write(run.path, overwrite=True, folder=True) as folder:
-            (folder / VOCABULARY).write_text(corpus.vocabulary.to_text(), encoding="utf-8", newline="\n")
-            for name, sentences in ((HELD_OUT, corpus.held_out), (OLD_TEXT, self.old_text)):
-                if sentences:
-                    text = "".join(" ".join(sentence) + "\n" for sentence in sentences)
-                    # A byte order mark of the first token would be left out when it is read, as one of the file is.
-                    mark = "\ufeff" if text.startswith("\ufeff") else ""
-                    (folder / name).write_text(mark + text, encoding="utf-8", newline="\n")
-            write_json(folder / CARD, {**self.card, **self._origin()})
-            shards = tuple(str(shard.resolve()) for shard in corpus.shards)
-            RunSettings(config, dict(request), shards, corpus.n_sentences, corpus.n_tokens).save(folder)
-            for name, model in ((INITIAL, self.initial), (TEACHER, self.teacher)):
-                if model is not None:
-                    save_folder(model, folder / name)
-            if self.initial_optimizer is not None:
-                save_tensors(self.initial_optimizer, folder / INITIAL_OPTIMIZER)
+
+    def write(self, run: Run) -> None:
+        """Write what a new run starts from, with copies of the models, and commit it."""
+        folder, corpus = run.folder, self.corpus
+        (folder / VOCABULARY).write_text(corpus.vocabulary.to_text(), encoding="utf-8", newline="\n")
+        for name, sentences in ((HELD_OUT, corpus.held_out), (OLD_TEXT, self.old_text)):
+            if sentences:
+                text = "".join(" ".join(sentence) + "\n" for sentence in sentences)
+                # A byte order mark of the first token would be left out when it is read, as one of the file is.
+                mark = "\ufeff" if text.startswith("\ufeff") else ""
+                (folder / name).write_text(mark + text, encoding="utf-8", newline="\n")
+        write_json(folder / CARD, {**self.card, **self._origin()})
+        for name, model in ((INITIAL, self.initial), (TEACHER, self.teacher)):
+            if model is not None:
+                save_folder(model, folder / name)
+        if self.initial_optimizer is not None:
+            save_tensors(self.initial_optimizer, folder / INITIAL_OPTIMIZER)
+        for name in (VOCABULARY, HELD_OUT, OLD_TEXT, INITIAL_OPTIMIZER):
+            if (folder / name).exists():
+                sync(folder / name)
+        self.commit(run)
+
+    def commit(self, run: Run) -> None:
+        """Record in the journal of a run what it is trained with from now on."""
+        corpus = self.corpus
+        counts = {"n_sentences": corpus.n_sentences, "n_tokens": corpus.n_tokens}
+        shards = [str(shard.resolve()) for shard in corpus.shards]
+        run.commit({**run.progress, "config": to_dict(self.config), "shards": shards, **counts})
 
     def _origin(self) -> dict[str, Any]:
         """What the model card says about how the training was started."""
@@ -173,22 +142,29 @@ class TrainingSetup:
         return origin
 
     @classmethod
-    def open(cls, run: Run) -> TrainingSetup:
-        """Read what a run was started with."""
-        settings, path = RunSettings.open(run.path), run.path
-        config = settings.config
+    def open(cls, path: Path) -> TrainingSetup:
+        """Read what a run was started with.
+
+        Raises:
+            TrainingError: There is no run, or it is from another version of elmokit.
+        """
+        committed = read_workspace(path)
+        if committed is None or "config" not in committed.progress:
+            raise TrainingError(f"{path} is not a training run of this version of elmokit.")
+        progress = committed.progress
+        config = from_dict(TrainingConfig, progress["config"], str(path))
         corpus = TrainingCorpus(
-            list(map(Path, settings.shards)),
+            list(map(Path, progress["shards"])),
             list(read_sentences(path / HELD_OUT)),
             Vocabulary.from_file(path / VOCABULARY),
-            settings.n_sentences,
-            settings.n_tokens,
+            progress["n_sentences"],
+            progress["n_tokens"],
             config.bilm_tf_lines,
         )
         setup = cls(config, corpus, read_json(path / CARD))
         if config.distillation is not None:
             setup = dataclasses.replace(setup, teacher=load_folder(path / TEACHER))
-        if run.checkpoints():  # which are where the training starts now
+        if "n_steps" in progress:  # the training starts at a checkpoint
             return setup
         if (path / INITIAL).exists():
             setup = dataclasses.replace(setup, initial=load_folder(path / INITIAL))
@@ -232,8 +208,9 @@ def _names(texts: TextPaths) -> tuple[str, ...]:
     return names
 
 
-def start_or_continue(
-    run: Run,
+@contextlib.contextmanager
+def started_or_continued(
+    path: str | Path,
     config: TrainingConfig,
     data: DataConfig,
     vocabulary: Vocabulary | None,
@@ -245,11 +222,11 @@ def start_or_continue(
     model: PretrainedBiLM | None = None,
     keep_optimizer: bool | None = False,
     old_text: TextPaths = (),
-) -> None:
-    """Write the directory of a new run; or, if the same call has started one there, check that it can be continued.
+) -> Iterator[Run]:
+    """Yield a run, under its lock: a new one, or that which the same call has started there.
 
     Args:
-        run: The run.
+        path: The directory of the run.
         config: How to train.
         data, vocabulary: As returned by :func:`merge_data`.
         n_processes: How many processes train together.
@@ -265,34 +242,52 @@ def start_or_continue(
         raise ConfigError("The settings of a distillation need a teacher: use elmokit distill or elmokit.distill.")
     if teacher is not None:
         check_directions(teacher.config, config.model)
-    continues = run.check_start(overwrite)
     shards = find_shards(data.texts)
     held_out = read_held_out(data.held_out, data.held_out_sentences, config.bilm_tf_lines)
     old_sentences = read_held_out(old_text, data.held_out_sentences)
-    request = as_read_back(
-        {
-            **to_dict(config),
-            "texts": [shard.name for shard in shards],
-            "content": _checksums(shards),
-            "held_out_crc32": _sentences_crc32(held_out),
-            "max_words": data.max_words,
-            "vocabulary_crc32": None if vocabulary is None else _text_crc32(vocabulary.to_text()),
-            "teacher": None if teacher is None else fingerprint(teacher, "warm"),
-            # Not "model", which is the architecture among the settings.
-            "initial_model": None if model is None else fingerprint(model, "warm"),
-            "keep_optimizer": keep_optimizer,
-            "old_text_crc32": _sentences_crc32(old_sentences),
-        }
-    )
-    if continues:
-        earlier = RunSettings.open(run.path)
-        check_settings(run.path, earlier.request, request, MAY_CHANGE)
-        changed = dataclasses.replace(earlier.config, **{name: getattr(config, name) for name in MAY_CHANGE})
-        with run.lock():
-            paths = tuple(str(shard.resolve()) for shard in shards)
-            dataclasses.replace(earlier, config=changed, shards=paths).save(run.path)
-        return
-    _check_output(run.path, data)
+    settings = {
+        "run version": RUN_VERSION,
+        "teacher": None if teacher is None else fingerprint(teacher, "warm"),
+        # Not "model", which is the architecture among the settings.
+        "initial model": None if model is None else fingerprint(model, "warm"),
+        **{name: value for name, value in to_dict(config).items() if name not in MAY_CHANGE},
+        "texts": [shard.name for shard in shards],
+        "text": _digests(shards),
+        "held-out text": _sentences_digest(held_out),
+        "max_words": data.max_words,
+        "vocabulary": None if vocabulary is None else text_digest(vocabulary.to_text()),
+        "keep_optimizer": keep_optimizer,
+        "old text": _sentences_digest(old_sentences),
+    }
+    run, setup = Run(path, settings, FILES, overwrite), None
+    if not run.continues():
+        _check_output(run.folder, data)
+        setup = _new_setup(config, data, shards, held_out, vocabulary, teacher, model, keep_optimizer, report)
+        setup = dataclasses.replace(setup, old_text=old_sentences)
+        setup.check(n_processes)
+    with run:
+        if setup is not None and not run.progress:
+            setup.write(run)
+        else:
+            setup = TrainingSetup.open(run.folder)
+            changed = dataclasses.replace(setup.config, **{name: getattr(config, name) for name in MAY_CHANGE})
+            corpus = dataclasses.replace(setup.corpus, shards=shards)
+            dataclasses.replace(setup, config=changed, corpus=corpus).commit(run)
+        yield run
+
+
+def _new_setup(
+    config: TrainingConfig,
+    data: DataConfig,
+    shards: Sequence[Path],
+    held_out: Sequence[Sequence[str]],
+    vocabulary: Vocabulary | None,
+    teacher: PretrainedBiLM | None,
+    model: PretrainedBiLM | None,
+    keep_optimizer: bool | None,
+    report: TrainingCallback,
+) -> TrainingSetup:
+    """Count the text, and make what a new training starts from."""
     texts = set(map(os.path.realpath, shards))
     for path in find_text_files(data.held_out):
         if os.path.realpath(path) in texts:
@@ -318,9 +313,7 @@ def start_or_continue(
         setup = _new_model(config, corpus, teacher, report)
     else:
         setup = _finetuning(config, corpus, word_counts, model, kept, report)
-    card = {"corpus": dataclasses.asdict(counts)}
-    setup = dataclasses.replace(setup, card=card, old_text=old_sentences)
-    setup.write(run, n_processes, request, overwrite)
+    return dataclasses.replace(setup, card={"corpus": dataclasses.asdict(counts)})
 
 
 def _check_output(run: Path, data: DataConfig) -> None:
@@ -386,20 +379,13 @@ def _kept_optimizer(
         return None
 
 
-def _checksums(shards: Sequence[Path]) -> dict[str, int]:
-    """Return the checksum of each file, by its name: the text may have moved to another directory."""
-    checksums: dict[str, int] = {}
+def _digests(shards: Sequence[Path]) -> dict[str, str]:
+    """Return the digest of each file, by its name: the text may have moved to another directory."""
+    digests: dict[str, list[str]] = {}
     for shard in shards:
-        with shard.open("rb") as file:
-            _, checksum = size_and_crc32(file)
-        name = f"{shard.name}{CRC32}"
-        checksums[name] = checksums.get(name, 0) ^ checksum  # of all files of a name together
-    return checksums
+        digests.setdefault(shard.name, []).append(file_digest(shard))
+    return {name: "-".join(sorted(of_name)) for name, of_name in digests.items()}
 
 
-def _sentences_crc32(sentences: Sequence[Sequence[str]]) -> int:
-    return _text_crc32("\n".join(" ".join(sentence) for sentence in sentences))
-
-
-def _text_crc32(text: str) -> int:
-    return zlib.crc32(text.encode("utf-8", "replace"))
+def _sentences_digest(sentences: Sequence[Sequence[str]]) -> str:
+    return text_digest("\n".join(" ".join(sentence) for sentence in sentences))

@@ -18,6 +18,7 @@ after any amount of text.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -50,7 +51,7 @@ from elmokit.training.reports import (
     TrainingReport,
     TrainingSpeed,
 )
-from elmokit.training.training_run import Run, StopRequest, TrainingInterrupted, stop_requests
+from elmokit.training.training_run import Run, StopRequest, TrainingInterrupted, checkpoints, stop_requests
 from elmokit.training.training_state import TrainingState, new_or_restored_state
 from elmokit.training.training_text import TrainingCorpus
 
@@ -160,7 +161,7 @@ def run_training(
 
     Args:
         setup: What to start from. For a run that is resumed, the settings must be its own, apart from ``MAY_CHANGE``.
-        run: The run.
+        run: The run, which the main process has entered.
         report: Called in the main process with sizes, with each line of the log, and with notices.
         world: The processes that train together. Each calls this function.
         device: Where to train.
@@ -168,38 +169,29 @@ def run_training(
     Raises:
         TextError: There is too little text.
         TrainingError: The loss is not a number; or memory is too small. The last checkpoint stays.
-        LockedError: Another process is training there.
         TrainingInterrupted: The user pressed Ctrl-C or sent SIGTERM. A checkpoint was saved.
     """
     config = setup.config
     setup.corpus.check(config, world.size)
     if not world.is_main_process:
         report = _ignore
-    with contextlib.ExitStack() as stack:
-        world.on_main_process(lambda: stack.enter_context(run.lock()))
-        # The main process decides: on a network file system, the others may not see the newest checkpoint yet.
-        checkpoints = world.broadcast(run.checkpoints())
-        if not checkpoints and world.on_main_process(lambda: _has_lost_checkpoints(run, config.save_every)):
-            raise TrainingError(
-                f"The checkpoints of {run.path} are gone, and a new training would replace its model. Fine-tune it in "
-                "another directory (elmokit finetune), or start anew with --overwrite (overwrite=True)."
-            )
-        checkpoint = checkpoints[-1] if checkpoints else None
-        try:
-            state, change = new_or_restored_state(setup, checkpoint, world, torch.device(device))
-            with contextlib.closing(state.stream), stop_requests() as stop:
-                loop = _TrainingLoop(setup, run, state, world, report)
-                if change:
-                    report(TrainingNotice(change))
-                loop.prepare()
-                return loop.run_to_end(stop)
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise TrainingError(
-                f"Out of memory with windows of {config.batch_size} x {config.window_length}. Lower batch_size, "
-                f"n_samples or the model's sizes. {_restart_advice(run)}"
-            ) from error
+    # The main process decides: on a network file system, the others may not see the newest checkpoint yet.
+    committed = world.broadcast(run.committed)
+    try:
+        state, change = new_or_restored_state(setup, committed, world, torch.device(device))
+        with contextlib.closing(state.stream), stop_requests() as stop:
+            loop = _TrainingLoop(setup, run, state, world, report)
+            if change:
+                report(TrainingNotice(change))
+            loop.prepare()
+            return loop.run_to_end(stop)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise TrainingError(
+            f"Out of memory with windows of {config.batch_size} x {config.window_length}. Lower batch_size, "
+            f"n_samples or the model's sizes. {_restart_advice(run)}"
+        ) from error
 
 
 class _TrainingLoop:
@@ -224,9 +216,9 @@ class _TrainingLoop:
         self.evaluates_first = setup.initial is not None and not state.counters.n_steps
         self.before: tuple[float, ...] | None = None
         """The held-out perplexity before a fine-tuning: forward, backward."""
-        if not self.evaluates_first and is_model_folder(run.path / RUN_MODEL):
+        if not self.evaluates_first and is_model_folder(run.folder / RUN_MODEL):
             # It was evaluated once, and the card of every best model has it.
-            self.before = read_card(run.path / RUN_MODEL).get("held_out_perplexity_before")
+            self.before = read_card(run.folder / RUN_MODEL).get("held_out_perplexity_before")
         self.n_total = setup.corpus.length(self.config)
         """The length of the training in predictions per direction."""
 
@@ -236,7 +228,7 @@ class _TrainingLoop:
         return self.config.predictions_per_step * self.world.size
 
     def prepare(self) -> None:
-        """Say how large the model is and whether there is anything left to do, and cut the log."""
+        """Say how large the model is, and whether there is anything left to do."""
         counters, losses = self.state.counters, self.state.losses
         n_bilm, n_softmax = (
             sum(parameter.numel() for parameter in module.parameters()) for module in (losses.bilm, losses.softmax)
@@ -252,9 +244,6 @@ class _TrainingLoop:
                 f"Training is already complete ({counters.n_predictions:,} predictions). To continue, increase epochs "
                 "or tokens."
             )
-        if self.world.is_main_process:
-            # Lines after the checkpoint will be written again by the steps that are repeated.
-            self.run.log.truncate(counters.n_steps)
 
     def _notice(self, message: str) -> None:
         self.report(TrainingNotice(message))
@@ -295,14 +284,13 @@ class _TrainingLoop:
                     held_out_unknown_ratio=result.unknown_ratio if evaluates and result is not None else None,
                 )
                 if self.world.is_main_process:
-                    self.run.log.append(asdict(progress))
+                    self.run.log(asdict(progress))
                 self.report(progress)
             if counters.n_steps == n_first + N_WARM_STEPS and not is_last:
                 n_steps_left = -(-(self.n_total - counters.n_predictions) // self.predictions_per_step)
                 self.report(TrainingSpeed(n_steps_left, self.predictions_per_step, seconds_left))
-            # The log comes before the checkpoint: after an interruption between the two, the log is truncated to the
-            # checkpoint. The other way round, a line would be missing.
-            # The processes agree on it, because each may get its signal during another step, and all save together.
+            # The log comes before the checkpoint, whose commit it is part of. The processes agree on whether to stop,
+            # because each may get its signal during another step, and all save together.
             stops = self.world.any(stop.is_made, state.device)
             if is_last or stops or self._stopped_early() or counters.n_steps % config.save_every == 0:
                 with meter.paused():
@@ -385,7 +373,8 @@ class _TrainingLoop:
         counters.n_worse += 1
         distillation = self.config.distillation
         # The perplexity of a softmax that is not trained says nothing about the layers, so the last model is kept.
-        if result.mean < counters.best_perplexity or not (distillation is None or distillation.trains_softmax):
+        best = math.inf if counters.best_perplexity is None else counters.best_perplexity
+        if result.mean < best or not (distillation is None or distillation.trains_softmax):
             counters.best_perplexity, counters.n_worse = result.mean, 0
             if (model := self.evaluated) is not None:
                 results = {
@@ -397,7 +386,7 @@ class _TrainingLoop:
                 if self.before is not None:
                     results["held_out_perplexity_before"] = list(self.before)
                 # The whole directory is replaced at once, so that an interruption leaves the previous best model.
-                save_folder(self._with_card(model, results), self.run.path / RUN_MODEL, overwrite=True)
+                save_folder(self._with_card(model, results), self.run.folder / RUN_MODEL, overwrite=True)
         return result
 
     def _evaluate(self) -> Perplexity:
@@ -419,24 +408,13 @@ def _ignore(report: TrainingReport) -> None:
     pass
 
 
-def _has_lost_checkpoints(run: Run, save_every: int) -> bool:
-    """Whether a run without checkpoints once had one: its log or its model is at the end, or beyond the first one."""
-    lines = run.log.records()
-    steps = [line["n_steps"] for line in lines]
-    if is_model_folder(run.path / RUN_MODEL):
-        steps.append(read_card(run.path / RUN_MODEL)["n_steps"])
-    # At the step of the first checkpoint, an interruption can come after the model and the log, and before it.
-    is_finished = bool(lines) and lines[-1].get("fraction") == 1.0
-    return is_finished or max(steps, default=0) > save_every
-
-
 def _restart_advice(run: Run) -> str:
     """Say, for the message of a training that failed, which model a new run can start from."""
-    checkpoints = [checkpoint.path for checkpoint in run.checkpoints()]
-    if not checkpoints:
+    paths = [checkpoint.path for checkpoint in checkpoints(run.folder)]
+    if not paths:
         return "There is no checkpoint yet: start a new run."
-    before = f" (or of {checkpoints[-2].name}, if that one is already bad)" if len(checkpoints) > 1 else ""
-    model = checkpoints[-1] / "model"
+    before = f" (or of {paths[-2].name}, if that one is already bad)" if len(paths) > 1 else ""
+    model = paths[-1] / "model"
     return f"Start a new run from the model of the last checkpoint{before}: elmokit finetune TEXT --model {model} ..."
 
 

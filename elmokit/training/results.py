@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from elmokit.engine.config import DIRECTIONS
-from elmokit.errors import LockedError, TrainingError, install_command, needs_extra
+from elmokit.errors import TrainingError, install_command, needs_extra
 from elmokit.evaluation.figures import COLORS, PAGE, can_draw, save_figure, styled_figure
 from elmokit.formats.folder import RUN_MODEL, is_model_folder, load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
@@ -26,7 +25,7 @@ from elmokit.training.reports import (
     format_unknown_ratio,
 )
 from elmokit.training.training_config import TrainingConfig
-from elmokit.training.training_run import Run
+from elmokit.training.training_run import log_lines
 
 
 def draw_curves(
@@ -64,16 +63,8 @@ def draw_curves(
 
 
 def read_log(run: Path) -> list[TrainingProgress]:
-    """Read the lines of a log, without damaged ones."""
-    records = []
-    for line in Run(run).log.records():
-        # A damaged line may also have half of a surrogate pair, which msgspec cannot encode.
-        with contextlib.suppress(msgspec.ValidationError, UnicodeEncodeError):
-            record = msgspec.convert(line, TrainingProgress)
-            if not record.held_out or len(record.held_out) == len(record.losses):
-                records.append(record)
-    n_directions = max((len(record.losses) for record in records), default=0)
-    return [record for record in records if len(record.losses) == n_directions]
+    """Read the lines of a log."""
+    return msgspec.convert(log_lines(run), list[TrainingProgress])
 
 
 class TensorBoardLog:
@@ -204,25 +195,19 @@ class TrainingResult:
         return "\n".join(lines)
 
 
-def finish_run(run: Run, config: TrainingConfig, end: Perplexity, report: TrainingCallback) -> TrainingResult:
+def finish_run(run: Path, config: TrainingConfig, end: Perplexity, report: TrainingCallback) -> TrainingResult:
     """Draw the curves of a finished run, and add perplexities before and after a fine-tuning to its model card."""
     curves: tuple[Path, ...] = ()
     best: PretrainedBiLM | None = None
-    model = run.path / RUN_MODEL
-    # If another process has resumed the run in the meantime, nothing is written.
-    with contextlib.suppress(LockedError), run.lock():
-        if can_draw():  # if not, the printed result says so
-            names = config.model.direction_names
-            loss = "training loss" if config.distillation is None else "distillation loss"
-            curves = draw_curves(run.path, "sampled loss" if config.n_samples else loss, names)
-        if is_model_folder(model):
-            best = load_folder(model)
-            if (run.path / INITIAL).exists():
-                best.card |= _before_and_after(run.path, best, report)
-                save_folder(best, model, overwrite=True)
-    if best is None and is_model_folder(model):
-        best = load_folder(model)
-    return TrainingResult(run.path, end, best, curves)
+    if can_draw():  # if not, the printed result says so
+        loss = "training loss" if config.distillation is None else "distillation loss"
+        curves = draw_curves(run, "sampled loss" if config.n_samples else loss, config.model.direction_names)
+    if is_model_folder(run / RUN_MODEL):
+        best = load_folder(run / RUN_MODEL)
+        if (run / INITIAL).exists():
+            best.card |= _before_and_after(run, best, report)
+            save_folder(best, run / RUN_MODEL, overwrite=True)
+    return TrainingResult(run, end, best, curves)
 
 
 def compare_models(

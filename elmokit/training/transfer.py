@@ -37,9 +37,10 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
 from elmokit.network.softmax import FullSoftmax, SoftmaxModule, TiedSoftmax, build_softmax, softmax_config
 from elmokit.network.tensors import tensor_of
+from elmokit.storage.workspace import read_workspace
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.optimizers import SLOTS
-from elmokit.training.training_run import CHECKPOINTS, SETTINGS, Run, RunCheckpoint
+from elmokit.training.training_run import CHECKPOINTS, RunCheckpoint, checkpoint_at, checkpoints
 
 NOISE = 0.1  # of a new row, as a ratio of a fresh row's size: rows that start as copies of <UNK> must become different
 
@@ -260,15 +261,16 @@ def _own_checkpoint(source: Path, model: PretrainedBiLM) -> RunCheckpoint | None
     """Find the checkpoint of elmokit that holds a model; None if it is not from one."""
     if (source.parent / "optimizer.safetensors").is_file():
         return RunCheckpoint(source.parent)
-    if source.name != RUN_MODEL or not (source.parent / SETTINGS).is_file():
+    run = source.parent
+    if source.name != RUN_MODEL or read_workspace(run) is None:
         return None
     # The best model of a run: only the checkpoint of the same step has an optimizer's state that fits its weights.
-    run, step = Run(source.parent), model.card.get("n_steps")
-    if isinstance(step, int) and (checkpoint := run.checkpoint_at(step)).path.is_dir():
+    step = model.card.get("n_steps")
+    if isinstance(step, int) and (checkpoint := checkpoint_at(run, step)).path.is_dir():
         return checkpoint
-    kept = ", ".join(str(checkpoint.path) for checkpoint in run.checkpoints()) or "none"
+    kept = ", ".join(str(checkpoint.path) for checkpoint in checkpoints(run)) or "none"
     raise TrainingError(
-        f"The best model of {run.path} is from step {step}, whose optimizer's state is no longer kept. Continue from a "
+        f"The best model of {run} is from step {step}, whose optimizer's state is no longer kept. Continue from a "
         f"checkpoint instead (there is {kept}), or pass --no-keep-optimizer."
     )
 

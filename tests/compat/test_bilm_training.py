@@ -29,11 +29,12 @@ from elmokit.errors import ConfigError
 from elmokit.formats.folder import load_folder
 from elmokit.formats.open import open_model
 from elmokit.training import loop
-from elmokit.training.bilm_run import RunSettings, TrainingSetup, bilm_run
+from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.distributed import World
 from elmokit.training.reports import TextCounts
 from elmokit.training.training_state import window_stream
 from tests.helpers.shell import Shell
+from tests.helpers.tiny_training import config_of
 
 test.__test__ = False  # type: ignore[attr-defined]  # bilm-tf's name, and not a test
 
@@ -102,7 +103,7 @@ def test_blank_lines_and_no_break_spaces_are_trained_on_as_in_bilm_tf(folder: Pa
     train(options, data, 1, "new", report=reports.append)
     (counts,) = [one for one in reports if isinstance(one, TextCounts)]
     assert (counts.n_sentences, counts.n_tokens) == (len(expected), sum(map(len, expected)))
-    setup = TrainingSetup.open(bilm_run("new"))
+    setup = TrainingSetup.open(Path("new"))
     window = next(window_stream(setup, load_folder("new/model"), World()))
     batch = next(BidirectionalLMDataset("odd.txt", load_vocab("vocab.txt", 20), test=True).iter_batches(4, 10))
     assert batch["next_token_id"] is not None
@@ -117,7 +118,7 @@ def test_a_script_of_bilm_tf_trains_and_restarts(folder: Path, capsys: pytest.Ca
     data = BidirectionalLMDataset("short.txt", vocab, test=False, shuffle_on_load=True)
     Path("new").mkdir()
     train(small_options(), data, 2, "new", "new")
-    config = RunSettings.open(Path("new")).config
+    config = config_of("new")
     assert (config.batch_size, config.window_length, config.tokens) == (8, 10, 320)  # 2 GPUs; 4 whole batches
     assert (config.recipe, config.n_samples) == ("bilm-tf", 128)
     assert "perplexities are computed on up to 200 sentences of the training text" in capsys.readouterr().err
@@ -176,14 +177,14 @@ def test_the_four_scripts_run_in_the_shell(shell: Shell, folder: Path) -> None:
     assert ran.code == 0, ran.err
     assert "The best model" in ran.out
     ran = shell("bilm-tf", "train_elmo", "--save_dir", "new", *common, "--options_file", "options.json")
-    assert (ran.code, "new was started with other settings: batch_size was 8 and is 4" in ran.err) == (2, True)
+    assert (ran.code, "new was started with batch size 8, and now it is 4" in ran.err) == (2, True)
     ran = shell(
         *("bilm-tf", "restart", "--save_dir", "old", *common, "--n_epochs", "1", "--n_train_tokens", "80"),
         *("--batch_size", "4", "--heldout_prefix", "short.txt"),
     )
     assert ran.code == 0, ran.err
     assert "The optimizer continues with the state of" in ran.err
-    assert RunSettings.open(Path("old/restart-1")).config.tokens == 80
+    assert config_of("old/restart-1").tokens == 80
     test_of = ("bilm-tf", "run_test", "--vocab_file", "vocab.txt", "--test_prefix", "short.txt")
     for save_dir in ("old", "new"):
         ran = shell(*test_of, "--save_dir", save_dir, "--batch_size", "4")

@@ -33,10 +33,10 @@ from elmokit.tasks.task import TaskModel, TaskSetup
 from elmokit.tasks.task_config import ElmoConfig, OptimizerConfig
 from elmokit.tasks.task_loop import TaskEvaluation, l2_penalty
 from elmokit.tasks.vocabulary import make_vocabulary
-from elmokit.training.training_run import Run
 from tests.conftest import aligned_model, random_model
 from tests.helpers.killing import Killed, kill_at
 from tests.helpers.task_examples import changed, kept, log_of, tiny
+from tests.helpers.tiny_training import newest_checkpoint
 
 GRADUAL = {"freeze_epochs": 1, "unfreeze_every": 1, "layer_decay": 0.5}
 
@@ -188,7 +188,7 @@ def test_only_unfrozen_layers_change_and_the_pretrained_model_does_not(tmp_path:
     train_task(task, config, tmp_path / "run")
     assert Path(bilm, "model.safetensors").read_bytes() == before
     pretrained = open_model(bilm).bilm.state_dict()
-    newest = Run(tmp_path / "run/seed-0").checkpoints()[-1].tensors("model")
+    newest = newest_checkpoint(tmp_path / "run/seed-0").tensors("model")
     trained = {key.removeprefix("inputs.elmo.bilm."): value for key, value in newest.items() if "elmo.bilm" in key}
     moved = {key for key, value in trained.items() if not torch.equal(value, pretrained[key])}
     assert moved == {key for key in pretrained if ".layers.1." in key}
@@ -285,7 +285,7 @@ def test_the_norm_that_is_clipped_is_that_of_all_gradients(tmp_path: Path, bilm:
     elmo = {"learning_rate": 1.0}
     task, config = config_for(tmp_path, bilm, elmo=elmo, epochs=1, batch_size=100, max_grad_norm=1e-3)
     train_task(task, changed(config, optimizer=OptimizerConfig("sgd", 1.0)), tmp_path / "run")
-    after = Run(tmp_path / "run/seed-0").checkpoints()[-1].tensors("model")
+    after = newest_checkpoint(tmp_path / "run/seed-0").tensors("model")
     _, model, _ = setup_and_model(tmp_path, bilm)
     before = dict(model.state_dict())
     distance = sum(float(((value - before[name]) ** 2).sum()) for name, value in after.items() if "elmo" in name)

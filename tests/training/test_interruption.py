@@ -18,9 +18,9 @@ from elmokit.storage.workspace import Workspace
 from elmokit.tasks import task_loop
 from elmokit.tasks.run import train_task
 from elmokit.training.reports import TrainingProgress, TrainingReport
-from elmokit.training.training_run import MetricsLog, Run, TrainingInterrupted, stop_requests
+from elmokit.training.training_run import Run, TrainingInterrupted, checkpoints, log_lines, stop_requests
 from tests.helpers.task_examples import changed, tiny
-from tests.helpers.tiny_training import Reports
+from tests.helpers.tiny_training import Reports, newest_checkpoint
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\na cat and a dog ran on .\nthe mat sat .\n" * 30
 SETTINGS: dict[str, Any] = {
@@ -118,12 +118,12 @@ def test_a_stopped_training_saves_a_checkpoint_and_resumes_with_the_same_result(
     elmokit.train("text.txt", held_out="text.txt", out="straight", report=Reports(), **settings)
     with pytest.raises(TrainingInterrupted, match="Stopped after step 4, and saved a checkpoint"):
         elmokit.train("text.txt", held_out="text.txt", out="stopped", report=stop_at(4), **settings)
-    assert [checkpoint.path.name for checkpoint in Run(Path("stopped")).checkpoints()] == ["step-00000004"]
+    assert [checkpoint.path.name for checkpoint in checkpoints(Path("stopped"))] == ["step-00000004"]
     elmokit.train("text.txt", held_out="text.txt", out="stopped", report=Reports(), **settings)
-    straight, stopped = (Run(Path(run)).checkpoints()[-1].path for run in ("straight", "stopped"))
-    for name in ("model/model.safetensors", "optimizer.safetensors", "state.safetensors", "progress.json"):
+    straight, stopped = (newest_checkpoint(run).path for run in ("straight", "stopped"))
+    for name in ("model/model.safetensors", "optimizer.safetensors", "state.safetensors"):
         assert (straight / name).read_bytes() == (stopped / name).read_bytes()
-    logs = [MetricsLog(Path(run) / "metrics.jsonl").records() for run in ("straight", "stopped")]
+    logs = [log_lines(Path(run)) for run in ("straight", "stopped")]
     assert [line["losses"] for line in logs[0]] == [line["losses"] for line in logs[1]]
 
 
@@ -135,7 +135,7 @@ def test_the_shell_says_how_to_resume_a_training(shell: Any, monkeypatch: pytest
         "--max-words 9 --batch-size 4 --window-length 5 --log-every 2 --device cpu --threads 1"
     )
     with monkeypatch.context() as patch:
-        signal_after(patch, MetricsLog, "append")
+        signal_after(patch, Run, "log")
         patch.setenv("ELMOKIT_MAX_LINE_BYTES", "")  # the option sets it
         ran = shell(*shlex.split(command)[1:])
     assert ran.code == 130
@@ -167,7 +167,7 @@ def test_a_stopped_task_has_a_checkpoint_and_resumes(shell: Any, monkeypatch: py
     assert ran.code == 130, ran.err
     said = "Stopped after step 3 of seed 0, and saved a checkpoint."
     assert ran.err.splitlines()[-1] == f"elmokit: {said} To resume: elmokit {' '.join(command)}"
-    assert Run("stopped/seed-0").checkpoints()[-1].n_steps == 3
+    assert newest_checkpoint("stopped/seed-0").n_steps == 3
     assert shell(*command).code == 0
     for name in ("result.json", "best.safetensors"):
         assert Path("straight/seed-0", name).read_bytes() == Path("stopped/seed-0", name).read_bytes()

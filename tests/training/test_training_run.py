@@ -1,128 +1,74 @@
-"""A run on disk: what is continued, what is refused, what overwriting deletes; the log and the checkpoints."""
+"""A run on disk: what overwriting deletes, the log and the checkpoints."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
-from elmokit.errors import LockedError, OutputError, TrainingError
-from elmokit.storage.atomic import file_lock
-from elmokit.training.training_run import MetricsLog, Run, changed_settings, check_settings
-
-FILES = ("settings.json", "part-*")
+from elmokit.errors import TrainingError
+from elmokit.storage.workspace import read_workspace
+from elmokit.training.training_run import Run, checkpoints, last_checkpoint, log_lines
 
 
-def started(path: Path, *names: str) -> Run:
-    """A run with settings, a checkpoint and other files."""
-    run = Run(path, FILES)
-    run.save_checkpoint(3, {"n": 3}, {"model": {"weight": torch.ones(2)}})
-    for name in ("settings.json", "lock", *names):
-        (path / name).touch()
-    return run
+class Interrupted(BaseException):
+    """Ends a run in the middle."""
 
 
-@pytest.mark.parametrize("leftovers", [(), ("lock",), ("lock", ".settings.json.abcdefgh/")])
-def test_a_new_run_starts_where_nothing_was_written(leftovers: tuple[str, ...], tmp_path: Path) -> None:
-    run = Run(tmp_path / "run", FILES)
-    assert not run.check_start(overwrite=False)
-    run.path.mkdir()
-    for name in leftovers:
-        (run.path / name).mkdir() if name.endswith("/") else (run.path / name).touch()
-    assert not run.check_start(overwrite=False)
+def save(run: Run, *steps: int) -> None:
+    for n_steps in steps:
+        run.log({"n_steps": n_steps})
+        run.save_checkpoint(n_steps, {"counters": [n_steps]}, {"state": {"x": torch.tensor([n_steps])}})
 
 
-def test_a_started_run_is_continued_or_overwritten(tmp_path: Path) -> None:
-    run = started(tmp_path / "run", "part-1")
-    assert run.check_start(overwrite=False)
-    assert not run.check_start(overwrite=True)
-    assert (run.path / "part-1").exists()  # nothing is deleted before the new run is ready
-    run.remove()
-    assert [path.name for path in run.path.iterdir()] == ["lock"]
-
-
-def test_the_newest_two_checkpoints_are_kept_and_hold_what_was_saved(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    for n_steps in (9, 10, 100):
-        run.save_checkpoint(n_steps, {"n": n_steps}, {"state": {"x": torch.tensor([n_steps])}})
-    assert [checkpoint.n_steps for checkpoint in run.checkpoints()] == [10, 100]
-    newest = run.checkpoints()[-1]
-    assert newest.progress() == {"n": 100}
+def test_a_commit_names_its_checkpoint_and_the_log_ends_there(tmp_path: Path) -> None:
+    with contextlib.suppress(Interrupted), Run(tmp_path, {}) as run:
+        run.commit({"n_words": 7})
+        assert last_checkpoint(run.committed) is None
+        save(run, 9, 10, 100)
+        run.log({"n_steps": 101})
+        raise Interrupted
+    assert [checkpoint.n_steps for checkpoint in checkpoints(tmp_path)] == [10, 100]  # the newest two
+    assert len(log_lines(tmp_path)) == 4
+    with Run(tmp_path, {}) as run:
+        newest = last_checkpoint(run.committed)
+        assert run.progress == {"n_words": 7, "n_steps": 100, "counters": [100]}
+    assert newest is not None
     assert newest.tensors("state")["x"].tolist() == [100]
-    assert newest.path == run.checkpoint_at(100).path
+    assert log_lines(tmp_path) == [{"n_steps": 9}, {"n_steps": 10}, {"n_steps": 100}]
+
+
+def test_a_checkpoint_that_is_gone_is_an_error(tmp_path: Path) -> None:
+    with Run(tmp_path, {}) as run:
+        save(run, 1)
+    shutil.rmtree(tmp_path / "checkpoints")
+    committed = read_workspace(tmp_path)
+    assert committed is not None
+    checkpoint = last_checkpoint(committed)
+    assert checkpoint is not None
+    with pytest.raises(TrainingError, match="step-00000001"), checkpoint.errors():
+        checkpoint.tensors("state")
 
 
 def test_copies_of_checkpoints_are_not_taken_for_checkpoints_and_stay(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    copies = [run.path / "checkpoints" / f"step-00000009{end}" for end in ("-keep", " (copy)")]
-    for n_steps in (9, 10, 100):
-        run.save_checkpoint(n_steps, {}, {})
-        if n_steps == 9:
-            for copy in copies:
-                shutil.copytree(run.checkpoint_at(9).path, copy)
-    assert [checkpoint.n_steps for checkpoint in run.checkpoints()] == [10, 100]
+    with Run(tmp_path, {}) as run:
+        save(run, 9)
+        copies = [tmp_path / "checkpoints" / f"step-00000009{end}" for end in ("-keep", " (copy)")]
+        for copy in copies:
+            shutil.copytree(checkpoints(tmp_path)[0].path, copy)
+        save(run, 10, 100)
+    assert [checkpoint.n_steps for checkpoint in checkpoints(tmp_path)] == [10, 100]
     assert all(copy.is_dir() for copy in copies)
 
 
-def test_settings_that_differ_are_listed_with_their_tables(tmp_path: Path) -> None:
-    earlier, now = {"a": 1, "inner": {"b": 2, "c": 3}}, {"a": 1, "inner": {"b": 4, "c": 5}, "new": None}
-    assert changed_settings(earlier, now, {"inner.c"}) == ["inner.b was 2 and is 4"]
-    with pytest.raises(TrainingError, match=r"settings: inner\.b was 2 and is 4, inner\.c was 3 and is 5\. .*anew"):
-        check_settings(tmp_path, earlier, now)
-    check_settings(tmp_path, earlier, now, {"inner.b", "inner.c"})
-    files = [[f"{n}.txt", n] for n in range(1000)]
-    digests = {"vocabulary_crc32": 7, "teacher": "0123456789abcdef"}
-    assert changed_settings(digests, {"vocabulary_crc32": None, "teacher": "f123456789abcdef"}) == [
-        "vocabulary was given and is not now",
-        "teacher has changed",
-    ]
-    (phrase,) = changed_settings({"texts": []}, {"texts": files})
-    assert phrase.startswith("texts was [] and is [['0.txt', 0], ['1.txt', 1], ")
-    assert len(phrase) < 120, "one line"
-
-
-def test_lines_of_the_log_that_are_not_records_are_left_out(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path / "metrics.jsonl")
-    log.append({"n_steps": 1})
-    with log.path.open("ab") as file:
-        file.write(b'[]\n{}\n1\n\xff\n{"n_steps": "2"}\n' + b"[" * 100_000 + b"\n")
-    log.append({"n_steps": 2})
-    assert log.records() == [{"n_steps": 1}, {"n_steps": 2}]
-    log.truncate(1)
-    assert log.records() == [{"n_steps": 1}]
-
-
-@pytest.mark.parametrize(
-    ("left", "overwrite", "name"),
-    [
-        ("settings.json notes.txt", True, r"notes\.txt"),
-        ("settings.json .part-1.20261126/notes.txt", True, r"\.part-1\.20261126"),
-        ("part-1", False, "run"),  # as an interrupted removal leaves it
-        (None, False, "run"),
-        (None, True, "run"),
-    ],
-)
-def test_what_is_not_a_run_is_neither_continued_nor_deleted(
-    left: str | None, overwrite: bool, name: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "run"
-    if left is None:
-        path.touch()
-    else:
-        for one in left.split():
-            (path / one).parent.mkdir(parents=True, exist_ok=True)
-            (path / one).touch()
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(OutputError, match=name):
-        Run(path, FILES).check_start(overwrite)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_run_that_another_process_trains_is_not_removed(tmp_path: Path) -> None:
-    pytest.importorskip("fcntl")
-    run = started(tmp_path / "run")
-    with file_lock(run.path / "lock"), pytest.raises(LockedError, match="run"):
-        run.remove()
-    assert run.check_start(overwrite=False)
+def test_overwriting_deletes_what_the_run_wrote_and_nothing_else(tmp_path: Path) -> None:
+    with Run(tmp_path, {}, ["part-*"]) as run:
+        save(run, 1)
+    for name in ("part-1", "notes.txt"):
+        (tmp_path / name).touch()
+    with Run(tmp_path, {"new": True}, ["part-*"], overwrite=True) as run:
+        run.commit({"n_words": 7})
+    assert {path.name for path in tmp_path.iterdir()} == {"lock", "journal.json", "notes.txt"}

@@ -44,7 +44,15 @@ from elmokit.tasks.allennlp.conversion import Tables, convert_config
 from elmokit.tasks.allennlp.tensors import ATTENTIONS, ROWS, Embeddings, join_mixes, split_joint
 from elmokit.tasks.inputs import ElmoShape, Inputs, WordTable
 from elmokit.tasks.ner import NerModel
-from elmokit.tasks.run_folder import ARCHIVE_SEED, BEST_WEIGHTS, OWN_BILM, elmo_start, start_run, write_facts
+from elmokit.tasks.run_folder import (
+    ARCHIVE_SEED,
+    BEST_WEIGHTS,
+    OWN_BILM,
+    data_checksums,
+    elmo_start,
+    write_facts,
+    write_start,
+)
 from elmokit.tasks.sst import CLASSES
 from elmokit.tasks.table import config_of
 from elmokit.tasks.task import Labels, TaskModel, TaskSetup
@@ -376,9 +384,10 @@ def save_as_run(opened: OpenedArchive, folder: str | Path) -> None:
         elmo = Elmo(opened.bilm, start=elmo_start(setup.config.elmo))
     content = {**vocabulary_content(setup.inputs), "labels": setup.labels}
     origin = {"archive": str(opened.archive.source), "allennlp": opened.archive.version, "notes": opened.notes}
+    origin["data"] = data_checksums(setup.task, setup.config)
     with atomic_write(folder, folder=True) as run:
-        start_run(run, setup.task, setup.config, content)
-        write_facts(run, setup.task, setup.config, {}, elmo, origin)
+        write_start(run, setup.task, setup.config, content)
+        write_facts(run, setup.task, {}, elmo, origin)
         if opened.bilm is not None:
             save_folder(opened.bilm, run / OWN_BILM)
         seed = run / f"seed-{ARCHIVE_SEED}"
