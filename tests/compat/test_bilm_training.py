@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from functools import partial
@@ -32,9 +33,10 @@ from elmokit.training import loop
 from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.distributed import World
 from elmokit.training.reports import TextCounts
+from elmokit.training.training_run import Run
 from elmokit.training.training_state import window_stream
 from tests.helpers.shell import Shell
-from tests.helpers.tiny_training import config_of
+from tests.helpers.tiny_training import config_of, newest_checkpoint
 
 test.__test__ = False  # type: ignore[attr-defined]  # bilm-tf's name, and not a test
 
@@ -134,6 +136,47 @@ def test_a_script_of_bilm_tf_trains_and_restarts(folder: Path, capsys: pytest.Ca
     expected = load_folder(f"{checkpoint}/model").bilm.state_dict()
     dumped = open_model("w.hdf5").bilm.state_dict()
     assert all(torch.equal(dumped[name], expected[name]) for name in expected)
+
+
+@pytest.mark.slow
+def test_the_same_command_continues_an_interrupted_restart_bit_for_bit(
+    shell: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def restart(save_dir: str, *arguments: str) -> int:
+        common = ("--vocab_file", "vocab.txt", "--train_prefix", "short.txt", "--heldout_prefix", "short.txt")
+        numbers = ("--n_epochs", "1", "--n_train_tokens", "240", "--batch_size", "4", "--n_gpus", "2")
+        code: int = shell("bilm-tf", "restart", "--save_dir", save_dir, *common, *numbers, *arguments).code
+        return code
+
+    shutil.copytree("old", "straight")
+    assert restart("straight") == 0
+    with monkeypatch.context() as patch:
+        patch.setitem(bilm_training.INTERVALS, "save_every", 1)
+        patch.setattr(Run, "save_checkpoint", interrupted_after(Run.save_checkpoint, 2))
+        assert restart("old") == 130
+    assert restart("old") == 0
+    assert [path.name for path in Path("old").glob("restart-*")] == ["restart-1"]
+    for name in ("model/model.safetensors", "optimizer.safetensors", "state.safetensors"):
+        files = [newest_checkpoint(f"{run}/restart-1").path / name for run in ("straight", "old")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    # A finished restart is not continued, and neither is an interrupted one by another call.
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "save_checkpoint", interrupted_after(Run.save_checkpoint, 0))
+        assert restart("old") == 130
+    assert restart("old", "--train_prefix", "train.txt") == 0
+    assert sorted(path.name for path in Path("old").glob("restart-*")) == ["restart-1", "restart-2", "restart-3"]
+
+
+def interrupted_after(method: Any, n_calls: int) -> Any:
+    """Return a method that a Ctrl-C ends, once it was called some times."""
+    calls = itertools.count(1)
+
+    def wrapped(*arguments: Any) -> None:
+        if next(calls) > n_calls:
+            raise KeyboardInterrupt
+        method(*arguments)
+
+    return wrapped
 
 
 def test_dumped_weights_are_those_of_bilm_tf(folder: Path) -> None:
