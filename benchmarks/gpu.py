@@ -52,11 +52,10 @@ from elmokit.storage.part_results import PartResults
 from elmokit.storage.text_files import find_text_files, read_sentences
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream
-from elmokit.training.config import TrainingConfig
 from elmokit.training.distributed import World
-from elmokit.training.losses import WindowLosses
-from elmokit.training.precision import step_autocast
-from elmokit.training.state import config_optimizer
+from elmokit.training.losses import WindowLosses, step_autocast
+from elmokit.training.training_config import TrainingConfig
+from elmokit.training.training_state import config_optimizer
 
 ROOT = Path(__file__).parents[1]
 PARTS = {"tests": 4.0, "parity": 3.0, "embedding": 8.0, "graphs": 3.0, "training": 6.0, "model": 15.0}

@@ -45,9 +45,8 @@ from elmokit.network.softmax_module import FullSoftmax
 from elmokit.storage.text_files import find_text_files
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream
-from elmokit.training.config import TrainingConfig
-from elmokit.training.losses import WindowLosses
-from elmokit.training.precision import step_autocast
+from elmokit.training.losses import WindowLosses, step_autocast
+from elmokit.training.training_config import TrainingConfig
 
 INCLUDED_VOCABULARY = Path(elmokit.__file__).parent / "models" / "en-mini" / "vocab.txt"
 N_SAMPLES = 1024

@@ -141,7 +141,7 @@ def unrendered_curves(monkeypatch: pytest.MonkeyPatch) -> None:
             file.touch()
         return figure_paths(path)
 
-    monkeypatch.setattr("elmokit.training.curves.save_figure", touch)
+    monkeypatch.setattr("elmokit.training.results.save_figure", touch)
 
 
 @pytest.fixture

@@ -83,8 +83,8 @@ def train_elmo(
     from elmokit.compat import bilm_tf_training
     from elmokit.formats.bilm_tf import read_options
     from elmokit.text.vocabulary import Vocabulary
-    from elmokit.training.bilm_tf_options import options_from_settings
-    from elmokit.training.config import RECIPES
+    from elmokit.training.settings import options_from_settings
+    from elmokit.training.training_config import RECIPES
 
     numbers = {"batch_size": batch_size, "n_train_tokens": n_train_tokens, "n_epochs": n_epochs}
     for name, number in numbers.items():
@@ -118,7 +118,7 @@ def restart(
     """Continue the training of the newest checkpoint in SAVE_DIR, on the same or another text.
 
     The Adagrad sums are kept, as in bilm-tf's restart.py. The new run directory is SAVE_DIR/restart-1, or the next free
-    number; existing files are not changed.
+    number; existing files are not changed. The same command continues an interrupted restart.
 
     Args:
         batch_size: Replaces batch_size of the options, if above 0.
@@ -131,10 +131,10 @@ def restart(
     """
     from elmokit.compat import bilm_tf_training
 
-    options, checkpoint = bilm_tf_training.load_options_latest_checkpoint(save_dir)
+    options, checkpoint = bilm_tf_training.restart_options(save_dir)
     data = _dataset(options, vocab_file, train_prefix)
     numbers = {"batch_size": batch_size, "n_train_tokens": n_train_tokens, "n_epochs": n_epochs}
-    with _resumable(bilm_tf_training.next_restart(save_dir)):
+    with _resumable(bilm_tf_training.interrupted_restart(save_dir) or bilm_tf_training.next_restart(save_dir)):
         result = bilm_tf_training.train(
             _with(options, numbers),
             data,
@@ -197,9 +197,9 @@ def dump_weights(*, save_dir: SaveDir, outfile: Output) -> None:
 
 def _resumable(run: Path) -> AbstractContextManager[None]:
     """Say how to resume a training in the block if the user stops it."""
-    from elmokit.training.setup import SETTINGS
+    from elmokit.storage.workspace import JOURNAL
 
-    return resumable_command((run / SETTINGS).exists)
+    return resumable_command((run / JOURNAL).exists)
 
 
 def _dataset(options: dict[str, Any], vocab_file: Path, prefix: str, test: bool = False) -> Any:

@@ -105,7 +105,7 @@ class EvaluationOptions:
             settings: What else they depend on.
         """
         from elmokit.embedding.fingerprint import prediction_settings
-        from elmokit.storage.checksums import file_digest
+        from elmokit.storage.bounded import file_digest
         from elmokit.storage.part_results import PartResults
 
         digests = [] if folder is None else [file_digest(path) for path in texts]

@@ -19,7 +19,7 @@ from elmokit.cli.running import echo_json, resumable_command
 from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
-    from elmokit.tasks.loop import TaskEvaluation
+    from elmokit.tasks.task_loop import TaskEvaluation
     from elmokit.tasks.task_vocabulary import Coverage
 
 COMMANDS = {

@@ -6,6 +6,7 @@ bilm-tf runs after a change of its imports. ``elmokit bilm-tf`` calls them for t
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import sys
@@ -27,13 +28,13 @@ from elmokit.formats.open import open_model
 from elmokit.lm.language_model import LanguageModel
 from elmokit.lm.perplexity import unknown_words_warning
 from elmokit.storage.text_files import TextPaths, read_sentences
-from elmokit.text.vocabulary import read_words
+from elmokit.storage.workspace import JOURNAL, OtherSettingsError, read_workspace
 from elmokit.training import api
-from elmokit.training.bilm_tf_options import options_from_settings, settings_from_options
+from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.reports import TrainingCallback, TrainingDisplay, TrainingNotice
 from elmokit.training.results import TrainingResult
-from elmokit.training.run import Run
-from elmokit.training.setup import SETTINGS, VOCABULARY, RunSettings, TrainingSetup
+from elmokit.training.settings import options_from_settings, settings_from_options
+from elmokit.training.training_run import last_checkpoint
 
 RESTART = "restart"
 SAMPLED_SENTENCES = 200  # of the training text, to evaluate on if there is no held-out text
@@ -69,13 +70,29 @@ def load_options_latest_checkpoint(tf_save_dir: str | Path) -> tuple[dict[str, A
         ModelNotFoundError: There is no checkpoint.
         FormatError, TrainingError: The options cannot be read.
     """
-    save_dir = Path(tf_save_dir)
-    for run in (*reversed(_restarts(save_dir)), save_dir):
-        if checkpoints := Run(run).checkpoints():
-            settings = RunSettings.open(run)
-            n_words = len(read_words(run / VOCABULARY))
-            n_predictions = TrainingSetup.open(Run(run)).corpus.length(settings.config)
-            return options_from_settings(settings.config, n_words, n_predictions), str(checkpoints[-1].path)
+    return _newest(Path(tf_save_dir), _restarts(Path(tf_save_dir)))
+
+
+def restart_options(save_dir: Path) -> tuple[dict[str, Any], str]:
+    """Return what ``elmokit bilm-tf restart`` starts from: the options, and the newest checkpoint.
+
+    If the last restart was interrupted, the options are those that it started from, so that the same command continues
+    it.
+    """
+    options, checkpoint = load_options_latest_checkpoint(save_dir)
+    if interrupted_restart(save_dir) is not None:
+        options, _ = _newest(save_dir, _restarts(save_dir)[:-1])
+    return options, checkpoint
+
+
+def _newest(save_dir: Path, restarts: Sequence[Path]) -> tuple[dict[str, Any], str]:
+    """Return the options and the newest checkpoint of a directory with some restarts, the last one first."""
+    for run in (*reversed(restarts), save_dir):
+        committed = read_workspace(run)
+        if committed is not None and (checkpoint := last_checkpoint(committed)) is not None:
+            setup = TrainingSetup.open(run)
+            n_words, n_predictions = len(setup.corpus.vocabulary), setup.corpus.length(setup.config)
+            return options_from_settings(setup.config, n_words, n_predictions), str(checkpoint.path)
     prefix = tf_checkpoint.find_checkpoint(save_dir)
     if prefix is None:
         raise ModelNotFoundError(f"There is no checkpoint in {save_dir}, neither of bilm-tf nor of elmokit.")
@@ -97,10 +114,10 @@ def train(
     """Train a biLM as bilm-tf does, or continue the training of a checkpoint with its Adagrad sums.
 
     A new training makes ``tf_save_dir`` an elmokit run directory. A restart creates ``restart-1`` (or the next free
-    number) in it and changes no existing file. The same call continues an interrupted new training.
+    number) in it and changes no existing file. The same call continues an interrupted training or restart.
 
     Args:
-        options: The options of bilm-tf; see ``elmokit.training.bilm_tf_options``.
+        options: The options of bilm-tf; see ``elmokit.training.settings``.
         data: The text and its vocabulary. Give an ``LMDataset`` for a model of the forward direction alone.
         n_gpus: A step reads ``n_gpus`` times ``batch_size`` rows. To use several GPUs, start the script with
             ``torchrun``, which divides the rows among its processes.
@@ -149,12 +166,20 @@ def train(
                     )
                 )
         if restart_ckpt_file is not None:
-            model = _open(restart_ckpt_file, data)
             base = {name: value for name, value in table.items() if name not in ("data", "input")}
-            out = next_restart(save_dir)
-            return api.finetune(
-                model, data.files, held_out=held_out, out=out, config=base, keep_optimizer=True, **settings
-            )
+
+            def restart(checkpoint: str | Path, out: Path) -> TrainingResult:
+                model = _open(checkpoint, data)
+                return api.finetune(
+                    model, data.files, held_out=held_out, out=out, config=base, keep_optimizer=True, **settings
+                )
+
+            if (interrupted := interrupted_restart(save_dir)) is not None:
+                _, start = _newest(save_dir, _restarts(save_dir)[:-1])
+                if Path(start) == Path(restart_ckpt_file) or interrupted in Path(restart_ckpt_file).parents:
+                    with contextlib.suppress(OtherSettingsError):  # another call, which is a restart of its own
+                        return restart(start, interrupted)
+            return restart(restart_ckpt_file, next_restart(save_dir))
         return api.train(
             data.files, held_out=held_out, out=save_dir, config=table, vocabulary=data.vocab.path, **settings
         )
@@ -257,14 +282,25 @@ def _sample(files: Sequence[Path], path: Path) -> Path:
 
 
 def next_restart(save_dir: str | Path) -> Path:
-    """Return the run directory that the next restart in ``save_dir`` creates."""
+    """Return the run directory that a new restart in ``save_dir`` creates."""
     earlier = _restarts(Path(save_dir))
     return Path(save_dir) / f"{RESTART}-{_number(earlier[-1]) + 1 if earlier else 1}"
 
 
+def interrupted_restart(save_dir: Path) -> Path | None:
+    """Return the run directory of the last restart, if it has not come to its end."""
+    for run in _restarts(save_dir)[-1:]:
+        committed = read_workspace(run)
+        if committed is not None and committed.can_continue:
+            setup = TrainingSetup.open(run)
+            n_done = committed.progress.get("counters", {}).get("n_predictions", 0)
+            return run if n_done < setup.corpus.length(setup.config) else None
+    return None
+
+
 def _restarts(save_dir: Path) -> list[Path]:
     """List the directories of restarted trainings, oldest first."""
-    return sorted((path for path in save_dir.glob(f"{RESTART}-*") if (path / SETTINGS).is_file()), key=_number)
+    return sorted((path for path in save_dir.glob(f"{RESTART}-*") if (path / JOURNAL).is_file()), key=_number)
 
 
 def _number(restart: Path) -> int:

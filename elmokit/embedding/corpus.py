@@ -41,9 +41,8 @@ from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.layer_selection import Layers, plain_layers
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.storage.progress import ProgressCallback, StageCounter, count_of, format_duration
+from elmokit.storage.progress import ProgressCallback, StageCounter, count_of, format_duration, seconds_per_unit
 from elmokit.storage.text_files import check_input_file, check_not_input, split_tokens
-from elmokit.storage.timing import seconds_per_unit
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches, read_ahead
 from elmokit.version import __version__
 

@@ -29,7 +29,7 @@ from elmokit.evaluation.result import Result, Row, layer_title
 from elmokit.evaluation.sense_files import Instance, LemmaPos, SenseSentence, SenseSet, read_keys, read_sense_xml
 from elmokit.formats.sentence_pooling import RANK_TOLERANCE
 from elmokit.storage.atomic import atomic_write, check_output_path
-from elmokit.storage.checksums import file_digest
+from elmokit.storage.bounded import file_digest
 from elmokit.storage.progress import ProgressCallback, count_of
 
 ANSWERS = "*.key.txt"

@@ -97,7 +97,7 @@ class ElmokitFolder(Format):
         return with_words(model, words)
 
     def guess(self, folder: Path) -> str | None:
-        steps = sorted(folder.glob("checkpoints/step-*/model")) if (folder / "settings.json").is_file() else []
+        steps = sorted(folder.glob("checkpoints/step-*/model")) if (folder / "journal.json").is_file() else []
         return f"a training run that has not saved a model yet; its newest checkpoint is {steps[-1]}" if steps else None
 
     def check_target(self, path: Path, overwrite: bool) -> None:

@@ -6,7 +6,7 @@ import math
 import random
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,20 +26,22 @@ from elmokit.errors import (
 from elmokit.formats.folder import DEFAULT_MODEL
 from elmokit.network.tensors import parse_device
 from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.workspace import refuse_other_files
 from elmokit.tasks.allennlp.task_archive import OpenedArchive, is_task_archive, open_task_archive
-from elmokit.tasks.config import ElmoConfig, expand_paths
 from elmokit.tasks.inputs import ElmoShape, Inputs
 from elmokit.tasks.layer_cache import LayerCache
-from elmokit.tasks.loop import EvaluationCallback, TaskTraining, train_seed
 from elmokit.tasks.run_folder import (
     ARCHIVE_SEED,
     CONFIG,
     FACTS,
+    FILES,
     OWN_BILM,
     RESULTS,
+    SEED_FILES,
     VOCABULARY,
     check_bilm,
     check_recordable,
+    data_checksums,
     elmo_start,
     finished_seeds,
     load_best_weights,
@@ -48,16 +50,18 @@ from elmokit.tasks.run_folder import (
     read_result,
     read_vocabulary,
     resolve_path,
-    start_run,
-    task_run,
+    run_settings,
     write_facts,
+    write_start,
 )
 from elmokit.tasks.task import AnyTask, TaskModel, TaskSetup, Tokenize
+from elmokit.tasks.task_config import ElmoConfig, expand_paths
+from elmokit.tasks.task_loop import EvaluationCallback, TaskTraining, train_seed
 from elmokit.tasks.task_table import load_config
 from elmokit.tasks.task_vocabulary import Coverage, inputs_from, make_vocabulary
 from elmokit.tasks.trained_bilm import finetune_for_task
 from elmokit.text.batching import read_ahead
-from elmokit.training.run import Run, damage_errors
+from elmokit.training.training_run import Run, damage_errors
 
 READ_AHEAD_EXAMPLES = 256
 
@@ -94,8 +98,8 @@ def train_task(
 
     Raises:
         ConfigError, TextError, ModelError: The config, the data or the biLM cannot be used.
-        OutputError: The directory is not a run, or cannot be written.
-        TrainingError: The run was started with other settings, or the training failed.
+        OutputError: The directory is not a run, or was started with other settings, or cannot be written.
+        TrainingError: The training failed.
         LockedError: Another process is training in the directory.
 
     Example:
@@ -103,9 +107,8 @@ def train_task(
         >>> results = train_task(task, config, "ner-run")
         >>> results["dev"]["f1"]["mean"]
     """
-    whole_run = task_run(run)  # with a run for each seed inside
-    whole_run.check_start(overwrite)
-    path = whole_run.path
+    path = Path(run)
+    refuse_other_files(path)
     torch_device = parse_device(device)
     task.check_inputs(config)
     if config.elmo is not None:  # "continued" is for models that AllenNLP trained
@@ -127,13 +130,16 @@ def train_task(
         inputs = _with_elmo(inputs, elmo)
     setup = TaskSetup(task, config, inputs, labels, torch_device)
     setup.build(vocabulary.initial_vectors)  # fails for settings that do not fit together, before anything is written
-    if overwrite and path.exists():
-        whole_run.remove()
-    with whole_run.lock():
-        start_run(path, task, config, {**vocabulary.to_dict(), "labels": labels})
+    content = {**vocabulary.to_dict(), "labels": labels}
+    checksums = data_checksums(task, config)
+    # With a run for each seed inside.
+    with Run(path, run_settings(task, config, checksums, content, elmo), FILES, overwrite) as whole_run:
+        seeds = tuple(dict.fromkeys([*whole_run.progress.get("seeds", ()), *config.train.seeds]))
+        write_start(path, task, replace(config, train=replace(config.train, seeds=seeds)), content)
+        whole_run.commit({"seeds": seeds})
         if elmo is not None and config.elmo.finetune is not None:
             elmo = _finetuned(task, config.elmo, path, train, torch_device, progress)
-        write_facts(path, task, config, vocabulary.coverage, elmo, {"device": str(torch_device)})
+        write_facts(path, task, vocabulary.coverage, elmo, {"device": str(torch_device), "data": checksums})
         to_train = elmo if elmo is not None and config.elmo.trainable else None
         if elmo is not None and to_train is None:
             cache = LayerCache(config.elmo.cache or path / "layers", elmo, config.elmo.cache_dtype)
@@ -143,7 +149,8 @@ def train_task(
             setup, train, dev, vocabulary.initial_vectors, to_train, progress=progress, on_evaluation=on_evaluation
         )
         for seed in config.train.seeds:
-            train_seed(training, seed, Run(path / f"seed-{seed}"))
+            with Run(path / f"seed-{seed}", {"seed": seed}, SEED_FILES) as seed_run:
+                train_seed(training, seed, seed_run)
         results = [read_result(path / f"seed-{seed}") for seed in finished_seeds(path)]  # earlier ones, too
         summary = {
             "task": task.name,

@@ -27,8 +27,8 @@ from elmokit.network.softmax_module import SoftmaxModule
 from elmokit.text.batching import TokenEncoder
 from elmokit.text.characters import MARKS
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.training.config import DistillationConfig, TrainingConfig
 from elmokit.training.losses import WindowLosses
+from elmokit.training.training_config import DistillationConfig, TrainingConfig
 
 SMALLEST_VARIANCE = 1e-8
 

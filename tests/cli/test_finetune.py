@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.engine.state import State
 from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
@@ -26,6 +27,7 @@ from tests.conftest import random_model
 from tests.helpers import trace_b
 from tests.helpers.many_langs_files import toy_model
 from tests.helpers.shell import Shell
+from tests.helpers.tiny_training import config_of
 
 pytestmark = pytest.mark.usefixtures("unrendered_curves")
 
@@ -142,9 +144,7 @@ def test_from_a_checkpoint_of_bilm_tf(shell: Shell, config: BiLMConfig, tied: bo
     assert fell("run")
     tuned = open_model("run")
     assert tuned.bilm.config == dataclasses.replace(config, n_words=config.n_words and 12)
-    assert json.loads(Path("run/settings.json").read_text())["config"]["softmax"]["kind"] == (
-        "tied" if tied else "full"
-    )
+    assert config_of("run").softmax.kind == ("tied" if tied else "full")
 
 
 def test_beside_its_own_dump_the_checkpoint_with_its_softmax_is_taken(shell: Shell) -> None:
@@ -263,9 +263,9 @@ def test_a_config_file_goes_under_the_flags(shell: Shell) -> None:
     arguments = ("finetune", "new.txt", "--model", "model", "--held-out", "held.txt", "--config", "f.toml")
     ran = shell(*arguments, "--run", "run", *SMALL, "--learning-rate", "0.01")
     assert ran.code == 0, ran.err
-    config = json.loads(Path("run/settings.json").read_text())["config"]
-    assert (config["learning_rate"], config["tokens"], config["epochs"]) == (0.01, 100, None)
-    assert config["softmax"] == {"kind": "full", "inner_dim": 6}
+    config = config_of("run")
+    assert (config.learning_rate, config.tokens, config.epochs) == (0.01, 100, None)
+    assert config.softmax == SoftmaxConfig("full", inner_dim=6)
     assert open_model("run").bilm.config.dropout == 0.25
 
 
@@ -309,7 +309,7 @@ def test_the_same_command_continues_a_run_and_another_one_leaves_it_alone(shell:
     assert (ran.code, "run was started with other settings: window_length was" in ran.err) == (2, True)
     assert {path: path.read_bytes() for path in Path("run").rglob("*.safetensors")} == before
     assert shell(*command, "--window-length", "6", "--overwrite").code == 0
-    assert json.loads(Path("run/settings.json").read_text())["config"]["window_length"] == 6
+    assert config_of("run").window_length == 6
 
 
 def test_words_without_unk_are_no_vocabulary_to_predict(shell: Shell) -> None:

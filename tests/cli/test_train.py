@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from elmokit.embedding.start_state import mean_state
 from elmokit.formats.open import open_model
 from elmokit.network.bilm import BiLMState
-from elmokit.training.config import TrainingConfig
-from elmokit.training.setup import RunSettings
+from elmokit.training.training_config import TrainingConfig
 from tests.helpers.shell import Shell
+from tests.helpers.tiny_training import config_of
 
 pytestmark = pytest.mark.usefixtures("unrendered_curves")
 
@@ -101,8 +101,8 @@ def test_a_file_and_flags_say_the_same_and_flags_go_first(shell: Shell, corpus: 
         *START[:4], "--out", "b", *SMALL, *flags, "--max-words", "8", "--tokens", "60", "--learning-rate", "0.02"
     )
     assert ran.code == 0, ran.err
-    assert RunSettings.open(Path("a")) == RunSettings.open(Path("b"))
-    assert RunSettings.open(Path("a")).config.learning_rate == 0.02
+    assert config_of("a") == config_of("b")
+    assert config_of("a").learning_rate == 0.02
 
 
 def test_words_may_be_the_input_and_share_their_table_with_the_softmax(shell: Shell, corpus: Path) -> None:
@@ -118,7 +118,7 @@ def test_words_may_be_the_input_and_share_their_table_with_the_softmax(shell: Sh
 def test_the_recipe_of_bilm_tf_trains(shell: Shell, corpus: Path) -> None:
     ran = shell(*START, "--recipe", "bilm-tf", "--tokens", "50", "--max-words", "8")
     assert ran.code == 0, ran.err
-    config = RunSettings.open(Path("run")).config
+    config = config_of("run")
     assert (config.recipe, config.learning_rate, config.n_samples) == ("bilm-tf", 0.2, 8192)
 
 

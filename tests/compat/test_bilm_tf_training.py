@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from functools import partial
@@ -28,19 +29,21 @@ from elmokit.compat.bilm import (
 from elmokit.errors import ConfigError
 from elmokit.formats.folder import load_folder
 from elmokit.formats.open import open_model
-from elmokit.training import evaluation
+from elmokit.training import loop
+from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.distributed import World
 from elmokit.training.reports import TextCounts
-from elmokit.training.setup import RunSettings, TrainingSetup, bilm_run
-from elmokit.training.state import window_stream
+from elmokit.training.training_run import Run
+from elmokit.training.training_state import window_stream
 from tests.helpers.shell import Shell
+from tests.helpers.tiny_training import config_of, newest_checkpoint
 
 test.__test__ = False  # type: ignore[attr-defined]  # bilm-tf's name, and not a test
 
 
 @pytest.fixture(autouse=True)
 def _short_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "CALIBRATION_SENTENCES", 2)
+    monkeypatch.setattr(loop, "CALIBRATION_SENTENCES", 2)
 
 
 @pytest.fixture
@@ -102,7 +105,7 @@ def test_blank_lines_and_no_break_spaces_are_trained_on_as_in_bilm_tf(folder: Pa
     train(options, data, 1, "new", report=reports.append)
     (counts,) = [one for one in reports if isinstance(one, TextCounts)]
     assert (counts.n_sentences, counts.n_tokens) == (len(expected), sum(map(len, expected)))
-    setup = TrainingSetup.open(bilm_run("new"))
+    setup = TrainingSetup.open(Path("new"))
     window = next(window_stream(setup, load_folder("new/model"), World()))
     batch = next(BidirectionalLMDataset("odd.txt", load_vocab("vocab.txt", 20), test=True).iter_batches(4, 10))
     assert batch["next_token_id"] is not None
@@ -117,7 +120,7 @@ def test_a_script_of_bilm_tf_trains_and_restarts(folder: Path, capsys: pytest.Ca
     data = BidirectionalLMDataset("short.txt", vocab, test=False, shuffle_on_load=True)
     Path("new").mkdir()
     train(small_options(), data, 2, "new", "new")
-    config = RunSettings.open(Path("new")).config
+    config = config_of("new")
     assert (config.batch_size, config.window_length, config.tokens) == (8, 10, 320)  # 2 GPUs; 4 whole batches
     assert (config.recipe, config.n_samples) == ("bilm-tf", 128)
     assert "perplexities are computed on up to 200 sentences of the training text" in capsys.readouterr().err
@@ -133,6 +136,47 @@ def test_a_script_of_bilm_tf_trains_and_restarts(folder: Path, capsys: pytest.Ca
     expected = load_folder(f"{checkpoint}/model").bilm.state_dict()
     dumped = open_model("w.hdf5").bilm.state_dict()
     assert all(torch.equal(dumped[name], expected[name]) for name in expected)
+
+
+@pytest.mark.slow
+def test_the_same_command_continues_an_interrupted_restart_bit_for_bit(
+    shell: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def restart(save_dir: str, *arguments: str) -> int:
+        common = ("--vocab_file", "vocab.txt", "--train_prefix", "short.txt", "--heldout_prefix", "short.txt")
+        numbers = ("--n_epochs", "1", "--n_train_tokens", "240", "--batch_size", "4", "--n_gpus", "2")
+        code: int = shell("bilm-tf", "restart", "--save_dir", save_dir, *common, *numbers, *arguments).code
+        return code
+
+    shutil.copytree("old", "straight")
+    assert restart("straight") == 0
+    with monkeypatch.context() as patch:
+        patch.setitem(bilm_tf_training.INTERVALS, "save_every", 1)
+        patch.setattr(Run, "save_checkpoint", interrupted_after(Run.save_checkpoint, 2))
+        assert restart("old") == 130
+    assert restart("old") == 0
+    assert [path.name for path in Path("old").glob("restart-*")] == ["restart-1"]
+    for name in ("model/model.safetensors", "optimizer.safetensors", "state.safetensors"):
+        files = [newest_checkpoint(f"{run}/restart-1").path / name for run in ("straight", "old")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    # A finished restart is not continued, and neither is an interrupted one by another call.
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "save_checkpoint", interrupted_after(Run.save_checkpoint, 0))
+        assert restart("old") == 130
+    assert restart("old", "--train_prefix", "train.txt") == 0
+    assert sorted(path.name for path in Path("old").glob("restart-*")) == ["restart-1", "restart-2", "restart-3"]
+
+
+def interrupted_after(method: Any, n_calls: int) -> Any:
+    """Return a method that a Ctrl-C ends, once it was called some times."""
+    calls = itertools.count(1)
+
+    def wrapped(*arguments: Any) -> None:
+        if next(calls) > n_calls:
+            raise KeyboardInterrupt
+        method(*arguments)
+
+    return wrapped
 
 
 def test_dumped_weights_are_those_of_bilm_tf(folder: Path) -> None:
@@ -176,14 +220,14 @@ def test_the_four_scripts_run_in_the_shell(shell: Shell, folder: Path) -> None:
     assert ran.code == 0, ran.err
     assert "The best model" in ran.out
     ran = shell("bilm-tf", "train_elmo", "--save_dir", "new", *common, "--options_file", "options.json")
-    assert (ran.code, "new was started with other settings: batch_size was 8 and is 4" in ran.err) == (2, True)
+    assert (ran.code, "new was started with batch size 8, and now it is 4" in ran.err) == (2, True)
     ran = shell(
         *("bilm-tf", "restart", "--save_dir", "old", *common, "--n_epochs", "1", "--n_train_tokens", "80"),
         *("--batch_size", "4", "--heldout_prefix", "short.txt"),
     )
     assert ran.code == 0, ran.err
     assert "The optimizer continues with the state of" in ran.err
-    assert RunSettings.open(Path("old/restart-1")).config.tokens == 80
+    assert config_of("old/restart-1").tokens == 80
     test_of = ("bilm-tf", "run_test", "--vocab_file", "vocab.txt", "--test_prefix", "short.txt")
     for save_dir in ("old", "new"):
         ran = shell(*test_of, "--save_dir", save_dir, "--batch_size", "4")

@@ -19,10 +19,9 @@ from elmokit.storage.tensor_file import SCALE, TensorFile, write_tensor_file
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.losses import WindowLosses
 from elmokit.training.results import TrainingResult
-from elmokit.training.run import Run
 from tests.helpers.instruction_sets import machine_library
 from tests.helpers.killing import Killed
-from tests.helpers.tiny_training import Reports, kill_after
+from tests.helpers.tiny_training import Reports, kill_after, newest_checkpoint
 
 pytestmark = pytest.mark.usefixtures("unrendered_curves")
 
@@ -186,6 +185,6 @@ def test_the_optimizer_is_kept_over_other_words_and_without_an_inner_layer(
     train("text.txt", held_out="text.txt", out="run", report=Reports(), **settings)
     fine: dict[str, Any] = {"batch_size": 2, "window_length": 5, "tokens": 20, "keep_optimizer": True, **changes}
     reports = Reports()
-    source = Run("run").checkpoints()[-1].path / "model"
+    source = newest_checkpoint("run").path / "model"
     finetune(source, "other.txt", held_out="text.txt", out="tuned", report=reports, **fine)
     assert any("The optimizer continues with the state of" in notice for notice in reports.notices)

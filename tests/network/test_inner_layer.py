@@ -17,11 +17,11 @@ from elmokit.engine.softmax import ROWS_AT_ONCE, SoftmaxConfig, WordSoftmax
 from elmokit.network.bilm import BiLM
 from elmokit.network.softmax_losses import Sample, sampled_softmax_loss, soft_target_loss
 from elmokit.network.softmax_module import FullSoftmax, TiedSoftmax, WordSoftmaxModule, build_softmax
-from elmokit.training.config import TrainingConfig
 from elmokit.training.distributed import World
 from elmokit.training.losses import WindowLosses
-from elmokit.training.muon import Muon
-from elmokit.training.state import config_optimizer
+from elmokit.training.optimizers import Muon
+from elmokit.training.training_config import TrainingConfig
+from elmokit.training.training_state import config_optimizer
 from tests.conftest import WORDS, random_model
 
 N_WORDS, DIM, INNER_DIM = 40, 6, 9

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from elmokit.tasks.loop import TaskEvaluation
 from elmokit.tasks.run import train_task
-from elmokit.tasks.state import TaskTrainingState
+from elmokit.tasks.task_loop import TaskEvaluation, TaskTrainingState
 from elmokit.tasks.task_table import TASKS, config_of
 from tests.helpers.task_examples import TEXTS
 
@@ -25,7 +24,7 @@ class Learned(Exception):
 def nothing_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out checkpoints: to write a model of published size takes longer than to train it for some steps."""
     monkeypatch.setattr(TaskTrainingState, "save", lambda state, run: None)
-    monkeypatch.setattr("elmokit.tasks.loop.save_if_best", lambda state, folder, task: None)
+    monkeypatch.setattr("elmokit.tasks.task_loop.save_if_best", lambda state, folder, task: None)
 
 
 def train(name: str, preset: str, folder: Path, epochs: int, batch_size: int, on_evaluation: Any) -> None:

@@ -36,12 +36,11 @@ from elmokit.training.reports import (
     TrainingProgress,
     TrainingSpeed,
 )
-from elmokit.training.run import MetricsLog, Run
-from elmokit.training.setup import RunSettings
+from elmokit.training.training_run import checkpoints, log_lines
 from tests.conftest import random_model
 from tests.helpers import tiny_training
 from tests.helpers.killing import Killed
-from tests.helpers.tiny_training import TEXT, Reports, assert_same_weights, kill_after
+from tests.helpers.tiny_training import TEXT, Reports, assert_same_weights, config_of, kill_after, newest_checkpoint
 
 pytestmark = pytest.mark.usefixtures("unrendered_curves")
 
@@ -102,7 +101,7 @@ def test_held_out_perplexity_in_training_is_that_of_evaluate_perplexity(kind: st
     result = start(kind.replace("of a student", "distill"), "run", held_out="dev.txt", report=reports, **KINDS[kind])
     found = LanguageModel.from_pretrained("run").perplexity("dev.txt")
     assert result.best_perplexity == pytest.approx(found.per_direction, rel=1e-5)
-    last = Run(Path("run")).checkpoints()[-1].path / ("model" if kind == "bilm-tf" else "average")
+    last = newest_checkpoint("run").path / ("model" if kind == "bilm-tf" else "average")
     of_checkpoint = LanguageModel.from_pretrained(last).perplexity("dev.txt")
     assert result.perplexity.per_direction == pytest.approx(of_checkpoint.per_direction, rel=1e-5)
     lines = [line for line in reports.lines if line.held_out is not None]
@@ -168,8 +167,8 @@ def test_train_in_python_and_in_the_shell_make_the_same_run(
     with pytest.raises(SystemExit):
         main()
     assert_same_weights(result.model, load_folder("shell/model"))
-    assert RunSettings.open(Path("python")) == RunSettings.open(Path("shell"))
-    logs = [MetricsLog(Path(run, "metrics.jsonl")).records() for run in ("python", "shell")]
+    assert config_of("python") == config_of("shell")
+    logs = [log_lines(Path(run)) for run in ("python", "shell")]
     for ours, theirs in zip(*logs, strict=True):
         assert ours["losses"] == theirs["losses"]
         assert ours["held_out"] == theirs["held_out"]
@@ -233,14 +232,14 @@ def test_the_same_call_continues_an_interrupted_run(kind: str, corpus: Path) -> 
     straight = start(kind, "straight", **more)
     with pytest.raises(Killed):
         start(kind, "run", report=kill_after(1), **more)
-    assert Run("run").checkpoints()
+    assert checkpoints(Path("run"))
     reports = Reports()
     resumed = start(kind, "run", report=reports, **more)
     assert not any(isinstance(report, CountingProgress) for report in reports)  # the text is not counted again
     assert resumed.perplexity.mean_nats == straight.perplexity.mean_nats
     assert_same_weights(resumed.model, straight.model)
     longer = start(kind, "run", tokens=80, **more)
-    assert RunSettings.open(Path("run")).config.tokens == 80
+    assert config_of("run").tokens == 80
     assert longer.perplexity.mean_nats != straight.perplexity.mean_nats
 
 
@@ -249,12 +248,12 @@ def test_overwriting_starts_anew(corpus: Path) -> None:
     first = start("train", "run")
     assert first.perplexity.n_sentences == 40
     second = start("train", "run", batch_size=4, overwrite=True)
-    assert RunSettings.open(Path("run")).config.batch_size == 4
+    assert config_of("run").batch_size == 4
     assert second.best_step <= 3
-    assert [checkpoint.n_steps for checkpoint in Run("run").checkpoints()] == [2, 3]
+    assert [checkpoint.n_steps for checkpoint in checkpoints(Path("run"))] == [2, 3]
     with pytest.raises(ConfigError):
         start("train", "run", batch_size=0, overwrite=True)
-    assert RunSettings.open(Path("run")).config.batch_size == 4  # a mistake deletes nothing
+    assert config_of("run").batch_size == 4  # a mistake deletes nothing
 
 
 @pytest.mark.parametrize("save_every", [2, 1000])
@@ -266,7 +265,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(save_eve
     settings = {"log_every": 1, "eval_every": 2, "save_every": save_every}
     with pytest.raises(Killed):
         start("train", "run", report=kill, **settings)
-    assert not Run("run").checkpoints()
+    assert not checkpoints(Path("run"))
     assert start("train", "run", **settings).model is not None
 
 

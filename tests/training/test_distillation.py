@@ -17,14 +17,13 @@ from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLMState
 from elmokit.text.windows import WindowStream
-from elmokit.training.config import DistillationConfig
 from elmokit.training.distillation import DistillationLosses, Teacher, window_encoder
-from elmokit.training.run import Run
+from elmokit.training.training_config import DistillationConfig
 from tests.conftest import random_model
 from tests.helpers.killing import Killed
 from tests.helpers.many_langs_files import toy_model
 from tests.helpers.shell import Shell
-from tests.helpers.tiny_training import Reports, kill_after
+from tests.helpers.tiny_training import Reports, kill_after, newest_checkpoint
 
 pytestmark = pytest.mark.usefixtures("unrendered_curves")
 
@@ -209,7 +208,7 @@ def test_an_interrupted_distillation_ends_with_the_same_numbers(
     losses = [[json.loads(line)["losses"] for line in lines] for lines in logs]
     assert losses[0] == losses[1]
     for name in ("optimizer", "state"):
-        first, second = (Run(run).checkpoints()[-1].tensors(name) for run in ("straight", "moved"))
+        first, second = (newest_checkpoint(run).tensors(name) for run in ("straight", "moved"))
         assert first.keys() == second.keys()
         assert all(torch.equal(value, second[key]) for key, value in first.items())
     assert "teacher.hidden" in second

@@ -40,7 +40,7 @@ from elmokit.errors import (
     TensorMismatchError,
     TextError,
 )
-from elmokit.formats import published
+from elmokit.formats import sources
 from elmokit.formats.allennlp import encoder_to_allennlp, from_allennlp, lstm_to_allennlp
 from elmokit.formats.archives import is_archive, unpacked
 from elmokit.formats.bilm_tf import config_from_options, read_options
@@ -62,7 +62,15 @@ from elmokit.tasks.allennlp.task_tensors import ATTENTIONS, ROWS, Embeddings, jo
 from elmokit.tasks.allennlp.word_characters import BYTES, Spelling
 from elmokit.tasks.inputs import ElmoShape, Inputs, WordTable
 from elmokit.tasks.ner import NerModel
-from elmokit.tasks.run_folder import ARCHIVE_SEED, BEST_WEIGHTS, OWN_BILM, elmo_start, start_run, write_facts
+from elmokit.tasks.run_folder import (
+    ARCHIVE_SEED,
+    BEST_WEIGHTS,
+    OWN_BILM,
+    data_checksums,
+    elmo_start,
+    write_facts,
+    write_start,
+)
 from elmokit.tasks.sst import CLASSES
 from elmokit.tasks.task import Labels, TaskModel, TaskSetup
 from elmokit.tasks.task_table import config_of
@@ -234,7 +242,7 @@ def bilm_of(tensors: Mapping[str, Tensor], config: BiLMConfig, source: Path) -> 
 def has_published_options(elmo: Mapping[str, Any]) -> bool:
     """Check whether a config's table names the options of one of the authors' models, AllenNLP's default included."""
     name = elmo.get("options_file")
-    models = (model for model in published.models() if model.name in PUBLISHED)
+    models = (model for model in sources.published_models() if model.name in PUBLISHED)
     return name is None or any(location.options == name for model in models for location in model.locations)
 
 
@@ -580,9 +588,10 @@ def save_as_run(opened: OpenedArchive, folder: str | Path) -> None:
         elmo = Elmo(opened.bilm, start=elmo_start(setup.config.elmo))
     content = {**vocabulary_content(setup.inputs), "labels": setup.labels}
     origin = {"archive": str(opened.archive.source), "allennlp": opened.archive.version, "notes": opened.notes}
+    origin["data"] = data_checksums(setup.task, setup.config)
     with atomic_write(folder, folder=True) as run:
-        start_run(run, setup.task, setup.config, content)
-        write_facts(run, setup.task, setup.config, {}, elmo, origin)
+        write_start(run, setup.task, setup.config, content)
+        write_facts(run, setup.task, {}, elmo, origin)
         if opened.bilm is not None:
             save_folder(opened.bilm, run / OWN_BILM)
         seed = run / f"seed-{ARCHIVE_SEED}"

@@ -17,8 +17,8 @@ from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import TextPaths, check_names, find_text_files, read_sentences
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.vocabulary_files import count_words
-from elmokit.training.config import MAX_WORDS, TrainingConfig
 from elmokit.training.reports import CountingProgress, CountingStart, TextCounts, TrainingCallback, TrainingNotice
+from elmokit.training.training_config import MAX_WORDS, TrainingConfig
 
 
 @dataclass(frozen=True)

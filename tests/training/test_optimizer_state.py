@@ -18,11 +18,11 @@ from elmokit.formats.folder import load_folder
 from elmokit.formats.open import open_model
 from elmokit.formats.tensor_rows import TensorRow
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.training import api, evaluation
-from elmokit.training.optimizer_transfer import read_optimizer_state, transfer_optimizer_state
-from elmokit.training.run import Run
-from elmokit.training.softmax_transfer import with_softmax_over
-from tests.helpers.tiny_training import Reports
+from elmokit.training import api, loop
+from elmokit.training.training_run import checkpoints
+from elmokit.training.transfer import read_optimizer_state, transfer_optimizer_state, with_softmax_over
+from tests.helpers.killing import Killed
+from tests.helpers.tiny_training import Reports, kill_after, newest_checkpoint
 
 pytestmark = pytest.mark.usefixtures("unrendered_curves")
 
@@ -42,7 +42,7 @@ CELL_PARTS = {"W_0": "rnn/lstm_cell/kernel", "B": "rnn/lstm_cell/bias", "W_P_0":
 
 @pytest.fixture(autouse=True)
 def _short_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "CALIBRATION_SENTENCES", 2)
+    monkeypatch.setattr(loop, "CALIBRATION_SENTENCES", 2)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def text(bilm_tf_run: Path, tmp_path: Path) -> Path:
 
 def finetune(model: Path, text: Path, out: Path, **settings: Any) -> Reports:
     reports = Reports()
-    api.finetune(model, text, held_out=text, out=out, report=reports, **settings)
+    api.finetune(model, text, held_out=text, out=out, **{"report": reports, **settings})
     return reports
 
 
@@ -75,7 +75,7 @@ def test_ten_steps_of_bilm_tf_restart(bilm_tf_run: Path, tmp_path: Path, kept: b
         assert line.gradient_norm == pytest.approx(norm, rel=1e-5)
     assert lines[1].losses[0] == pytest.approx(4.28132 if kept else 4.33676, abs=1e-5)
     assert ("The optimizer continues with the state of" in "\n".join(reports.notices)) == kept
-    newest = Run(tmp_path / "run").checkpoints()[-1].path
+    newest = newest_checkpoint(tmp_path / "run").path
     trained, sums = load_folder(newest / "model"), load_file(newest / "optimizer.safetensors")
     assert trained.softmax_module is not None
     weights = trained.bilm.state_dict() | {f"softmax.{k}": v for k, v in trained.softmax_module.state_dict().items()}
@@ -112,7 +112,7 @@ def test_an_own_checkpoint_keeps_its_optimizer(bilm_tf_run: Path, text: Path, tm
     settings: dict[str, Any] = {**SMALL, "save_every": 1, "eval_every": 1, "recipe": recipe}
     settings |= {"ema_decay": 0.0, "keep_optimizer": False}
     finetune(bilm_tf_run, text, tmp_path / "run", tokens=120, **settings)
-    first, last = (checkpoint.path for checkpoint in Run(tmp_path / "run").checkpoints())
+    first, last = (checkpoint.path for checkpoint in checkpoints(tmp_path / "run"))
     # From a checkpoint, from its model, and from a run whose best model is that of its last checkpoint.
     for index, source in enumerate((first, last / "model", tmp_path / "run")):
         out = tmp_path / f"again-{index}"
@@ -122,7 +122,7 @@ def test_an_own_checkpoint_keeps_its_optimizer(bilm_tf_run: Path, text: Path, tm
         expected = load_file((first if index == 0 else last) / "optimizer.safetensors")
         assert kept.keys() == expected.keys()
         assert all(torch.equal(kept[key], expected[key]) for key in kept)
-        after = load_file(Run(out).checkpoints()[-1].path / "optimizer.safetensors")
+        after = load_file(newest_checkpoint(out).path / "optimizer.safetensors")
         assert float(after["step/softmax.bias"]) == float(expected["step/softmax.bias"]) + 1
 
 
@@ -155,11 +155,10 @@ def test_a_checkpoint_in_an_archive_keeps_its_optimizer(bilm_tf_run: Path, tmp_p
 def test_an_interrupted_run_resumes_from_the_kept_state(bilm_tf_run: Path, text: Path, tmp_path: Path) -> None:
     settings = RESTART | {"recipe": "bilm-tf", "tokens": 80}
     straight = finetune(bilm_tf_run, text, tmp_path / "run", **settings)
-    # As after an interruption before the first checkpoint.
-    shutil.rmtree(tmp_path / "run" / "checkpoints")
-    (tmp_path / "run" / "metrics.jsonl").unlink()
-    shutil.rmtree(tmp_path / "run" / "model")
-    reports = finetune(bilm_tf_run, text, tmp_path / "run", **settings)
+    with pytest.raises(Killed):
+        finetune(bilm_tf_run, text, tmp_path / "killed", **settings, report=kill_after(1))
+    assert not checkpoints(tmp_path / "killed")
+    reports = finetune(bilm_tf_run, text, tmp_path / "killed", **settings)
     losses = [[line.losses for line in run.lines] for run in (straight, reports)]
     assert losses[0] == losses[1]
     assert len(losses[0]) == 2
@@ -186,5 +185,5 @@ def test_a_state_that_cannot_be_kept_is_an_error_if_it_was_requested(
     reports = finetune(exported, text, tmp_path / "run", recipe="bilm-tf", max_words=50, **SMALL, tokens=40)
     assert "The training starts with a new optimizer." in "\n".join(reports.notices)
     # The best model of a run can be from a step whose checkpoint is gone.
-    shutil.rmtree(Run(tmp_path / "run").checkpoints()[-1].path)
+    shutil.rmtree(newest_checkpoint(tmp_path / "run").path)
     check(tmp_path / "run", "step 1", recipe="bilm-tf")

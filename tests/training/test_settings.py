@@ -13,9 +13,8 @@ from elmokit.engine.config import PRESETS
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError
 from elmokit.formats.open import open_model
-from elmokit.training.bilm_tf_options import options_from_settings, settings_from_options
-from elmokit.training.config import RECIPES, TrainingConfig
-from elmokit.training.settings import training_settings
+from elmokit.training.settings import options_from_settings, settings_from_options, training_settings
+from elmokit.training.training_config import RECIPES, TrainingConfig
 
 # What bilm-tf's train_elmo.py has written into it.
 SHIPPED: dict[str, Any] = {

@@ -10,9 +10,9 @@ import pytest
 
 from elmokit.engine.config import DIRECTIONS
 from elmokit.errors import MissingExtraError
-from elmokit.training.curves import TensorBoardLog, draw_curves, read_log
 from elmokit.training.reports import TrainingProgress
-from elmokit.training.run import LOG, MetricsLog
+from elmokit.training.results import TensorBoardLog, draw_curves
+from elmokit.training.training_run import Run
 
 
 def line(n_steps: int, held_out: tuple[float, ...] | None = None) -> TrainingProgress:
@@ -37,30 +37,19 @@ def test_tensorboard_has_a_series_per_value_and_hides_repeated_steps(tmp_path: P
     assert [event.step for event in found.Scalars("held-out perplexity/backward")] == [2, 3]
 
 
-def test_the_figure_leaves_out_damaged_lines_of_the_log(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    log = MetricsLog(tmp_path / LOG)
-    records = [asdict(line(n_steps, (30.0, 20.0))) for n_steps in (1, 2)]
-    changes = (("losses", [1.0]), ("n_predictions", None), ("held_out", 1), ("epoch", "\ud800"), ("\ud800", 1))
-    damaged = [{**records[0], key: value} for key, value in changes]
-    del damaged[1]["n_predictions"]
-    for record in (*records, *damaged):
-        log.append(record)
-    assert [record.n_predictions for record in read_log(tmp_path)] == [10, 20]
-    assert all(path.exists() for path in draw_curves(tmp_path))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("n_lines", "n_evaluations", "n_directions"), [(0, 0, 2), (1, 0, 2), (1, 1, 1), (2, 1, 2)])
 def test_the_figure_of_a_short_log_is_rendered_without_a_warning(
     n_lines: int, n_evaluations: int, n_directions: int, tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib")
-    log = MetricsLog(tmp_path / LOG)
-    for number in range(n_lines):
-        held_out = (20.0,) * n_directions if number < n_evaluations else None
-        log.append(asdict(replace(line(number, held_out), losses=(5.0,) * n_directions)))
-    assert all(path.stat().st_size for path in draw_curves(tmp_path, directions=DIRECTIONS[:n_directions]))
+    with Run(tmp_path / "run", {}) as run:
+        run.commit({"n_steps": n_lines})
+        for number in range(n_lines):
+            held_out = (20.0,) * n_directions if number < n_evaluations else None
+            run.log(asdict(replace(line(number, held_out), losses=(5.0,) * n_directions)))
+        drawn = draw_curves(run.folder, directions=DIRECTIONS[:n_directions])
+    assert all(path.stat().st_size for path in drawn)
 
 
 def test_a_missing_tensorboard_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

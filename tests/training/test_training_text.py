@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
-from elmokit.training.config import TrainingConfig
-from elmokit.training.corpus import word_order_notice
+from elmokit.training.training_config import TrainingConfig
+from elmokit.training.training_text import word_order_notice
 
 SAMPLED = TrainingConfig(n_samples=64)
 ORDERS: dict[str, Callable[[list[str]], list[str]]] = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from elmokit.config import deep_merge, to_dict, to_toml
 from elmokit.errors import ConfigError, TextError
-from elmokit.tasks.config import (
+from elmokit.tasks.task_config import (
     ElmoConfig,
     MixConfig,
     OptimizerConfig,

@@ -11,12 +11,11 @@ from torch.nn import Parameter
 from elmokit.engine.config import PRESETS
 from elmokit.network.bilm import BiLM
 from elmokit.network.softmax_module import FullSoftmax
-from elmokit.training.config import TrainingConfig
 from elmokit.training.distributed import World
 from elmokit.training.losses import WindowLosses
-from elmokit.training.muon import COEFFICIENTS, MOMENTUM, Muon, matrix_blocks, orthogonalize
-from elmokit.training.optimizers import set_learning_rate
-from elmokit.training.state import config_optimizer
+from elmokit.training.optimizers import COEFFICIENTS, MOMENTUM, Muon, matrix_blocks, orthogonalize, set_learning_rate
+from elmokit.training.training_config import TrainingConfig
+from elmokit.training.training_state import config_optimizer
 
 
 def random(*sizes: int, seed: int = 0) -> torch.Tensor:

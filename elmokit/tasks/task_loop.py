@@ -6,35 +6,130 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
-from elmokit.config import write_json
+from elmokit.config import from_dict, write_json
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.errors import TrainingError
+from elmokit.network.average import moving_average
 from elmokit.network.tensors import save_tensors
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.progress import ProgressCallback
-from elmokit.tasks.run_folder import BEST_WEIGHTS, load_best_weights, read_result
-from elmokit.tasks.state import TaskTrainingState, build_state
-from elmokit.tasks.task import TaskSetup
+from elmokit.tasks.run_folder import BEST_WEIGHTS, RESULT, load_best_weights, read_result
+from elmokit.tasks.task import TaskModel, TaskSetup
 from elmokit.tasks.trained_bilm import (
     BiLMCost,
     CostMeter,
     bilm_learning_rate,
     copy_for_training,
+    parameter_groups,
     save_trained,
     trained_fingerprint,
     unfreeze,
 )
-from elmokit.training.interruption import StopRequest, TrainingInterrupted, stop_requests
-from elmokit.training.optimizers import clip_gradients
-from elmokit.training.run import Run
+from elmokit.training.optimizers import build_optimizer, clip_gradients, optimizer_tensors, restore_optimizer
+from elmokit.training.training_run import (
+    Run,
+    StopRequest,
+    TrainingInterrupted,
+    last_checkpoint,
+    random_states,
+    restore_random_states,
+    stop_requests,
+)
+
+
+@dataclass
+class TaskCounters:
+    """Where a training is, and what it has achieved."""
+
+    epoch: int = 0
+    """Epochs that are complete."""
+    step: int = 0
+    """Batches of the current epoch that are done."""
+    n_steps: int = 0
+    loss_sum: float = 0.0
+    """Since the last evaluation, over ``loss_steps`` steps."""
+    loss_steps: int = 0
+    n_drops: int = 0
+    """How often the plateau schedule has lowered the learning rate."""
+    since_drop: int = 0
+    """Evaluations without improvement since the last drop, or since the last improvement."""
+    since_best: int = 0
+    best_epoch: int = 0
+    best: dict[str, float] = field(default_factory=dict)
+    """The scores of the best evaluation; empty before the first one."""
+    best_n_steps: int = 0
+    is_over: bool = False
+
+
+@dataclass
+class TaskTrainingState:
+    """Everything that the next training step depends on."""
+
+    model: TaskModel[Any, Any]
+    optimizer: torch.optim.Optimizer
+    averaged: AveragedModel | None
+    device: torch.device
+    counters: TaskCounters
+
+    @property
+    def evaluated_model(self) -> TaskModel[Any, Any]:
+        """The model that is evaluated and kept: the averaged one if there is one."""
+        if self.averaged is None:
+            return self.model
+        module = self.averaged.module
+        assert isinstance(module, TaskModel)
+        return module
+
+    def save(self, run: Run) -> None:
+        """Write a checkpoint."""
+        tensors = {
+            "model": self.model.state_dict(),
+            "optimizer": optimizer_tensors(self.optimizer, dict(self.model.named_parameters())),
+            "state": random_states(self.device),
+        }
+        if self.averaged is not None:
+            tensors["average"] = self.averaged.state_dict()
+        run.save_checkpoint(self.counters.n_steps, {"counters": asdict(self.counters)}, tensors)
+
+    def restore(self, run: Run) -> None:
+        """Continue from the last commit of a run, if any. The state must be newly built, with the same settings."""
+        if (checkpoint := last_checkpoint(run.committed)) is None:
+            return
+        with checkpoint.errors():
+            self.model.load_state_dict(checkpoint.tensors("model"))
+            restore_optimizer(self.optimizer, dict(self.model.named_parameters()), checkpoint.tensors("optimizer"))
+            if self.averaged is not None:
+                self.averaged.load_state_dict(checkpoint.tensors("average"))
+            restore_random_states(checkpoint.tensors("state"), self.device)
+            self.counters = from_dict(TaskCounters, run.progress["counters"], str(checkpoint.path))
+
+
+def build_state(setup: TaskSetup, model: TaskModel[Any, Any]) -> TaskTrainingState:
+    """Build the state that training a model starts from."""
+    config = setup.config.train
+    averaged = None
+    if config.average is not None:
+        averaged = moving_average(model, config.average)
+    optimizer = build_optimizer(
+        config.optimizer.name,
+        parameter_groups(model, setup.config.elmo, config.optimizer.learning_rate),
+        config.optimizer.learning_rate,
+        betas=config.optimizer.betas,
+        epsilon=config.optimizer.epsilon,
+        rho=config.optimizer.rho,
+        momentum=config.optimizer.momentum,
+    )
+    return TaskTrainingState(model, optimizer, averaged, setup.device, TaskCounters())
+
 
 ELMO_WEIGHTS = "inputs.elmo."  # how the state dict of a task's model names a biLM that is trained with it
 LENGTH_NOISE = 0.1  # as in AllenNLP: lengths are varied by up to this ratio, so that batches differ between epochs
@@ -86,38 +181,34 @@ def train_seed(training: TaskTraining, seed: int, run: Run) -> dict[str, Any]:
     The best model so far is kept as ``best.safetensors`` (a trained biLM as a model directory of its own), and each
     evaluation is a line of the log.
     """
-    setup, elmo = training.setup, training.elmo
-    with run.lock():
-        result_path = run.path / "result.json"
-        if result_path.exists():
-            return read_result(run.path)
-        torch.manual_seed(seed)
-        model = setup.build(training.initial_vectors)
-        if elmo is not None:
-            model.inputs.elmo = copy_for_training(elmo)
-        state = build_state(setup, model.to(setup.device))
-        torch.manual_seed(seed)  # dropout must not depend on how many numbers the initial weights took
-        if checkpoints := run.checkpoints():
-            state.restore(checkpoints[-1])
-        run.log.truncate(state.counters.n_steps)
-        save_if_best(state, run.path, setup.task.name)
-        with stop_requests() as stop:
-            _SeedLoop(training, seed, run, state).run_to_end(stop)
-        counters = state.counters
-        best = setup.build(training.initial_vectors)
-        load_best_weights(best, run.path)
-        result = {
-            "seed": seed,
-            "dev": counters.best,
-            "best_epoch": counters.best_epoch,
-            "n_epochs": counters.epoch,
-            "n_steps": counters.n_steps,
-            "mixes": best.inputs.mix_weights(),
-        }
-        if elmo is not None:
-            result["bilm"] = {"fingerprint": trained_fingerprint(run.path, elmo.start)}
-        write_json(result_path, result)
-        return result
+    setup, elmo, folder = training.setup, training.elmo, run.folder
+    if (folder / RESULT).exists():
+        return read_result(folder)
+    torch.manual_seed(seed)
+    model = setup.build(training.initial_vectors)
+    if elmo is not None:
+        model.inputs.elmo = copy_for_training(elmo)
+    state = build_state(setup, model.to(setup.device))
+    torch.manual_seed(seed)  # dropout must not depend on how many numbers the initial weights took
+    state.restore(run)
+    save_if_best(state, folder, setup.task.name)
+    with stop_requests() as stop:
+        _SeedLoop(training, seed, run, state).run_to_end(stop)
+    counters = state.counters
+    best = setup.build(training.initial_vectors)
+    load_best_weights(best, folder)
+    result = {
+        "seed": seed,
+        "dev": counters.best,
+        "best_epoch": counters.best_epoch,
+        "n_epochs": counters.epoch,
+        "n_steps": counters.n_steps,
+        "mixes": best.inputs.mix_weights(),
+    }
+    if elmo is not None:
+        result["bilm"] = {"fingerprint": trained_fingerprint(folder, elmo.start)}
+    write_json(folder / RESULT, result)
+    return result
 
 
 class _SeedLoop:
@@ -168,7 +259,7 @@ class _SeedLoop:
 
     def _save(self) -> None:
         self.state.save(self.run)
-        save_if_best(self.state, self.run.path, self.setup.task.name)
+        save_if_best(self.state, self.run.folder, self.setup.task.name)
         self.saved = time.monotonic()
 
     def _step(self, indices: Sequence[int]) -> None:
@@ -237,7 +328,7 @@ class _SeedLoop:
                 counters.n_drops += 1
                 counters.since_drop = 0
         counters.is_over = config.patience is not None and counters.since_best >= config.patience
-        self.run.log.append(
+        self.run.log(
             {
                 "epoch": evaluation.epoch,
                 "n_steps": evaluation.n_steps,

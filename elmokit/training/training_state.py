@@ -1,14 +1,14 @@
 """The state of a biLM training: how it is built, saved to a checkpoint and restored from one.
 
-Besides what every checkpoint has (``training/run.py``), a biLM's holds the LSTM states in ``state.safetensors``, and
-the positions in the corpus in ``progress.json``. Where several processes train, the LSTM states hold the rows of all of
-them, in the order of ranks.
+Besides what every checkpoint has (``training_run.py``), a biLM's holds the LSTM states in ``state.safetensors``. Where
+several processes train, they hold the rows of all of them, in the order of ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,15 +21,15 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.average import moving_average
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.softmax_module import build_softmax, softmax_config
+from elmokit.storage.workspace import Committed
 from elmokit.text.windows import WindowStream
-from elmokit.training.config import TrainingConfig
+from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.distillation import DistillationLosses, Teacher, window_encoder
 from elmokit.training.distributed import World
 from elmokit.training.losses import WindowLosses
-from elmokit.training.muon import Muon, matrix_blocks
-from elmokit.training.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
-from elmokit.training.run import Run, RunCheckpoint, random_states, restore_random_states
-from elmokit.training.setup import TrainingSetup
+from elmokit.training.optimizers import Muon, build_optimizer, matrix_blocks, optimizer_tensors, restore_optimizer
+from elmokit.training.training_config import TrainingConfig
+from elmokit.training.training_run import Run, RunCheckpoint, last_checkpoint, random_states, restore_random_states
 
 
 @dataclass
@@ -39,7 +39,7 @@ class TrainingCounters:
     n_steps: int = 0
     n_predictions: int = 0
     """Per direction, of all processes, since the start of the run."""
-    best_perplexity: float = float("inf")
+    best_perplexity: float | None = None
     n_worse: int = 0
     """Evaluations since the best one."""
     loss_sums: list[float] = field(default_factory=list)
@@ -123,10 +123,9 @@ class TrainingState:
             models,
         )
 
-    def restore(self, checkpoint: RunCheckpoint, world: World) -> str | None:
-        """Set a newly built state to that of a checkpoint; say what changes with another number of processes."""
+    def restore(self, checkpoint: RunCheckpoint, progress: Mapping[str, Any], world: World) -> str | None:
+        """Set a newly built state to that of a commit; say what changes with another number of processes."""
         with checkpoint.errors():
-            progress = checkpoint.progress()
             restore_optimizer(self.optimizer, self.trained_parameters(), checkpoint.tensors("optimizer"))
             if self.average is not None:
                 saved = _modules(checkpoint.model("average"))
@@ -171,14 +170,14 @@ class TrainingState:
 
 
 def new_or_restored_state(
-    setup: TrainingSetup, checkpoint: RunCheckpoint | None, world: World, device: torch.device
+    setup: TrainingSetup, committed: Committed, world: World, device: torch.device
 ) -> tuple[TrainingState, str | None]:
-    """Build the state of the first step, or restore that of a checkpoint; seed the random numbers of either.
+    """Build the state of the first step, or restore that of the last commit; seed the random numbers of either.
 
     Returns:
         The state, and a line about what changes, if anything, with another number of processes than before.
     """
-    config, corpus = setup.config, setup.corpus
+    config, corpus, checkpoint = setup.config, setup.corpus, last_checkpoint(committed)
     torch.manual_seed(config.seed)
     if checkpoint is not None:
         with checkpoint.errors():
@@ -198,7 +197,7 @@ def new_or_restored_state(
     if world.rank:  # all processes draw the same initial weights, but different dropout and samples
         torch.manual_seed(config.seed * 100_003 + world.rank)
     # After the seeds, which it overwrites with the random states of the checkpoint.
-    return state, None if checkpoint is None else state.restore(checkpoint, world)
+    return state, None if checkpoint is None else state.restore(checkpoint, committed.progress, world)
 
 
 def _build_state(setup: TrainingSetup, model: PretrainedBiLM, world: World, device: torch.device) -> TrainingState:
