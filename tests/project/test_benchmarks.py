@@ -54,7 +54,7 @@ PROGRAMS = [
     ("tasks.py data out sick --seeds 1", ""),
     ("train_speed.py text.txt --sizes tiny,en-mini --words 1100 --rounds 1 --threads 1 --batch-size 2", ""),
     ("train_speed.py text.txt --sizes tiny --words 1100 --rounds 1 --threads 1 --batch-size 2 --precisions", ""),
-    ("transformer.py --text text.txt --threads 1 --rounds 1 --seconds 0.01", "transformers tokenizers"),
+    ("transformer.py --text long.txt --threads 1 --rounds 1 --seconds 0.01", "transformers tokenizers"),
     ("transformers_tagging.py ner --epochs 1", "transformers accelerate"),
 ]
 
@@ -81,6 +81,7 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     minimal = {"sentence_good": "the cat sat .", "sentence_bad": "cat the .", "UID": "a", "linguistics_term": "b"}
     files = {
         "text.txt": lines,
+        "long.txt": [" ".join(draw.choices(words, k=18)) for _ in range(120)],
         "tagged.conllu": [*map("\n".join, conllu[:1]), "", *map("\n".join, conllu[1:2]), ""],
         "pairs.csv": scored,
         "trees.txt": trees[:9],
