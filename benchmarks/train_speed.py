@@ -52,7 +52,7 @@ INCLUDED_VOCABULARY = Path(elmokit.__file__).parent / "models" / "en-mini" / "vo
 N_SAMPLES = 1024
 N_WORDS = 10_000
 N_WARMUP_STEPS = 1  # steps that are not timed
-N_DATA_WINDOWS = 400
+N_DATA_WINDOWS = 100
 Shape = tuple[int, int, int]
 """Shape of a matrix product: rows, inner size, columns."""
 
