@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -145,6 +146,12 @@ def test_links_lead_to_files(page: Path) -> None:
     text = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
     for target in [*re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text), *re.findall(r'src(?:set)?="([^":]+)"', text)]:
         assert (page.parent / target).exists(), f"{name_of(page)}: {target}"
+
+
+@pytest.mark.parametrize("command", ["benchmarks/quote_results.py --check", "docs/make_install_lines.py"])
+def test_what_a_program_writes_into_pages_is_current(command: str) -> None:
+    ran = subprocess.run([sys.executable, *command.split()], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_public_names_are_those_that_the_documents_list() -> None:
