@@ -5,6 +5,8 @@ Run as a program, this file does all of it in a process that finds no PyTorch, a
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import shlex
@@ -86,9 +88,13 @@ def command(line: str) -> None:
 
 
 def refused(line: str) -> None:
-    with pytest.raises(MissingExtraError) as error:
-        command(line)
-    assert str(error.value) == str(MissingExtraError(REFUSED[line], "torch"))
+    """Run ``elmokit`` as the shell does, and check its error."""
+    from elmokit.cli.main import main
+
+    sys.argv = ["elmokit", *shlex.split(line)]
+    with contextlib.redirect_stderr(io.StringIO()) as printed, pytest.raises(SystemExit) as end:
+        main()
+    assert (end.value.code, printed.getvalue()) == (2, f"elmokit: {MissingExtraError(REFUSED[line], 'torch')}\n")
 
 
 def serve() -> None:
@@ -97,7 +103,7 @@ def serve() -> None:
     Path("copy").rename("tiny")
     with serving(Path("tiny"), before=HIDE) as server:
         answer = server.post("/v1/embeddings", {"input": ["The cat sat ."], "model": "tiny"}).json()
-        assert len(answer["data"][0]["embedding"]) > 100
+        assert answer["data"][0]["embedding"]
         server.stop()
 
 
