@@ -31,6 +31,7 @@ OTHERS = [
     *(ROOT / f"{name}.md" for name in ("CONTRIBUTING", "RELEASING", "SECURITY", "CHANGELOG")),
 ]
 """Documents with links but without code that is run."""
+NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# (\S+\.toml)\n")
 EXTRA = re.compile(r"# pip install (?:'\.\[([\w-]+)\]'|pandas)\n")
@@ -141,7 +142,7 @@ def test_the_picture_of_the_speed_shows_the_numbers_of_its_table() -> None:
             assert f"<!-- {number} -->" in picture, f"{number} is missing: run python docs/make_pictures.py"
 
 
-@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS, *NOTEBOOKS], ids=name_of)
 def test_links_lead_to_files(page: Path) -> None:
     text = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
     for target in [*re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text), *re.findall(r'src(?:set)?="([^":]+)"', text)]:
