@@ -51,11 +51,14 @@ quick: $(VENV)/installed-dev
 coverage: $(VENV)/installed-dev
 	$(ALL_TESTS) --cov --cov-report=term --cov-report=html
 
+# All of its parts run, whichever fails.
 check: $(VENV)/installed-dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/codespell
-	$(BIN)/mypy
+	@failed=; \
+	for part in "ruff check ." "ruff format --check ." codespell mypy; do \
+		echo "$$part"; \
+		$(BIN)/$$part || failed="$$failed; $$part"; \
+	done; \
+	if [ "$$failed" ]; then echo "Failed: $${failed#; }"; exit 1; fi
 
 docs: $(VENV)/installed-docs
 	$(BIN)/mkdocs build --strict
