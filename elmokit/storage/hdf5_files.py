@@ -50,7 +50,7 @@ def create_hdf5(path: Path, n_bytes: int, n_datasets: int, n_name_bytes: int = 0
 
     with path.open("wb") as file:
         if n_bytes and hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, n_bytes + n_name_bytes + HEADER_BYTES * n_datasets)
+            os.posix_fallocate(file.fileno(), 0, n_bytes + n_name_bytes + HEADER_BYTES * n_datasets + 65536)
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     # The names of an old group are one block; once that is larger than its cache, HDF5 writes it for each dataset.
     oldest = h5py.h5f.LIBVER_EARLIEST if n_name_bytes <= MAX_OLD_NAME_BYTES else h5py.h5f.LIBVER_V18
