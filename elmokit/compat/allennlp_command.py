@@ -154,7 +154,12 @@ class ElmoEmbedder:
         stream = self.embed_sentences([sentence.split() for sentence in sentences], batch_size)
         # The layout is that of elmokit.embedding.outputs.hdf5, and a test compares the two. That module writes
         # resumable files, and escapes sentences that are keys; old readers look up file[sentence] without escaping.
-        with atomic_write(output_file_path, overwrite=True) as partial, create_hdf5(partial) as (file, check):
+        n_layers = self.elmo_bilm.num_layers if output_format == "all" else 1
+        n_bytes = 4 * n_layers * self.elmo_bilm.get_output_dim() * sum(len(sentence.split()) for sentence in sentences)
+        with (
+            atomic_write(output_file_path, overwrite=True) as partial,
+            create_hdf5(partial, n_bytes, len(sentences), sum(map(len, sentences))) as file,
+        ):
             for number, (sentence, layers) in enumerate(zip(sentences, stream, strict=True)):
                 key = sentence if use_sentence_keys else str(number)
                 try:
@@ -163,7 +168,6 @@ class ElmoEmbedder:
                     raise ConfigurationError(
                         f"Sentence {number}, {sentence!r}, cannot be a key in an HDF5 file: {error}"
                     ) from None
-                check()
             if not (forget_sentences or use_sentence_keys):
                 numbers = {sentence: str(number) for number, sentence in enumerate(sentences)}
                 text = h5py.string_dtype("utf-8")

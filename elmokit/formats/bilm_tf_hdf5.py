@@ -16,6 +16,7 @@ import filecmp
 import json
 from collections.abc import Callable
 from fnmatch import fnmatch
+from math import prod
 from pathlib import Path
 
 import h5py
@@ -186,10 +187,12 @@ def write_hdf5(
         card = {name: fact for name, fact in model.card.items() if name not in left_out}
         content = options_from_config(config) | ({"card": card} if card else {})
         options.write_text(json.dumps(content) + "\n", encoding="utf-8")
-        with create_hdf5(weights) as (file, _):
+        extra = placeholders(config)
+        shapes = [*tensor_shapes(config).values(), *extra.values()]
+        with create_hdf5(weights, 4 * sum(map(prod, shapes)), len(shapes)) as file:
             for name, array in to_theirs(model.arrays, bilm_tf_rows(config)):
                 file.create_dataset(name, data=array)
-            for name, shape in placeholders(config).items():
+            for name, shape in extra.items():
                 file.create_dataset(name, data=_placeholder(name, shape))
 
 

@@ -32,7 +32,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, urlencode, urljoin
 
 import msgspec
 
@@ -40,25 +40,23 @@ from elmokit.errors import ConfigError, MissingExtraError, ModelError, ModelNotF
 from elmokit.formats import tf_hub
 from elmokit.formats.archives import is_archive
 from elmokit.formats.fetch import (
-    HUB_PREFIX,
     cached_file,
     fetch,
-    hub_folder,
-    is_hub_id,
     is_url,
-    link_into,
     local_path,
     normalize_url,
-    sibling_url,
     split_url,
     url_file_name,
 )
 from elmokit.formats.folder import DEFAULT_MODEL, included_model
-from elmokit.formats.format import FORMATS, find_format, open_path
+from elmokit.formats.format import FORMATS, find_format, model_files, open_path
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sidecars import with_token_embeddings
 from elmokit.storage.bounded import whole_number
 from elmokit.storage.text_files import expand_user
+
+HUB_PREFIX = "hf:"
+_HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?$")
 
 
 def open_source(
@@ -117,8 +115,8 @@ def _fetch_options(url: str, names: list[str]) -> Path:
     """Download the options file that is next to a URL, by the first of its possible names that the server has."""
     for name in names[:-1]:
         with contextlib.suppress(ModelNotFoundError):
-            return fetch(sibling_url(url, name))
-    return fetch(sibling_url(url, names[-1]))
+            return fetch(urljoin(url, name))
+    return fetch(urljoin(url, names[-1]))
 
 
 def _open_tf_hub(url: str, options: Path | None, words: Path | None) -> PretrainedBiLM:
@@ -159,6 +157,40 @@ def _open_published(
         f"Download {model.files} by hand, from a mirror or from someone who has it, and give the path instead of the "
         f"name (on the command line, --options names an options file that is elsewhere){by_hand}."
     )
+
+
+def link_into(folder: Path, file: Path) -> None:
+    """Make a downloaded file appear in the directory of another one, for models whose files must be together."""
+    link = folder / file.name
+    if not (link.exists() and link.samefile(file)):
+        link.unlink(missing_ok=True)
+        try:
+            link.hardlink_to(file)
+        except FileExistsError:  # another process was faster
+            pass
+        except OSError:  # a file system without hard links
+            link.symlink_to(file)
+
+
+def is_hub_id(text: str) -> bool:
+    """Check for ``owner/name`` or ``hf:owner/name``, with or without ``@revision``."""
+    return _HUB_ID.match(text.removeprefix(HUB_PREFIX)) is not None
+
+
+def hub_folder(hub_id: str) -> Path:
+    """Download a model from the Hugging Face Hub, unless it is in the Hub's own cache, and return its directory."""
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise MissingExtraError(f"Downloading {hub_id} from the Hugging Face Hub", "huggingface-hub") from None
+    name, _, revision = hub_id.removeprefix(HUB_PREFIX).partition("@")
+    try:
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=model_files()))
+    except (OSError, ValueError, RuntimeError) as error:
+        first = str(error).strip().split("\n")[0].rstrip(".")
+        raise ModelNotFoundError(
+            f"{hub_id} cannot be downloaded from the Hugging Face Hub: {first}. Or download its files by hand."
+        ) from None
 
 
 def _download_from_hub(name: str) -> Path:

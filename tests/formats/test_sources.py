@@ -284,31 +284,21 @@ def elmo_urls(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> C
     return lambda version: [url.format(version=version) for url in urls]
 
 
-@pytest.mark.parametrize("url", SPELLINGS)
-def test_every_spelling_of_the_address_is_recognized(url: str) -> None:
-    assert (elmo_version(url), is_hub_address(url)) == (2, True)
-    assert elmo_version(url.replace("2", "1" * 5000)) is None
-    assert [elmo_version(url.replace("2", number)) for number in "13"] == [1, 3]
+# An address, the version of google/elmo that it names, and whether it is one of TF-Hub or Kaggle.
+ADDRESSES = [
+    *((url.replace("2", version), int(version), True) for url in SPELLINGS for version in "123"),
+    *((url, 3, True) for url in (TFHUB.rstrip("/"), KAGGLE.rstrip("/"), KAGGLE + "TensorFlow1/elmo")),
+    ("https://tfhub.dev/google/nnlm-en-dim128/2", None, True),
+    ("https://www.kaggle.com/models/google/nnlm/TensorFlow2/en-dim128/1", None, True),
+    ("https://tfhub.dev/google/elmo/2/x", None, True),
+    ("https://example.com/google/elmo/2", None, False),
+    ("https://tfhub.dev.example.com/google/elmo/2", None, False),
+]
 
 
-@pytest.mark.parametrize("url", [TFHUB.rstrip("/"), KAGGLE.rstrip("/"), KAGGLE + "TensorFlow1/elmo"])
-def test_an_address_without_a_version_means_the_latest(url: str) -> None:
-    assert elmo_version(url) == 3
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "https://tfhub.dev/google/nnlm-en-dim128/2",
-        "https://www.kaggle.com/models/google/nnlm/TensorFlow2/en-dim128/1",
-        "https://example.com/google/elmo/2",
-        "https://tfhub.dev/google/elmo/2/x",
-        "https://tfhub.dev.example.com/google/elmo/2",
-    ],
-)
-def test_other_addresses_are_not_those_of_elmo(url: str) -> None:
-    assert elmo_version(url) is None
-    assert is_hub_address(url) == ("example" not in url)
+@pytest.mark.parametrize(("url", "version", "is_hub"), ADDRESSES)
+def test_addresses_of_elmo_are_recognized_with_their_versions(url: str, version: int | None, is_hub: bool) -> None:
+    assert (elmo_version(url), is_hub_address(url)) == (version, is_hub)
 
 
 def test_the_archive_of_an_address_is_at_its_query() -> None:
@@ -323,8 +313,9 @@ def test_the_name_in_the_cache_is_that_of_tensorflow_hub(cache: Path, monkeypatc
     assert module_folder(TFHUB + "2").parent == Path(tempfile.gettempdir()) / "tfhub_modules"
 
 
-@pytest.mark.parametrize("kind", ["module", ".tar.gz", ".tgz", ""])
-@pytest.mark.parametrize("spelling", [*SPELLINGS[:1], *SPELLINGS[2:3], *SPELLINGS[6:7], *SPELLINGS[8:9]])
+@pytest.mark.parametrize(
+    ("spelling", "kind"), zip((SPELLINGS[i] for i in (0, 2, 6, 8)), ["module", ".tar.gz", ".tgz", ""], strict=True)
+)
 def test_a_module_in_the_cache_of_tensorflow_hub_opens_by_every_address(
     cache: Path, tmp_path: Path, spelling: str, kind: str
 ) -> None:
@@ -372,24 +363,6 @@ def test_without_any_server_the_error_says_what_to_download_and_where_to_put_it(
     assert f"unpack it into the directory {module_folder(TFHUB + '2')}" in message
     write_elmo(module_folder(TFHUB + "2"))
     assert is_elmo(hub.Module(TFHUB + "2").elmo.model)
-
-
-def test_the_calls_of_the_tutorials_work_verbatim(cache: Path) -> None:
-    for version in (1, 2, 3):
-        write_elmo(module_folder(f"{TFHUB}{version}"), seed=version)
-    elmo = hub.Module("https://tfhub.dev/google/elmo/2", trainable=True)
-    embeddings = elmo(["the cat is on the mat", "dogs are in the fog"], signature="default", as_dict=True)["elmo"]
-    assert embeddings.shape == (2, 6, 64)
-    tokens_input = [["the", "cat", "is", "on", "the", "mat"], ["dogs", "are", "in", "the", "fog", ""]]
-    tokens_length = [6, 5]
-    embeddings = elmo(inputs={"tokens": tokens_input, "sequence_len": tokens_length}, signature="tokens", as_dict=True)[
-        "elmo"
-    ]
-    assert embeddings.shape == (2, 6, 64)
-    named = hub.Module("https://tfhub.dev/google/elmo/3", trainable=False, name="elmo_module", tags=set())
-    assert is_elmo(named.elmo.model, seed=3)
-    loaded = hub.load("https://tfhub.dev/google/elmo/3", tags=[])
-    assert loaded.signatures["default"](["the cat"])["elmo"].shape == (1, 2, 64)
 
 
 @pytest.mark.parametrize(
