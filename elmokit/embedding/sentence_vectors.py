@@ -356,21 +356,13 @@ class SentenceEmbedder:
         weights = np.array([self.weight(token) for token in tokens])
         if self._probability is not None:
             weights *= words_only(tokens)
-        with np.errstate(over="ignore"):
-            rounded = weights.astype(np.float32)
-            total = rounded.sum()
-        if not len(tokens):
-            return rounded
-        if np.finfo(np.float32).tiny <= total < np.inf:
-            return np.asarray(rounded / total)
-        # float32 cannot hold the sum, and float64 may.
-        largest = weights.max()
-        if not (0 < largest < np.inf and (weights >= 0).all()):
+        rounded = weights.astype(np.float32)
+        total = rounded.sum()
+        if len(tokens) and not 0 < total < np.inf:
             raise ConfigError(
                 "The weights of the words of a sentence must be above 0 and finite. Choose a larger smoothing."
             )
-        weights /= largest
-        return np.asarray(weights / weights.sum(), np.float32)
+        return np.asarray(rounded / total) if len(tokens) else rounded
 
     def _weighted_mean(self, tokens: Sequence[str], chunks: Iterable[Vectors]) -> NDArray[np.float32]:
         weights = self._shares(tokens)

@@ -26,7 +26,7 @@ MAX_BYTES = 2**30
 """The limit on the size of a list of words or characters of a model directory."""
 
 
-class Counts(Protocol):
+class CountedWords(Protocol):
     """How often words occur: a mapping, or what a corpus too large for one was counted in."""
 
     def items(self) -> Iterable[tuple[str, int]]:
@@ -114,7 +114,7 @@ class Vocabulary:
         return sum(self.ids.get(token, self.unknown_id) == self.unknown_id for token in tokens)
 
     @classmethod
-    def from_counts(cls, counts: Counts, max_words: int | None = None, min_count: int = 1) -> Vocabulary:
+    def from_counts(cls, counts: CountedWords, max_words: int | None = None, min_count: int = 1) -> Vocabulary:
         """Build a vocabulary of the special words and the most frequent other words. Arguments as in ``rank_words``."""
         return cls([*SPECIALS, *(word for word, _ in rank_words(counts, max_words, min_count))])
 
@@ -141,7 +141,7 @@ class Vocabulary:
         return text
 
 
-def rank_words(counts: Counts, max_words: int | None = None, min_count: int = 1) -> list[tuple[str, int]]:
+def rank_words(counts: CountedWords, max_words: int | None = None, min_count: int = 1) -> list[tuple[str, int]]:
     """Return the words of a vocabulary after its special words, which ``max_words`` includes, with their counts.
 
     Words are sorted by descending frequency, then alphabetically: the sampled softmax and bilm-tf rely on that order.

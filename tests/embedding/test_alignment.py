@@ -35,11 +35,6 @@ def rotated(model: PretrainedBiLM) -> PretrainedBiLM:
     return model.replace(alignment=random_alignment(model))
 
 
-def test_matrices_of_other_shapes_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"\(2, 3, 4\)"):
-        LayerAlignment.of_matrices(np.zeros((2, 3, 4), np.float32))
-
-
 def test_every_way_of_embedding_is_aligned(model: PretrainedBiLM, rotated: PretrainedBiLM) -> None:
     plain, elmo, alignment = Elmo(model), Elmo(rotated), rotated.alignment
     assert alignment is not None

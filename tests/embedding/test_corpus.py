@@ -9,7 +9,6 @@ import time
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -18,22 +17,18 @@ import pytest
 import torch
 
 from elmokit.embedding.corpus import BackgroundWriter, BatchEmbedder, describe_work, embed_file
-from elmokit.embedding.elmo import Elmo, Start
+from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.embedding.outputs.writer import open_resumable, partial_folder
 from elmokit.embedding.reading import CorpusSentence
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
-from elmokit.engine.config import BiLMConfig
 from elmokit.engine.layer_selection import Layers
 from elmokit.engine.precision import VARIABLE
 from elmokit.engine.threads import set_threads
 from elmokit.errors import OutputError, TextError
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
 from elmokit.network import backends
 from elmokit.storage import workspace
-from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
-from elmokit.text.vocabulary import Vocabulary
 from tests.conftest import random_model
 from tests.helpers.instruction_sets import choose_kernels_as_if
 
@@ -50,21 +45,6 @@ def text(tmp_path: Path) -> Path:
     path = tmp_path / "text.txt"
     path.write_text(TEXT, encoding="utf-8")
     return path
-
-
-def test_the_speed_does_not_count_what_comes_before_the_first_batch(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [0.0]
-
-    class Slow(Elmo):
-        def embed(self, *arguments: Any, **options: Any) -> Any:  # called before the first batch only
-            now[0] += 100.0
-            return super().embed(*arguments, **options)
-
-    monkeypatch.setattr("elmokit.embedding.corpus.time", SimpleNamespace(monotonic=lambda: now[0]))
-    assert embed_file(Slow(random_model()), text, tmp_path / "out.hdf5").seconds == 0.0
-    assert now[0] >= 200.0
 
 
 def test_each_line_becomes_a_dataset_under_its_number(elmo: Elmo, text: Path, tmp_path: Path) -> None:
@@ -239,22 +219,6 @@ def test_a_long_line_is_written_chunk_by_chunk(
             np.testing.assert_allclose(file[str(number)][...], expected, atol=1e-5 if dtype == "float32" else 2e-3)
 
 
-def test_resuming_requires_the_same_words_and_tables_but_the_start_state_may_round(tmp_path: Path) -> None:
-    def name(model: PretrainedBiLM, start: Start = "warm") -> str:
-        return str(BatchEmbedder(Elmo(model, start=start), "all", 2048, 64).settings()["model"])
-
-    words = [BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, "the", "cat"]
-    config = BiLMConfig(char_cnn=None, n_words=5, projection_dim=4, hidden_dim=6)
-    models = [random_model(config), random_model(config)]
-    models[0].vocabulary, models[1].vocabulary = Vocabulary(words), Vocabulary([*words[:4], "dog"])
-    assert name(models[0]) != name(models[1])
-    model = random_model()
-    assert name(model) != name(model, "zero")
-    elmo = Elmo(model)
-    elmo.start_state.hidden[:] += 1e-7  # the start state of another backend
-    assert BatchEmbedder(elmo, "all", 2048, 64).settings()["model"] == name(model)
-
-
 def test_a_module_of_pytorch_embeds_a_file_as_its_elmo_does(text: Path, tmp_path: Path) -> None:
     module = ElmoModule(random_model())
     for number, elmo in enumerate((module, module.elmo)):
@@ -295,19 +259,6 @@ def test_time_is_estimated_for_long_texts_on_several_of_their_parts(
         assert 2 <= len(measured[1:]) <= 5
 
 
-def test_all_items_are_handled_when_the_block_ends() -> None:
-    handled: list[int] = []
-
-    def slowly(item: int) -> None:
-        time.sleep(0.01)
-        handled.append(item)
-
-    with BackgroundWriter(slowly, 2) as behind:
-        for item in range(10):
-            behind.put(item)
-    assert handled == list(range(10))
-
-
 def test_an_error_while_writing_is_raised_by_the_next_put_or_at_the_end() -> None:
     def broken(item: int) -> None:
         raise OSError(f"disk full at {item}")
@@ -331,7 +282,9 @@ def test_the_thread_ends_with_the_block_even_if_interrupted_repeatedly() -> None
         # On a busy machine, the next Ctrl-C could come before Python has noticed the one before, and both would be one.
         for number in range(3):
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            while n_interrupts <= number:
+            for _ in range(500):
+                if n_interrupts > number:
+                    break
                 time.sleep(0.01)
         handled.append(item)
 

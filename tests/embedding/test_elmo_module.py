@@ -208,9 +208,8 @@ def test_everything_has_the_dtype_of_the_bilm(default: torch.dtype, dtype: torch
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch's compiler, which errors instead would end
-@pytest.mark.parametrize("trainable", [False, True])
-def test_a_model_that_contains_it_can_be_compiled(trainable: bool, model: PretrainedBiLM) -> None:
-    elmo = ElmoModule(model, trainable=trainable)
+def test_a_model_that_contains_it_can_be_compiled(model: PretrainedBiLM) -> None:
+    elmo = ElmoModule(model, trainable=True)
     ids = elmo.ids([["the", "cat"], ["dog"]])
 
     def loss(given: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +15,6 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm import bilm_tf_perplexity as as_bilm_tf
 from elmokit.lm.bilm_tf_perplexity import bilm_tf_perplexity, read_like_bilm_tf
 from elmokit.lm.perplexity import perplexity
-from tests.conftest import random_model
 from tests.helpers import trace_b
 
 TEXT = [line.split() for line in trace_b.LINES]
@@ -81,13 +79,6 @@ def test_rows_are_filled_as_in_bilm_tf(text: list[list[str]], n_rows: int) -> No
         assert [[pair[direction] for pair in step] for step in steps] == plain_rows(text, n_rows, direction == 1)
 
 
-def test_the_window_length_does_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = random_model()
-    whole = bilm_tf_perplexity(model, TEXT, 2)
-    monkeypatch.setattr(as_bilm_tf, "STEPS_AT_ONCE", 3)
-    assert bilm_tf_perplexity(model, TEXT, 2).mean_nats == pytest.approx(whole.mean_nats, abs=1e-6)
-
-
 def test_one_row_equals_stateful_perplexity(model: PretrainedBiLM) -> None:
     ours = perplexity(model, TEXT, "stateful")
     assert bilm_tf_perplexity(model, TEXT, 1).mean_nats == pytest.approx(ours.mean_nats, abs=1e-6)
@@ -98,9 +89,3 @@ def test_the_last_file_comes_first_and_blank_lines_are_sentences(tmp_path: Path)
     (tmp_path / "b.txt").write_text("the dog\n")
     paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
     assert list(read_like_bilm_tf(paths)) == [["the", "dog"], ["the", "cat"], []]
-
-
-def test_no_gradients_are_kept(model: PretrainedBiLM) -> None:
-    bilm_tf_perplexity(model, TEXT, 1)
-    assert torch.is_grad_enabled()
-    assert all(parameter.grad is None for parameter in model.bilm.parameters())

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
@@ -118,22 +118,13 @@ def test_no_tail_is_lost_with_several_stateful_rows(model: PretrainedBiLM, n_row
     assert scored(model, start="stateful", n_rows=n_rows).n_predictions == N_PREDICTIONS
 
 
-def test_the_start_state_changes_the_perplexity(model: PretrainedBiLM) -> None:
-    zero = scored(model, start="zero").mean_nats
-    assert scored(model, start=boundary_state(model)).mean_nats != zero
-    assert scored(model, start=State.zero(model.config, 1)).mean_nats == zero
-
-
 def test_a_sentence_starts_from_the_start_state_of_the_model(model: PretrainedBiLM) -> None:
     assert scored(model).mean_nats == scored(model, start=boundary_state(model)).mean_nats
     model.start_state = State.zero(model.config, 1)
     assert scored(model).mean_nats == scored(model, start="zero").mean_nats
 
 
-WORDS = ["the", "then", "cat", "cats", "Ätna"]
-
-
-@pytest.mark.slow
+@settings(max_examples=30)
 @given(st.lists(st.text(max_size=5), max_size=6), st.binary(max_size=4))
 def test_the_probabilities_of_every_context_sum_to_one(words: list[str], context: bytes) -> None:
     spelling = Spelling(words)
@@ -141,20 +132,11 @@ def test_the_probabilities_of_every_context_sum_to_one(words: list[str], context
     assert total == pytest.approx(1.0)
 
 
-def test_without_words_every_byte_costs_the_same() -> None:
-    assert Spelling([]).bits("cat") == pytest.approx(4 * math.log2(257))
-    assert Spelling([]).bits("Ä") == pytest.approx(3 * math.log2(257))
-
-
 def test_costs_equal_the_formula_by_hand() -> None:
+    assert Spelling([]).bits("Ä") == pytest.approx(3 * math.log2(257))  # without words, every byte costs the same
     spelling = Spelling(["ab"])
     start = 1 / 257
     first = (1 + 3 * start) / (3 + 3)  # after nothing: a, b and the end, once each
     second = (1 + first) / 2  # after a: b, once
     end = (1 + (1 + first) / 2) / 2  # after b, then after ab: the end, once each
     assert spelling.bits("ab") == pytest.approx(-sum(map(math.log2, (first, second, end))))
-
-
-def test_a_word_like_those_of_the_vocabulary_is_cheaper() -> None:
-    spelling = Spelling(WORDS)
-    assert spelling.bits("cathen") < spelling.bits("ncthea") < spelling.bits("qqqqqq")

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elmokit.text import vocabulary_files
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.vocabulary_files import WordCounts, build_vocabulary, counts_path, repair_vocabulary, repaired_words
 
@@ -105,15 +104,3 @@ def test_counts_that_were_spilled_to_disk_are_exact(lines: list[list[str]], max_
     expected = Counter(word for line in lines for word in line)
     assert dict(items) == expected
     assert len(items) == len(expected)
-
-
-def test_temporary_files_are_removed_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text("a b\nc d\ne f\n")
-    aside = tmp_path / "aside"
-    aside.mkdir()
-    monkeypatch.setattr(vocabulary_files.tempfile, "tempdir", str(aside))
-    with WordCounts(1) as counts:
-        counts.add(text)
-        assert len(list(aside.rglob("*"))) == 4  # a folder and three parts
-    assert not list(aside.iterdir())
