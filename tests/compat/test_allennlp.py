@@ -334,6 +334,12 @@ def test_files_that_leave_out_a_projection_open_too(tmp_path: Path, projection_d
     torch.testing.assert_close(back, dict(files.bilm.state_dict()))
     name = next(name for name, tensor in model.named_parameters() if torch.equal(tensor, torch.eye(len(tensor))))
     model.get_parameter(name).mul_(2)
+    outputs = []  # of C functions, and of PyTorch, which computes where there is a gradient
+    for needs_gradient in (False, True):
+        model.reset_states()
+        with torch.set_grad_enabled(needs_gradient):
+            outputs.append(model.requires_grad_(needs_gradient)(batch_to_ids(SENTENCES))["activations"])
+    torch.testing.assert_close(*outputs, atol=1e-5, rtol=1e-5)
     with pytest.raises(TensorMismatchError, match=r"no longer the identity"):
         model.to_model()
 
