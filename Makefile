@@ -7,7 +7,7 @@
 # make release-check  build the source distribution and a wheel for any platform, check them and try each in an empty environment
 # make campaign  damage files, interrupt commands, fill disks, ask the server (an hour, as root on Linux); PARTS="mutants disk" runs some parts, SCALE=0.01 less of each
 # make fuzz  fuzz every reader of foreign files and the server's bodies, guided by coverage, for MINUTES=5 each; FUZZ="hdf5 archive" some
-# make sanitize  run the C functions under sanitizers, guard pages and valgrind, and analyze them (five minutes); PARTS="address threads" runs some parts, SECONDS_EACH=600 more random calls
+# make sanitize  run the C functions under sanitizers, guard pages and valgrind (five minutes); PARTS="address threads" runs some parts, SECONDS_EACH=600 more random calls
 # make integrations  test elmokit inside each library that it integrates with, each in an environment of its own (noxfile.py)
 # make docs   build the documentation site into site/; warnings are errors      make docs-serve  show it while you edit
 # make bench  measure tokens/s of every backend: SENTENCES=file, PEER="--peer-python ... --peer-script ..." (benchmarks/inference.py)

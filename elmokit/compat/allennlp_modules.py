@@ -276,7 +276,22 @@ class Elmo(FromParams, nn.Module):
         return {"elmo_representations": representations, "mask": kept.unflatten(0, leading)}
 
 
-class ElmoTokenEmbedder(FromParams, nn.Module):
+class _Projecting(FromParams, nn.Module):
+    """A token embedder with an optional projection of its vectors."""
+
+    def _add_projection(self, dim: int, projection_dim: int | None) -> None:
+        self.output_dim = projection_dim or dim
+        self._projection = nn.Linear(dim, projection_dim) if projection_dim else None
+
+    def get_output_dim(self) -> int:
+        """Return the size of a vector."""
+        return self.output_dim
+
+    def _project(self, vectors: Tensor) -> Tensor:
+        return vectors if self._projection is None else self._projection(vectors)
+
+
+class ElmoTokenEmbedder(_Projecting):
     """AllenNLP's ``ElmoTokenEmbedder``: one mix as a tensor, with an optional projection; arguments as in ``Elmo``."""
 
     registered_name = "elmo_token_embedder"
@@ -306,13 +321,7 @@ class ElmoTokenEmbedder(FromParams, nn.Module):
             scalar_mix_parameters=scalar_mix_parameters,
             stateful=stateful,
         )
-        dim = self._elmo.get_output_dim()
-        self.output_dim = projection_dim or dim
-        self._projection = nn.Linear(dim, projection_dim) if projection_dim else None
-
-    def get_output_dim(self) -> int:
-        """Return the size of a vector."""
-        return self.output_dim
+        self._add_projection(self._elmo.get_output_dim(), projection_dim)
 
     def forward(
         self, elmo_tokens: Tensor | None = None, word_inputs: Tensor | None = None, inputs: Tensor | None = None
@@ -322,11 +331,10 @@ class ElmoTokenEmbedder(FromParams, nn.Module):
         ``inputs`` is another name of ``elmo_tokens``, that of 0.9.
         """
         ids = inputs if elmo_tokens is None else elmo_tokens
-        mixed: Tensor = self._elmo(ids, word_inputs)["elmo_representations"][0]
-        return mixed if self._projection is None else self._projection(mixed)
+        return self._project(self._elmo(ids, word_inputs)["elmo_representations"][0])
 
 
-class ElmoTokenEmbedderMultiLang(FromParams, nn.Module):
+class ElmoTokenEmbedderMultiLang(_Projecting):
     """AllenNLP 0.9's ``ElmoTokenEmbedderMultiLang``: an ``Elmo`` and an alignment matrix for each language.
 
     Args:
@@ -377,18 +385,13 @@ class ElmoTokenEmbedderMultiLang(FromParams, nn.Module):
         if len(set(sizes.values())) > 1:
             raise ConfigurationError(f"The vectors of the languages have different sizes: {sizes}.")
         dim = next(iter(sizes.values()))
-        self.output_dim = projection_dim or dim
-        self._projection = nn.Linear(dim, projection_dim) if projection_dim else None
+        self._add_projection(dim, projection_dim)
         for lang in weight_files:
             file = (aligning_files or {}).get(lang)
             matrix = tensor_of(read_alignment_matrix(file, dim)) if file else torch.eye(dim)
             aligning = nn.Linear(dim, dim, bias=False)
             aligning.weight = nn.Parameter(matrix, requires_grad=False)
             self.add_module(f"aligning_{lang}", aligning)
-
-    def get_output_dim(self) -> int:
-        """Return the size of a vector."""
-        return self.output_dim
 
     def forward(self, inputs: Tensor | None, lang: str, word_inputs: Tensor | None = None) -> Tensor:
         """Embed character ids ``(batch, ..., time, chars)`` of one language as ``(batch, ..., time, output_dim)``.
@@ -399,5 +402,4 @@ class ElmoTokenEmbedderMultiLang(FromParams, nn.Module):
         if not hasattr(self, f"elmo_{lang}"):
             raise ConfigurationError(f"There is no ELMo for the language {lang!r}.")
         mixed = getattr(self, f"elmo_{lang}")(inputs, word_inputs)["elmo_representations"][0]
-        aligned: Tensor = getattr(self, f"aligning_{lang}")(mixed)
-        return aligned if self._projection is None else self._projection(aligned)
+        return self._project(getattr(self, f"aligning_{lang}")(mixed))

@@ -178,15 +178,16 @@ def never_compiled(function: Callable[P, T]) -> Callable[P, T]:
 class ParameterCache(Generic[T]):
     """A value derived from parameters, such as packed weights, that is derived again when a parameter changes.
 
-    Every call looks at every bit of the parameters. PyTorch's version counters would be cheaper, but they miss the
-    writes of fused optimizers and those through ``.data`` or a NumPy view.
+    Every call looks at every bit of the parameters, by a C function: where there is none, nothing is kept. The version
+    counters of PyTorch would be cheaper, but they miss the writes of fused optimizers and those through ``.data`` or a
+    NumPy view.
 
     Copying or pickling a module does not copy the value: the copy derives its own.
     """
 
     def __init__(self) -> None:
-        # The key, the digests of the parameters (or copies), those of a table's rows, and the value.
-        self._kept: tuple[Any, Sequence[Any], NDArray[np.int64] | None, T] | None = None
+        # The key, the digests of the parameters, those of a table's rows, and the value.
+        self._kept: tuple[Any, Sequence[int], NDArray[np.int64] | None, T] | None = None
 
     def get(
         self,
@@ -207,32 +208,22 @@ class ParameterCache(Generic[T]):
         """
         tensors = list(parameters) if table is None else [*parameters, table]
         library = _digest_library(tensors)
-        key = key, library is None, [(tensor.shape, tensor.dtype) for tensor in tensors]
         if library is None:
-            found: Sequence[Any] = [tensor.detach() for tensor in tensors]
-        else:
-            found = _digests(library, parameters)
-        if self._kept is not None and self._kept[0] == key and self._has_same(library, found, table, rows):
+            self._kept = None
+            return make()
+        key = key, [(tensor.shape, tensor.dtype) for tensor in tensors]
+        found = _digests(library, parameters)
+        if self._kept is not None and self._kept[:2] == (key, found) and self._has_rows(library, table, rows):
             return self._kept[-1]
         self._kept = None  # free the old value before the new one takes memory
-        of_rows = None
-        if library is None:
-            found = [tensor.clone() for tensor in found]
-        elif table is not None:
-            of_rows = _row_digests(library, table)
+        of_rows = None if table is None else _row_digests(library, table)
         value = make()
         self._kept = key, found, of_rows, value
         return value
 
-    def _has_same(
-        self, library: Library | None, found: Sequence[Any], table: Tensor | None, rows: Tensor | None
-    ) -> bool:
+    def _has_rows(self, library: Library, table: Tensor | None, rows: Tensor | None) -> bool:
         assert self._kept is not None
-        _, kept, of_rows, _ = self._kept
-        if library is None:
-            return all(map(_have_same_bits, kept, found))
-        if kept != found:
-            return False
+        of_rows = self._kept[2]
         if of_rows is None or table is None or rows is None:
             return of_rows is None
         return np.array_equal(of_rows[rows.numpy()], _row_digests(library, table.detach().index_select(0, rows)))
@@ -247,7 +238,7 @@ class ParameterCache(Generic[T]):
 
 
 def _digest_library(tensors: Sequence[Tensor]) -> Library | None:
-    """Return the C functions if they can read tensors, which must otherwise be copied to notice changes."""
+    """Return the C functions if they can read tensors and were not ruled out."""
     if requested_backend() == "reference" or not all(tensor.is_cpu for tensor in tensors):
         return None
     return native_library()
@@ -275,9 +266,3 @@ def _digests_at(library: Library, places: NDArray[np.uintp], sizes: NDArray[np.i
         *(address("places", places, np.uintp), address("digests", digests, np.int64)),
     )
     return digests
-
-
-def _have_same_bits(this: Tensor, that: Tensor) -> bool:
-    if (this.shape, this.dtype, this.device) != (that.shape, that.dtype, that.device):
-        return False
-    return torch.equal(*(tensor.contiguous().flatten().view(torch.uint8) for tensor in (this, that)))

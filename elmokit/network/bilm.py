@@ -27,14 +27,7 @@ from elmokit.engine.precision import (
 from elmokit.engine.state import State
 from elmokit.network.backends import ParameterCache, are_plain, has_memory, never_compiled
 from elmokit.network.char_cnn import CachedCharCNN, CharCNN, NativeTokenLayer, WordCharLayer, WordEmbedding
-from elmokit.network.lstm_module import (
-    LSTMStack,
-    LSTMState,
-    StackPacking,
-    are_packable,
-    engine_precision,
-    run_in_engine,
-)
+from elmokit.network.lstm_module import LSTMStack, LSTMState, engine_precision, run_in_engine
 from elmokit.network.tensors import tensor_of
 
 TOKEN_LAYERS = (CharCNN, CachedCharCNN, WordCharLayer, WordEmbedding)
@@ -301,8 +294,7 @@ class BiLM(nn.Module):
         read_backward = self.config.read_backward
         stacks, directions = self._stacks(), range(self.config.n_directions)
         states = [state.of_direction(direction) for direction in directions]
-        precision = engine_precision(stacks, vectors, states, mask) if are_plain(stacks, LSTMStack) else None
-        if precision is not None:
+        if (precision := self._engine_precision(vectors, states, mask)) is not None:
             # All directions in one call, which divides them between threads.
             layers, *after = run_in_engine(
                 stacks, self._packed, precision, vectors, states, mask, directions, read_backward
@@ -344,14 +336,19 @@ class BiLM(nn.Module):
             Each layer's outputs ``(batch, time, projection_dim)``, and each layer's new state.
         """
         stacks = self._stacks()
-        packing = None
-        are_readable = all(weight.is_cpu and weight.dtype == torch.float32 for weight in self.directions.parameters())
-        are_all_plain = are_plain(stacks, LSTMStack) and all(stack.is_plain() for stack in stacks)
-        if are_readable and are_all_plain and are_packable(stacks):
+        if (precision := self._engine_precision(vectors, [states] * len(stacks), mask)) is not None:
             # Packed with the other direction: one alone would take as much memory again.
-            packing = StackPacking(stacks, self._packed, direction)
-        results: tuple[list[Tensor], list[LSTMState]] = stacks[direction](vectors, states, mask, reverse, packing)
+            return run_in_engine(
+                stacks, self._packed, precision, vectors, [states], mask, [direction], [reverse]
+            ).of_one_direction()
+        results: tuple[list[Tensor], list[LSTMState]] = stacks[direction](vectors, states, mask, reverse)
         return results
+
+    def _engine_precision(
+        self, vectors: Tensor, states: list[list[LSTMState]], mask: Tensor | None
+    ) -> Precision | None:
+        stacks = self._stacks()
+        return engine_precision(stacks, vectors, states, mask) if are_plain(stacks, LSTMStack) else None
 
     def _stacks(self) -> list[LSTMStack]:
         return list(self.directions)  # type: ignore[arg-type]

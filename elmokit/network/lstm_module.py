@@ -223,14 +223,12 @@ class LSTMStack(nn.Module):
         states: list[LSTMState],  # of each layer before the first step
         mask: Tensor | None = None,  # (batch, time), bool; None if every position is real
         reverse: bool = False,  # read from the last step to the first
-        packing: StackPacking | None = None,  # with other directions; None for alone
     ) -> tuple[list[Tensor], list[LSTMState]]:
         """Run all layers over a batch. Return the outputs ``(batch, time, projection_dim)`` and new state of each."""
         if (precision := engine_precision([self], inputs, [states], mask)) is not None:
-            stacks, packed, number = packing or StackPacking([self], self._packed, 0)
-            computed = run_in_engine(stacks, packed, precision, inputs, [states], mask, [number], [reverse])
-            new_states = [LSTMState(*state) for state in zip(computed.hidden[0], computed.cell[0], strict=True)]
-            return list(computed.layers[1:]), new_states
+            return run_in_engine(
+                [self], self._packed, precision, inputs, [states], mask, [0], [reverse]
+            ).of_one_direction()
         if mask is not None and self._fits_windows(inputs, states, mask):
             return self._run_padded_windows(inputs, states, mask, reverse)
         outputs: list[Tensor] = []
@@ -353,14 +351,6 @@ def are_packable(stacks: Sequence[LSTMStack]) -> bool:
     return has_one_size and len(bounds) == len({stack.skip_connections for stack in stacks}) == 1
 
 
-class StackPacking(NamedTuple):
-    """How a stack is packed for the engine, which keeps both directions of a biLM together."""
-
-    stacks: Sequence[LSTMStack]  # all that are packed together: the forward direction, then the backward one
-    packed: ParameterCache[LSTM]  # keeps them until a weight changes
-    number: int  # of the stack among them
-
-
 class EngineResults(NamedTuple):
     """What the engine computes of a padded batch."""
 
@@ -368,10 +358,14 @@ class EngineResults(NamedTuple):
     hidden: Tensor  # (directions, layers, batch, dim), after each row's last token
     cell: Tensor  # (directions, layers, batch, hidden_dim)
 
+    def of_one_direction(self) -> tuple[list[Tensor], list[LSTMState]]:
+        """Return the results as :meth:`LSTMStack.forward` does, of a single direction that was computed."""
+        return list(self.layers[1:]), [LSTMState(*state) for state in zip(self.hidden[0], self.cell[0], strict=True)]
+
 
 def run_in_engine(
-    stacks: Sequence[LSTMStack],
-    packed: ParameterCache[LSTM],
+    stacks: Sequence[LSTMStack],  # all that are packed together: the forward direction, then the backward one
+    packed: ParameterCache[LSTM],  # keeps them until a weight changes
     precision: Precision,  # from `engine_precision`
     inputs: Tensor,  # (batch, time, projection_dim)
     states: Sequence[Sequence[LSTMState]],  # of the layers of each direction to compute

@@ -119,27 +119,6 @@ print(len([name for name in sys.modules if name.startswith("elmokit")]))
     assert int(done.stdout) < 36
 
 
-def test_one_token_repeated_makes_a_model_amplify_any_small_change_so_also_rounding() -> None:
-    text = ("The bank raised its rate because the river had flooded the old part of the town . " * 6).split()[:100]
-    sentences = [["the"] * 100, text]
-
-    def lowest_cosines(elmo: Elmo) -> list[float]:
-        found = (torch.from_numpy(layers[-1]) for layers in elmo.embed(sentences))
-        return [float(torch.cosine_similarity(*pair, dim=-1).min()) for pair in zip(found, exact, strict=True)]
-
-    exact = [torch.from_numpy(layers[-1]) for layers in Elmo.from_pretrained(precision="float32").embed(sentences)]
-    # Rounding to 8 bits moves weights and inputs by up to 0.4 % of the largest; no kernel is involved in this change.
-    changed = Elmo.from_pretrained(precision="float32")
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in changed.model.bilm.directions.parameters():
-            parameter.mul_(1 + 0.01 * torch.randn_like(parameter))
-    for elmo in (changed, Elmo.from_pretrained(precision="int8")):
-        repeated, ordinary = lowest_cosines(elmo)
-        assert ordinary > 0.99
-        assert 1 - repeated > 4 * (1 - ordinary)
-
-
 def test_a_step_is_rounded_no_more_on_a_repeated_token_than_in_a_text() -> None:
     exact, rounded = (Elmo.from_pretrained(precision=precision) for precision in ("float32", "int8"))
     text = ("The bank raised its rate because the river had flooded the old part of the town . " * 4).split()
