@@ -141,7 +141,8 @@ class SourceNames(dict[str, Any]):
         """Find the definition of a function, or of a method of a class."""
         body: Sequence[ast.stmt] = self.statements
         for name in path.split("."):
-            (node,) = (node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name)
+            found = (node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name)
+            *_, node = found  # the last, because overloads come before it
             body = node.body
         assert isinstance(node, ast.FunctionDef)
         return node
@@ -309,15 +310,25 @@ def load_command(name: str, location: str) -> click.Command:
 
     Args:
         name: Its name.
-        location: ``module:function``; or the module of a group, whose docstring is the help and whose ``COMMANDS`` are
-            in the group.
+        location: ``module:function``; or the module of a group, whose docstring is the help and whose ``COMMANDS``
+            names the functions in the group.
     """
     module_name, _, function_name = location.partition(":")
     module = importlib.import_module(module_name)
     if function_name:
         return command_of(getattr(module, function_name), name)
+    commands: dict[str, tuple[str, str]] = {}
+    for function_name in module.COMMANDS:
+        function = getattr(module, function_name)
+        summary = parse_docstring(function.__doc__)[0].partition("\n\n")[0]
+        commands[_name_of(function)] = (f"{module_name}:{function_name}", " ".join(summary.split()))
     text, sections = parse_docstring(module.__doc__ or "")
-    return CommandGroup(name, help=text, examples=sections["Examples"], tables={"Commands": module.COMMANDS})
+    return CommandGroup(name, help=text, examples=sections["Examples"], tables={"Commands": commands})
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    name = function.__name__.removesuffix("_")
+    return name if hasattr(function, "has_underscores") else name.replace("_", "-")
 
 
 def command_of(function: Callable[..., Any], name: str) -> DocumentedCommand:
