@@ -38,6 +38,7 @@ and ``--overwrite``. The last two are parameters of ``save_model``, whose signat
 from __future__ import annotations
 
 import ast
+import builtins
 import dataclasses
 import importlib.util
 import inspect
@@ -102,9 +103,10 @@ class Calls(NamedTuple):
                 argument.arg,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=names.value(default),
-                annotation=names.first_type(argument.annotation),
+                annotation=names.value(argument.annotation),
             )
             for argument, default in shown
+            if argument.annotation
         ]
         return parameters, ast.get_docstring(function) or ""
 
@@ -135,7 +137,7 @@ class SourceNames(dict[str, Any]):
                 case ast.ImportFrom(module=str(module), names=names) if name in [alias.name for alias in names]:
                     is_ours = module.startswith("elmokit.")
                     return SourceNames(module)[name] if is_ours else getattr(importlib.import_module(module), name)
-        raise KeyError(name)  # then it is one of Python's own
+        return getattr(builtins, name)
 
     def definition(self, path: str) -> ast.FunctionDef:
         """Find the definition of a function, or of a method of a class."""
@@ -148,15 +150,15 @@ class SourceNames(dict[str, Any]):
         return node
 
     def value(self, expression: ast.expr) -> Any:
-        """Compute an expression."""
-        return eval(ast.unparse(expression), {}, self)
-
-    def first_type(self, hint: ast.expr | None) -> Any:
-        """Return a type; of several that are possible, the first, so that PyTorch's need not be known."""
-        while isinstance(hint, ast.BinOp):
-            hint = hint.left
-        assert hint is not None
-        return self.value(hint)
+        """Compute a default or a type: a literal, a name or a choice; of several possible types, the first."""
+        match expression:
+            case ast.Name(id=name):
+                return self[name]
+            case ast.BinOp(left=first, op=ast.BitOr()):
+                return self.value(first)
+            case ast.Subscript(value=kind, slice=choices):
+                return self.value(kind)[ast.literal_eval(choices)]
+        return ast.literal_eval(expression)
 
 
 def with_settings(options: Callable[[], list[HeadedOption]], /) -> Callable[[Function], Function]:
@@ -223,14 +225,13 @@ class DocumentedCommand(click.Command):
             if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)):
                 heading = getattr(parameter, "heading", MORE if headings[MORE] else COMMON)
                 headings[heading].append(record)
-        return headings
+        return {heading: records for heading, records in headings.items() if records}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options."""
         for heading, records in self.options_by_heading(ctx).items():
-            if records:
-                with formatter.section(heading):
-                    formatter.write_dl(records)
+            with formatter.section(heading):
+                formatter.write_dl(records)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples."""

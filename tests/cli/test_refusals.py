@@ -50,7 +50,6 @@ REFUSED = [  # a command line, and the name that the error must mention
             "evaluate minimal-pairs - --model model",
             "evaluate similarity - --model model",
             "evaluate similarity pairs.tsv --whiten - --model model",
-            "convert model converted --calibrate - --whiten -",
         )
     ),
     # Outputs
@@ -73,24 +72,7 @@ REFUSED = [  # a command line, and the name that the error must mention
     ("evaluate minimal-pairs pairs.tsv --figure f.jpg", "f.jpg ends in .jpg"),
     (f"{POS} --vectors tags.txt", "tags.txt"),
     ("neighbors index text.txt model --model model", "model already exists"),
-    *(
-        (call, "nowhere does not exist")
-        for call in (
-            "embed text.txt nowhere/out.hdf5 --model model",
-            "convert model nowhere/out",
-            "convert model nowhere/out.hdf5",
-            "vocab text.txt nowhere/out.txt",
-            "train text.txt --held-out text.txt --preset tiny --out nowhere/out",
-            "finetune text.txt --model model --held-out text.txt --out nowhere/out",
-            "evaluate perplexity text.txt --model model --per-token nowhere/out.tsv",
-            "evaluate pos text.txt text.txt --figure nowhere/out.png",
-            "neighbors index text.txt nowhere/out --model model",
-            "task train config.toml --run nowhere/out",
-            "task open model.tar.gz --run nowhere/out",
-            "bilm-tf train_elmo --save_dir nowhere/out --vocab_file vocab.txt --train_prefix text.txt",
-            "bilm-tf dump_weights --save_dir run --outfile nowhere/out.hdf5",
-        )
-    ),
+    ("embed text.txt nowhere/out.hdf5 --model model", "nowhere does not exist"),
     # Models
     ("embed text.txt out.hdf5 --model ''", "The name of the model is empty"),
     ("embed text.txt out.hdf5 --model nowhere", "nowhere"),
@@ -124,11 +106,7 @@ REFUSED = [  # a command line, and the name that the error must mention
     (f"{EMBED} --start stateful --batch-tokens 9", "--batch-tokens has no effect with --start stateful"),
     (f"{EMBED} --batch-tokens 0", "--batch-tokens is 0"),
     (f"{EMBED} --threads two", "--threads"),
-    *(
-        (f"{command} --threads {number}", "--threads")
-        for number in (0, 20000, 10**20)
-        for command in (EMBED, TRAIN, "bench", "serve", f"{FINETUNE} text.txt", "distill model text.txt --out run")
-    ),
+    *((f"{EMBED} --threads {number}", "--threads") for number in (0, 20000, 10**20)),
     (f"{PERPLEXITY} --batch-tokens 0", "--batch-tokens is 0"),
     (f"{PERPLEXITY} --as-bilm-tf 2 --per-token table.tsv", "--per-token"),
     (f"{PERPLEXITY} --as-bilm-tf 2 --raw", "--raw"),

@@ -15,6 +15,7 @@ import pytest
 
 from elmokit.cli.main import elmokit
 from elmokit.cli.parameters import OutputPath
+from elmokit.errors import OutputError
 from tests.helpers.shell import Shell
 
 TEXT = "the cat sat .\nthe dog ran on the mat .\n" * 5
@@ -51,6 +52,12 @@ def test_a_text_is_read_from_standard_input(
     assert ran.code == 0, ran.err
 
 
+def test_standard_input_is_one_text(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
+    ran = shell("convert", "model", "converted", "--calibrate", "-", "--whiten", "-")
+    assert (ran.code, "can be used for only one text" in ran.err) == (2, True)
+
+
 def all_commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Command, click.Context]]:
     context = click.Context(command, info_name=name)
     if isinstance(command, click.Group):
@@ -61,12 +68,15 @@ def all_commands(command: click.Command, name: str) -> Iterator[tuple[str, click
         yield name, command, context
 
 
-def test_only_tables_of_surprisals_are_written_to_standard_output() -> None:
+def test_only_tables_of_surprisals_go_to_standard_output_and_no_directory_is_created_for_an_output() -> None:
     allowed, n_refused = [], 0
     for name, command, context in all_commands(elmokit, "elmokit"):
         for parameter in command.get_params(context):
             if not isinstance(parameter.type, OutputPath):
                 continue
+            if not name.startswith("elmokit allennlp"):  # AllenNLP created it
+                with pytest.raises(OutputError, match="nowhere does not exist"):
+                    parameter.type.convert("nowhere/out", parameter, context)
             if parameter.type.allow_dash:
                 allowed.append(f"{name} {parameter.name}")
                 continue
