@@ -161,8 +161,8 @@ def _table(cls: type, but: type | None = None, names: Collection[str] | None = N
         if field.name in left_out or any(map(dataclasses.is_dataclass, (hint, *typing.get_args(hint)))):
             continue
         default = "required" if field.default is dataclasses.MISSING else f"`{_value(field.default)}`"
-        if field.default is None and bool in typing.get_args(hint):
-            default = "see right"  # here `false` in a file does not mean none
+        if field.default is None and (bool in typing.get_args(hint) or "efault" in field.metadata["help"]):
+            default = "see right"  # the text says what none means
         cells = (
             f"`{field.name}`",
             describe_type(hint, literal="`{}`"),

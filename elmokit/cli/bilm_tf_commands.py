@@ -21,21 +21,7 @@ from elmokit.cli.parameters import Output
 from elmokit.cli.running import print_note, resumable_command
 from elmokit.config import check_at_least
 
-COMMANDS = {
-    "train_elmo": ("elmokit.cli.bilm_tf_commands:train_elmo", "Train an ELMo model as bilm-tf's train_elmo.py does."),
-    "restart": (
-        "elmokit.cli.bilm_tf_commands:restart",
-        "Continue the training of the newest checkpoint in SAVE_DIR, on the same or another text.",
-    ),
-    "run_test": (
-        "elmokit.cli.bilm_tf_commands:run_test",
-        "Compute the test perplexity of the newest checkpoint in SAVE_DIR, as bilm-tf's run_test.py does.",
-    ),
-    "dump_weights": (
-        "elmokit.cli.bilm_tf_commands:dump_weights",
-        "Write the weights of the newest checkpoint in SAVE_DIR as HDF5, for AllenNLP and bilm-tf.",
-    ),
-}
+COMMANDS = ("train_elmo", "restart", "run_test", "dump_weights")
 SaveDir = Annotated[Path, Flag("Directory of the checkpoints.")]
 VocabFile = Annotated[Path, Flag("Vocabulary file.")]
 TrainPrefix = Annotated[str, Flag("Training text: a file, a directory or a quoted pattern.")]

@@ -38,6 +38,7 @@ and ``--overwrite``. The last two are parameters of ``save_model``, whose signat
 from __future__ import annotations
 
 import ast
+import builtins
 import dataclasses
 import importlib.util
 import inspect
@@ -102,9 +103,10 @@ class Calls(NamedTuple):
                 argument.arg,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=names.value(default),
-                annotation=names.first_type(argument.annotation),
+                annotation=names.value(argument.annotation),
             )
             for argument, default in shown
+            if argument.annotation
         ]
         return parameters, ast.get_docstring(function) or ""
 
@@ -135,27 +137,28 @@ class SourceNames(dict[str, Any]):
                 case ast.ImportFrom(module=str(module), names=names) if name in [alias.name for alias in names]:
                     is_ours = module.startswith("elmokit.")
                     return SourceNames(module)[name] if is_ours else getattr(importlib.import_module(module), name)
-        raise KeyError(name)  # then it is one of Python's own
+        return getattr(builtins, name)
 
     def definition(self, path: str) -> ast.FunctionDef:
         """Find the definition of a function, or of a method of a class."""
         body: Sequence[ast.stmt] = self.statements
         for name in path.split("."):
-            (node,) = (node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name)
+            found = (node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name)
+            *_, node = found  # the last, because overloads come before it
             body = node.body
         assert isinstance(node, ast.FunctionDef)
         return node
 
     def value(self, expression: ast.expr) -> Any:
-        """Compute an expression."""
-        return eval(ast.unparse(expression), {}, self)
-
-    def first_type(self, hint: ast.expr | None) -> Any:
-        """Return a type; of several that are possible, the first, so that PyTorch's need not be known."""
-        while isinstance(hint, ast.BinOp):
-            hint = hint.left
-        assert hint is not None
-        return self.value(hint)
+        """Compute a default or a type: a literal, a name or a choice; of several possible types, the first."""
+        match expression:
+            case ast.Name(id=name):
+                return self[name]
+            case ast.BinOp(left=first, op=ast.BitOr()):
+                return self.value(first)
+            case ast.Subscript(value=kind, slice=choices):
+                return self.value(kind)[ast.literal_eval(choices)]
+        return ast.literal_eval(expression)
 
 
 def with_settings(options: Callable[[], list[HeadedOption]], /) -> Callable[[Function], Function]:
@@ -222,14 +225,13 @@ class DocumentedCommand(click.Command):
             if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)):
                 heading = getattr(parameter, "heading", MORE if headings[MORE] else COMMON)
                 headings[heading].append(record)
-        return headings
+        return {heading: records for heading, records in headings.items() if records}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options."""
         for heading, records in self.options_by_heading(ctx).items():
-            if records:
-                with formatter.section(heading):
-                    formatter.write_dl(records)
+            with formatter.section(heading):
+                formatter.write_dl(records)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples."""
@@ -309,15 +311,25 @@ def load_command(name: str, location: str) -> click.Command:
 
     Args:
         name: Its name.
-        location: ``module:function``; or the module of a group, whose docstring is the help and whose ``COMMANDS`` are
-            in the group.
+        location: ``module:function``; or the module of a group, whose docstring is the help and whose ``COMMANDS``
+            names the functions in the group.
     """
     module_name, _, function_name = location.partition(":")
     module = importlib.import_module(module_name)
     if function_name:
         return command_of(getattr(module, function_name), name)
+    commands: dict[str, tuple[str, str]] = {}
+    for function_name in module.COMMANDS:
+        function = getattr(module, function_name)
+        summary = parse_docstring(function.__doc__)[0].partition("\n\n")[0]
+        commands[_name_of(function)] = (f"{module_name}:{function_name}", " ".join(summary.split()))
     text, sections = parse_docstring(module.__doc__ or "")
-    return CommandGroup(name, help=text, examples=sections["Examples"], tables={"Commands": module.COMMANDS})
+    return CommandGroup(name, help=text, examples=sections["Examples"], tables={"Commands": commands})
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    name = function.__name__.removesuffix("_")
+    return name if hasattr(function, "has_underscores") else name.replace("_", "-")
 
 
 def command_of(function: Callable[..., Any], name: str) -> DocumentedCommand:

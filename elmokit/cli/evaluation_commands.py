@@ -290,22 +290,7 @@ def _rows_to(write: Callable[[str], object]) -> Callable[[Surprisal], object]:
     return write_rows
 
 
-COMMANDS = {
-    "perplexity": (
-        "elmokit.cli.evaluation_commands:perplexity",
-        "Compute the perplexity of a text, and each token's surprisal.",
-    ),
-    "minimal-pairs": (
-        "elmokit.cli.evaluation_commands:minimal_pairs",
-        "Test whether a model prefers acceptable sentences (BLiMP).",
-    ),
-    "similarity": (
-        "elmokit.cli.evaluation_commands:similarity",
-        "Compare cosines of vectors with people's scores (STS benchmark).",
-    ),
-    "pos": ("elmokit.cli.evaluation_commands:pos", "Probe parts of speech with a linear classifier."),
-    "wsd": ("elmokit.cli.evaluation_commands:wsd", "Probe word senses with a nearest-mean classifier."),
-}
+COMMANDS = ("perplexity", "minimal_pairs", "similarity", "pos", "wsd")
 
 
 def minimal_pairs(
@@ -317,7 +302,7 @@ def minimal_pairs(
     tokenizer: Tokenizer = "treebank",
     keep: Keep = None,
 ) -> None:
-    """Compare the probabilities of an acceptable and an unacceptable sentence, as BLiMP does.
+    """Test whether a model prefers acceptable sentences, as BLiMP does.
 
     FILES have a JSON object on each line, with the keys sentence_good and sentence_bad (raw text), UID (the paradigm)
     and linguistics_term (the phenomenon). They can be compressed (.gz, .xz, .zst). A directory is searched for *.jsonl
@@ -361,13 +346,13 @@ def similarity(
     files: tuple[Path, ...],
     *,
     common: EvaluationOptions,
-    columns: str | None = None,
+    columns: tuple[int, ...] | None = None,
     smoothing: tuple[float, ...] = (),
     whiten: tuple[str, ...] = (),
     sentences: int | None = None,
     tokenizer: Tokenizer = "treebank",
 ) -> None:
-    """Compare the cosine of two sentence or word vectors with the similarity that people gave the pair.
+    """Compare cosines of vectors with the similarity that people gave pairs of sentences or words.
 
     FILES have two sentences or words and a score in each row: CSV as the STS benchmark if they are named .csv, else
     columns separated by tabs or spaces, as in lists of word pairs. A header is skipped.
@@ -396,10 +381,12 @@ def similarity(
     check_needed("--sentences", sentences is not None, "--whiten", whiten)
     sentences = 2000 if sentences is None else sentences
     check_at_least("--sentences", sentences, 2)
-    tokenize, chosen = get_tokenizer(tokenizer), _three_columns(columns)
+    if columns is not None and (len(columns) != 3 or min(columns) < 1):
+        raise ConfigError(f"--columns is {columns}; expected three column numbers from 1, such as 1,2,4.")
+    tokenize = get_tokenizer(tokenizer)
     for path in files:
         check_can_reread(path)
-    pairs = {str(path): read_scored_pairs(path, tokenize, chosen) for path in files}
+    pairs = {str(path): read_scored_pairs(path, tokenize, columns) for path in files}
     whiten_paths = find_text_files(whiten, reread=True) if whiten else []
     whiten_sentences = [tokens for path in whiten_paths for tokens in islice(read_sentences(path), sentences)]
     elmo = common.open_elmo()
@@ -407,18 +394,6 @@ def similarity(
     with ProgressBar("pairs") as progress:
         result = evaluate_similarity(elmo, pairs, whiten=whiten_sentences, progress=progress, **given)
     common.show(result)
-
-
-def _three_columns(text: str | None) -> tuple[int, int, int] | None:
-    if text is None:
-        return None
-    try:
-        first, second, score = (int(number) for number in text.split(","))
-    except ValueError:
-        first = second = score = 0
-    if min(first, second, score) < 1:
-        raise ConfigError(f"--columns is {text!r}; expected three column numbers from 1, such as 1,2,4.")
-    return first, second, score
 
 
 def pos(
@@ -435,7 +410,7 @@ def pos(
     epochs: int = 5,
     vectors: OptionalOutput = None,
 ) -> None:
-    """Train a linear part-of-speech classifier on each layer and show its accuracy.
+    """Probe parts of speech with a linear classifier on each layer.
 
     TRAIN and TEST are CoNLL-U files (.conllu, .conllup), or files of columns separated by spaces or tabs. They can be
     compressed (.gz, .xz, .zst).
@@ -488,7 +463,7 @@ def wsd(
     senses: OptionalOutput = None,
     answers: OptionalOutput = None,
 ) -> None:
-    """Disambiguate words by the nearest mean vector of a sense, with each layer, and show the official scores.
+    """Probe word senses by the nearest mean vector, with each layer, and show the official scores.
 
     TRAIN and TESTS are *.data.xml files of the unified evaluation framework with their *.gold.key.txt next to them, or
     directories with such a pair. They can be compressed (.gz, .xz, .zst). Words that are not in TRAIN get the first

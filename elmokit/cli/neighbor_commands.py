@@ -21,13 +21,7 @@ from elmokit.config import did_you_mean
 from elmokit.errors import ConfigError
 from elmokit.storage.progress import ProgressBar, count_of
 
-COMMANDS = {
-    "index": ("elmokit.cli.neighbor_commands:index", "Index a corpus."),
-    "find": (
-        "elmokit.cli.neighbor_commands:find",
-        "Find the occurrences in INDEX that are most similar to WORD in SENTENCE, by each layer.",
-    ),
-}
+COMMANDS = ("index", "find")
 
 
 def index(

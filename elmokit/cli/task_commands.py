@@ -22,13 +22,7 @@ if TYPE_CHECKING:
     from elmokit.tasks.task_loop import TaskEvaluation
     from elmokit.tasks.task_vocabulary import Coverage
 
-COMMANDS = {
-    "train": ("elmokit.cli.task_commands:train", "Train a model from a config file."),
-    "evaluate": ("elmokit.cli.task_commands:evaluate", "Compute the official scores of a run on labeled data."),
-    "predict": ("elmokit.cli.task_commands:predict", "Label text with a trained model."),
-    "import": ("elmokit.cli.task_commands:import_", "Convert an AllenNLP config to TOML."),
-    "open": ("elmokit.cli.task_commands:open_", "Open a trained model of AllenNLP (model.tar.gz)."),
-}
+COMMANDS = ("train", "evaluate", "predict", "import_", "open_")
 
 
 def train(
@@ -175,10 +169,10 @@ def open_(
     json: Json = False,
     opening: Annotated[Values, Calls("elmokit.tasks.allennlp.opened:open_task_archive")],
 ) -> None:
-    """Open ARCHIVE, a model that AllenNLP trained for one of the six tasks, check it and describe it.
+    """Open ARCHIVE, a model that AllenNLP trained, check it and describe it.
 
-    ARCHIVE is model.tar.gz or the directory of an unpacked one. `elmokit task predict` and `task evaluate` take it
-    directly, too; a run directory opens faster, and its settings can be edited.
+    ARCHIVE, of one of the six tasks, is model.tar.gz or the directory of an unpacked one. `elmokit task predict` and
+    `task evaluate` take it directly, too; a run directory opens faster, and its settings can be edited.
 
     Args:
         run: Write the model as a run directory.

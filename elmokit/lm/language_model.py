@@ -231,10 +231,11 @@ class LanguageModel:
             sentence: Tokens, without boundaries.
             position: Index of a token, from 0; negative indices count from the end. Without it, the result is a list
                 with the words for each token.
-            direction: "forward", from the tokens before; "backward", from the tokens after; or "both", the product of
-                the two probabilities, divided by the word's frequency (by Zipf's law, to the power 0.75), normalized.
+            direction: What the model sees: the tokens before (forward), those after (backward), or both. "both" is the
+                product of the two probabilities, divided by the word's frequency (by Zipf's law, to the power 0.75),
+                normalized.
             n: How many words.
-            special_words: Include ``<S>``, ``</S>`` and ``<UNK>``. Otherwise the probabilities are normalized over the
+            special_words: Include <S>, </S> and <UNK>. Otherwise the probabilities are normalized over the
                 other words.
 
         Raises:

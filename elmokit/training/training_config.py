@@ -244,7 +244,9 @@ FINETUNING = {"epochs": 1.0, "patience": 3, "eval_every": 200, "save_every": 200
 class BaseConfig:
     """What the other settings start from: keys at the top level of a config file."""
 
-    preset: str | None = setting(None, f"Size of the model: {', '.join(PRESETS)}. By default that of the recipe.")
+    preset: str | None = setting(
+        None, f"Size of the model: {', '.join(PRESETS)}. By default mini, and original with the recipe bilm-tf."
+    )
     input: Literal["characters", "words", "both"] = setting(
         "characters",
         "What the model reads. With both, layer 0 is a word's spelling plus its row in the softmax, which is tied.",

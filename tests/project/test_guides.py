@@ -49,7 +49,7 @@ for wrong, message in (
     code, out, err = run(*wrong)
     assert (code, out, err.count("\\n")) == (2, "", 1) and message in err, err
 help = run("help", "expect")[1]
-for part in ("--direction [both|forward|backward]", "-n, --number INTEGER", "[default: 10]", "--model", "SENTENCE"):
+for part in ("--direction [forward|backward|both]", "-n, --number INTEGER", "[default: 10]", "--model", "SENTENCE"):
     assert part in help, help
 """
 PRECISION = """
