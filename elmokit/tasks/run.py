@@ -44,7 +44,6 @@ from elmokit.tasks.run_folder import (
     finished_seeds,
     load_best_weights,
     mean_and_deviation,
-    n_best_weights,
     read_result,
     read_vocabulary,
     resolve_path,
@@ -247,9 +246,8 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
         elif not config.elmo.trainable:
             cache = LayerCache(resolve_path(run, config.elmo.cache) or run / "layers", elmo, config.elmo.cache_dtype)
             inputs.layers_of = cache.layers
-    n_weights = n_best_weights(run / f"seed-{seed}")
     with damage_errors(run / VOCABULARY):  # which has to fit the config
-        model = TaskSetup(task, config, inputs, labels, torch_device).build_for(n_weights, f"{run}, seed {seed},")
+        model = TaskSetup(task, config, inputs, labels, torch_device).build()
     load_best_weights(model, run / f"seed-{seed}")
     if elmo is not None and config.elmo.trainable:
         model.inputs.elmo = ElmoModule(elmo.model, start=elmo.start, n_mixes=0)

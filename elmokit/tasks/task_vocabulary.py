@@ -6,10 +6,11 @@ These are GloVe text, or word2vec text and binary files; compressed ones too.
 from __future__ import annotations
 
 import codecs
+import itertools
+import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import chain
 from typing import IO, Any
 
 import msgspec
@@ -208,7 +209,8 @@ def read_word_vectors(path: str, wanted: Collection[str]) -> WordVectors:
         second = file.readline(MAX_DIM * 32)
         if _is_text(second, dim):
             return _read_text(path, file, second, 2, dim, wanted)
-        return _read_binary(path, _Buffered(second, file), n_words, dim, wanted)
+        file.seek(-len(second), os.SEEK_CUR)
+        return _read_binary(path, file, n_words, dim, wanted)
 
 
 def _header(line: bytes) -> tuple[int, int] | None:
@@ -241,7 +243,7 @@ def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, 
     by_spaces = first.rstrip().rsplit(b" ", dim)
     are_single = len(by_spaces) == dim + 1 and all(by_spaces) and by_spaces[0] == by_spaces[0].strip()
     separator = b" " if are_single and b"\t" not in first else None
-    for line in chain([first], bounded_lines(file, path, number + 1)):
+    for line in itertools.chain([first], bounded_lines(file, path, number + 1)):
         n_read += 1
         if (line.split(separator, 1) or [b""])[0] not in wanted_bytes:
             continue
@@ -265,40 +267,12 @@ def _checked(vector: NDArray[np.float32], dim: int, where: str, word: str) -> ND
     return vector
 
 
-class _Buffered:
-    """A binary file with a buffer, which starts with bytes that were read already."""
-
-    def __init__(self, buffer: bytes, file: IO[bytes]) -> None:
-        self.buffer, self.offset, self.file = buffer, 0, file
-
-    def read(self, size: int) -> bytes:
-        while len(self.buffer) - self.offset < size and self._read_more(size):
-            pass
-        return self._take_until(min(self.offset + size, len(self.buffer)))
-
-    def read_until_space(self) -> bytes:
-        """Return the bytes before the next space, and skip the space; empty if no word is that long."""
-        while (end := self.buffer.find(b" ", self.offset, self.offset + MAX_WORD_BYTES)) < 0:
-            if len(self.buffer) - self.offset >= MAX_WORD_BYTES or not self._read_more():
-                return b""
-        data = self._take_until(end)
-        self.offset += 1
-        return data
-
-    def _take_until(self, end: int) -> bytes:
-        data, self.offset = self.buffer[self.offset : end], end
-        return data
-
-    def _read_more(self, size: int = 0) -> bool:
-        more = self.file.read(max(size, 1 << 20))
-        self.buffer, self.offset = self.buffer[self.offset :] + more, 0
-        return bool(more)
-
-
-def _read_binary(path: str, file: _Buffered, n_words: int, dim: int, wanted: set[str]) -> WordVectors:
+def _read_binary(path: str, file: IO[bytes], n_words: int, dim: int, wanted: set[str]) -> WordVectors:
     vectors: dict[str, NDArray[np.float32]] = {}
     for number in range(1, n_words + 1):
-        word = file.read_until_space().lstrip(b"\n")
+        # Byte by byte, and not without end if the file is something else.
+        word = b"".join(itertools.takewhile(b" ".__ne__, (file.read(1) or b" " for _ in range(MAX_WORD_BYTES))))
+        word = word.lstrip(b"\n")
         data = file.read(FLOAT_BYTES * dim)
         name = word.decode("utf-8", "replace")
         is_whole = len(word) > 0 and len(data) == FLOAT_BYTES * dim

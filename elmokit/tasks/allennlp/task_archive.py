@@ -61,7 +61,6 @@ from elmokit.tasks.allennlp.model_tables import Tables
 from elmokit.tasks.allennlp.task_tensors import ATTENTIONS, ROWS, Embeddings, join_mixes, split_joint
 from elmokit.tasks.allennlp.word_characters import BYTES, Spelling
 from elmokit.tasks.inputs import ElmoShape, Inputs, WordTable
-from elmokit.tasks.ner import NerModel
 from elmokit.tasks.run_folder import ARCHIVE_SEED, BEST_WEIGHTS, OWN_BILM, elmo_start, start_run, write_facts
 from elmokit.tasks.sst import CLASSES
 from elmokit.tasks.task import Labels, TaskModel, TaskSetup
@@ -325,8 +324,7 @@ def open_task_archive(
     if bilm_config is not None:
         inputs = inputs.with_elmo(ElmoShape(bilm_config.n_layers + 1, bilm_config.output_dim))
     setup = TaskSetup(task, config, inputs, _labels(task.name, archive), torch.device("cpu"))
-    model = setup.build_for(sum(tensor.numel() for tensor in tensors.values()), str(archive.source))
-    _check_constraints(model, tensors)
+    model = setup.build()
     # AllenNLP's tensors of the ELMo go to a module under their names, so that one check covers the whole file.
     parts: dict[str, tuple[nn.Module, list[TensorRow]]] = {"model": (model, ROWS[task.name](model, embeddings))}
     elmo = None
@@ -514,26 +512,6 @@ def _labels(task: str, archive: TaskArchive) -> Labels:
     if len(classes) < len(labels):
         raise FormatError(f"{archive.source}: its labels are {', '.join(labels)}, not those of {granularity}.")
     return {"classes": classes}
-
-
-def _check_constraints(model: TaskModel[Any, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Check that the order of tags that AllenNLP's CRF allowed is the one that is allowed here."""
-    theirs = tensors.get("crf._constraint_mask")
-    if not isinstance(model, NerModel) or theirs is None:
-        return
-    penalties = model.crf.penalties
-    n_tags = len(model.tags)
-    if theirs.shape != (n_tags + 2, n_tags + 2):
-        return  # the vocabulary has other tags; the error about shapes says so
-    allowed = torch.zeros(n_tags + 2, n_tags + 2, dtype=torch.bool)
-    allowed[:n_tags, :n_tags] = penalties.follow == 0
-    allowed[n_tags, :n_tags] = penalties.start == 0
-    allowed[:n_tags, n_tags + 1] = penalties.end == 0
-    considered = torch.zeros_like(allowed)
-    considered[: n_tags + 1, :n_tags] = True
-    considered[:n_tags, n_tags + 1] = True
-    if ((theirs > 0) != allowed)[considered].any():
-        raise ConfigError("The tags that may follow each other in the archive are not those of its label_encoding.")
 
 
 def _module_of(tensors: Mapping[str, Tensor]) -> nn.Module:
