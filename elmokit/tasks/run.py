@@ -53,7 +53,7 @@ from elmokit.tasks.run_folder import (
 )
 from elmokit.tasks.task import AnyTask, TaskModel, TaskSetup, Tokenize
 from elmokit.tasks.task_table import load_config
-from elmokit.tasks.task_vocabulary import Coverage, inputs_from, make_vocabulary
+from elmokit.tasks.task_vocabulary import Coverage, inputs_from, make_vocabulary, vocabulary_content
 from elmokit.tasks.trained_bilm import finetune_for_task
 from elmokit.text.batching import read_ahead
 from elmokit.training.run import Run, damage_errors
@@ -129,7 +129,7 @@ def train_task(
     if overwrite and path.exists():
         whole_run.remove()
     with whole_run.lock():
-        start_run(path, task, config, {**vocabulary.to_dict(), "labels": labels})
+        start_run(path, task, config, {**vocabulary_content(vocabulary.inputs), "labels": labels})
         if elmo is not None and config.elmo.finetune is not None:
             elmo = _finetuned(task, config.elmo, path, train, torch_device, progress)
         write_facts(path, task, config, vocabulary.coverage, elmo, {"device": str(torch_device)})

@@ -63,13 +63,9 @@ class TaskVocabulary:
     coverage: dict[str, Coverage]
     """For the same tables."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the content of ``vocabulary.json``, which :func:`inputs_from` reads; the labels are added to it."""
-        return vocabulary_content(self.inputs)
-
 
 def vocabulary_content(inputs: Inputs) -> dict[str, Any]:
-    """Return the words and characters of a run as plain values."""
+    """Return the content of ``vocabulary.json``, which ``inputs_from`` reads; the labels are added to it."""
     return {
         "tables": {name: asdict(table) for name, table in inputs.tables.items()},
         "chars": inputs.chars,
@@ -188,8 +184,6 @@ class WordVectors:
 
     vectors: dict[str, NDArray[np.float32]]  # (dim,) each
     dim: int
-    n_read: int
-    """The number of words in the file, wanted or not."""
 
 
 def read_word_vectors(path: str, wanted: Collection[str]) -> WordVectors:
@@ -237,14 +231,13 @@ def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, 
             f"found {first[:60]!r}."
         )
     vectors: dict[str, NDArray[np.float32]] = {}
-    n_read = 0
     wanted_bytes = {word.encode("utf-8", "ignore") for word in wanted}
     # Any white space, such as tabs, if single spaces do not divide the first line into a word and its numbers.
     by_spaces = first.rstrip().rsplit(b" ", dim)
     are_single = len(by_spaces) == dim + 1 and all(by_spaces) and by_spaces[0] == by_spaces[0].strip()
     separator = b" " if are_single and b"\t" not in first else None
-    for line in itertools.chain([first], bounded_lines(file, path, number + 1)):
-        n_read += 1
+    lines = itertools.chain([first], bounded_lines(file, path, number + 1))
+    for line_number, line in enumerate(lines, start=number):
         if (line.split(separator, 1) or [b""])[0] not in wanted_bytes:
             continue
         word, *numbers = (line if separator else line.strip()).rstrip().rsplit(separator, dim)
@@ -256,8 +249,8 @@ def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, 
                 vector = np.array([float(part) for part in numbers], dtype=np.float32)
         except ValueError:
             vector = np.empty(0, dtype=np.float32)
-        vectors[name] = _checked(vector, dim, f"{path}, line {number + n_read - 1}", name)
-    return WordVectors(vectors, dim, n_read)
+        vectors[name] = _checked(vector, dim, f"{path}, line {line_number}", name)
+    return WordVectors(vectors, dim)
 
 
 def _checked(vector: NDArray[np.float32], dim: int, where: str, word: str) -> NDArray[np.float32]:
@@ -279,4 +272,4 @@ def _read_binary(path: str, file: IO[bytes], n_words: int, dim: int, wanted: set
         if not is_whole or (name in wanted and name not in vectors):
             vector = np.frombuffer(data if is_whole else b"", dtype="<f4").astype(np.float32)
             vectors[name] = _checked(vector, dim, f"{path}, word {number:,} of {n_words:,}", name)
-    return WordVectors(vectors, dim, n_words)
+    return WordVectors(vectors, dim)

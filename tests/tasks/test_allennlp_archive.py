@@ -27,7 +27,7 @@ from elmokit.tasks.allennlp.task_archive import (
 from elmokit.tasks.qa import answer_text
 from elmokit.tasks.run import TaskRun, evaluate_run, open_run, train_task
 from elmokit.tasks.tags import tags_of
-from tests.helpers import allennlp_configs
+from tests.helpers.allennlp_configs import published
 from tests.helpers.paths import DATA
 from tests.helpers.shell import Shell
 
@@ -209,9 +209,9 @@ def test_archives_of_0_9_bring_their_options_and_old_character_features() -> Non
     assert (config.chars.windows, config.chars.min_chars, config.train.batch_size) == ("batch", 3, 4)
 
 
-@pytest.mark.parametrize("kind", ["ner", "sst", "nli", "srl", "coref", "qa"])
+@pytest.mark.parametrize("kind", METRICS)
 def test_every_setting_of_the_published_configs_can_be_opened(kind: str) -> None:
-    config = getattr(allennlp_configs, kind)()
+    config = published(kind)
     tables, notes = convert_archive(TaskArchive(Path("model.tar.gz"), config, {}, {}, None, None))
     assert tables["task"] == kind
     assert all(note.startswith("dataset_reader.tokenizer") for note in notes)
