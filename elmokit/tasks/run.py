@@ -46,7 +46,6 @@ from elmokit.tasks.run_folder import (
     finished_seeds,
     load_best_weights,
     mean_and_deviation,
-    n_best_weights,
     read_result,
     read_vocabulary,
     resolve_path,
@@ -58,7 +57,7 @@ from elmokit.tasks.task import AnyTask, TaskModel, TaskSetup, Tokenize
 from elmokit.tasks.task_config import ElmoConfig, expand_paths
 from elmokit.tasks.task_loop import EvaluationCallback, TaskTraining, train_seed
 from elmokit.tasks.task_table import load_config
-from elmokit.tasks.task_vocabulary import Coverage, inputs_from, make_vocabulary
+from elmokit.tasks.task_vocabulary import Coverage, inputs_from, make_vocabulary, vocabulary_content
 from elmokit.tasks.trained_bilm import finetune_for_task
 from elmokit.text.batching import read_ahead
 from elmokit.training.training_run import Run, damage_errors
@@ -130,7 +129,7 @@ def train_task(
         inputs = _with_elmo(inputs, elmo)
     setup = TaskSetup(task, config, inputs, labels, torch_device)
     setup.build(vocabulary.initial_vectors)  # fails for settings that do not fit together, before anything is written
-    content = {**vocabulary.to_dict(), "labels": labels}
+    content = {**vocabulary_content(vocabulary.inputs), "labels": labels}
     checksums = data_checksums(task, config)
     # With a run for each seed inside.
     with Run(path, run_settings(task, config, checksums, content, elmo), FILES, overwrite) as whole_run:
@@ -254,9 +253,8 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
         elif not config.elmo.trainable:
             cache = LayerCache(resolve_path(run, config.elmo.cache) or run / "layers", elmo, config.elmo.cache_dtype)
             inputs.layers_of = cache.layers
-    n_weights = n_best_weights(run / f"seed-{seed}")
     with damage_errors(run / VOCABULARY):  # which has to fit the config
-        model = TaskSetup(task, config, inputs, labels, torch_device).build_for(n_weights, f"{run}, seed {seed},")
+        model = TaskSetup(task, config, inputs, labels, torch_device).build()
     load_best_weights(model, run / f"seed-{seed}")
     if elmo is not None and config.elmo.trainable:
         model.inputs.elmo = ElmoModule(elmo.model, start=elmo.start, n_mixes=0)

@@ -118,13 +118,6 @@ def check_scores(scores: object) -> dict[str, float]:
     return msgspec.convert(scores, dict[str, float])
 
 
-def n_best_weights(seed_folder: Path) -> int:
-    """Return how many numbers are stored as the best weights of a training, going by the size of the file."""
-    path = seed_folder / BEST_WEIGHTS
-    with damage_errors(path):
-        return path.stat().st_size // 4
-
-
 def load_best_weights(model: torch.nn.Module, seed_folder: Path) -> None:
     """Give a model the weights of the best evaluation of a training."""
     path = seed_folder / BEST_WEIGHTS

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.config import decode_json
-from elmokit.errors import ConfigError, FormatError, TextError, UnknownLabelError
+from elmokit.errors import ConfigError, TextError, UnknownLabelError
 from elmokit.storage.progress import ProgressCallback
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch, map_batch, move_to
 from elmokit.tasks.task_config import ElmoConfig, WordsConfig
@@ -31,7 +31,6 @@ Sentence = Sequence[str]
 Labels = dict[str, list[str]]
 """Lists of label names, by the task's name for the list; stored with a run."""
 Tokenize = Callable[[str], list[str]]
-SMALL_MODEL = 1_000_000  # parameters: is built before its weights are looked at, for an error that names the tensors
 
 MAX_SQUARES = 8_000_000
 """Examples of a predicted batch times the squared length of the longest: 32 examples of 500 tokens."""
@@ -213,17 +212,6 @@ class TaskSetup:
         layer = InputLayer(self.inputs, tables, self.config.chars, self.config.elmo, initial_vectors)
         model: TaskModel[Any, Any] = self.task.build(self.config, layer, self.labels)
         return model
-
-    def build_for(self, n_numbers: int, where: str) -> TaskModel[Any, Any]:
-        """Build the model of a file of ``n_numbers`` weights, unless its config describes a much larger one."""
-        with torch.device("meta"):  # sizes without memory
-            n_parameters = sum(parameter.numel() for parameter in self.build().parameters())
-        if n_parameters > max(2 * n_numbers, SMALL_MODEL):
-            raise FormatError(
-                f"{where} has {n_numbers:,} numbers, and its config describes a model of {n_parameters:,}. It is "
-                "damaged, or the config is that of another model."
-            )
-        return self.build()
 
     def batch(self, examples: Sequence[Any], model: TaskModel[Any, Any]) -> Any:
         """Turn examples into a batch on the device, with the layers of the biLM if there is one inside the model."""

@@ -6,10 +6,11 @@ These are GloVe text, or word2vec text and binary files; compressed ones too.
 from __future__ import annotations
 
 import codecs
+import itertools
+import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import chain
 from typing import IO, Any
 
 import msgspec
@@ -62,13 +63,9 @@ class TaskVocabulary:
     coverage: dict[str, Coverage]
     """For the same tables."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the content of ``vocabulary.json``, which :func:`inputs_from` reads; the labels are added to it."""
-        return vocabulary_content(self.inputs)
-
 
 def vocabulary_content(inputs: Inputs) -> dict[str, Any]:
-    """Return the words and characters of a run as plain values."""
+    """Return the content of ``vocabulary.json``, which ``inputs_from`` reads; the labels are added to it."""
     return {
         "tables": {name: asdict(table) for name, table in inputs.tables.items()},
         "chars": inputs.chars,
@@ -187,8 +184,6 @@ class WordVectors:
 
     vectors: dict[str, NDArray[np.float32]]  # (dim,) each
     dim: int
-    n_read: int
-    """The number of words in the file, wanted or not."""
 
 
 def read_word_vectors(path: str, wanted: Collection[str]) -> WordVectors:
@@ -208,7 +203,8 @@ def read_word_vectors(path: str, wanted: Collection[str]) -> WordVectors:
         second = file.readline(MAX_DIM * 32)
         if _is_text(second, dim):
             return _read_text(path, file, second, 2, dim, wanted)
-        return _read_binary(path, _Buffered(second, file), n_words, dim, wanted)
+        file.seek(-len(second), os.SEEK_CUR)
+        return _read_binary(path, file, n_words, dim, wanted)
 
 
 def _header(line: bytes) -> tuple[int, int] | None:
@@ -235,14 +231,13 @@ def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, 
             f"found {first[:60]!r}."
         )
     vectors: dict[str, NDArray[np.float32]] = {}
-    n_read = 0
     wanted_bytes = {word.encode("utf-8", "ignore") for word in wanted}
     # Any white space, such as tabs, if single spaces do not divide the first line into a word and its numbers.
     by_spaces = first.rstrip().rsplit(b" ", dim)
     are_single = len(by_spaces) == dim + 1 and all(by_spaces) and by_spaces[0] == by_spaces[0].strip()
     separator = b" " if are_single and b"\t" not in first else None
-    for line in chain([first], bounded_lines(file, path, number + 1)):
-        n_read += 1
+    lines = itertools.chain([first], bounded_lines(file, path, number + 1))
+    for line_number, line in enumerate(lines, start=number):
         if (line.split(separator, 1) or [b""])[0] not in wanted_bytes:
             continue
         word, *numbers = (line if separator else line.strip()).rstrip().rsplit(separator, dim)
@@ -254,8 +249,8 @@ def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, 
                 vector = np.array([float(part) for part in numbers], dtype=np.float32)
         except ValueError:
             vector = np.empty(0, dtype=np.float32)
-        vectors[name] = _checked(vector, dim, f"{path}, line {number + n_read - 1}", name)
-    return WordVectors(vectors, dim, n_read)
+        vectors[name] = _checked(vector, dim, f"{path}, line {line_number}", name)
+    return WordVectors(vectors, dim)
 
 
 def _checked(vector: NDArray[np.float32], dim: int, where: str, word: str) -> NDArray[np.float32]:
@@ -265,44 +260,16 @@ def _checked(vector: NDArray[np.float32], dim: int, where: str, word: str) -> ND
     return vector
 
 
-class _Buffered:
-    """A binary file with a buffer, which starts with bytes that were read already."""
-
-    def __init__(self, buffer: bytes, file: IO[bytes]) -> None:
-        self.buffer, self.offset, self.file = buffer, 0, file
-
-    def read(self, size: int) -> bytes:
-        while len(self.buffer) - self.offset < size and self._read_more(size):
-            pass
-        return self._take_until(min(self.offset + size, len(self.buffer)))
-
-    def read_until_space(self) -> bytes:
-        """Return the bytes before the next space, and skip the space; empty if no word is that long."""
-        while (end := self.buffer.find(b" ", self.offset, self.offset + MAX_WORD_BYTES)) < 0:
-            if len(self.buffer) - self.offset >= MAX_WORD_BYTES or not self._read_more():
-                return b""
-        data = self._take_until(end)
-        self.offset += 1
-        return data
-
-    def _take_until(self, end: int) -> bytes:
-        data, self.offset = self.buffer[self.offset : end], end
-        return data
-
-    def _read_more(self, size: int = 0) -> bool:
-        more = self.file.read(max(size, 1 << 20))
-        self.buffer, self.offset = self.buffer[self.offset :] + more, 0
-        return bool(more)
-
-
-def _read_binary(path: str, file: _Buffered, n_words: int, dim: int, wanted: set[str]) -> WordVectors:
+def _read_binary(path: str, file: IO[bytes], n_words: int, dim: int, wanted: set[str]) -> WordVectors:
     vectors: dict[str, NDArray[np.float32]] = {}
     for number in range(1, n_words + 1):
-        word = file.read_until_space().lstrip(b"\n")
+        # Byte by byte, and not without end if the file is something else.
+        word = b"".join(itertools.takewhile(b" ".__ne__, (file.read(1) or b" " for _ in range(MAX_WORD_BYTES))))
+        word = word.lstrip(b"\n")
         data = file.read(FLOAT_BYTES * dim)
         name = word.decode("utf-8", "replace")
         is_whole = len(word) > 0 and len(data) == FLOAT_BYTES * dim
         if not is_whole or (name in wanted and name not in vectors):
             vector = np.frombuffer(data if is_whole else b"", dtype="<f4").astype(np.float32)
             vectors[name] = _checked(vector, dim, f"{path}, word {number:,} of {n_words:,}", name)
-    return WordVectors(vectors, dim, n_words)
+    return WordVectors(vectors, dim)

@@ -227,7 +227,7 @@ def config_of_task(folder: Path) -> None:
 
 
 def allennlp_config(folder: Path) -> None:
-    (folder / "config.json").write_text(json.dumps(allennlp_configs.ner()))
+    (folder / "config.json").write_text(json.dumps(allennlp_configs.published("ner")))
 
 
 def trained_task(folder: Path, name: str) -> None:

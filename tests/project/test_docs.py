@@ -71,7 +71,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for part in ("train", "dev", "test"):
             Path(f"{name}.{part}").write_text(text, encoding="utf-8")
     Path("questions.txt").write_text(f"What had snapped?\t{QA_PASSAGE}\n", encoding="utf-8")
-    Path("ner_elmo.json").write_text(json.dumps(allennlp_configs.ner()), encoding="utf-8")
+    Path("ner_elmo.json").write_text(json.dumps(allennlp_configs.published("ner")), encoding="utf-8")
     shutil.copy(ROOT / "tests" / "data" / "allennlp-tasks" / "ner.tar.gz", "ner-elmo.tar.gz")
     save_model(random_model(), Path("elmo_weights.hdf5"))
     return tmp_path

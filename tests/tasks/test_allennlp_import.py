@@ -18,7 +18,7 @@ from elmokit.errors import ConfigError, ElmoError
 from elmokit.tasks.allennlp.config_import import import_config
 from elmokit.tasks.task_config import MixConfig, OptimizerConfig
 from elmokit.tasks.task_table import config_of
-from tests.helpers.allennlp_configs import PUBLISHED, as_version_2, elmo, glove, written
+from tests.helpers.allennlp_configs import PUBLISHED, as_version_2, elmo, written
 from tests.helpers.paths import DATA
 
 IMPORTED = DATA / "allennlp-tasks" / "imported"
@@ -157,7 +157,8 @@ def test_missing_values_get_the_defaults_of_allennlp(tmp_path: Path) -> None:
     assert train.seeds == (3,)
 
 
-FRAGMENT = {"tokens": glove("glove.6B.100d", 100, True), "elmo": elmo(0.5)}
+GLOVE = {"type": "embedding", "embedding_dim": 100, "pretrained_file": "https://example.org/glove.6B.100d.txt.gz"}
+FRAGMENT = {"tokens": GLOVE, "elmo": elmo(0.5)}
 
 
 BYTES = {"type": "characters", "character_tokenizer": {"byte_encoding": "utf-8"}}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,25 +51,39 @@ def bilm(tmp_path: Path) -> str:
     return str(tmp_path / "bilm")
 
 
+Learned = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Learned:
+    """Train a task on its examples with ELMo, once, and return its run; the examples are beside it."""
+    bilm = tmp_path_factory.mktemp("learned") / "bilm"
+    save_model(random_model(), bilm)
+
+    @functools.cache
+    def train(name: str) -> Path:
+        run = tmp_path_factory.mktemp(name) / "run"
+        elmo = {"model": str(bilm), **({} if name == "ner" else {"output": {"dropout": 0.1}})}
+        longer = {"train": {"epochs": 60, "optimizer": {"learning_rate": 0.003}}} if name in ("sst", "nli") else {}
+        task, config = tiny(name, run.with_name("data"), elmo, **longer)
+        results = train_task(task, config, run)
+        assert results["dev"][task.metric]["mean"] == 100.0
+        mixes = results["seeds"][0]["mixes"]
+        assert set(mixes) == ({"input"} if name == "ner" else {"input", "output"})
+        assert all(sum(mix["weights"]) == pytest.approx(1) for mix in mixes.values())
+        return run
+
+    return train
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(TEXTS))
-@pytest.mark.parametrize("with_elmo", [False, True])
-def test_each_task_fits_its_examples_and_gives_them_back(name: str, with_elmo: bool, tmp_path: Path, bilm: str) -> None:
-    data, run = tmp_path / "data", tmp_path / "run"
-    elmo = {"model": bilm, **({} if name == "ner" else {"output": {"dropout": 0.1}})}
-    longer = {"train": {"epochs": 60, "optimizer": {"learning_rate": 0.003}}} if name in ("sst", "nli") else {}
-    task, config = tiny(name, data, elmo if with_elmo else None, **longer)
-    results = train_task(task, config, run)
-    assert results["dev"][task.metric]["mean"] == 100.0
-    mixes = results["seeds"][0]["mixes"]
-    assert set(mixes) == ({"ner": {"input"}}.get(name, {"input", "output"}) if with_elmo else set())
-    assert all(sum(mix["weights"]) == pytest.approx(1) for mix in mixes.values())
-    opened = open_run(run)
-    examples = opened.read(str(data))
-    assert opened.score(examples)[task.metric] == 100.0
+def test_each_task_fits_its_examples_with_elmo_and_gives_them_back(name: str, learned: Learned) -> None:
+    opened = open_run(learned(name))
+    examples = opened.read(str(learned(name).with_name("data")))
+    assert opened.score(examples)[opened.task.metric] == 100.0
     assert not opened.model.training
-    lines = LINES.get(name, [])
-    records = [task.to_record(*pair) for pair in opened.predict_lines(lines, "text", str.split)]
+    records = [opened.task.to_record(*pair) for pair in opened.predict_lines(LINES.get(name, []), "text", str.split)]
     if name == "srl":
         assert [[frame["predicate"] for frame in record["frames"]] for record in records] == [[1], [0]]
     if name == "qa":
@@ -303,12 +318,10 @@ def test_examples_that_cannot_be_evaluated_are_named(
     ],
 )
 def test_unknown_labels_count_as_missed_on_request(
-    name: str, old: str, new: str, expected: dict[str, float], tmp_path: Path
+    name: str, old: str, new: str, expected: dict[str, float], tmp_path: Path, learned: Learned
 ) -> None:
-    task, config = tiny(name, tmp_path / "data")
-    train_task(task, config, tmp_path / "run")
     (tmp_path / "other").write_text(TEXTS[name].replace(old, new))
-    opened = open_run(tmp_path / "run")
+    opened = open_run(learned(name))
     scores = opened.score(opened.read(str(tmp_path / "other"), count_unknown_labels=True))
     assert {score: scores[score] for score in expected} == pytest.approx(expected)
 
@@ -362,13 +375,12 @@ def test_a_bilm_is_fine_tuned_on_whole_sentences(tmp_path: Path, bilm: str, fine
 
 
 @pytest.mark.slow
-def test_text_is_labeled_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_labeled_in_chunks(learned: Learned, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elmokit.tasks.run.READ_AHEAD_EXAMPLES", 2)
-    task, config = tiny("ner", tmp_path / "data", train={"epochs": 30})
-    train_task(task, config, tmp_path / "run")
     lines = ["Mira visits Oslo", "", "The New York bus ."] * 2
-    found = list(open_run(tmp_path / "run").predict_lines(lines, "text", str.split))
-    assert [task.to_text(*pair) for pair in found] == [
+    opened = open_run(learned("ner"))
+    found = list(opened.predict_lines(lines, "text", str.split))
+    assert [opened.task.to_text(*pair) for pair in found] == [
         "[PER Mira] visits [LOC Oslo]",
         "",
         "The [LOC New York] bus .",

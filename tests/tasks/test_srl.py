@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from elmokit.errors import TextError
 from elmokit.tasks import srl
 from elmokit.tasks.allennlp.variants import AllenNLPSrlTask, viterbi_of_allennlp
 from elmokit.tasks.inputs import InputLayer, Inputs, WordTable
-from elmokit.tasks.scores import Chunk, chunks_of
+from elmokit.tasks.scores import Chunk
 from elmokit.tasks.srl import Proposition, SrlConfig, SrlModelConfig, _tags_from_brackets, parse_proposition, read_srl
 from elmokit.tasks.tags import RulePenalties, TagRules, viterbi
 from elmokit.text.columns import ColumnSentence
@@ -250,33 +248,6 @@ def test_only_the_outermost_of_nested_brackets_is_kept() -> None:
 
 def test_adjacent_arguments_of_one_role_are_kept_apart() -> None:
     assert _tags_from_brackets(["(A0*)", "(A0*", "*)"], SENTENCE) == ["B-A0", "B-A0", "I-A0"]
-
-
-roles = st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["ARG0", "C-ARG0", "ARGM-TMP", None])), min_size=1)
-
-
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
-@given(roles)
-def test_brackets_and_tags_describe_the_same_arguments(pieces: list[tuple[int, str | None]]) -> None:
-    cells: list[str] = []
-    for length, label in pieces:
-        piece = ["*"] * length
-        if label:
-            piece[0] = f"({label}" + piece[0]
-            piece[-1] += ")"
-        cells += piece
-    tags = _tags_from_brackets(cells, SENTENCE)
-    starts = {
-        place: label for place, label in zip(_starts(pieces), [label for _, label in pieces], strict=True) if label
-    }
-    assert {chunk.start: chunk.label for chunk in chunks_of(tags)} == starts
-
-
-def _starts(pieces: list[tuple[int, str | None]]) -> list[int]:
-    places = [0]
-    for length, _ in pieces:
-        places.append(places[-1] + length)
-    return places[:-1]
 
 
 def test_the_shared_propbank_data_is_read_completely(shared: Path) -> None:

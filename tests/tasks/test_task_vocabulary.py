@@ -127,9 +127,7 @@ def check(found: WordVectors, words: set[str]) -> None:
 def test_wanted_words_are_read_in_every_form(content: bytes, name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(gzip.compress(content, mtime=0) if name.endswith("gz") else content)
-    found = read_word_vectors(str(path), {"cat", "é", "dog", "."})
-    check(found, {"cat", "é"})
-    assert found.n_read == 5 if b". . ." in content else 3
+    check(read_word_vectors(str(path), {"cat", "é", "dog", "."}), {"cat", "é"})
 
 
 def test_many_short_words_cost_no_copies_of_the_rest(tmp_path: Path) -> None:
@@ -140,7 +138,6 @@ def test_many_short_words_cost_no_copies_of_the_rest(tmp_path: Path) -> None:
     started = time.process_time()
     found = read_word_vectors(str(path), {"w0", "w149999"})
     assert time.process_time() - started < 3  # 12 with a copy of the buffer for each word
-    assert found.n_read == n_words
     assert set(found.vectors) == {"w0", "w149999"}
 
 

@@ -97,6 +97,9 @@ SPELLING = {"character_tokenizer", "start_tokens", "end_tokens"}
 """Keys of a reader that change which ids a model gets."""
 
 
+Rule = Literal["take", "given", "always", "needless", "same", "between", "table"]
+
+
 class Row(NamedTuple):
     """What becomes of a key of AllenNLP's. Null counts as absent, as in AllenNLP.
 
@@ -112,7 +115,7 @@ class Row(NamedTuple):
     """Its type."""
     default: Any = None
     """AllenNLP's."""
-    rule: Literal["take", "given", "always", "needless", "same", "between", "table"] = "take"
+    rule: Rule = "take"
 
 
 class Difference(NamedTuple):

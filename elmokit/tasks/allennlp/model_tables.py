@@ -16,7 +16,7 @@ from elmokit.config import MAX_LAYERS, check_at_least, check_choice
 from elmokit.errors import ConfigError
 from elmokit.formats import sources
 from elmokit.formats.sidecars import OPTIONS, own_file
-from elmokit.tasks.allennlp.config_table import ConfigTable, Row, to_json
+from elmokit.tasks.allennlp.config_table import ConfigTable, Row, Rule, to_json
 
 Tables = dict[str, Any]
 """A config of ours, or a part of one, as plain values."""
@@ -66,6 +66,18 @@ def needless(*keys: str) -> tuple[Row, ...]:
 def table(theirs: str, *rows: Row) -> Row:
     """Return the row of a table."""
     return Row(theirs, rows, rule="table")
+
+
+def _scorer(theirs: str, rule: Rule) -> Row:
+    """Return the row of one of the two scorers of coreference, which have the same settings here."""
+    return table(
+        theirs,
+        always("activations", "relu"),
+        Row("hidden_dims", "scorer_hidden", int, 150, rule),
+        Row("num_layers", "scorer_layers", int, 2, rule),
+        Row("dropout", "dropout", float, 0.0, rule),
+        *needless("input_dim"),
+    )
 
 
 # Embedders. What is needless: there is one vocabulary of each kind, derived from the training text; row 0 is padding.
@@ -176,17 +188,8 @@ COREF = (
         Row("num_layers", "layers", int, 1),
         Row("dropout", "lstm_dropout", float, 0.0),
     ),
-    *(
-        table(
-            name,
-            always("activations", "relu"),
-            Row("hidden_dims", "scorer_hidden", int, 150, rule),
-            Row("num_layers", "scorer_layers", int, 2, rule),
-            Row("dropout", "dropout", float, 0.0, rule),
-            *needless("input_dim"),
-        )
-        for name, rule in (("mention_feedforward", "take"), ("antecedent_feedforward", "same"))
-    ),
+    _scorer("mention_feedforward", "take"),
+    _scorer("antecedent_feedforward", "same"),
 )
 BIDAF = (
     Row("num_highway_layers", "highway_layers", int, 2),

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from elmokit.config import read_json, write_json
 from elmokit.embedding.elmo import Elmo
@@ -48,10 +48,10 @@ from elmokit.formats.folder import save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.sidecars import visible_files
-from elmokit.formats.tensor_rows import TensorRow, read_through, same_rows
+from elmokit.formats.tensor_rows import FileArrays, TensorRow, read_through, same_rows
 from elmokit.formats.torch_save import read_state_dict
 from elmokit.network.bilm import BiLM
-from elmokit.network.tensors import save_tensors
+from elmokit.network.tensors import save_tensors, tensor_of
 from elmokit.network.torch_network import load_arrays
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.bounded import is_file, whole_number
@@ -61,7 +61,6 @@ from elmokit.tasks.allennlp.model_tables import Tables
 from elmokit.tasks.allennlp.task_tensors import ATTENTIONS, ROWS, Embeddings, join_mixes, split_joint
 from elmokit.tasks.allennlp.word_characters import BYTES, Spelling
 from elmokit.tasks.inputs import ElmoShape, Inputs, WordTable
-from elmokit.tasks.ner import NerModel
 from elmokit.tasks.run_folder import (
     ARCHIVE_SEED,
     BEST_WEIGHTS,
@@ -222,21 +221,25 @@ def shape_of(tensors: Mapping[str, Tensor], name: str, n_axes: int, where: str) 
     return tuple(tensors[name].shape)
 
 
-def tensors_of(config: BiLMConfig) -> dict[str, Tensor]:
-    """Return AllenNLP's tensors of an ELMo on the meta device: names and shapes without content."""
+def bilm_of(tensors: Mapping[str, Tensor], config: BiLMConfig, prefix: str, source: Path) -> PretrainedBiLM:
+    """Build the biLM of an ELMo from its tensors, whose names have a prefix."""
     with torch.device("meta"):
         bilm = BiLM(config)
         # Inside the block, because what is made here has no content either.
         encoder, lstm = encoder_to_allennlp(bilm), lstm_to_allennlp(bilm)
-    return {f"{ENCODER}{name}": part for name, part in encoder.items()} | {
-        f"{LSTM}{name}": part for name, part in lstm.items()
-    }
-
-
-def bilm_of(tensors: Mapping[str, Tensor], config: BiLMConfig, source: Path) -> PretrainedBiLM:
-    """Build the biLM of an ELMo from its tensors."""
-    bilm = from_allennlp(tensors, config).eval()
+    named = {f"{ENCODER}{name}": part for name, part in encoder.items()}
+    named |= {f"{LSTM}{name}": part for name, part in lstm.items()}
+    arrays = _arrays_of(same_rows(named, prefix), named, tensors, source)
+    bilm = from_allennlp({name: tensor_of(array) for name, array in arrays.items()}, config).eval()
     return PretrainedBiLM(bilm, "allennlp", source, card={"from": f"the ELMo inside {source.name}"}, exact_marks=True)
+
+
+def _arrays_of(
+    rows: Sequence[TensorRow], wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], source: Path
+) -> FileArrays:
+    """Return arrays of an archive's tensors by our names. All names and shapes are checked."""
+    shapes, found = ({name: tuple(part.shape) for name, part in parts.items()} for parts in (wanted, tensors))
+    return read_through(rows, shapes, found, lambda name: tensors[name].numpy(), str(source))
 
 
 def has_published_options(elmo: Mapping[str, Any]) -> bool:
@@ -305,6 +308,8 @@ def open_task_archive(
     """
     archive = read_archive(source)
     tensors = split_joint(join_mixes(archive.tensors))
+    for name in DERIVED:
+        tensors.pop(name, None)
     tables, notes = convert_archive(archive)
     embeddings, namespaces = _embeddings(archive)
     _complete_tables(tables, archive, embeddings, tensors)
@@ -317,47 +322,36 @@ def open_task_archive(
     inputs, embeddings = _inputs(archive, config, embeddings, namespaces)
     if options is not None and config.elmo is None:
         raise ConfigError(f"{archive.source} has no ELMo, so it cannot use the options file {options}.")
-    prefix, bilm_config, assumed = _inner_elmo_prefix(tensors), None, None
-    if prefix is not None:
-        table = _elmo_table(archive)
-        content = archive.options or options_named_by(table) if options is None else read_options(options)
-        tensors.pop(prefix + CACHE, None)
-        own = {name.removeprefix(prefix): part for name, part in tensors.items() if name.startswith(prefix)}
-        bilm_config = config_of_tensors(own, content, str(archive.source if options is None else options))
-        if content is None and not has_published_options(table):
-            assumed = assumed_options(bilm_config, table)
-            notes.append(assumed)
-    bilm = _referenced_bilm(archive, options) if config.elmo is not None and bilm_config is None else None
+    bilm, assumed = _elmo_of(archive, tensors, options) if config.elmo is not None else (None, None)
+    if assumed is not None:
+        notes.append(assumed)
     if bilm is not None:
-        bilm_config = bilm.config
-    if bilm_config is not None:
-        inputs = inputs.with_elmo(ElmoShape(bilm_config.n_layers + 1, bilm_config.output_dim))
+        inputs = inputs.with_elmo(ElmoShape(bilm.config.n_layers + 1, bilm.config.output_dim))
     setup = TaskSetup(task, config, inputs, _labels(task.name, archive), torch.device("cpu"))
-    model = setup.build_for(sum(tensor.numel() for tensor in tensors.values()), str(archive.source))
-    _check_constraints(model, tensors)
-    # AllenNLP's tensors of the ELMo go to a module under their names, so that one check covers the whole file.
-    parts: dict[str, tuple[nn.Module, list[TensorRow]]] = {"model": (model, ROWS[task.name](model, embeddings))}
-    elmo = None
-    if prefix is not None and bilm_config is not None:
-        elmo = _module_of(tensors_of(bilm_config))
-        parts["bilm"] = (elmo, same_rows(elmo.state_dict(), prefix))
-    _fill(parts, tensors, str(archive.source))
-    if elmo is not None and bilm_config is not None:
-        bilm = bilm_of(elmo.state_dict(), bilm_config, archive.source)
+    model = setup.build()
+    load_arrays(model, _arrays_of(ROWS[task.name](model, embeddings), model.state_dict(), tensors, archive.source))
     return OpenedArchive(setup, model, bilm, archive, notes, assumed)
 
 
-def _fill(parts: Mapping[str, tuple[nn.Module, Sequence[TensorRow]]], tensors: Mapping[str, Tensor], what: str) -> None:
-    """Load the tensors of a file into several modules, each with the rows of its tensors."""
-    whole = nn.Module()
-    for name, (module, _) in parts.items():
-        whole.add_module(name, module)
-    rows = [row._replace(ours=f"{name}.{row.ours}") for name, (_, own) in parts.items() for row in own]
-    kept = {name: tensor for name, tensor in tensors.items() if name not in DERIVED}
-    wanted, shapes = (
-        {name: tuple(tensor.shape) for name, tensor in tensors.items()} for tensors in (whole.state_dict(), kept)
-    )
-    load_arrays(whole, read_through(rows, wanted, shapes, lambda name: kept[name].numpy(), what))
+def _elmo_of(
+    archive: TaskArchive, tensors: dict[str, Tensor], options: str | Path | None
+) -> tuple[PretrainedBiLM, str | None]:
+    """Take the ELMo out of an archive's tensors, or open the one that it names. Returns also what was assumed."""
+    table = _elmo_table(archive)
+    name = next((name for name in tensors if "_elmo_lstm._token_embedder." in name), None)
+    if name is None:
+        weights, options = table.get("weight_file"), options or table.get("options_file")
+        if not isinstance(weights, str) or not weights:
+            raise ConfigError(f"{archive.source} neither holds the tensors of its ELMo nor names a weight_file.")
+        return open_model(weights, options=options).replace(exact_marks=True), None
+    prefix = name.partition("_elmo_lstm._token_embedder.")[0] + "_elmo_lstm."
+    own = {name: tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
+    own.pop(prefix + CACHE, None)
+    content = archive.options or options_named_by(table) if options is None else read_options(options)
+    where = str(archive.source if options is None else options)
+    config = config_of_tensors({name.removeprefix(prefix): part for name, part in own.items()}, content, where)
+    is_known = content is not None or has_published_options(table)
+    return bilm_of(own, config, prefix, archive.source), None if is_known else assumed_options(config, table)
 
 
 def convert_archive(archive: TaskArchive) -> tuple[Tables, list[str]]:
@@ -384,10 +378,9 @@ def _embedders(archive: TaskArchive) -> dict[str, dict[str, Any]]:
 
 def _embeddings(archive: TaskArchive) -> tuple[Embeddings, dict[str, str]]:
     """Return the token embedders, and the namespaces of the vocabulary of words and characters."""
-    prefix = next(
-        (prefix for prefix in ("text_field_embedder.", "_text_field_embedder.") if _any_starts(archive, prefix)),
-        "_text_field_embedder.",
-    )
+    prefix = "_text_field_embedder."
+    if any(name.startswith("text_field_embedder.") for name in archive.tensors):
+        prefix = "text_field_embedder."
     kinds: dict[str, str] = {}
     namespaces: dict[str, str] = {}
     for name, table in _embedders(archive).items():
@@ -426,10 +419,6 @@ def _complete_elmo(elmo: Tables, start: str) -> list[str]:
             if mix.get("layer_norm"):
                 notes.append("do_layer_norm: AllenNLP normalized over the boundaries of sentences too; scores differ")
     return notes
-
-
-def _any_starts(archive: TaskArchive, prefix: str) -> bool:
-    return any(name.startswith(prefix) for name in archive.tensors)
 
 
 def _complete_tables(
@@ -481,26 +470,11 @@ def _inputs(
     return Inputs(tables, chars, None, spelling=spelling), replace(embeddings, unknown_rows=rows)
 
 
-def _inner_elmo_prefix(tensors: Mapping[str, Tensor]) -> str | None:
-    """Return the prefix of the ELMo's tensors; None if there are none."""
-    name = next((name for name in tensors if "_elmo_lstm._token_embedder." in name), None)
-    return None if name is None else name.partition("_elmo_lstm._token_embedder.")[0] + "_elmo_lstm."
-
-
 def _elmo_table(archive: TaskArchive) -> dict[str, Any]:
     """Return the config's table that names the files of ELMo."""
     embedder = archive.config["model"].get("elmo")
     embedders = [table for table in _embedders(archive).values() if table.get("type") == "elmo_token_embedder"]
     return embedder if isinstance(embedder, dict) else next(iter(embedders), {})
-
-
-def _referenced_bilm(archive: TaskArchive, options: str | Path | None) -> PretrainedBiLM:
-    """Open the ELMo that an archive without its tensors refers to, with given options or those that it refers to."""
-    table = _elmo_table(archive)
-    weights, options = table.get("weight_file"), options or table.get("options_file")
-    if not isinstance(weights, str) or not weights:
-        raise ConfigError(f"{archive.source} neither holds the tensors of its ELMo nor names a weight_file.")
-    return open_model(weights, options=options).replace(exact_marks=True)
 
 
 def _labels(task: str, archive: TaskArchive) -> Labels:
@@ -522,40 +496,6 @@ def _labels(task: str, archive: TaskArchive) -> Labels:
     if len(classes) < len(labels):
         raise FormatError(f"{archive.source}: its labels are {', '.join(labels)}, not those of {granularity}.")
     return {"classes": classes}
-
-
-def _check_constraints(model: TaskModel[Any, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Check that the order of tags that AllenNLP's CRF allowed is the one that is allowed here."""
-    theirs = tensors.get("crf._constraint_mask")
-    if not isinstance(model, NerModel) or theirs is None:
-        return
-    penalties = model.crf.penalties
-    n_tags = len(model.tags)
-    if theirs.shape != (n_tags + 2, n_tags + 2):
-        return  # the vocabulary has other tags; the error about shapes says so
-    allowed = torch.zeros(n_tags + 2, n_tags + 2, dtype=torch.bool)
-    allowed[:n_tags, :n_tags] = penalties.follow == 0
-    allowed[n_tags, :n_tags] = penalties.start == 0
-    allowed[:n_tags, n_tags + 1] = penalties.end == 0
-    considered = torch.zeros_like(allowed)
-    considered[: n_tags + 1, :n_tags] = True
-    considered[:n_tags, n_tags + 1] = True
-    if ((theirs > 0) != allowed)[considered].any():
-        raise ConfigError("The tags that may follow each other in the archive are not those of its label_encoding.")
-
-
-def _module_of(tensors: Mapping[str, Tensor]) -> nn.Module:
-    """Return a module whose state dict has these tensors."""
-    root = nn.Module()
-    for name, tensor in tensors.items():
-        *folders, last = name.split(".")
-        module = root
-        for folder in folders:
-            if folder not in dict(module.named_children()):
-                module.add_module(folder, nn.Module())
-            module = module.get_submodule(folder)
-        module.register_parameter(last, nn.Parameter(tensor, requires_grad=False))
-    return root
 
 
 def describe_archive(opened: OpenedArchive) -> dict[str, Any]:
