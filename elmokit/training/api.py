@@ -230,8 +230,8 @@ def finetune(
         data, words = merge_data(DataConfig(), texts, held_out, held_out_sentences, vocabulary, max_words)
         initial = as_model(model, options=options)
         training, keeps = finetuning_settings(initial, recipe, keep_optimizer, config, settings)
-        more = {"model": initial, "keep_optimizer": keeps, "old_text": old_text}
-        return started_or_continued(config=training, data=data, vocabulary=words, **more, **how)
+        how |= {"model": initial, "keep_optimizer": keeps, "old_text": old_text}
+        return started_or_continued(config=training, data=data, vocabulary=words, **how)
 
     return _train(out, start, overwrite, device, report)
 

@@ -207,8 +207,8 @@ def _hasten(hasten: Callable[[], None] | None) -> None:
         hasten()
 
 
-CHANGING = {"seconds", "tokens_per_second", "seconds_left", "peak_memory_mib", "command", "crc32"}
-"""Keys of JSON files whose values are times, or depend on the process, or on how and where it was called."""
+CHANGING = {"seconds", "tokens_per_second", "seconds_left", "peak_memory_mib", "command", "crc32", "metrics.jsonl"}
+"""Keys of JSON files whose values are times, or sizes of files with times, or depend on how and where it was called."""
 
 
 def content_of(folder: Path) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from elmokit.training.setup import RunSettings
 from safetensors.torch import load_file
 
 from elmokit.embedding.start_state import mean_state
@@ -131,8 +130,8 @@ def test_the_same_command_resumes_wherever_the_text_is(shell: Shell, corpus: Pat
     assert ran.code == 0, ran.err
     assert open_model("run").card["n_predictions"] == 150
     Path("moved/corpus.txt").write_text(TEXT * 21)
-    assert "content.corpus.txt has changed" in shell(*moved).err
-    assert "batch_size was 2 and is 3" in shell(*moved, "--batch-size", "3").err
+    assert "another text.corpus.txt" in shell(*moved).err
+    assert "batch size 2, and now it is 3" in shell(*moved, "--batch-size", "3").err
 
 
 @pytest.mark.parametrize("flags", [("--frozen-layers", "9"), ("--epochs", "1", "--tokens", "1"), ("--config", "typo")])

@@ -28,7 +28,7 @@ from elmokit.errors import (
 from elmokit.formats.save import save_model
 from elmokit.storage.atomic import file_lock
 from elmokit.storage.bounded import json_crc32
-from elmokit.storage.workspace import Workspace
+from elmokit.tasks import layer_cache
 from elmokit.tasks.coref import parse_document
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.task_config import WordsConfig
@@ -211,7 +211,7 @@ def test_layers_are_computed_before_training_and_shared_between_runs(
     train_task(task, config, tmp_path / "a", progress=lambda *report: reports.append(report))
     assert [report for report in reports if report[0] == "layers"] == [("layers", n, 12) for n in (3, 8, 12)]
     assert not (tmp_path / "a/layers").exists()
-    monkeypatch.setattr(Workspace, "append", lambda *_: pytest.fail("nothing is to be computed"))
+    monkeypatch.setattr(layer_cache, "Workspace", lambda *_: pytest.fail("nothing is to be computed"))
     train_task(task, config, tmp_path / "b")
 
 

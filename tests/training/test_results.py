@@ -38,7 +38,7 @@ def test_tensorboard_has_a_series_per_value_and_hides_repeated_steps(tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n_lines", "n_evaluations", "n_directions"), [(0, 0, 2), (1, 0, 2), (1, 1, 1), (2, 1, 2)])
+@pytest.mark.parametrize(("n_lines", "n_evaluations", "n_directions"), [(0, 0, 2), (2, 1, 1)])
 def test_the_figure_of_a_short_log_is_rendered_without_a_warning(
     n_lines: int, n_evaluations: int, n_directions: int, tmp_path: Path
 ) -> None:

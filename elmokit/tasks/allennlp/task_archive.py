@@ -528,10 +528,10 @@ def save_as_run(opened: OpenedArchive, folder: str | Path) -> None:
         elmo = Elmo(opened.bilm, start=elmo_start(setup.config.elmo))
     content = {**vocabulary_content(setup.inputs), "labels": setup.labels}
     origin = {"archive": str(opened.archive.source), "allennlp": opened.archive.version, "notes": opened.notes}
-    origin["data"] = data_checksums(setup.task, setup.config)
+    checksums = data_checksums(setup.task, setup.config)
     with atomic_write(folder, folder=True) as run:
         write_start(run, setup.task, setup.config, content)
-        write_facts(run, setup.task, {}, elmo, origin)
+        write_facts(run, setup.task, {}, elmo, {**origin, "data": checksums})
         if opened.bilm is not None:
             save_folder(opened.bilm, run / OWN_BILM)
         seed = run / f"seed-{ARCHIVE_SEED}"
