@@ -103,7 +103,7 @@ def test_training_stops_early_and_its_last_lines_tell_the_end_from_the_best(shel
     flags = ("--recipe", "bilm-tf", "--tokens", "100000", "--eval-every", "20", "--patience", "2", "--max-words", "9")
     ran = shell("train", "corpus.txt", "--held-out", "other.txt", "--out", "run", *SMALL, *flags)
     assert ran.code == 0, ran.err
-    config = RunSettings.open(Path("run")).config
+    config = config_of("run")
     assert (config.recipe, config.learning_rate, config.n_samples) == ("bilm-tf", 0.2, 8192)
     lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
     looks = [line for line in lines if line["held_out"]]
