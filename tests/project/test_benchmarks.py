@@ -54,7 +54,7 @@ PROGRAMS = [
     ("tasks.py data out sick --seeds 1", ""),
     ("train_speed.py text.txt --sizes tiny,en-mini --words 1100 --rounds 1 --threads 1 --batch-size 2", ""),
     ("train_speed.py text.txt --sizes tiny --words 1100 --rounds 1 --threads 1 --batch-size 2 --precisions", ""),
-    ("transformer.py --text long.txt --threads 1 --rounds 1 --seconds 0.01", "transformers tokenizers"),
+    ("transformer.py --text long.txt --threads 1 --rounds 1 --seconds 0.01 --only static", "tokenizers"),
     ("transformers_tagging.py ner --epochs 1", "transformers accelerate"),
 ]
 
