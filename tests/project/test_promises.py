@@ -125,9 +125,9 @@ PROMISES = {
             "storage/test_part_results.py::test_results_of_another_model_are_refused",
             "tasks/test_layer_cache.py::test_layers_that_another_precision_computed_are_not_taken",
         ),
-        "`elmokit finetune`": (
-            "training/test_api.py::test_the_same_call_continues_an_interrupted_run",
-            "cli/test_finetune.py::test_the_same_command_continues_a_run_and_another_one_leaves_it_alone",
+        "`elmokit finetune`": ("training/test_api.py::test_the_same_call_continues_an_interrupted_run",),
+        "`elmokit bilm-tf restart`": (
+            "compat/test_bilm_training.py::test_the_same_command_continues_an_interrupted_restart_bit_for_bit",
         ),
         "`elmokit task train`": ("training/test_interruption.py::test_a_stopped_task_has_a_checkpoint_and_resumes",),
         "`elmokit neighbors index`": (
