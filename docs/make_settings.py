@@ -13,9 +13,9 @@ from typing import Any
 
 from elmokit.config import describe_type, to_toml
 from elmokit.engine.config import PRESETS
-from elmokit.tasks.config import TaskDataConfig
-from elmokit.tasks.table import TASKS
-from elmokit.training.config import (
+from elmokit.tasks.task_config import TaskDataConfig
+from elmokit.tasks.task_table import TASKS
+from elmokit.training.training_config import (
     FINETUNING,
     FINETUNING_SETTINGS,
     NEW_MODEL_SETTINGS,

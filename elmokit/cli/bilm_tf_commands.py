@@ -66,11 +66,11 @@ def train_elmo(
         elmokit bilm-tf train_elmo --save_dir run --vocab_file vocab.txt --train_prefix 'corpus/*'
         elmokit bilm-tf train_elmo --save_dir run --vocab_file vocab.txt --train_prefix 'corpus/*' --n_epochs 3
     """
-    from elmokit.compat import bilm_training
+    from elmokit.compat import bilm_tf_training
     from elmokit.formats.bilm_tf import read_options
     from elmokit.text.vocabulary import Vocabulary
-    from elmokit.training.bilm_tf_options import options_from_settings
-    from elmokit.training.config import RECIPES
+    from elmokit.training.settings import options_from_settings
+    from elmokit.training.training_config import RECIPES
 
     numbers = {"batch_size": batch_size, "n_train_tokens": n_train_tokens, "n_epochs": n_epochs}
     for name, number in numbers.items():
@@ -81,7 +81,7 @@ def train_elmo(
         options = read_options(options_file)
     data = _dataset(options, vocab_file, train_prefix)
     with _resumable(save_dir):
-        result = bilm_training.train(
+        result = bilm_tf_training.train(
             _with(options, numbers), data, n_gpus, save_dir, held_out=heldout_prefix or (), device=device
         )
     if result.is_main_process:
@@ -104,7 +104,7 @@ def restart(
     """Continue the training of the newest checkpoint in SAVE_DIR, on the same or another text.
 
     The Adagrad sums are kept, as in bilm-tf's restart.py. The new run directory is SAVE_DIR/restart-1, or the next free
-    number; existing files are not changed.
+    number; existing files are not changed. The same command continues an interrupted restart.
 
     Args:
         batch_size: Replaces batch_size of the options, if above 0.
@@ -115,13 +115,13 @@ def restart(
         elmokit bilm-tf restart --save_dir run --vocab_file vocab.txt --train_prefix 'corpus/*'
         elmokit bilm-tf restart --save_dir run --vocab_file vocab.txt --train_prefix 'new/*' --n_epochs 2
     """
-    from elmokit.compat import bilm_training
+    from elmokit.compat import bilm_tf_training
 
-    options, checkpoint = bilm_training.load_options_latest_checkpoint(save_dir)
+    options, checkpoint = bilm_tf_training.restart_options(save_dir)
     data = _dataset(options, vocab_file, train_prefix)
     numbers = {"batch_size": batch_size, "n_train_tokens": n_train_tokens, "n_epochs": n_epochs}
-    with _resumable(bilm_training.next_restart(save_dir)):
-        result = bilm_training.train(
+    with _resumable(bilm_tf_training.interrupted_restart(save_dir) or bilm_tf_training.next_restart(save_dir)):
+        result = bilm_tf_training.train(
             _with(options, numbers),
             data,
             n_gpus,
@@ -154,11 +154,11 @@ def run_test(
         elmokit bilm-tf run_test --save_dir run --vocab_file vocab.txt --test_prefix 'held-out/*'
         elmokit bilm-tf run_test --save_dir run --vocab_file vocab.txt --test_prefix test.txt --batch_size 1
     """
-    from elmokit.compat import bilm_training
+    from elmokit.compat import bilm_tf_training
 
-    options, checkpoint = bilm_training.load_options_latest_checkpoint(save_dir)
+    options, checkpoint = bilm_tf_training.load_options_latest_checkpoint(save_dir)
     data = _dataset(options, vocab_file, test_prefix, test=True)
-    bilm_training.test(options, checkpoint, data, batch_size, device=device)
+    bilm_tf_training.test(options, checkpoint, data, batch_size, device=device)
 
 
 @with_underscores
@@ -175,23 +175,23 @@ def dump_weights(*, save_dir: SaveDir, outfile: Output) -> None:
         elmokit bilm-tf dump_weights --save_dir run --outfile weights.hdf5
         elmokit embed corpus.txt vectors.hdf5 --model weights.hdf5
     """
-    from elmokit.compat import bilm_training
+    from elmokit.compat import bilm_tf_training
 
-    bilm_training.dump_weights(save_dir, outfile)
-    print_note(f"wrote {outfile} and {bilm_training.dumped_options(outfile)}")
+    bilm_tf_training.dump_weights(save_dir, outfile)
+    print_note(f"wrote {outfile} and {bilm_tf_training.dumped_options(outfile)}")
 
 
 def _resumable(run: Path) -> AbstractContextManager[None]:
     """Say how to resume a training in the block if the user stops it."""
-    from elmokit.training.setup import SETTINGS
+    from elmokit.storage.workspace import JOURNAL
 
-    return resumable_command((run / SETTINGS).exists)
+    return resumable_command((run / JOURNAL).exists)
 
 
 def _dataset(options: dict[str, Any], vocab_file: Path, prefix: str, test: bool = False) -> Any:
     """Open a text as the options need it."""
-    from elmokit.compat.bilm_datasets import BidirectionalLMDataset, LMDataset
-    from elmokit.compat.bilm_training import load_vocab
+    from elmokit.compat.bilm_data import BidirectionalLMDataset, LMDataset
+    from elmokit.compat.bilm_tf_training import load_vocab
     from elmokit.formats.bilm_tf import config_errors
 
     with config_errors("the options"):

@@ -63,10 +63,9 @@ def embed(
         elmokit embed article.txt vectors.hdf5 --raw --top --model original
         elmokit embed corpus.txt sentences.parquet --pool whitened
     """
-    from elmokit.embedding.batch_embedder import MIN_TOKENS_FOR_TRIAL
-    from elmokit.embedding.corpus import embed_file
+    from elmokit.embedding.corpus import MIN_TOKENS_FOR_TRIAL, embed_file
     from elmokit.embedding.elmo import Elmo
-    from elmokit.embedding.outputs.table import output_format
+    from elmokit.embedding.outputs.output_format import output_format
     from elmokit.embedding.outputs.writer import check_resumable_output, has_partial_output
     from elmokit.embedding.sentence_vectors import SentenceEmbedder
     from elmokit.engine.threads import set_threads

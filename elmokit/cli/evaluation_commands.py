@@ -43,10 +43,9 @@ from elmokit.text.tokenize import Tokenization
 
 if TYPE_CHECKING:
     from elmokit.embedding.elmo import Elmo
-    from elmokit.evaluation.result import Result
-    from elmokit.evaluation.tables import Row
+    from elmokit.evaluation.result import Result, Row
     from elmokit.formats.model import PretrainedBiLM
-    from elmokit.lm.bilm_tf import BilmTfPerplexity
+    from elmokit.lm.bilm_tf_perplexity import BilmTfPerplexity
     from elmokit.lm.perplexity import Perplexity
     from elmokit.lm.surprisal import Surprisal
     from elmokit.storage.part_results import PartResults
@@ -76,7 +75,7 @@ class EvaluationOptions:
 
     def check_figure(self) -> None:
         """Check before any work is done that the figure can be drawn."""
-        from elmokit.evaluation.figures import check_figure_path
+        from elmokit.evaluation.result import check_figure_path
 
         if self.figure is not None:
             check_figure_path(self.figure, self.overwrite)
@@ -106,7 +105,7 @@ class EvaluationOptions:
             settings: What else they depend on.
         """
         from elmokit.embedding.fingerprint import prediction_settings
-        from elmokit.storage.checksums import file_digest
+        from elmokit.storage.bounded import file_digest
         from elmokit.storage.part_results import PartResults
 
         digests = [] if folder is None else [file_digest(path) for path in texts]

@@ -34,8 +34,8 @@ def models(*, json: Json = False) -> None:
         elmokit models
         elmokit embed corpus.txt vectors.hdf5 --model original
     """
-    from elmokit.evaluation.tables import Table
-    from elmokit.formats.published import named_models
+    from elmokit.evaluation.result import Table
+    from elmokit.formats.sources import named_models
 
     named = named_models()
     if json:
@@ -190,7 +190,7 @@ def convert(
     if calibrate is not None:
         calibrate_start_state(model, list(read_sentences(calibrate)), calibrate.name)
     if alignment:
-        from elmokit.formats.alignment import read_alignment
+        from elmokit.formats.torch_save import read_alignment
 
         if model.fitted_maps:
             print_note(f"left out: {', '.join(model.fitted_maps)}; they fit the vectors before the alignment")

@@ -15,12 +15,12 @@ from elmokit.cli.running import given_settings
 from elmokit.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from elmokit.serve.config import ServeConfig
+    from elmokit.serve.serve_config import ServeConfig
 
 
 def serve_settings() -> list[HeadedOption]:
     """Make an option for each setting of the server."""
-    from elmokit.serve.config import ServeConfig
+    from elmokit.serve.serve_config import ServeConfig
 
     return setting_options(ServeConfig)
 
@@ -28,7 +28,7 @@ def serve_settings() -> list[HeadedOption]:
 def serve_config(settings: dict[str, Any]) -> ServeConfig:
     """Return the settings of a server that were given on the command line, and the defaults of the others."""
     from elmokit.config import from_dict
-    from elmokit.serve.config import ServeConfig
+    from elmokit.serve.serve_config import ServeConfig
 
     given = {name: str(value) if isinstance(value, Path) else value for name, value in given_settings(settings).items()}
     return from_dict(ServeConfig, given, "")

@@ -19,8 +19,8 @@ from elmokit.cli.running import echo_json, resumable_command
 from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
-    from elmokit.tasks.loop import TaskEvaluation
-    from elmokit.tasks.vocabulary import Coverage
+    from elmokit.tasks.task_loop import TaskEvaluation
+    from elmokit.tasks.task_vocabulary import Coverage
 
 COMMANDS = ("train", "evaluate", "predict", "import_", "open_")
 
@@ -49,7 +49,7 @@ def train(
     """
     from elmokit.storage.progress import ProgressBar
     from elmokit.tasks.run import train_task
-    from elmokit.tasks.table import load_config
+    from elmokit.tasks.task_table import load_config
 
     overrides = set_ if seeds is None else (*set_, f"train.seeds={list(seeds)}")
     chosen, content = load_config(config, overrides)
@@ -148,7 +148,7 @@ def import_(
         elmokit task import ner_elmo.jsonnet > ner.toml
         elmokit task import ner_elmo.jsonnet --var NER_TRAIN_DATA_PATH=train.txt > ner.toml
     """
-    from elmokit.tasks.allennlp.importer import import_config
+    from elmokit.tasks.allennlp.config_import import import_config
 
     variables = {}
     for variable in var:
@@ -156,9 +156,9 @@ def import_(
         if not sign or not name:
             raise ConfigError(f"--var is {variable!r}; expected NAME=VALUE.")
         variables[name] = value
-    toml, report = import_config(file, variables)
+    toml, differences = import_config(file, variables)
     click.echo(toml, nl=False)
-    for line in report.unsupported:
+    for line, _ in differences:
         click.echo(f"{file.name}: not supported: {line}", err=True)
 
 
@@ -183,7 +183,7 @@ def open_(
         elmokit task open ner-elmo.tar.gz --run ner
         elmokit task open ner-elmo.tar.gz --options options.json --run ner
     """
-    from elmokit.tasks.allennlp.opened import describe_archive, open_task_archive, save_as_run
+    from elmokit.tasks.allennlp.task_archive import describe_archive, open_task_archive, save_as_run
 
     opened = open_task_archive(archive, **opening)
     facts = describe_archive(opened)

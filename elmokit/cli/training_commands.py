@@ -30,8 +30,8 @@ def train_settings() -> list[HeadedOption]:
     """Make an option for each setting of the training, its text and its model."""
     from elmokit.engine.config import BiLMConfig
     from elmokit.engine.softmax import SoftmaxConfig
-    from elmokit.training.config import MAX_WORDS, NEW_MODEL_SETTINGS, BaseConfig, DataConfig, TrainingConfig
     from elmokit.training.settings import DATA_SETTINGS, MODEL_SETTINGS, SOFTMAX_SETTINGS
+    from elmokit.training.training_config import MAX_WORDS, NEW_MODEL_SETTINGS, BaseConfig, DataConfig, TrainingConfig
 
     sizes = dict.fromkeys(MODEL_SETTINGS, "the preset's") | {"bidirectional": True}
     return [
@@ -45,7 +45,7 @@ def train_settings() -> list[HeadedOption]:
 
 def distill_settings() -> list[HeadedOption]:
     """Make an option for each setting of the distillation, and those of ``train``."""
-    from elmokit.training.config import DistillationConfig
+    from elmokit.training.training_config import DistillationConfig
 
     return [*setting_options(DistillationConfig), *train_settings()]
 
@@ -54,8 +54,8 @@ def finetune_settings() -> list[HeadedOption]:
     """Make an option for each setting of the training and its text, with the defaults of fine-tuning."""
     from elmokit.engine.config import BiLMConfig
     from elmokit.engine.softmax import SoftmaxConfig
-    from elmokit.training.config import FINETUNING, FINETUNING_SETTINGS, BaseConfig, DataConfig, TrainingConfig
     from elmokit.training.settings import DATA_SETTINGS
+    from elmokit.training.training_config import FINETUNING, FINETUNING_SETTINGS, BaseConfig, DataConfig, TrainingConfig
 
     return [
         *setting_options(BaseConfig, {}, FINETUNING_SETTINGS),
@@ -171,11 +171,11 @@ def _training(run: Path, threads: int | None, settings: dict[str, Any]) -> Itera
     """Yield the settings that were given, and say how to resume."""
     import torch
 
-    from elmokit.training.setup import SETTINGS
+    from elmokit.storage.workspace import JOURNAL
 
     if threads is not None:
         torch.set_num_threads(threads)
-    with resumable_command((run / SETTINGS).exists):
+    with resumable_command((run / JOURNAL).exists):
         yield given_settings(settings)
 
 
@@ -187,7 +187,7 @@ def _print(result: TrainingResult) -> None:
 def _refuse_models(texts: tuple[Path, ...]) -> None:
     """Check that no text is the model. A model directory has .txt files, so it would be trained on."""
     from elmokit.formats.folder import DEFAULT_MODEL, FORMAT
-    from elmokit.formats.published import find_published
+    from elmokit.formats.sources import find_published
 
     for text in texts:
         is_name = str(text) == DEFAULT_MODEL or find_published(str(text)) is not None

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from elmokit.config import check_at_least, check_choice, token_index
 from elmokit.embedding.elmo import Elmo, check_elmo
 from elmokit.engine.layer_selection import plain_layers
-from elmokit.engine.unit_vectors import unit_vectors
+from elmokit.engine.state import unit_vectors
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.evaluation.neighbors import Neighbors, Occurrence, SimilarWord
 from elmokit.evaluation.probe_corpus import model_digest, model_settings, read_chunks, text_digest
@@ -38,7 +38,7 @@ from elmokit.storage.atomic import check_has_name
 from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.workspace import Committed, Workspace, read_workspace
 from elmokit.text.batching import check_sentence
-from elmokit.text.marks import MarkReader
+from elmokit.text.characters import MarkReader
 from elmokit.version import __version__
 
 KIND = "elmokit index of occurrences, version 1"

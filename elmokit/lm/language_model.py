@@ -18,12 +18,17 @@ from elmokit.engine.state import State
 from elmokit.errors import ConfigError, TextError
 from elmokit.formats.model import PretrainedBiLM, check_model
 from elmokit.formats.open import open_model
-from elmokit.lm.bilm_tf import BilmTfPerplexity, bilm_tf_perplexity, read_like_bilm_tf
-from elmokit.lm.pairs import MinimalPairScores, score_minimal_pairs
-from elmokit.lm.perplexity import Perplexity, perplexity, spelling_of
-from elmokit.lm.spelling import Spelling
+from elmokit.lm.bilm_tf_perplexity import BilmTfPerplexity, bilm_tf_perplexity, read_like_bilm_tf
+from elmokit.lm.perplexity import Perplexity, Spelling, perplexity, spelling_of
 from elmokit.lm.substitutes import Direction, Substitute, all_substitutes, substitutes
-from elmokit.lm.surprisal import BATCH_TOKENS, Surprisal, softmax_and_vocabulary, surprisals
+from elmokit.lm.surprisal import (
+    BATCH_TOKENS,
+    MinimalPairScores,
+    Surprisal,
+    score_minimal_pairs,
+    softmax_and_vocabulary,
+    surprisals,
+)
 from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, numbered_sentences
 from elmokit.text.tokenize import TextSplitter, text_splitter

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,15 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
 from elmokit.storage.text_files import TextPaths
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.training.config import HELD_OUT_SENTENCES, DataConfig, DistillationConfig
-from elmokit.training.creation import merge_data, start_or_continue
-from elmokit.training.curves import TensorBoardLog
+from elmokit.training.bilm_run import TrainingSetup, merge_data, started_or_continued
 from elmokit.training.distributed import init_distributed, training_device
 from elmokit.training.loop import run_training
 from elmokit.training.reports import TrainingCallback, TrainingDisplay, TrainingProgress, TrainingReport
-from elmokit.training.results import TrainingResult, finish_run
-from elmokit.training.run import Run
+from elmokit.training.results import TensorBoardLog, TrainingResult, finish_run
 from elmokit.training.settings import ConfigSource, finetuning_settings, training_settings
-from elmokit.training.setup import TrainingSetup, bilm_run
-from elmokit.training.softmax_transfer import softmax_words
+from elmokit.training.training_config import HELD_OUT_SENTENCES, DataConfig, DistillationConfig
+from elmokit.training.training_run import Run
+from elmokit.training.transfer import softmax_words
 
 
 def train(
@@ -82,9 +81,8 @@ def train(
     Raises:
         ConfigError: A setting is unknown or cannot be used.
         TextError: A text cannot be read, or there is too little of it.
-        OutputError: ``out`` is not a run, or cannot be written.
-        TrainingError: The run in ``out`` was started with other settings; or the training cannot continue, for example
-            because the loss is not a number.
+        OutputError: ``out`` is not a run, or was started with other settings, or cannot be written.
+        TrainingError: The training cannot continue, for example because the loss is not a number.
 
     Example:
         >>> result = elmokit.train("corpus/", held_out="dev.txt", out="my-run", preset="small", epochs=3)
@@ -92,10 +90,10 @@ def train(
         >>> elmo = elmokit.Elmo.from_pretrained("my-run")
     """
 
-    def start(run: Run, how: dict[str, Any]) -> None:
+    def start(how: dict[str, Any]) -> AbstractContextManager[Run]:
         training, data = training_settings(recipe, preset, config, settings)
         data, words = merge_data(data, texts, held_out, held_out_sentences, vocabulary, max_words)
-        start_or_continue(run, training, data, words, **how)
+        return started_or_continued(config=training, data=data, vocabulary=words, **how)
 
     return _train(out, start, overwrite, device, report)
 
@@ -153,7 +151,7 @@ def distill(
         >>> elmo = elmokit.Elmo.from_pretrained("student")
     """
 
-    def start(run: Run, how: dict[str, Any]) -> None:
+    def start(how: dict[str, Any]) -> AbstractContextManager[Run]:
         training, data = training_settings(recipe, preset, config, settings)
         if training.distillation is None:
             training = dataclasses.replace(training, distillation=DistillationConfig())
@@ -161,7 +159,7 @@ def distill(
         teacher_model = as_model(teacher, options=options)
         if teacher_model.softmax is not None and words is None and data.max_words is None:
             words = softmax_words(teacher_model)
-        start_or_continue(run, training, data, words, teacher=teacher_model, **how)
+        return started_or_continued(config=training, data=data, vocabulary=words, teacher=teacher_model, **how)
 
     return _train(out, start, overwrite, device, report)
 
@@ -227,44 +225,47 @@ def finetune(
         >>> result.before_and_after["held-out"]["after"]  # perplexities: forward, backward
     """
 
-    def start(run: Run, how: dict[str, Any]) -> None:
+    def start(how: dict[str, Any]) -> AbstractContextManager[Run]:
         # A config file of a fine-tuning has no table [data].
         data, words = merge_data(DataConfig(), texts, held_out, held_out_sentences, vocabulary, max_words)
         initial = as_model(model, options=options)
         training, keeps = finetuning_settings(initial, recipe, keep_optimizer, config, settings)
-        start_or_continue(run, training, data, words, model=initial, keep_optimizer=keeps, old_text=old_text, **how)
+        how |= {"model": initial, "keep_optimizer": keeps, "old_text": old_text}
+        return started_or_continued(config=training, data=data, vocabulary=words, **how)
 
     return _train(out, start, overwrite, device, report)
 
 
 def _train(
     out: str | Path,
-    start: Callable[[Run, dict[str, Any]], None],
+    start: Callable[[dict[str, Any]], AbstractContextManager[Run]],
     overwrite: bool,
     device: str | torch.device,
     report: TrainingCallback | None,
 ) -> TrainingResult:
     """Train in all processes what the main process starts, or continues, and return the result."""
-    run, report, device = bilm_run(out), TrainingDisplay() if report is None else report, training_device(device)
-    with init_distributed(device) as world:
-        world.on_main_process(lambda: start(run, {"n_processes": world.size, "overwrite": overwrite, "report": report}))
-        setup = TrainingSetup.open(run)
+    report, device = TrainingDisplay() if report is None else report, training_device(device)
+    with init_distributed(device) as world, ExitStack() as stack:
+        run = Run(out, {})  # the main process has the lock, and writes
+
+        def begin() -> None:
+            nonlocal run
+            how = {"path": out, "n_processes": world.size, "overwrite": overwrite, "report": report}
+            run = stack.enter_context(start(how))
+
+        world.on_main_process(begin)
+        setup = TrainingSetup.open(run.folder)
         board = None
         if setup.config.tensorboard and world.is_main_process:
-            checkpoints = run.checkpoints()
-            n_steps = checkpoints[-1].n_steps if checkpoints else 0
-            board = TensorBoardLog(run.path, n_steps, setup.config.model.direction_names)
+            names = setup.config.model.direction_names
+            board = stack.enter_context(closing(TensorBoardLog(run.folder, run.progress.get("n_steps", 0), names)))
 
         def report_and_log(progress: TrainingReport) -> None:
             report(progress)
             if board is not None and isinstance(progress, TrainingProgress):
                 board.add(progress)
 
-        try:
-            end = run_training(setup, run, report_and_log, world=world, device=device)
-        finally:
-            if board is not None:
-                board.close()
+        end = run_training(setup, run, report_and_log, world=world, device=device)
         if not world.is_main_process:
-            return TrainingResult(run.path, end, None, is_main_process=False)
-        return finish_run(run, setup.config, end, report)
+            return TrainingResult(run.folder, end, None, is_main_process=False)
+        return finish_run(run.folder, setup.config, end, report)

@@ -104,7 +104,7 @@ def test_a_word_input_model_keeps_its_list_of_words(shell: Shell) -> None:
 
 def test_a_run_without_a_saved_model_names_its_checkpoint(shell: Shell) -> None:
     Path("run/checkpoints/step-00000004").mkdir(parents=True)
-    Path("run/settings.json").write_text("{}")
+    Path("run/journal.json").write_text("{}")
     Path("model").rename("run/checkpoints/step-00000004/model")
     ran = shell("convert", "run", "out.hdf5")
     assert ran.code == 2

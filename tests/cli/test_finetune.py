@@ -22,6 +22,7 @@ from tests.conftest import random_model
 from tests.helpers import trace_b
 from tests.helpers.many_langs_files import toy_model
 from tests.helpers.shell import Shell
+from tests.helpers.tiny_training import config_of
 
 pytestmark = pytest.mark.usefixtures("unrendered_curves")
 
@@ -136,9 +137,9 @@ def test_from_a_checkpoint_of_bilm_tf(shell: Shell, config: BiLMConfig) -> None:
     ran = shell(*FINETUNE, "--model", "ckpt", "--run", "run", "--max-words", "12")
     assert ran.code == 0, ran.err
     assert fell("run")
-    assert open_model("run").bilm.config == dataclasses.replace(config, n_words=config.n_words and 12)
-    settings = json.loads(Path("run/settings.json").read_text())
-    assert settings["config"]["softmax"]["kind"] == ("tied" if tied else "full")
+    tuned = open_model("run")
+    assert tuned.bilm.config == dataclasses.replace(config, n_words=config.n_words and 12)
+    assert config_of("run").softmax.kind == ("tied" if tied else "full")
 
 
 def test_beside_its_own_dump_the_checkpoint_with_its_softmax_is_taken(shell: Shell) -> None:
@@ -276,7 +277,7 @@ def test_the_same_command_continues_a_run_and_another_one_leaves_it_alone(shell:
     assert (ran.code, "run was started with other settings: window_length was" in ran.err) == (2, True)
     assert {path: path.read_bytes() for path in Path("run").rglob("*.safetensors")} == before
     assert shell(*command, "--window-length", "6", "--overwrite").code == 0
-    assert json.loads(Path("run/settings.json").read_text())["config"]["window_length"] == 6
+    assert config_of("run").window_length == 6
 
 
 def test_words_without_unk_are_no_vocabulary_to_predict(shell: Shell) -> None:

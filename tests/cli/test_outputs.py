@@ -37,7 +37,7 @@ def test_an_output_over_a_link_replaces_the_file_behind_it_and_keeps_its_mode(sh
 def test_a_finished_output_beside_a_partial_one_is_not_replaced_unless_the_run_was_to_replace_it(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from elmokit.embedding.batch_embedder import BatchEmbedder
+    from elmokit.embedding.corpus import BatchEmbedder
 
     Path("long.txt").write_text("the cat sat .\n" * 100)
     command = ("embed", "long.txt", "out.hdf5", "--model", "model", "--batch-tokens", "64")

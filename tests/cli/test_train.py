@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from elmokit.embedding.start_state import mean_state
 from elmokit.formats.open import open_model
 from elmokit.network.bilm import BiLMState
-from elmokit.training.setup import RunSettings
 from tests.helpers.shell import Shell
+from tests.helpers.tiny_training import config_of
 
 pytestmark = pytest.mark.usefixtures("unrendered_curves")
 
@@ -93,8 +93,8 @@ def test_a_file_and_flags_say_the_same_and_flags_go_first(shell: Shell, corpus: 
         *START[:4], "--out", "b", *SMALL, *flags, "--max-words", "8", "--tokens", "60", "--learning-rate", "0.02"
     )
     assert ran.code == 0, ran.err
-    assert RunSettings.open(Path("a")) == RunSettings.open(Path("b"))
-    assert RunSettings.open(Path("a")).config.learning_rate == 0.02
+    assert config_of("a") == config_of("b")
+    assert config_of("a").learning_rate == 0.02
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_training_stops_early_and_its_last_lines_tell_the_end_from_the_best(shel
     flags = ("--recipe", "bilm-tf", "--tokens", "100000", "--eval-every", "20", "--patience", "2", "--max-words", "9")
     ran = shell("train", "corpus.txt", "--held-out", "other.txt", "--out", "run", *SMALL, *flags)
     assert ran.code == 0, ran.err
-    config = RunSettings.open(Path("run")).config
+    config = config_of("run")
     assert (config.recipe, config.learning_rate, config.n_samples) == ("bilm-tf", 0.2, 8192)
     lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
     looks = [line for line in lines if line["held_out"]]
@@ -130,8 +130,8 @@ def test_the_same_command_resumes_wherever_the_text_is(shell: Shell, corpus: Pat
     assert ran.code == 0, ran.err
     assert open_model("run").card["n_predictions"] == 150
     Path("moved/corpus.txt").write_text(TEXT * 21)
-    assert "content.corpus.txt has changed" in shell(*moved).err
-    assert "batch_size was 2 and is 3" in shell(*moved, "--batch-size", "3").err
+    assert "another text.corpus.txt" in shell(*moved).err
+    assert "batch size 2, and now it is 3" in shell(*moved, "--batch-size", "3").err
 
 
 @pytest.mark.parametrize("flags", [("--frozen-layers", "9"), ("--epochs", "1", "--tokens", "1"), ("--config", "typo")])
