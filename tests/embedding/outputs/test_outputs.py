@@ -170,7 +170,7 @@ def test_row_groups_are_of_bounded_size(
     elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     text = tmp_path / "text.txt"
-    text.write_text("".join(f"{'the cat ' * (number % 5)}\n" for number in range(120)))
+    text.write_text("".join(f"{'the cat ' * (number % 5)}\n" for number in range(60)))
     embed_file(elmo, text, tmp_path / f"whole{suffix}")
     monkeypatch.setattr("elmokit.embedding.outputs.output_format.GROUP_BYTES", 10 * 3 * 64 * 4)
     monkeypatch.setattr("elmokit.embedding.outputs.output_format.GROUP_SENTENCES", 7)
