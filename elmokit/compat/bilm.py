@@ -24,22 +24,23 @@ with needs_torch("elmokit.compat.bilm"):
 
 from elmokit.compat.bilm_data import (
     Batcher,
+    BidirectionalLMDataset,
     InvalidNumberOfCharacters,
+    LMDataset,
     TokenBatcher,
     UnicodeCharsVocabulary,
     Vocabulary,
 )
-from elmokit.compat.bilm_datasets import BidirectionalLMDataset, LMDataset
-from elmokit.compat.bilm_training import dump_weights, load_options_latest_checkpoint, load_vocab, test, train
+from elmokit.compat.bilm_tf_training import dump_weights, load_options_latest_checkpoint, load_vocab, test, train
 from elmokit.formats import bilm_tf
 from elmokit.formats.bilm_tf_hdf5 import read_hdf5
 from elmokit.formats.sidecars import find_vocabulary, given_or_found, read_embeddings
 from elmokit.formats.tensor_rows import TensorRow, read_through
 from elmokit.network.backends import never_compiled
 from elmokit.network.bilm import BiLM, BiLMState
-from elmokit.network.from_arrays import load_arrays
-from elmokit.network.lstm import has_gaps
+from elmokit.network.lstm_module import has_gaps
 from elmokit.network.scalar_mix import ScalarMix
+from elmokit.network.torch_network import load_arrays
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.hdf5_files import create_hdf5
 from elmokit.storage.text_files import read_sentences

@@ -17,25 +17,17 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections import ChainMap
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import read_json
-from elmokit.engine.state import Floats
-from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError, FormatError, ModelError, ModelNotFoundError, TensorMismatchError
-from elmokit.formats.model import PretrainedBiLM, Weights, read_row_words
+from elmokit.formats.model import PretrainedBiLM, TokenTable, Weights, read_row_words
 from elmokit.formats.tensor_rows import is_finite
 from elmokit.storage.hdf5_files import HDF5_SUFFIXES, damage_as_format_error, open_hdf5, read_dataset
 from elmokit.text.vocabulary import Vocabulary, first_difference, read_words, row_vocabulary
-
-if TYPE_CHECKING:
-    from elmokit.network.bilm import BiLM
-
 
 OPTIONS = "options.json"
 VOCABULARY = "vocab.txt"
@@ -104,50 +96,6 @@ def given_or_found(given: Path | None, found: Path | None) -> Path | None:
     return given
 
 
-class CachedModel(PretrainedBiLM):
-    """A model that reads characters and has precomputed vectors ``(rows, projection_dim)`` of some tokens."""
-
-    def __init__(self, rows: dict[str, int], table: Floats, **parts: Any) -> None:
-        super().__init__(**parts)
-        self.rows, self.table = rows, table
-
-    @classmethod
-    def of(cls, model: PretrainedBiLM, rows: dict[str, int], table: Floats) -> CachedModel:
-        """Return a model with the parts of another one, and these vectors."""
-        return cls(rows, table, **{**model._parts(), "weights": Weights(model.config, model.arrays)})
-
-    def _parts(self) -> dict[str, Any]:
-        return super()._parts() | {"rows": self.rows, "table": self.table}
-
-    def _build_bilm(self) -> BiLM:
-        from elmokit.network.cached_char_cnn import CachedCharCNN
-        from elmokit.network.char_cnn import CharCNN
-        from elmokit.network.tensors import tensor_of
-
-        bilm = super()._build_bilm()
-        assert isinstance(bilm.token_layer, CharCNN)
-        bilm.token_layer = CachedCharCNN(bilm.token_layer, tensor_of(self.table))
-        return bilm
-
-    def encode(self, tokens: Sequence[str]) -> NDArray[np.int64]:
-        """Convert tokens to what ``CachedCharCNN`` reads: ``(tokens, 1 + chars)``."""
-        tokens = list(map(self.read, tokens))
-        rows = np.array([self.rows.get(token, -1) + 1 for token in tokens], dtype=np.int64)
-        return np.concatenate([rows[:, None], super().encode(tokens)], axis=1)
-
-    def word_vectors(self, words: Sequence[str], cache: TokenCache | None = None) -> Floats:
-        """Look up distinct tokens in the table, and compute the others from their characters."""
-        if self._bilm is not None:
-            return super().word_vectors(words, cache)
-        words = list(map(self.read, words))
-        rows = np.array([self.rows.get(word, -1) for word in words], np.int64)
-        vectors = self.table[rows]
-        if unlisted := np.flatnonzero(rows < 0).tolist():
-            missing = [words[position] for position in unlisted]
-            vectors[unlisted] = self._compute_words(missing, super().encode, cache)
-        return vectors
-
-
 def with_words(model: PretrainedBiLM, path: Path | None) -> PretrainedBiLM:
     """Return a model with its word list, if there is one."""
     # A model that reads words needs it, and it must fit. For a model that reads characters it is optional: an invalid
@@ -199,7 +147,7 @@ def with_token_embeddings(model: PretrainedBiLM, path: str | Path, vocabulary: s
         words = read_words(words_path)
         if len(words) != len(table):
             row_vocabulary(words_path, len(table), rows_of)  # raises the error
-        return CachedModel.of(model, {word: row for row, word in enumerate(words)}, table)
+        return model.replace(token_table=TokenTable({word: row for row, word in enumerate(words)}, table))
     listed = row_vocabulary(words_path, len(table), rows_of)
     own_table = {"token_layer.embedding.weight": np.concatenate([np.zeros_like(table[:1]), table])}
     # The types ask for a second mapping that can be written to, and a ChainMap writes to the first one only.

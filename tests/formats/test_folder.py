@@ -11,7 +11,7 @@ import torch
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.start_state import boundary_state
-from elmokit.engine.layer_alignment import LayerAlignment
+from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.softmax import WordSoftmax
 from elmokit.errors import ConfigError, ElmoError, FormatError
 from elmokit.formats.folder import load_folder, read_card, save_folder

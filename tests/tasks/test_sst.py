@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from elmokit.errors import TextError
 from elmokit.tasks import sst
-from elmokit.tasks.config import ElmoConfig, WordsConfig
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
+from elmokit.tasks.task_config import ElmoConfig, WordsConfig
 from tests.helpers.task_examples import SST, tiny
 
 TASK = sst.SstTask()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from elmokit.tasks.allennlp.characters import AllenNLPCharCNN
+from elmokit.tasks.allennlp.word_characters import AllenNLPCharCNN
 from elmokit.tasks.nn.layers import TokenCharCNN
 
 
