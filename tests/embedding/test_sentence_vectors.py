@@ -19,9 +19,8 @@ from elmokit import (
     save_model,
     tokenize,
 )
-from elmokit.embedding.sentence_vectors import fold_tokens, word_probability
+from elmokit.embedding.sentence_vectors import fit_whitening, fold_tokens, word_probability
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.sentence_pooling import Whitening
 from elmokit.text.vocabulary import Vocabulary
 
 SENTENCES = [["the", "cat", "sat"], ["the", "dog"], [], ["zebra", "on", "the", "mat", "."]]
@@ -161,7 +160,7 @@ def test_a_whitening_is_stored_with_the_model_and_used_by_default(elmo: Elmo, tm
 
 def test_the_sign_of_a_direction_does_not_depend_on_the_library() -> None:
     vectors = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
-    whitening = Whitening.fit([vectors], SentencePooling())
+    whitening = fit_whitening([vectors], SentencePooling())
     largest = np.abs(whitening.projection).argmax(axis=0)
     assert (whitening.projection[largest, range(4)] > 0).all()
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from elmokit import SentenceEmbedder, SentencePooling
+from elmokit.embedding.sentence_vectors import fit_whitening
 from elmokit.errors import TextError
 from elmokit.evaluation.similarity import ScoredPair, evaluate_similarity, read_scored_pairs, score_similarity
-from elmokit.formats.sentence_pooling import Whitening
 from elmokit.text.tokenize import treebank_tokens
 from tests.helpers.shell import Shell
 
@@ -113,7 +113,7 @@ def test_a_whitening_is_fitted_for_every_pooling_and_not_stored(embedder: Senten
     result = evaluate_similarity(embedder.elmo, {"pairs": PAIRS}, whiten=text)
     assert embedder.elmo.model.whitening is stored
     own = SentenceEmbedder(embedder.elmo, SentencePooling(layers=1))
-    own.linear_map = Whitening.fit([SentenceEmbedder(embedder.elmo, own.pooling).embed(text)], own.pooling)
+    own.linear_map = fit_whitening([SentenceEmbedder(embedder.elmo, own.pooling).embed(text)], own.pooling)
     (found,) = (s for s in result.scores["pairs"] if (s.layers, s.weighting) == ("1", "sif, whitened"))
     assert found.spearman == pytest.approx(score_similarity(own, PAIRS).spearman)
 
