@@ -28,12 +28,11 @@ from elmokit.config import encode_json
 from elmokit.engine.threads import n_threads
 from elmokit.evaluation.minimal_pairs import evaluate_minimal_pairs, read_minimal_pairs, read_published_accuracies
 from elmokit.evaluation.pos import probe_pos
-from elmokit.evaluation.result import Result
+from elmokit.evaluation.result import Result, Table, escape_markdown, tabulate
 from elmokit.evaluation.sense_files import DATA, find_sense_set, read_inventory
 from elmokit.evaluation.senses import probe_senses
 from elmokit.evaluation.similarity import evaluate_similarity, read_scored_pairs
 from elmokit.evaluation.speed import processor_name
-from elmokit.evaluation.tables import Table, escape_markdown, tabulate
 from elmokit.evaluation.tagged import read_tagged
 from elmokit.formats.model import PretrainedBiLM, describe
 from elmokit.storage.progress import ProgressBar

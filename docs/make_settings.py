@@ -13,9 +13,9 @@ from typing import Any
 
 from elmokit.config import describe_type, to_toml
 from elmokit.engine.config import PRESETS
-from elmokit.tasks.config import TaskDataConfig
+from elmokit.tasks.task_config import TaskDataConfig
 from elmokit.tasks.task_table import TASKS
-from elmokit.training.config import (
+from elmokit.training.training_config import (
     FINETUNING,
     FINETUNING_SETTINGS,
     NEW_MODEL_SETTINGS,
@@ -161,8 +161,8 @@ def _table(cls: type, but: type | None = None, names: Collection[str] | None = N
         if field.name in left_out or any(map(dataclasses.is_dataclass, (hint, *typing.get_args(hint)))):
             continue
         default = "required" if field.default is dataclasses.MISSING else f"`{_value(field.default)}`"
-        if field.default is None and bool in typing.get_args(hint):
-            default = "see right"  # here `false` in a file does not mean none
+        if field.default is None and (bool in typing.get_args(hint) or "efault" in field.metadata["help"]):
+            default = "see right"  # the text says what none means
         cells = (
             f"`{field.name}`",
             describe_type(hint, literal="`{}`"),

@@ -20,8 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from elmokit.tasks.config import ElmoConfig, MixConfig
 from elmokit.tasks.run import train_task
+from elmokit.tasks.task_config import ElmoConfig, MixConfig
 from elmokit.tasks.task_table import load_config
 
 

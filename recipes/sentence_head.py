@@ -119,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pairs", nargs="+", type=Path, help="CSV of scored pairs, or .jsonl of labeled ones")
     parser.add_argument("--model", help="the model  [default: the one in the package]")
-    parser.add_argument("--out", required=True, help="directory for the model with its head")
+    parser.add_argument("--out", type=Path, required=True, help="directory for the model with its head")
     parser.add_argument("--held-out", type=Path, help="scored pairs to measure on, before and after")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--learning-rate", type=float, default=2e-3, help="of the map")
@@ -127,6 +127,8 @@ def main() -> None:
     parser.add_argument("--decay", type=float, default=1.0, help="pull of map and weights to their initial values")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    if given.out.exists() or given.out.suffix in (".hdf5", ".h5"):  # now, not after the training
+        parser.error(f"{given.out} is not a new directory; HDF5 files cannot hold a head")
 
     tokens = get_tokenizer("treebank")
     labeled = [path for path in given.pairs if path.suffix == ".jsonl"]

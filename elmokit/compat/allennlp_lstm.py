@@ -24,7 +24,7 @@ from elmokit.engine.lstm import LSTM
 from elmokit.formats.allennlp import gate_bias_from_allennlp, lstm_to_allennlp, swap_gates
 from elmokit.network.backends import ParameterCache, are_plain, never_compiled
 from elmokit.network.bilm import BiLMState, stack_states
-from elmokit.network.lstm import LSTMStack, LSTMState, ProjectedLSTM
+from elmokit.network.lstm_module import LSTMStack, LSTMState, ProjectedLSTM
 
 State = tuple[Tensor, Tensor]
 

@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import check_choice
-from elmokit.embedding.elmo import Elmo, Vectors, check_elmo
-from elmokit.embedding.raw_text import embed_joined, split_raw
+from elmokit.embedding.elmo import Elmo, Vectors, check_elmo, embed_joined, split_raw
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sentence_pooling import SentenceHead, SentenceMap, SentencePooling, Whitening
 from elmokit.text.batching import check_sentence, check_sentences
-from elmokit.text.marks import MARKS
+from elmokit.text.characters import MARKS
 from elmokit.text.vocabulary import Vocabulary
 
 PoolingName = Literal["mean", "sif", "whitened", "trained"]
@@ -252,12 +251,12 @@ class SentenceEmbedder:
     def pool_planned_batch(
         self, sentences: Sequence[Sequence[str]], batches: Iterable[Sequence[Vectors]]
     ) -> list[NDArray[np.float32]]:
-        """Combine the vectors of :meth:`Elmo.embed_planned_batch` as they come.
+        """Combine the vectors of a batch as they come.
 
         Args:
             sentences: The sentences of the batch, as :meth:`fold` returns them.
-            batches: What that method yields: one list with the vectors of all sentences; or lists of one array, the
-                chunks of a single long sentence.
+            batches: One list with the vectors of all sentences; or lists of one array, the chunks of a single long
+                sentence.
 
         Returns:
             One vector ``(dim,)`` per sentence.
@@ -357,21 +356,13 @@ class SentenceEmbedder:
         weights = np.array([self.weight(token) for token in tokens])
         if self._probability is not None:
             weights *= words_only(tokens)
-        with np.errstate(over="ignore"):
-            rounded = weights.astype(np.float32)
-            total = rounded.sum()
-        if not len(tokens):
-            return rounded
-        if np.finfo(np.float32).tiny <= total < np.inf:
-            return np.asarray(rounded / total)
-        # float32 cannot hold the sum, and float64 may.
-        largest = weights.max()
-        if not (0 < largest < np.inf and (weights >= 0).all()):
+        rounded = weights.astype(np.float32)
+        total = rounded.sum()
+        if len(tokens) and not 0 < total < np.inf:
             raise ConfigError(
                 "The weights of the words of a sentence must be above 0 and finite. Choose a larger smoothing."
             )
-        weights /= largest
-        return np.asarray(weights / weights.sum(), np.float32)
+        return np.asarray(rounded / total) if len(tokens) else rounded
 
     def _weighted_mean(self, tokens: Sequence[str], chunks: Iterable[Vectors]) -> NDArray[np.float32]:
         weights = self._shares(tokens)

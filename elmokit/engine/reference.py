@@ -17,10 +17,10 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from elmokit.engine.computation import Backend, Computation
 from elmokit.engine.config import FORGET_OFFSET, BiLMConfig, CharCNNConfig
 from elmokit.engine.library import UNKNOWN_IDS, WRONG_SIZES
 from elmokit.engine.network import Network, NetworkInput, check_batch, check_direction, read_weights, token_rows
+from elmokit.engine.precision import Backend, Computation
 from elmokit.engine.state import Floats, Ids, State, overflow_is_checked_later
 
 Array = NDArray[Any]  # float32 or float64

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
-from elmokit.engine.unit_vectors import unit_vectors
+from elmokit.engine.state import unit_vectors
 from elmokit.errors import TextError
-from elmokit.evaluation.result import Result, number_or_none
-from elmokit.evaluation.tables import Row
+from elmokit.evaluation.result import Result, Row, number_or_none
 from elmokit.formats.sentence_pooling import SentencePooling, Whitening
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 from elmokit.storage.text_files import read_lines, split_tokens, unpacked_name

@@ -17,7 +17,7 @@ from elmokit.config import read_json
 from elmokit.engine.config import BiLMConfig, CharCNNConfig, Shape
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
 from elmokit.formats.tensor_rows import SAME, Layout, TensorRow
-from elmokit.storage.hdf5 import SIGNATURE
+from elmokit.storage.hdf5_files import SIGNATURE
 from elmokit.text.characters import N_CHARS
 
 TRANSPOSED = Layout(lambda theirs: theirs.T, lambda ours: ours.T)

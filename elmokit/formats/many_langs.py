@@ -32,9 +32,9 @@ from elmokit.errors import ConfigError, FormatError, TensorMismatchError, readin
 from elmokit.formats.bilm_tf import WITHOUT_ZERO_ROW, clip_from, config_errors, filters_from, n_rows
 from elmokit.formats.format import Format
 from elmokit.formats.model import PretrainedBiLM, Weights
+from elmokit.formats.sidecars import with_meta, with_words
 from elmokit.formats.tensor_rows import GATE_BIAS, GATES, Array, Layout, TensorRow, read_through, same_shape
 from elmokit.formats.torch_save import read_state_dict
-from elmokit.formats.words import with_meta, with_words
 from elmokit.storage.bounded import is_file, read_bounded
 from elmokit.text.lexicon import Lexicon, Marks
 from elmokit.text.vocabulary import MAX_BYTES

@@ -88,7 +88,7 @@ class SentenceMap:
 
     def apply(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
         """Map vectors ``(n, dim)`` to vectors ``(n, n_components)`` of length 1. An overflow gives NaN, no warning."""
-        from elmokit.engine.unit_vectors import unit_vectors  # here, because opening a model does not need it
+        from elmokit.engine.state import unit_vectors  # here, because opening a model does not need it
 
         with np.errstate(over="ignore", invalid="ignore"):
             return unit_vectors(np.asarray((vectors - self.mean) @ self.projection, np.float32))

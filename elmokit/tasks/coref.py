@@ -26,7 +26,11 @@ from elmokit.storage.bounded import whole_number
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines
 from elmokit.storage.text_formats import JSON
-from elmokit.tasks.config import (
+from elmokit.tasks.coref_model import HEAD_WORDS, CorefBatch, CorefModel, CorefModelConfig, DocumentBatch
+from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
+from elmokit.tasks.scores import Clusters, Mention, coref_scores
+from elmokit.tasks.task import Labels, Sentence, Task, Tokenize, check_learnable, parse_json, require_gold
+from elmokit.tasks.task_config import (
     CharsConfig,
     ElmoConfig,
     MixConfig,
@@ -36,10 +40,6 @@ from elmokit.tasks.config import (
     TaskTrainingConfig,
     WordsConfig,
 )
-from elmokit.tasks.coref_model import HEAD_WORDS, CorefBatch, CorefModel, CorefModelConfig, DocumentBatch
-from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
-from elmokit.tasks.scores import Clusters, Mention, coref_scores
-from elmokit.tasks.task import Labels, Sentence, Task, Tokenize, check_learnable, parse_json, require_gold
 from elmokit.text.batching import plan_batches
 from elmokit.text.columns import read_column_sentences
 

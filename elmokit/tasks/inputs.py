@@ -21,8 +21,8 @@ from torch.nn import functional as F
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.network.scalar_mix import ScalarMix, make_scalar_mix
 from elmokit.tasks.allennlp.word_characters import AllenNLPCharCNN, Spelling, spell
-from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
 from elmokit.tasks.nn.layers import TokenCharCNN, TokenCharRNN
+from elmokit.tasks.task_config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
 
 LayerSource = Callable[[Sequence[Sequence[str]]], Sequence[NDArray[Any]]]
 """Maps sentences to one array each, ``(layers, tokens, dim)``."""

@@ -16,16 +16,6 @@ from elmokit.config import check_fraction, setting
 from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines
-from elmokit.tasks.config import (
-    CharsConfig,
-    ElmoConfig,
-    MixConfig,
-    OptimizerConfig,
-    TaskDataConfig,
-    TaskTrainingConfig,
-    WordsConfig,
-    check_sizes,
-)
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.layers import VariationalDropout, run_packed
 from elmokit.tasks.scores import Chunk, chunk_f1, chunk_f1_per_label, chunks_of
@@ -44,6 +34,16 @@ from elmokit.tasks.tags import (
     types_in,
 )
 from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, check_known, check_learnable
+from elmokit.tasks.task_config import (
+    CharsConfig,
+    ElmoConfig,
+    MixConfig,
+    OptimizerConfig,
+    TaskDataConfig,
+    TaskTrainingConfig,
+    WordsConfig,
+    check_sizes,
+)
 from elmokit.text.columns import read_column_sentences
 
 

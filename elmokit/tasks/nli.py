@@ -21,16 +21,6 @@ from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines, split_tokens
 from elmokit.storage.text_formats import JSON, TABLE
 from elmokit.tasks.classes import ClassificationModel, ClassificationTask
-from elmokit.tasks.config import (
-    CharsConfig,
-    ElmoConfig,
-    MixConfig,
-    OptimizerConfig,
-    PlateauConfig,
-    TaskDataConfig,
-    TaskTrainingConfig,
-    WordsConfig,
-)
 from elmokit.tasks.inputs import InputLayer, TokenBatch
 from elmokit.tasks.nn.layers import (
     VariationalDropout,
@@ -41,6 +31,16 @@ from elmokit.tasks.nn.layers import (
     run_packed,
 )
 from elmokit.tasks.task import Labels, Tokenize, parse_json
+from elmokit.tasks.task_config import (
+    CharsConfig,
+    ElmoConfig,
+    MixConfig,
+    OptimizerConfig,
+    PlateauConfig,
+    TaskDataConfig,
+    TaskTrainingConfig,
+    WordsConfig,
+)
 from elmokit.text.tokenize import get_tokenizer
 
 NO_MAJORITY = "-"  # SNLI: the annotators did not agree

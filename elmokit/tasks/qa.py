@@ -27,7 +27,12 @@ from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.text_files import read_text
 from elmokit.storage.text_formats import JSON, TABLE
-from elmokit.tasks.config import (
+from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
+from elmokit.tasks.nn.bi_attention import BiAttention, SelfAttention, best_answer_spans
+from elmokit.tasks.nn.layers import VariationalDropout, run_packed
+from elmokit.tasks.scores import squad_v1, squad_v2
+from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, check_learnable, parse_json, require_gold
+from elmokit.tasks.task_config import (
     CharsConfig,
     ElmoConfig,
     MixConfig,
@@ -36,11 +41,6 @@ from elmokit.tasks.config import (
     TaskTrainingConfig,
     WordsConfig,
 )
-from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
-from elmokit.tasks.nn.bi_attention import BiAttention, SelfAttention, best_answer_spans
-from elmokit.tasks.nn.layers import VariationalDropout, run_packed
-from elmokit.tasks.scores import squad_v1, squad_v2
-from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, check_learnable, parse_json, require_gold
 from elmokit.text.english import sentence_spans, token_spans
 
 Unanswerable = Literal["error", "skip", "keep"]

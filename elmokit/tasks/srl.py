@@ -31,15 +31,6 @@ from elmokit.errors import TextError
 from elmokit.storage.bounded import whole_number
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines, split_tokens
-from elmokit.tasks.config import (
-    CharsConfig,
-    ElmoConfig,
-    MixConfig,
-    OptimizerConfig,
-    TaskDataConfig,
-    TaskTrainingConfig,
-    WordsConfig,
-)
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.gated_lstm import AlternatingLSTM
 from elmokit.tasks.scores import PREDICATE, Chunk, chunks_of, srl_eval
@@ -56,6 +47,15 @@ from elmokit.tasks.tags import (
     viterbi,
 )
 from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, check_known, check_learnable, require_gold
+from elmokit.tasks.task_config import (
+    CharsConfig,
+    ElmoConfig,
+    MixConfig,
+    OptimizerConfig,
+    TaskDataConfig,
+    TaskTrainingConfig,
+    WordsConfig,
+)
 from elmokit.text.columns import ColumnSentence, read_column_sentences
 
 WORD_COLUMN, FIRST_ROLE_COLUMN = 3, 11  # of CoNLL-2012, from 0

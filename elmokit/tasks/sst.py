@@ -19,10 +19,17 @@ from elmokit.config import MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.text_files import read_lines
 from elmokit.tasks.classes import ClassificationModel, ClassificationTask
-from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, TaskDataConfig, TaskTrainingConfig, WordsConfig
 from elmokit.tasks.inputs import InputLayer, TokenBatch
 from elmokit.tasks.nn.layers import Maxout, attend, masked_max, masked_mean, masked_min, masked_softmax, run_packed
 from elmokit.tasks.task import Labels, Sentence, Tokenize
+from elmokit.tasks.task_config import (
+    CharsConfig,
+    ElmoConfig,
+    MixConfig,
+    TaskDataConfig,
+    TaskTrainingConfig,
+    WordsConfig,
+)
 
 SYMBOL = re.compile(r"[()]|[^() \t]+")  # not \s: a no-break space is part of its word
 END = ""

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from elmokit.config import decode_json
 from elmokit.errors import ConfigError, TextError, UnknownLabelError
 from elmokit.storage.progress import ProgressCallback
-from elmokit.tasks.config import ElmoConfig, WordsConfig
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch, map_batch, move_to
+from elmokit.tasks.task_config import ElmoConfig, WordsConfig
 from elmokit.text.batching import plan_batches, restore_order
 
 Config = TypeVar("Config")

@@ -8,10 +8,10 @@ from typing import Any
 
 from elmokit.config import check_choice, deep_merge, from_dict, read_toml, to_dict
 from elmokit.tasks.allennlp.variants import AllenNLPCorefTask, AllenNLPNer, AllenNLPQa, AllenNLPSrlTask
-from elmokit.tasks.config import apply_override
 from elmokit.tasks.nli import NliTask
 from elmokit.tasks.sst import SstTask
 from elmokit.tasks.task import AnyTask
+from elmokit.tasks.task_config import apply_override
 
 # Those of AllenNLP build its variant of a model where the config asks for one, and the paper's otherwise.
 _ALL = (AllenNLPNer(), SstTask(), NliTask(), AllenNLPSrlTask(), AllenNLPCorefTask(), AllenNLPQa())

@@ -29,13 +29,13 @@ from elmokit.formats.folder import load_folder, save_folder
 from elmokit.network.bilm import BiLM
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.progress import ProgressCallback
-from elmokit.tasks.config import ElmoConfig, FinetuneConfig
 from elmokit.tasks.inputs import InputLayer
 from elmokit.tasks.run_folder import OWN_BILM
 from elmokit.tasks.task import TaskModel
+from elmokit.tasks.task_config import ElmoConfig, FinetuneConfig
 from elmokit.training import api
-from elmokit.training.config import FINETUNING
 from elmokit.training.reports import TrainingProgress, TrainingReport
+from elmokit.training.training_config import FINETUNING
 
 HELD_OUT_EVERY = 20  # one sentence in 20 is kept for evaluation
 # A task's text is small: with the batches of a corpus, an epoch would have only a few steps.

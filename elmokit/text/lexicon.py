@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.errors import FormatError
-from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
-from elmokit.text.marks import MarkReader
+from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, MarkReader
 
 MIN_CHARS = 3  # a sentence boundary takes a begin mark, a character of its own and an end mark
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from elmokit.config import check_choice
 from elmokit.errors import ConfigError, TextError, needs_extra
 from elmokit.storage.text_files import split_tokens
-from elmokit.storage.text_formats import SegmentationCheck
+from elmokit.storage.text_formats import warn_of_raw_text
 from elmokit.text.english import sentence_spans, token_spans
 
 ENGLISH = "en"
@@ -50,10 +50,8 @@ def tokenize(text: str, language: str = ENGLISH) -> list[list[str]]:
     """
     if not isinstance(text, str):
         raise TextError(f"Expected raw text as one string, but got {type(text).__name__}.")
-    check = SegmentationCheck("the text", is_split=True)
     sentences = split_lines(text, text_splitter(language))
-    for sentence in sentences:
-        check(sentence)
+    warn_of_raw_text("the text", sentences, is_split=True)
     return sentences
 
 

@@ -1,7 +1,6 @@
 """Damaged files of every format and odd arguments of every command: read, or refused in one line.
 
-No traceback, no crash, no excess of time or memory. Where checksums protect the content, a command that succeeds has
-the results of the sound files.
+No traceback, no crash, no excess of time or memory.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ SECONDS = 20
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("name", [name for name in SPECIMENS if name != "compiled kernels"])  # they take long to build
+@pytest.mark.parametrize("name", SPECIMENS)
 def test_damaged_files_are_read_or_refused_in_one_line(name: str, tmp_path: Path) -> None:
     specimen = SPECIMENS[name]
-    expected = specimen.prepare(tmp_path / "sound")
+    specimen.prepare(tmp_path / "sound")
     for number in within(SECONDS, range(N_MUTANTS)):
-        assert specimen.try_mutant(tmp_path / "sound", expected, number, tmp_path / str(number)) is None
+        assert not specimen.try_mutant(tmp_path / "sound", number, tmp_path / str(number))
 
 
 @pytest.mark.parametrize("name", arguments.sources())

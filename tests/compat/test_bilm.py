@@ -197,13 +197,6 @@ def test_each_stream_has_its_own_state(files: tuple[Path, Path], vocab_file: Pat
     assert (model(ids, "context")["lm_embeddings"] - context).abs().max() > 1e-3
 
 
-def test_training_mode_does_not_switch_the_bilms_dropout_on(files: tuple[Path, Path], vocab_file: Path) -> None:
-    ids = Batcher(vocab_file, 50).batch_sentences(SENTENCES)
-    model = BidirectionalLanguageModel(*files, stateful=False)
-    expected = model(ids)["lm_embeddings"]
-    torch.testing.assert_close(model.train()(ids)["lm_embeddings"], expected, rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("change", [{"n_layers": 1}, {"bidirectional": False}])
 def test_models_of_one_layer_or_one_direction_open(change: dict[str, Any], tmp_path: Path, vocab_file: Path) -> None:
     config = dataclasses.replace(PRESETS["tiny"], **change)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,15 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import elmokit
+from elmokit.embedding import elmo as embedder
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.start_state import boundary_state
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.layer_selection import Layers
 from elmokit.engine.state import State
 from elmokit.errors import FormatError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.language_model import LanguageModel
 from elmokit.network.bilm import BiLM
-from tests.conftest import random_model, without_torch
+from elmokit.text import batching
+from tests.conftest import WORDS, random_model, without_torch
 
 ELMOS = {start: Elmo(without_torch(random_model()), start=start) for start in ("warm", "zero", "stateful")}  # type: ignore[arg-type]
 TOKENS = st.text(max_size=12)
@@ -182,8 +186,9 @@ def test_overflow_is_an_error_and_no_warning(
         elmo.embed([["the", "cat"]])
     with pytest.raises(FormatError, match=expected):
         elmo.embed_batch([["the", "cat"]], elmo.start_state)
+    monkeypatch.setattr(batching, "LONG_SENTENCE_TOKENS", 10)
     with pytest.raises(FormatError, match=expected):
-        list(elmo.embed_document(["the"] * 20, chunk_tokens=5))
+        elmo.embed([["the"] * 20])
     with pytest.raises(FormatError, match=expected):
         LanguageModel(model, start="zero").surprisal([["the", "cat"]])
 
@@ -208,3 +213,20 @@ def test_raw_texts_are_split_on_request(model: PretrainedBiLM) -> None:
     assert isinstance(streamed, Iterator)
     for array, expected in zip(streamed, found, strict=True):
         np.testing.assert_array_equal(array, expected)
+
+
+@settings(max_examples=12)
+@given(n_tokens=st.integers(0, 40), chunk=st.integers(1, 45), bidirectional=st.booleans(), seed=st.integers(0, 99))
+@pytest.mark.parametrize("layers", ["all", "top", "average", (0, 2)])
+def test_a_sentence_in_chunks_has_the_vectors_of_the_whole(
+    layers: Layers, n_tokens: int, chunk: int, bidirectional: bool, seed: int
+) -> None:
+    elmo = Elmo(random_model(replace(PRESETS["tiny"], bidirectional=bidirectional), seed))
+    sentence = np.random.default_rng(seed).choice(WORDS[3:], n_tokens).tolist()
+    (whole,) = elmo.embed([sentence], layers=layers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batching, "LONG_SENTENCE_TOKENS", -1)
+        patch.setattr(embedder, "CHUNK_TOKENS", chunk)
+        (in_chunks,) = elmo.embed([sentence], layers=layers)
+    np.testing.assert_allclose(in_chunks, whole, atol=1e-5)
+    assert in_chunks.flags.owndata

@@ -9,10 +9,9 @@ import pytest
 
 from elmokit import open_model, save_model
 from elmokit.embedding.fingerprint import fingerprint, prediction_fingerprint, prediction_settings
-from elmokit.engine.layer_alignment import LayerAlignment
+from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.state import State
-from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.words import CachedModel
+from elmokit.formats.model import PretrainedBiLM, TokenTable
 from tests.conftest import aligned_model, random_model
 
 
@@ -49,9 +48,9 @@ def test_everything_that_vectors_depend_on_is_part_of_it(model: PretrainedBiLM) 
         model.replace(start_state=State(state.hidden, state.cell + np.float32(1))),
         model.replace(alignment=LayerAlignment.of_matrices(rotation)),
         model.replace(alignment=LayerAlignment(rotation, np.ones((n_layers, dim), np.float32))),
-        CachedModel.of(model, {"the": 0}, table),
-        CachedModel.of(model, {"the": 1}, table),
-        CachedModel.of(model, {"the": 1}, table + np.float32(1)),
+        model.replace(token_table=TokenTable({"the": 0}, table)),
+        model.replace(token_table=TokenTable({"the": 1}, table)),
+        model.replace(token_table=TokenTable({"the": 1}, table + np.float32(1))),
     ]
     assert len({fingerprint(one, "warm") for one in models}) == len(models)
     assert prediction_fingerprint(model, "warm") != prediction_fingerprint(model.replace(softmax=None), "warm")

@@ -34,9 +34,9 @@ _PRELOADED = [
         "scipy.optimize",
         "tests.helpers.children",
     ),
-    *(f"elmokit.cli.{name}" for name in ("embed", "evaluate", "evaluate_probes", "info", "neighbors", "perplexity")),
-    *(f"elmokit.cli.{name}" for name in ("task", "train", "vocab")),
-    *(f"elmokit.embedding.{name}" for name in ("corpus", "outputs.hdf5", "outputs.table")),
+    *(f"elmokit.cli.{name}" for name in ("embed", "evaluation_commands", "model_commands", "neighbor_commands")),
+    *(f"elmokit.cli.{name}" for name in ("task_commands", "training_commands")),
+    *(f"elmokit.embedding.{name}" for name in ("corpus", "outputs.hdf5", "outputs.output_format")),
     *(f"elmokit.engine.{name}" for name in ("compiler", "instruction_sets", "library")),
     *(f"elmokit.evaluation.{name}" for name in ("minimal_pairs", "occurrences", "senses", "similarity")),
     *(

@@ -25,7 +25,7 @@ from axe_playwright_python.sync_playwright import Axe
 
 from elmokit import Elmo, LanguageModel
 from elmokit.serve.app import PAGE, create_app
-from elmokit.serve.config import ServeConfig
+from elmokit.serve.serve_config import ServeConfig
 from elmokit.serve.served_model import EXAMPLES, ServedModel
 from tests.helpers.browser import CHROMIUM, launched, open_view
 from tests.helpers.browser import new_page as new_page_at

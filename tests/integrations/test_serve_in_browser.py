@@ -27,7 +27,7 @@ from axe_playwright_python.sync_playwright import Axe
 
 from elmokit import Elmo
 from elmokit.serve.app import create_app
-from elmokit.serve.config import ServeConfig
+from elmokit.serve.serve_config import ServeConfig
 from elmokit.serve.served_model import SENTENCES, ServedModel
 from tests.helpers.browser import CHROMIUM, launched, new_page, open_view
 from tests.helpers.http_client import Client, running

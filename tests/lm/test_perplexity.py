@@ -8,14 +8,16 @@ from itertools import pairwise
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from elmokit.embedding.start_state import boundary_state
 from elmokit.engine.config import PRESETS
 from elmokit.engine.state import State
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.bilm_tf import BilmTfPerplexity
-from elmokit.lm.perplexity import Perplexity, exp_or_inf, perplexity, spelling_of
+from elmokit.lm.bilm_tf_perplexity import BilmTfPerplexity
+from elmokit.lm.perplexity import N_SYMBOLS, Perplexity, Spelling, exp_or_inf, perplexity, spelling_of
 from elmokit.lm.surprisal import Surprisal
 from elmokit.text import batching
 from tests.conftest import random_model
@@ -116,13 +118,25 @@ def test_no_tail_is_lost_with_several_stateful_rows(model: PretrainedBiLM, n_row
     assert scored(model, start="stateful", n_rows=n_rows).n_predictions == N_PREDICTIONS
 
 
-def test_the_start_state_changes_the_perplexity(model: PretrainedBiLM) -> None:
-    zero = scored(model, start="zero").mean_nats
-    assert scored(model, start=boundary_state(model)).mean_nats != zero
-    assert scored(model, start=State.zero(model.config, 1)).mean_nats == zero
-
-
 def test_a_sentence_starts_from_the_start_state_of_the_model(model: PretrainedBiLM) -> None:
     assert scored(model).mean_nats == scored(model, start=boundary_state(model)).mean_nats
     model.start_state = State.zero(model.config, 1)
     assert scored(model).mean_nats == scored(model, start="zero").mean_nats
+
+
+@settings(max_examples=30)
+@given(st.lists(st.text(max_size=5), max_size=6), st.binary(max_size=4))
+def test_the_probabilities_of_every_context_sum_to_one(words: list[str], context: bytes) -> None:
+    spelling = Spelling(words)
+    total = sum(spelling.probability(symbol, tuple(context)) for symbol in range(N_SYMBOLS))
+    assert total == pytest.approx(1.0)
+
+
+def test_costs_equal_the_formula_by_hand() -> None:
+    assert Spelling([]).bits("Ä") == pytest.approx(3 * math.log2(257))  # without words, every byte costs the same
+    spelling = Spelling(["ab"])
+    start = 1 / 257
+    first = (1 + 3 * start) / (3 + 3)  # after nothing: a, b and the end, once each
+    second = (1 + first) / 2  # after a: b, once
+    end = (1 + (1 + first) / 2) / 2  # after b, then after ab: the end, once each
+    assert spelling.bits("ab") == pytest.approx(-sum(map(math.log2, (first, second, end))))

@@ -14,7 +14,7 @@ from elmokit import Elmo, LanguageModel, save_model
 from elmokit.engine.config import PRESETS
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.bilm_tf import bilm_tf_perplexity, read_like_bilm_tf
+from elmokit.lm.bilm_tf_perplexity import bilm_tf_perplexity, read_like_bilm_tf
 from elmokit.lm.perplexity import perplexity
 from tests.conftest import random_model
 

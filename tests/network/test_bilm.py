@@ -175,21 +175,3 @@ def test_fresh_parameters_follow_from_the_seed() -> None:
 def test_impossible_sizes_are_an_error(config: Any, change: dict[str, object], mention: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(mention)):
         dataclasses.replace(config, **change)
-
-
-@pytest.mark.parametrize("backend", ["float32", "reference"])
-@pytest.mark.parametrize("bidirectional", [True, False])
-def test_layers_written_in_place_equal_stacked_ones(
-    backend: str, bidirectional: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ELMOKIT_BACKEND", backend)
-    bilm = BiLM(dataclasses.replace(PRESETS["tiny"], bidirectional=bidirectional)).eval().requires_grad_(False)
-    bilm.reset_parameters(seed=0)
-    vectors, mask = torch.randn(3, 6, 32), torch.arange(6) < torch.tensor([[4], [6], [0]])
-    stacked = bilm.contextualize(vectors, mask, bilm.zero_state(3))
-    with torch.no_grad():  # only then
-        in_place = bilm.contextualize(vectors, mask, bilm.zero_state(3))
-    assert torch.equal(in_place.layers, stacked.layers)
-    assert not in_place.layers[:, ~mask].any()
-    for ours, theirs in zip(in_place.state, stacked.state, strict=True):
-        assert torch.equal(ours, theirs)

@@ -37,11 +37,6 @@ def test_padding_inside_a_word_takes_part_in_the_convolution() -> None:
         assert not torch.equal(cnn(torch.tensor([[1, 2, 5, 5, 5]])), before)
 
 
-def test_there_is_no_projection_where_filters_sum_to_the_output() -> None:
-    assert CharCNN(5, 2, [(1, 3), (2, 4)], "relu", 1, 7).projection is None
-    assert CharCNN(5, 2, [(1, 3), (2, 4)], "relu", 1, 6).projection is not None
-
-
 def test_new_highway_is_close_to_the_identity() -> None:
     highway = Highway(400)
     highway.reset_parameters(torch.Generator().manual_seed(0))

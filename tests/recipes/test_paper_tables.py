@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from elmokit.formats.save import save_model
-from elmokit.tasks.config import MixConfig
+from elmokit.tasks.task_config import MixConfig
 from elmokit.tasks.task_table import TASKS
 from tests.conftest import random_model
 from tests.helpers.paths import ROOT

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from elmokit.storage.timing import ENOUGH_SECONDS, seconds_per_unit
+from elmokit.storage.progress import ENOUGH_SECONDS, seconds_per_unit
 
 
 def _pieces(now: list[float], *steps: tuple[float, float]) -> Iterator[Callable[[], float]]:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.formats.open import open_model
-from elmokit.formats.published import find_published
 from elmokit.formats.save import save_model
+from elmokit.formats.sources import find_published
 from elmokit.tasks.allennlp.task_archive import (
     TaskArchive,
     convert_archive,

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from elmokit.errors import TextError
 from elmokit.tasks import nli
-from elmokit.tasks.config import ElmoConfig, WordsConfig
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
 from elmokit.tasks.nli import read_pairs, tokens_of_parse
+from elmokit.tasks.task_config import ElmoConfig, WordsConfig
 from tests.helpers.task_examples import NLI
 
 TASK = nli.NliTask()

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from elmokit.tasks.loop import TaskEvaluation
 from elmokit.tasks.run import train_task
-from elmokit.tasks.state import TaskTrainingState
+from elmokit.tasks.task_loop import TaskEvaluation, TaskTrainingState
 from elmokit.tasks.task_table import TASKS, config_of
 from tests.helpers.task_examples import TEXTS
 
@@ -36,7 +35,7 @@ def test_a_preset_learns_its_examples_by_heart(
     name: str, preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TaskTrainingState, "save", lambda state, run: None)
-    monkeypatch.setattr("elmokit.tasks.loop.save_if_best", lambda state, folder, task: None)
+    monkeypatch.setattr("elmokit.tasks.task_loop.save_if_best", lambda state, folder, task: None)
     text = tmp_path / "text"
     text.write_text(TEXTS[name], encoding="utf-8")
     off = dict.fromkeys(("patience", "plateau", "average", "eval_every"), False)

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from elmokit.errors import TextError
 from elmokit.tasks import sst
-from elmokit.tasks.config import ElmoConfig, WordsConfig
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
 from elmokit.tasks.sst import LabeledTree, TreeNode, parse_tree, read_trees
+from elmokit.tasks.task_config import ElmoConfig, WordsConfig
 from tests.helpers.task_examples import SST, tiny
 
 TASK = sst.SstTask()

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.errors import ConfigError, TextError
-from elmokit.tasks.config import CharsConfig, WordsConfig
+from elmokit.tasks.task_config import CharsConfig, WordsConfig
 from elmokit.tasks.task_vocabulary import WordVectors, make_chars, make_table, read_word_vectors
 
 TRAIN = Counter({"the": 5, "The": 3, "cat": 1, "dog": 1})

@@ -14,19 +14,19 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from elmokit import Elmo
-from elmokit.cli.task import format_evaluation
+from elmokit.cli.task_commands import format_evaluation
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.errors import TextError, TrainingError
 from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.lm.perplexity import perplexity
-from elmokit.storage.workspace import Workspace
-from elmokit.tasks.config import ElmoConfig, FinetuneConfig, OptimizerConfig
+from elmokit.tasks import layer_cache
 from elmokit.tasks.inputs import ElmoShape, Inputs
-from elmokit.tasks.loop import TaskEvaluation, l2_penalty
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.task import TaskModel, TaskSetup
+from elmokit.tasks.task_config import ElmoConfig, FinetuneConfig, OptimizerConfig
+from elmokit.tasks.task_loop import TaskEvaluation, l2_penalty
 from elmokit.tasks.task_vocabulary import make_vocabulary
 from elmokit.tasks.trained_bilm import (
     copy_for_training,
@@ -36,11 +36,11 @@ from elmokit.tasks.trained_bilm import (
     trained_layers,
     unfreeze,
 )
-from elmokit.training.run import Run
 from tests.conftest import aligned_model, random_model
 from tests.helpers.killing import Killed, kill_at
 from tests.helpers.shell import Shell
 from tests.helpers.task_examples import changed, kept, log_of, tiny, write_config
+from tests.helpers.tiny_training import newest_checkpoint
 
 GRADUAL = {"freeze_epochs": 1, "unfreeze_every": 1, "layer_decay": 0.5}
 
@@ -192,7 +192,7 @@ def test_only_unfrozen_layers_change_and_the_pretrained_model_does_not(tmp_path:
     train_task(task, config, tmp_path / "run")
     assert Path(bilm, "model.safetensors").read_bytes() == before
     pretrained = open_model(bilm).bilm.state_dict()
-    newest = Run(tmp_path / "run/seed-0").checkpoints()[-1].tensors("model")
+    newest = newest_checkpoint(tmp_path / "run/seed-0").tensors("model")
     trained = {key.removeprefix("inputs.elmo.bilm."): value for key, value in newest.items() if "elmo.bilm" in key}
     moved = {key for key, value in trained.items() if not torch.equal(value, pretrained[key])}
     assert moved == {key for key in pretrained if ".layers.1." in key}
@@ -269,7 +269,7 @@ def test_sentences_start_from_the_state_of_the_pretrained_model_during_and_after
 def test_interrupted_at_any_step_the_result_is_the_same(
     tmp_path: Path, bilm: str, settings: dict[str, Any], stop_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elmokit.tasks.loop.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("elmokit.tasks.task_loop.CHECKPOINT_SECONDS", 0.0)
     task, config = config_for(tmp_path, bilm, elmo=GRADUAL, **settings)
     train_task(task, config, tmp_path / "straight")
     with pytest.raises(Killed):
@@ -289,7 +289,7 @@ def test_the_norm_that_is_clipped_is_that_of_all_gradients(tmp_path: Path, bilm:
     elmo = {"learning_rate": 1.0}
     task, config = config_for(tmp_path, bilm, elmo=elmo, epochs=1, batch_size=100, max_grad_norm=1e-3)
     train_task(task, changed(config, optimizer=OptimizerConfig("sgd", 1.0)), tmp_path / "run")
-    after = Run(tmp_path / "run/seed-0").checkpoints()[-1].tensors("model")
+    after = newest_checkpoint(tmp_path / "run/seed-0").tensors("model")
     _, model, _ = setup_and_model(tmp_path, bilm)
     before = dict(model.state_dict())
     distance = sum(float(((value - before[name]) ** 2).sum()) for name, value in after.items() if "elmo" in name)
@@ -309,7 +309,7 @@ def test_l2_does_not_act_on_the_pretrained_weights(tmp_path: Path, bilm: str) ->
 def test_a_run_reports_layers_speed_and_memory_and_caches_nothing(
     tmp_path: Path, bilm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Workspace, "append", lambda *_: pytest.fail("the layers of a trained biLM are not cached"))
+    monkeypatch.setattr(layer_cache, "Workspace", lambda *_: pytest.fail("the layers of a trained biLM are not cached"))
     task, config = config_for(tmp_path, bilm, elmo={**GRADUAL, "learning_rate": 1e-4}, epochs=3)
     evaluations: list[TaskEvaluation] = []
     train_task(task, config, tmp_path / "run", on_evaluation=evaluations.append)

@@ -14,7 +14,7 @@ from typing import Any
 
 from elmokit.config import MAX_LAYERS, check_at_least, check_choice
 from elmokit.errors import ConfigError
-from elmokit.formats import published
+from elmokit.formats import sources
 from elmokit.formats.sidecars import OPTIONS, own_file
 from elmokit.tasks.allennlp.config_table import ConfigTable, Row, Rule, to_json
 
@@ -324,7 +324,7 @@ def _elmo_files(elmo: ConfigTable) -> str:
         if options:
             elmo.differs("options_file", f" = {to_json(options)}: there is no weight_file")
         return "original"  # AllenNLP's default
-    for model in published.models():
+    for model in sources.published_models():
         for location in model.locations:
             if location.weights == weights and location.options in (options, None):
                 return model.name

@@ -40,7 +40,7 @@ from elmokit.errors import (
     TensorMismatchError,
     TextError,
 )
-from elmokit.formats import published
+from elmokit.formats import sources
 from elmokit.formats.allennlp import encoder_to_allennlp, from_allennlp, lstm_to_allennlp
 from elmokit.formats.archives import is_archive, unpacked
 from elmokit.formats.bilm_tf import config_from_options, read_options
@@ -51,8 +51,8 @@ from elmokit.formats.sidecars import visible_files
 from elmokit.formats.tensor_rows import FileArrays, TensorRow, read_through, same_rows
 from elmokit.formats.torch_save import read_state_dict
 from elmokit.network.bilm import BiLM
-from elmokit.network.from_arrays import load_arrays
 from elmokit.network.tensors import save_tensors, tensor_of
+from elmokit.network.torch_network import load_arrays
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.bounded import is_file, whole_number
 from elmokit.storage.text_files import expand_user, read_lines
@@ -61,7 +61,15 @@ from elmokit.tasks.allennlp.model_tables import Tables
 from elmokit.tasks.allennlp.task_tensors import ATTENTIONS, ROWS, Embeddings, join_mixes, split_joint
 from elmokit.tasks.allennlp.word_characters import BYTES, Spelling
 from elmokit.tasks.inputs import ElmoShape, Inputs, WordTable
-from elmokit.tasks.run_folder import ARCHIVE_SEED, BEST_WEIGHTS, OWN_BILM, elmo_start, start_run, write_facts
+from elmokit.tasks.run_folder import (
+    ARCHIVE_SEED,
+    BEST_WEIGHTS,
+    OWN_BILM,
+    data_checksums,
+    elmo_start,
+    write_facts,
+    write_start,
+)
 from elmokit.tasks.sst import CLASSES
 from elmokit.tasks.task import Labels, TaskModel, TaskSetup
 from elmokit.tasks.task_table import config_of
@@ -237,7 +245,7 @@ def _arrays_of(
 def has_published_options(elmo: Mapping[str, Any]) -> bool:
     """Check whether a config's table names the options of one of the authors' models, AllenNLP's default included."""
     name = elmo.get("options_file")
-    models = (model for model in published.models() if model.name in PUBLISHED)
+    models = (model for model in sources.published_models() if model.name in PUBLISHED)
     return name is None or any(location.options == name for model in models for location in model.locations)
 
 
@@ -285,17 +293,17 @@ class OpenedArchive:
 
 
 def open_task_archive(
-    source: str | Path, start: ArchiveStart = "allennlp", options: str | Path | None = None
+    source: str | Path, start: ArchiveStart = "allennlp", options: Path | str | None = None
 ) -> OpenedArchive:
     """Open a trained model of AllenNLP on the CPU.
 
     Args:
         source: ``model.tar.gz``, or the directory of an unpacked one.
-        start: The LSTM state that the sentences of ELMo start from. "allennlp" is what AllenNLP computes for its first
-            batch: zero, where the hypothesis continues from the premise, and the passage from the question. (Its later
-            batches continue from the batch before, so that they depend on the order of the examples.) "zero" and
-            "warm" as in ``Elmo``.
-        options: The options file of its ELMo, for archives that do not hold it: AllenNLP stopped adding it at 1.0.
+        start: LSTM state that ELMo's sentences start from: as in AllenNLP, zero, or a typical one. "allennlp" is what
+            AllenNLP computes for its first batch: zero, where the hypothesis continues from the premise, and the
+            passage from the question. (Its later batches continue from the batch before, so that they depend on the
+            order of the examples.) "zero" and "warm" as in ``Elmo``.
+        options: The options file of its ELMo, if the archive does not hold it. AllenNLP stopped adding it at 1.0.
             Without it, the clips and the activation are those of the published models.
     """
     archive = read_archive(source)
@@ -520,9 +528,10 @@ def save_as_run(opened: OpenedArchive, folder: str | Path) -> None:
         elmo = Elmo(opened.bilm, start=elmo_start(setup.config.elmo))
     content = {**vocabulary_content(setup.inputs), "labels": setup.labels}
     origin = {"archive": str(opened.archive.source), "allennlp": opened.archive.version, "notes": opened.notes}
+    checksums = data_checksums(setup.task, setup.config)
     with atomic_write(folder, folder=True) as run:
-        start_run(run, setup.task, setup.config, content)
-        write_facts(run, setup.task, setup.config, {}, elmo, origin)
+        write_start(run, setup.task, setup.config, content)
+        write_facts(run, setup.task, {}, elmo, {**origin, "data": checksums})
         if opened.bilm is not None:
             save_folder(opened.bilm, run / OWN_BILM)
         seed = run / f"seed-{ARCHIVE_SEED}"

@@ -27,7 +27,7 @@ from elmokit.formats.format import Storage
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.storage.text_files import split_tokens
 from elmokit.text.batching import number_tokens
-from elmokit.text.marks import MARKS
+from elmokit.text.characters import MARKS
 from elmokit.text.tokenize import tokenize, treebank_tokenizer
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 
