@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from elmokit import (
     Elmo,
-    ElmoModule,
     SentenceEmbedder,
     SentencePooling,
     embed_file,
@@ -49,18 +48,6 @@ def test_the_mean_is_the_mean_of_the_token_vectors(elmo: Elmo) -> None:
     np.testing.assert_allclose(embedder.embed(SENTENCES), expected, atol=1e-6)
 
 
-def test_a_module_in_pytorch_can_take_the_place_of_an_elmo(elmo: Elmo) -> None:
-    of_module = SentenceEmbedder(ElmoModule(elmo.model), SentencePooling("mean")).embed(SENTENCES)  # type: ignore[arg-type]
-    np.testing.assert_allclose(of_module, SentenceEmbedder(elmo, SentencePooling("mean")).embed(SENTENCES), atol=1e-6)
-
-
-def test_several_layers_are_concatenated(elmo: Elmo) -> None:
-    two = SentenceEmbedder(elmo, SentencePooling("mean", layers=(0, 2))).embed(SENTENCES)
-    zero, second = (SentenceEmbedder(elmo, SentencePooling("mean", layers=n)).embed(SENTENCES) for n in (0, 2))
-    np.testing.assert_allclose(two, np.concatenate([zero, second], axis=1), atol=1e-6)
-    assert SentenceEmbedder(elmo, SentencePooling("mean", layers="all")).dim == 3 * elmo.output_dim
-
-
 def test_sif_weights_are_those_of_arora_et_al(elmo: Elmo) -> None:
     counts = {"the": 90, "cat": 9, "sat": 1}
     embedder = SentenceEmbedder(elmo, SentencePooling(smoothing=0.01), word_counts=counts)
@@ -90,12 +77,6 @@ def test_an_iterator_gives_the_same_vectors_one_by_one(elmo: Elmo) -> None:
     assert not isinstance(vectors, np.ndarray)
     np.testing.assert_array_equal(list(vectors), embedder.embed(SENTENCES))
     assert embedder.embed([]).shape == (0, elmo.output_dim)
-
-
-def test_an_empty_sentence_has_a_zero_vector_with_and_without_whitening(elmo: Elmo) -> None:
-    embedder = SentenceEmbedder(elmo)
-    assert not embedder.embed([[]]).any()
-    assert not embedder.fit(random_sentences(100)).embed([[]]).any()
 
 
 def test_whitened_vectors_have_mean_zero_and_unit_covariance(elmo: Elmo) -> None:
@@ -157,11 +138,6 @@ def test_a_pickled_embedder_computes_the_same(pooling: Any) -> None:
     embedder = SentenceEmbedder.by_name(Elmo.from_pretrained(), pooling)
     copy = pickle.loads(pickle.dumps(embedder))
     np.testing.assert_array_equal(copy.embed(SENTENCES), embedder.embed(SENTENCES))
-
-
-def test_layer_0_keeps_half_of_its_dimensions_because_its_halves_are_equal(elmo: Elmo) -> None:
-    embedder = SentenceEmbedder(elmo).fit(random_sentences(500))
-    assert embedder.dim <= elmo.output_dim // 2
 
 
 def test_n_components_keeps_the_directions_of_largest_variance(elmo: Elmo) -> None:
