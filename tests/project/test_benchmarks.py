@@ -22,8 +22,8 @@ from tests.helpers.paths import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
 STARTED_ELSEWHERE = {"quote_results.py", "transformer_peers.py"}  # tests/project/test_quotes.py, and transformer.py
-# How each is started, and the modules that it needs. Three only say which arguments they take, because they start many
-# processes or train for minutes.
+# How each is started, and the modules that it needs. Some only say which arguments they take, because they start many
+# processes or take minutes.
 PROGRAMS = [
     ("babylm.py pairs.jsonl --model model --pairs 1", "transformers"),
     ("babylm.py pairs.jsonl --model model --pairs 1 --backend mlm --one-pass", "transformers"),
@@ -51,7 +51,7 @@ PROGRAMS = [
     ("tasks.py data out sick --seeds 1", ""),
     ("train_speed.py text.txt --sizes tiny,en-mini --words 1100 --rounds 1 --threads 1 --batch-size 2", ""),
     ("train_speed.py text.txt --sizes tiny --words 1100 --rounds 1 --threads 1 --batch-size 2 --precisions", ""),
-    ("transformer.py --text long.txt --threads 1 --rounds 1 --seconds 0.01 --only static", "tokenizers"),
+    ("transformer.py --help", ""),
     ("transformers_tagging.py ner --epochs 1", "transformers accelerate"),
 ]
 
@@ -78,7 +78,6 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     minimal = {"sentence_good": "the cat sat .", "sentence_bad": "cat the .", "UID": "a", "linguistics_term": "b"}
     files = {
         "text.txt": lines,
-        "long.txt": [" ".join(draw.choices(words, k=18)) for _ in range(120)],
         "tagged.conllu": [*map("\n".join, conllu[:1]), "", *map("\n".join, conllu[1:2]), ""],
         "pairs.csv": scored,
         "trees.txt": trees[:9],
