@@ -6,8 +6,10 @@ refused only where most lines have its structure, because honest text has a few 
 
 from __future__ import annotations
 
+import csv
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -118,6 +120,30 @@ def _is_table(lines: Sequence[str]) -> bool:
     return bool(pairs) and _most(lines, lambda line: "\t" in line) and (has_columns or _most(lines, lambda s: " " in s))
 
 
+def _is_csv(lines: Sequence[str]) -> bool:
+    return any(_has_separators(lines, separator) for separator in ",;")
+
+
+def _has_separators(lines: Sequence[str], separator: str) -> bool:
+    # "10,000" in a sentence is no border of cells.
+    numbers = re.compile(rf"(?<=\d){separator}(?=\d)")
+    without = [numbers.sub("", line) if " " in line else line for line in lines]
+    kept = [new if separator not in new else line for line, new in zip(lines, without, strict=True)]
+    try:
+        rows = list(csv.reader(kept, delimiter=separator))
+    except csv.Error:
+        return False
+    width, n_rows = Counter(map(len, rows)).most_common(1)[0]
+    n_tight = sum(map(_has_cells, rows))
+    return (len(rows) - 1) * (width - 1) >= 2 and 10 * min(n_rows, n_tight) >= 9 * len(rows)
+
+
+def _has_cells(row: Sequence[str]) -> bool:
+    # In a sentence, a space or the end of the line follows a comma, and a smiley begins with a semicolon.
+    others = list(filter(None, row[1:]))
+    return bool(others) and all(cell[0] > " " and any(map(str.isalnum, cell)) for cell in others)
+
+
 _EXTRACT = "Extract its text first."
 _FORMATS: tuple[tuple[str, Callable[[Sequence[str]], bool], str], ...] = (
     ("CoNLL-U", _is_conllu, "Give it a name that ends in .conllu: then its words are read."),
@@ -128,6 +154,7 @@ _FORMATS: tuple[tuple[str, Callable[[Sequence[str]], bool], str], ...] = (
         _is_table,
         "Select the column of the text: cut -f 2; or, if tabs separate tokens, replace them by spaces: tr '\\t' ' '",
     ),
+    ("a table of comma-separated values", _is_csv, "Select the column of the text first."),
 )
 
 MAX_CHARACTERS = 20

@@ -52,6 +52,11 @@ OTHER_FORMATS = {
         "the\tDT\ncat\tNN\n\na\tDT",
         "The cat\tsat\tby me\nA dog\tran\nBirds\tfly high\tor low\tor not",
     ],
+    "a table of comma-separated values": [
+        'id,text,label\n1,"The cat sat, and slept.",0\n2,A dog.,1',
+        "text;label\nThe cat sat.;1\nA dog, it ran.;2",
+        "1,0.5,3\n4,5.5,6",
+    ],
 }
 HONEST = [
     "<3 <3\nI <3 you",
@@ -70,6 +75,11 @@ HONEST = [
     "\tIt was a night .\n\tThe dog ran .",
     "The cat\tsat .\nA dog ran .\nIt slept .",
     "a\tb",
+    "10,000 people came\n12,000 left\n3,500 stayed",
+    "Yes , sir .\nNo , sir .\nOh , sir .",
+    "Yes, sir.\nNo, sir.\nOh, sir.",
+    "haha ;)\n;-)\nlol ;)",
+    "Roses are red,\nviolets are blue,\nsugar is sweet,",
     '<p align="center">\n\n# The cat\n\nThe cat sat .\nA dog ran .',
     "The cat sat .\nA dog ran .\nBirds fly high .",
     "= Robert <unk> =\n\nRobert <unk> is an actor .",
