@@ -42,8 +42,10 @@ def check_walk(heading: str, run: Callable[[], object]) -> None:
 
     def note(frame: object, event: str, _: object) -> None:
         code = frame.f_code  # type: ignore[attr-defined]
+        if event != "call" or not ahead or code.co_qualname != ahead[-1][0]:
+            return
         path = Path(code.co_filename)
-        if event == "call" and ahead and (code.co_qualname, path.name) == (ahead[-1][0], Path(ahead[-1][1]).name):
+        if path.name == Path(ahead[-1][1]).name:
             assert path == PACKAGE / ahead[-1][1]
             ahead.pop()
 
