@@ -167,7 +167,7 @@ def open_(
     *,
     run: OptionalOutput = None,
     json: Json = False,
-    opening: Annotated[Values, Calls("elmokit.tasks.allennlp.opened:open_task_archive")],
+    opening: Annotated[Values, Calls("elmokit.tasks.allennlp.task_archive:open_task_archive")],
 ) -> None:
     """Open ARCHIVE, a model that AllenNLP trained, check it and describe it.
 
