@@ -35,7 +35,7 @@ from elmokit.evaluation.similarity import evaluate_similarity, read_scored_pairs
 from elmokit.evaluation.speed import processor_name
 from elmokit.evaluation.tagged import read_tagged
 from elmokit.formats.model import PretrainedBiLM, describe
-from elmokit.storage.progress import ProgressBar
+from elmokit.storage.progress import ProgressBar, count_of
 from elmokit.text.tokenize import get_tokenizer
 from elmokit.version import __version__
 
@@ -198,7 +198,7 @@ def main() -> None:
     sections = sections_of(args.out)
     model = open_model(args.model)
     libraries = f"NumPy {version('numpy')}, PyTorch {version('torch')}, Python {platform.python_version()}"
-    machine = f"{processor_name()}, {n_threads()} threads"
+    machine = f"{processor_name()}, {count_of(n_threads(), 'thread')}"
     with ProgressBar("") as progress:
         report = Report(model, args.data, folder, progress)
         for name in args.only or TITLES:

@@ -382,7 +382,9 @@ def similarity(
     sentences = 2000 if sentences is None else sentences
     check_at_least("--sentences", sentences, 2)
     if columns is not None and (len(columns) != 3 or min(columns) < 1):
-        raise ConfigError(f"--columns is {columns}; expected three column numbers from 1, such as 1,2,4.")
+        raise ConfigError(
+            f"--columns is {','.join(map(str, columns))}; expected three column numbers from 1, such as 1,2,4."
+        )
     tokenize = get_tokenizer(tokenizer)
     for path in files:
         check_can_reread(path)

@@ -112,7 +112,7 @@ def read_weights(
     shapes = {name.removeprefix(prefix): s for name, s in tensor_shapes(config).items() if name.startswith(prefix)}
     # AllenNLP's layers have a projection even where the sizes are equal.
     dim = config.projection_dim
-    if prefix.startswith("directions.") and f"{prefix}projection" in arrays:
+    if prefix.startswith("directions.") and "projection" not in shapes and f"{prefix}projection" in arrays:
         shapes["projection"] = (dim, config.hidden_dim)
     elif prefix == "token_layer." and "projection.weight" not in shapes and f"{prefix}projection.weight" in arrays:
         shapes |= {"projection.weight": (dim, dim), "projection.bias": (dim,)}

@@ -186,7 +186,7 @@ def finetune(
     """Continue the training of a biLM on your own text.
 
     By default this trains for one epoch at a fifth of the usual learning rate, as Peters et al. (2018) did before each
-    task, and stops early after three evaluations without improvement. The best model includes the one you start from:
+    task (at all of it where the softmax is new), and stops early after three evaluations without improvement. The best model includes the one you start from:
     if training does not improve it, it is returned unchanged.
 
     Args:

@@ -207,7 +207,10 @@ def finetuning_settings(
     keeps = in_table if keep_optimizer is None else keep_optimizer
     start = _recipe(recipe, table)
     base = to_dict(start)
-    base |= {name: value for name, value in FINETUNING.items() if start.is_modern or name not in FINETUNING_RATES}
+    # bilm-tf's recipe has rates of its own, and a new softmax learns its words at the rate of a training.
+    kept = () if model.softmax is not None else ("learning_rate",)
+    kept = kept if start.is_modern else tuple(FINETUNING_RATES)
+    base |= {name: value for name, value in FINETUNING.items() if name not in kept}
     base["model"] = to_dict(model.config)
     base["softmax"] = to_dict(SoftmaxConfig() if model.softmax is None else model.softmax.config)
     if "softmax" in table:

@@ -42,11 +42,6 @@ PATIENCE = 90_000  # milliseconds: the slowest wait takes 3 seconds on an idle m
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
-    return ServedModel(Elmo.from_pretrained(), ServeConfig(), tmp_path_factory.mktemp("served"))
-
-
-@pytest.fixture(scope="module")
 def server(served: ServedModel) -> Iterator[Client]:
     with running(create_app(served, ServeConfig())) as client:
         yield client

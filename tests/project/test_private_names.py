@@ -68,6 +68,7 @@ def private_names(path: Path, ours: set[str]) -> Iterator[tuple[int, str]]:
                 yield node.lineno, ast.unparse(node)
 
 
+@pytest.mark.slow
 def test_no_private_name_of_a_library_is_used() -> None:
     ours = {name for path in FILES for name in own_names(tree_of(path))}
     found = [f"{path}:{line}: {name}" for path in FILES for line, name in private_names(path, ours)]
