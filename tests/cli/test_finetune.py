@@ -266,9 +266,9 @@ def test_the_same_command_continues_a_run_and_another_one_leaves_it_alone(shell:
     texts = ("finetune", "new.txt", "--model", "model", "--held-out", "held.txt", "--run", "run")
     command = (*texts, *SMALL, "--config", "f.toml", "--learning-rate", "0.01")
     assert shell(*command).code == 0
-    config = json.loads(Path("run/settings.json").read_text())["config"]
-    assert (config["learning_rate"], config["tokens"], config["epochs"]) == (0.01, 100, None)  # flags go first
-    assert config["softmax"] == {"kind": "full", "inner_dim": 6}
+    config = config_of("run")
+    assert (config.learning_rate, config.tokens, config.epochs) == (0.01, 100, None)  # flags go first
+    assert (config.softmax.kind, config.softmax.inner_dim) == ("full", 6)
     assert open_model("run").bilm.config.dropout == 0.25
     before = {path: path.read_bytes() for path in Path("run").rglob("*.safetensors")}
     ran = shell(*command)
