@@ -26,7 +26,7 @@ import numpy as np
 from elmokit import LanguageModel
 from elmokit.integrations.transformers import ElmoForCausalLM, ElmoTokenizer
 from elmokit.storage.text_files import read_lines
-from elmokit.text.tokenize import treebank_tokenizer
+from elmokit.text.tokenize import treebank_tokens
 
 
 def local_tasks(paradigms: dict[str, list[dict[str, Any]]], folder: Path) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def local_tasks(paradigms: dict[str, list[dict[str, Any]]], folder: Path) -> dic
 
 def without_end(pairs: list[dict[str, Any]]) -> np.ndarray:
     """Return the surprisal of the forward direction in float32, ``(pairs, 2)``, without that of ``</S>``."""
-    lm, tokenize = LanguageModel.from_pretrained(precision="float32"), treebank_tokenizer()
+    lm, tokenize = LanguageModel.from_pretrained(precision="float32"), treebank_tokens
     sentences = [tokenize(pair[key]) for pair in pairs for key in ("sentence_good", "sentence_bad")]
     return np.array([scored.nats[0, 1:-1].sum() for scored in lm.surprisal(sentences)]).reshape(-1, 2)
 

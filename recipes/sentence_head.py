@@ -25,9 +25,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from elmokit import Elmo, SentenceEmbedder, SentencePooling, save_model
-from elmokit.embedding.sentence_vectors import words_only
+from elmokit.embedding.sentence_vectors import fit_whitening, words_only
 from elmokit.evaluation.similarity import read_scored_pairs, score_similarity
-from elmokit.formats.sentence_pooling import SentenceHead, Whitening, head_word_id
+from elmokit.formats.sentence_pooling import SentenceHead, head_word_id
 from elmokit.text.tokenize import get_tokenizer
 
 Pair = tuple[Sequence[str], Sequence[str]]
@@ -84,7 +84,7 @@ def train_head(
     start = elmo.model.whitening
     if start is None or start.pooling != pooling:
         embedder = SentenceEmbedder(elmo, pooling)
-        start = Whitening.fit((embedder.embed(list(pair)) for pair in pairs), pooling)
+        start = fit_whitening((embedder.embed(list(pair)) for pair in pairs), pooling)
     # A pair's sentences have the numbers 2 n and 2 n + 1.
     words = Words(SentenceEmbedder(elmo, pooling), [sentence for pair in pairs for sentence in pair])
     mean, projection = (torch.from_numpy(array.copy()).requires_grad_() for array in (start.mean, start.projection))

@@ -50,8 +50,8 @@ def embed(
         top: The top layer: (tokens, dim).
         average: The mean of all layers: (tokens, dim).
         layers: The given layers, where 0 is context-free: (layers, tokens, dim).
-        pool: One vector per sentence: the mean, with less weight for frequent words (sif), or with what the model
-            stores: a whitening (whitened) or a head (trained).
+        pool: One vector per sentence: the mean of layer 0 or of the chosen layers, or with less weight for frequent
+            words (sif), or with the whitening (whitened) or the head (trained) that the model stores.
         tokenize: TEXT has one raw sentence on each line: split it into tokens (English only).
         dtype, overwrite:
 

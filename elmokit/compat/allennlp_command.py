@@ -36,7 +36,7 @@ from elmokit.storage.hdf5_files import create_hdf5
 from elmokit.text.batching import pad_batch, read_ahead
 from elmokit.text.characters import encode_tokens
 
-OutputFormat = Literal["all", "top", "average"]
+CombinedLayers = Literal["all", "top", "average"]
 Vectors = NDArray[np.float32]
 
 
@@ -118,7 +118,7 @@ class ElmoEmbedder:
         self,
         input_file: IO[str] | Iterable[str],
         output_file_path: str | Path,
-        output_format: OutputFormat = "all",
+        output_format: CombinedLayers = "all",
         batch_size: int = 64,
         forget_sentences: bool = False,
         use_sentence_keys: bool = False,

@@ -422,23 +422,21 @@ def _trials(sentences: Iterable[list[str]], n_tokens: int) -> Iterator[list[list
 
 Item = TypeVar("Item")
 
-# Short enough not to be noticed at the end of a run, long enough to cost nothing while waiting.
-_WAIT_SECONDS = 0.1
-
 
 class BackgroundWriter(Generic[Item]):
     """A context manager that passes items in order to a function in a thread; up to ``n`` items may wait.
 
-    An exception of the function is raised by the next :meth:`put`, or at the end of the block; later items are dropped.
+    An exception of the function is raised by a later :meth:`put`, or at the end of the block; later items are dropped.
     If the block ends without an exception, all items have been handled. However it ends, also by another Ctrl-C, no
     item is being handled any more, so that the files it is written to can be closed.
     """
 
     def __init__(self, handle: Callable[[Item], None], n: int) -> None:
-        self._queue: queue.Queue[Item | None] = queue.Queue(n)
+        self._items: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._room = threading.Semaphore(n)  # a slow disk must not fill the memory
         self._handle = handle
         self._error: BaseException | None = None
-        self._stopped = threading.Event()
+        self._is_dropping = False
         # `Thread.join` cannot be called again after Ctrl-C: it then takes a running thread for one that has ended.
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -448,58 +446,33 @@ class BackgroundWriter(Generic[Item]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        # After an error in the block, what was queued belongs to a result that will be discarded or resumed.
+        self._is_dropping = self._is_dropping or kind is not None
         try:
-            # After an error in the block, what was queued belongs to a result that will be discarded or resumed.
-            if kind is not None:
-                self._stopped.set()  # drop the items that are still waiting
-            _put(self._queue, None, self._stopped)
+            self._items.put(None)
             self._ended.wait()
         finally:
-            self._stopped.set()
+            self._is_dropping = True
             while not self._ended.is_set():
                 with contextlib.suppress(KeyboardInterrupt):  # one is being raised already, or the block's error is
                     self._ended.wait()
-        if kind is None:
-            self._raise_error()
+        if kind is None and self._error is not None:
+            raise self._error
 
     def put(self, item: Item) -> None:
         """Pass an item on. Blocks while ``n`` items are waiting."""
-        # The thread stops at its first error, so that no later write follows a failed one: a journal must not count
-        # them.
-        if not _put(self._queue, item, self._stopped):
-            self._raise_error()
-
-    def _raise_error(self) -> None:
+        self._room.acquire()
         if self._error is not None:
             raise self._error
+        self._items.put(item)
 
     def _run(self) -> None:
-        try:
-            while (item := _get(self._queue, self._stopped)) is not None:
-                self._handle(item)
-        except BaseException as error:
-            self._error = error
-            self._stopped.set()
-        finally:
-            self._ended.set()
-
-
-def _put(items: queue.Queue[Item | None], item: Item | None, stopped: threading.Event) -> bool:
-    """Put the item in the queue unless the other side has stopped; return whether it was put."""
-    while not stopped.is_set():
-        try:
-            items.put(item, timeout=_WAIT_SECONDS)
-        except queue.Full:
-            continue
-        return True
-    return False
-
-
-def _get(items: queue.Queue[Item | None], stopped: threading.Event) -> Item | None:
-    """Return the next item, or None if there will be none."""
-    while not stopped.is_set():
-        try:
-            return items.get(timeout=_WAIT_SECONDS)
-        except queue.Empty:
-            continue
-    return None
+        while (item := self._items.get()) is not None:
+            self._room.release()
+            # No later write follows a failed one: a journal must not count them.
+            if not self._is_dropping:
+                try:
+                    self._handle(item)
+                except BaseException as error:
+                    self._error, self._is_dropping = error, True
+        self._ended.set()

@@ -125,8 +125,8 @@ class Elmo:
             start: LSTM state that each sentence starts from: the model's start state, zeros, or (stateful) the state
                 after the previous batch, as in AllenNLP; vectors then depend on preceding lines. See :class:`Elmo`.
             token_cache_mib: See :class:`Elmo`.
-            precision: Lowest precision of the LSTM weights; None for the model's own, which is int8 for en-mini. Lower
-                precision is faster and slightly less exact (docs/how-to/speed.md).
+            precision: Lowest precision of the LSTM weights, where lower is faster but less accurate; None for the
+                model's own, which is int8 for en-mini. See docs/how-to/speed.md.
             device: Where to compute, such as cuda or cuda:1, which need PyTorch; None for the CPU.
 
         Raises:

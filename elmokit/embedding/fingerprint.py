@@ -54,16 +54,12 @@ def prediction_settings(model: PretrainedBiLM, start: str) -> dict[str, Any]:
     """Return everything but the text that the bits of a model's probabilities depend on, like ``vector_settings``."""
     settings = vector_settings(model, start)
     softmax = softmax_precision(settings["device"], model.precision)
-    return settings | {"model": prediction_fingerprint(model, start), "softmax": softmax}
-
-
-def prediction_fingerprint(model: PretrainedBiLM, start: str) -> str:
-    """Return a hash of all that a model's probabilities depend on: layers, softmax (or that it has none) and words."""
-    digest = hashlib.blake2b(fingerprint(model, start).encode(), digest_size=16)
+    # Of the layers, the softmax (or that it has none) and the words.
+    digest = hashlib.blake2b(settings["model"].encode(), digest_size=16)
     words = None if model.vocabulary is None else model.vocabulary.words
     digest.update(json.dumps(words).encode("utf-8", "surrogatepass"))
     _add_arrays(digest, {} if model.softmax is None else model.softmax.arrays)
-    return digest.hexdigest()
+    return settings | {"model": digest.hexdigest(), "softmax": softmax}
 
 
 def _add_arrays(digest: hashlib.blake2b, *sources: Mapping[str, Floats]) -> None:

@@ -14,10 +14,10 @@ from typing import Any, Literal, get_args, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.config import check_choice
+from elmokit.config import check_at_least, check_choice
 from elmokit.embedding.elmo import Elmo, Vectors, check_elmo, embed_joined, split_raw
 from elmokit.engine.token_cache import TokenCache
-from elmokit.errors import ConfigError
+from elmokit.errors import ConfigError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sentence_pooling import SentenceHead, SentenceMap, SentencePooling, Whitening
 from elmokit.text.batching import check_sentence, check_sentences
@@ -29,6 +29,9 @@ PoolingName = Literal["mean", "sif", "whitened", "trained"]
 
 FIT_SENTENCES = 1024
 """Sentences whose vectors are in memory at a time while a whitening is fitted."""
+RANK_TOLERANCE = 1e-6
+"""Directions with less than this ratio of the largest variance hold rounding errors only. Layer 0 has them: its two
+halves are equal."""
 N_CACHED_WORDS = 65536
 """Words whose probabilities are kept."""
 PLAIN_QUOTES = {"``": '"', "''": '"'}
@@ -341,7 +344,7 @@ class SentenceEmbedder:
         means = (self._weighted_mean(tokens, [array]) for tokens, array in zip(for_weights, vectors, strict=True))
         # A generator of bounded batches, since the sums over one sentence at a time would be slow.
         batches = map(np.stack, iter(lambda: list(itertools.islice(means, FIT_SENTENCES)), []))
-        self.linear_map = self.elmo.model.whitening = Whitening.fit(batches, self.pooling, n_components)
+        self.linear_map = self.elmo.model.whitening = fit_whitening(batches, self.pooling, n_components)
         return self
 
     def weight(self, token: str) -> float:
@@ -439,3 +442,43 @@ def word_probability(model: PretrainedBiLM, word_counts: Mapping[str, int] | Non
     return functools.lru_cache(N_CACHED_WORDS)(
         lambda word: max(probabilities.get(word, rarest), probabilities.get(word.lower(), rarest))
     )
+
+
+def fit_whitening(
+    batches: Iterable[NDArray[np.float32]], pooling: SentencePooling, n_components: int | None = None
+) -> Whitening:
+    """Estimate the whitening from mean vectors of sentences, in one pass.
+
+    Args:
+        batches: Arrays ``(n, dim)``. Only sums over them are kept.
+        pooling: How they were made.
+        n_components: Keep this many directions, those with the largest variance. None keeps all that vary.
+
+    Raises:
+        TextError: There are fewer than two vectors, or they are all equal.
+        ConfigError: ``n_components`` is not a whole number above 0, or the vectors vary in fewer directions.
+    """
+    check_at_least("n_components", n_components, 1, optional=True)
+    n, total, products = 0, np.zeros(()), np.zeros(())
+    for batch in batches:
+        # float64: the sums grow with the corpus, and a covariance is a difference of large sums.
+        rows = batch.astype(np.float64)
+        n, total, products = n + len(rows), total + rows.sum(axis=0), products + rows.T @ rows
+    mean = total / max(n, 1)
+    variances, directions = np.linalg.eigh(np.atleast_2d(products / max(n, 1) - np.outer(mean, mean)))
+    variances, directions = variances[::-1], directions[:, ::-1]  # largest first
+    n_varying = int((variances > RANK_TOLERANCE * max(variances[0], 0.0)).sum()) if variances[0] > 0 else 0
+    if not n_varying:
+        raise TextError(
+            f"The vectors of all {n:,} sentences are equal, and whitening needs at least 2 sentences that differ."
+        )
+    n_components = n_varying if n_components is None else n_components
+    if n_components > n_varying:
+        raise ConfigError(
+            f"n_components is {n_components}, but the vectors of {n:,} sentences vary in {n_varying} directions."
+        )
+    # The sign of an eigenvector is arbitrary and differs between libraries: make its largest entry positive.
+    kept = directions[:, :n_components]
+    kept = kept * np.sign(kept[np.abs(kept).argmax(axis=0), np.arange(n_components)])
+    projection = kept / np.sqrt(variances[:n_components])
+    return Whitening(pooling, mean.astype(np.float32), projection.astype(np.float32))

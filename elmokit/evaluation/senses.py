@@ -22,12 +22,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.sentence_vectors import RANK_TOLERANCE
 from elmokit.engine.state import unit_vectors
 from elmokit.errors import OutputError, TextError
 from elmokit.evaluation.probe_corpus import model_settings, read_chunks
 from elmokit.evaluation.result import Result, Row, layer_title
 from elmokit.evaluation.sense_files import Instance, LemmaPos, SenseSentence, SenseSet, read_keys, read_sense_xml
-from elmokit.formats.sentence_pooling import RANK_TOLERANCE
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.bounded import file_digest
 from elmokit.storage.progress import ProgressCallback, count_of

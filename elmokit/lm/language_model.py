@@ -91,9 +91,9 @@ class LanguageModel:
             vocabulary: File with the words of the softmax, if it is not next to the weights.
             start: As in the class.
             device: Where to compute, such as cuda or cuda:1, which need PyTorch; None for the CPU.
-            precision: Lowest precision of the LSTM weights; None for the model's own, which is int8 for en-mini. Its
-                surprisals are then 0.05 nats from their exact values on average, and up to 0.5. Pass "float32" to rely
-                on single words (docs/how-to/surprisal.md).
+            precision: Lowest precision of the LSTM weights, where lower is faster but less accurate; None for the
+                model's own, which is int8 for en-mini. Its surprisals are then 0.05 nats from their exact values on
+                average, and up to 0.5. Pass "float32" to rely on single words (docs/how-to/surprisal.md).
 
         Raises:
             ModelError: The model was not found, cannot be opened, or has no softmax or vocabulary.

@@ -212,7 +212,8 @@ class Workspace:
             self._close()
             if not self.progress:
                 self._remove()
-        if isinstance(error, OSError):
+        # A pipe that is closed is where reports were printed, as in `elmokit train ... | head`.
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
             raise self._failure(error) from error
 
     def continues(self) -> bool:

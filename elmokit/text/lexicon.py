@@ -58,10 +58,7 @@ class Lexicon:
         ):
             if entries is None:
                 continue
-            rows = _rows(entries)
-            if len(rows) < sum(entry is not None for entry in entries):
-                raise FormatError(f"One of the lexicon's {kind} is repeated.")
-            if missing := [mark for mark in needed if mark not in rows]:
+            if missing := [mark for mark in needed if mark not in entries]:
                 raise FormatError(f"The lexicon's {kind} lack the marks {', '.join(missing)}.")
 
     def encode(self, tokens: Sequence[str]) -> NDArray[np.int64]:

@@ -70,7 +70,7 @@ def text_splitter(language: str = ENGLISH) -> TextSplitter:
 
 
 def _split_english(line: str) -> list[list[str]]:
-    split = (_treebank_tokens(line[start:stop]) for start, stop in sentence_spans(line))
+    split = (treebank_tokens(line[start:stop]) for start, stop in sentence_spans(line))
     return [tokens for tokens in split if tokens]
 
 
@@ -93,13 +93,8 @@ def _spacy_pipeline(language: str) -> Any:
     return pipeline
 
 
-def treebank_tokenizer() -> Callable[[str], list[str]]:
-    """Return a function that maps a raw sentence to its tokens."""
-    return _treebank_tokens
-
-
-def _treebank_tokens(sentence: str) -> list[str]:
-    # Each token is a slice of the sentence: quotes are not rewritten as `` and ''.
+def treebank_tokens(sentence: str) -> list[str]:
+    """Split one raw English sentence into tokens, which are slices of it: quotes are not rewritten as `` and ''."""
     return [sentence[start:stop] for start, stop in token_spans(sentence)]
 
 
@@ -111,13 +106,8 @@ def get_tokenizer(tokenization: Tokenization) -> Callable[[str], list[str]]:
 
 def get_span_tokenizer(tokenization: Tokenization) -> Spans:
     """Return the function that maps a text to the character offsets of its tokens."""
-    check_tokenization(tokenization)
-    return _text_spans if tokenization == "treebank" else _space_spans
-
-
-def check_tokenization(tokenization: str) -> None:
-    """Raise a ConfigError if there is no such tokenization."""
     check_choice("tokenization", tokenization, get_args(Tokenization))
+    return _text_spans if tokenization == "treebank" else _space_spans
 
 
 def _text_spans(text: str) -> Iterator[tuple[int, int]]:

@@ -55,15 +55,6 @@ def _embed(name: str, output: str, *flags: str) -> Command:
     return Command(name, write_text_and_model, start, resume, commit_always)
 
 
-def _train(name: str, write: object, *start: str) -> Command:
-    return Command(name, write, start, lambda _: start, commit_always)  # type: ignore[arg-type]
-
-
-def _task(name: str, write: object) -> Command:
-    start = ("task", "train", "config.toml", "--run", "run")
-    return Command(name, write, start, lambda _: start, commit_always)  # type: ignore[arg-type]
-
-
 def _again(name: str, write: object, *start: str, flags: tuple[str, ...] = ()) -> Command:
     return Command(name, write, start, lambda _: (*start, *flags), commit_always)  # type: ignore[arg-type]
 
@@ -76,7 +67,7 @@ OTHER_COMMANDS = {
         _embed("embed to parquet", "out.parquet", "--dtype", "float16"),
         _embed("embed to npz", "out.npz", "--pool", "mean"),
         _embed("embed stateful", "out.hdf5", "--start", "stateful", "--batch-size", "4"),
-        _train(
+        _again(
             *("finetune", write_text_and_model, "finetune", "text.txt", "--model", "model", "--held-out", "text.txt"),
             *("--run", "run", *SMALL[2:6], "--tokens", "160", *OFTEN),
         ),

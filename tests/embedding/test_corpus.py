@@ -279,10 +279,11 @@ def test_the_thread_ends_with_the_block_even_if_interrupted_repeatedly() -> None
         raise KeyboardInterrupt
 
     def slowly(item: int) -> None:
-        # On a busy machine, the next Ctrl-C could come before Python has noticed the one before, and both would be one.
         for number in range(3):
+            time.sleep(0.03)  # until the main thread waits: it does not notice a signal that comes just before
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            for _ in range(500):
+            # On a busy machine, the next one could come before Python has noticed this one, and both would be one.
+            for _ in range(100):
                 if n_interrupts > number:
                     break
                 time.sleep(0.01)

@@ -28,19 +28,6 @@ def test_the_model_to_save_has_the_start_state_that_sentences_started_from(model
     assert ElmoModule(model, start="zero").model_with_start_state() is model
 
 
-def test_module_mixes_equal_the_embedded_layers() -> None:
-    model = random_model()
-    elmo = ElmoModule(model, n_mixes=2)
-    sentences = [["the", "cat", "sat"], [], ["dog"]]
-    mixes, mask, _ = elmo(elmo.ids(sentences))
-    assert mask.tolist() == [[True] * 3, [False] * 3, [True, False, False]]
-    for row, vectors in enumerate(Elmo(model).embed(sentences, layers="average")):
-        for mix in mixes:
-            np.testing.assert_allclose(mix[row, : len(vectors)].detach(), vectors, atol=1e-6)
-            assert not mix[row, len(vectors) :].any()
-    torch.testing.assert_close(elmo(elmo.ids(sentences)).mixes[0], mixes[0])
-
-
 @pytest.mark.parametrize("keep", [False, True])
 def test_layer_norm_is_over_the_vectors_that_are_returned(keep: bool) -> None:
     sentences = [["the", "cat", "sat", "on"], [], ["dog"]]
@@ -55,11 +42,6 @@ def test_layer_norm_is_over_the_vectors_that_are_returned(keep: bool) -> None:
     if not keep:
         vectors = elmo.embed(sentences, layers="mix", batch_tokens=1000)
         np.testing.assert_allclose(np.concatenate(vectors), expected.detach(), atol=1e-5)
-
-
-def test_a_batch_without_sentences_has_no_vectors() -> None:
-    elmo = ElmoModule(random_model())
-    assert elmo(elmo.ids([])).mixes[0].shape == (0, 0, 64)
 
 
 def test_boundaries_are_kept_on_request() -> None:

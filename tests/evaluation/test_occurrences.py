@@ -149,6 +149,27 @@ def test_an_interrupted_index_resumes_with_the_same_files(tmp_path: Path, monkey
     build_index(ELMO, corpus, tmp_path / "resumed")  # finished: nothing is computed again
 
 
+def test_an_index_is_resumed_only_with_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_module, "CHUNK_TOKENS", 8)
+    model = Elmo(random_model())
+
+    def interrupt(stage: str, n_done: int, total: int | None) -> None:
+        if n_done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_index(model, corpus, tmp_path / "index", progress=interrupt)
+    before = model.model.network.computation()
+    monkeypatch.setenv("ELMOKIT_BACKEND", "reference")
+    now = model.model.network.computation()
+    name = "instructions" if before.instructions != now.instructions else "kernels"
+    with pytest.raises(OutputError, match=f"was started with {name} .*, and now it is "):
+        build_index(model, corpus, tmp_path / "index")
+    monkeypatch.delenv("ELMOKIT_BACKEND")
+    recorded = build_index(model, corpus, tmp_path / "index").settings
+    assert recorded.items() >= before.settings().items()
+
+
 def test_a_corpus_can_be_text_or_annotated_files(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the cat\n\nsat\n")
     (tmp_path / "b.conllu").write_text("1\tGo" + "\t_" * 8 + "\n")

@@ -82,13 +82,6 @@ def test_hidden_states_of_a_loaded_model_equal_the_vectors_of_elmo(model: Pretra
     torch.testing.assert_close(output.last_hidden_state, output.hidden_states[-1])
 
 
-def test_pipeline_extracts_the_same_features(model: PretrainedBiLM, saved: str) -> None:
-    extract = pipeline("feature-extraction", model=saved)
-    features = extract(TEXTS, batch_size=3)
-    for (row,), expected in zip(features, Elmo(model).embed(TOKENS, layers="top"), strict=True):
-        np.testing.assert_allclose(np.array(row)[1 : 1 + len(expected)], expected, atol=1e-5)
-
-
 def test_other_output_layers_can_be_chosen_when_a_model_is_loaded(model: PretrainedBiLM, saved: str) -> None:
     inputs = AutoTokenizer.from_pretrained(saved)(TEXTS[0], return_tensors="pt")
     average = AutoModel.from_pretrained(saved, output_layers="average")(**inputs).last_hidden_state

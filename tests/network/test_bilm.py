@@ -12,13 +12,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elmokit import ElmoModule
 from elmokit.engine.config import PRESETS, BiLMConfig, CharCNNConfig
 from elmokit.engine.softmax import SoftmaxConfig
+from elmokit.engine.state import State
 from elmokit.errors import ConfigError
 from elmokit.formats import bilm_tf
 from elmokit.formats.bilm_tf import bilm_tf_rows
 from elmokit.formats.tensor_rows import to_theirs
 from elmokit.network.bilm import BiLM, BiLMState
+from tests.conftest import random_model
 from tests.reference import bilm_numpy
 
 
@@ -175,3 +178,16 @@ def test_fresh_parameters_follow_from_the_seed() -> None:
 def test_impossible_sizes_are_an_error(config: Any, change: dict[str, object], mention: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(mention)):
         dataclasses.replace(config, **change)
+
+
+@torch.no_grad()
+def test_everything_is_computed_where_the_network_is() -> None:
+    # Without a GPU: meta tensors have a device, and no data.
+    model = random_model()
+    model.start_state = State(*(part + 1 for part in State.zero(model.config, 1)))
+    model.bilm.to("meta")
+    assert {part.device.type for part in ElmoModule(model).start_state(2)} == {"meta"}
+    vectors, mask = torch.zeros(2, 3, 32, device="meta"), torch.ones(2, 3, dtype=torch.bool, device="meta")
+    output = model.bilm.contextualize(vectors, mask, model.bilm.zero_state(2))
+    assert {part.device.type for part in (output.layers, *output.state)} == {"meta"}
+    assert output.layers.shape == (3, 2, 3, 64)

@@ -22,8 +22,8 @@ from tests.helpers.paths import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
 STARTED_ELSEWHERE = {"quote_results.py", "transformer_peers.py"}  # tests/project/test_quotes.py, and transformer.py
-# How each is started, and the modules that it needs. Two only say which arguments they take: they start many processes,
-# or train for minutes.
+# How each is started, and the modules that it needs. Three only say which arguments they take, because they start many
+# processes or train for minutes.
 PROGRAMS = [
     ("babylm.py pairs.jsonl --model model --pairs 1", "transformers"),
     ("babylm.py pairs.jsonl --model model --pairs 1 --backend mlm --one-pass", "transformers"),
@@ -49,12 +49,12 @@ PROGRAMS = [
     ("sentiment.py trees.txt trees.txt model", "sklearn"),
     ("serve.py text.txt --model model --seconds 1 --lines 4 --clients 2 --requests 4", "gevent locust psutil"),
     ("sklearn_sst5.py trees.txt trees.txt", "sklearn"),
-    ("spacy_training.py tagger tagged.conllu tagged.conllu --model model --epochs 1", "spacy"),
+    ("spacy_training.py --help", "spacy"),
     ("sts_training.py pairs.csv pairs.csv --model model --pairs 4", "sentence_transformers datasets"),
     ("tasks.py data out sick --seeds 1", ""),
     ("train_speed.py text.txt --sizes tiny,en-mini --words 1100 --rounds 1 --threads 1 --batch-size 2", ""),
     ("train_speed.py text.txt --sizes tiny --words 1100 --rounds 1 --threads 1 --batch-size 2 --precisions", ""),
-    ("transformer.py --text long.txt --threads 1 --rounds 1 --seconds 0.01", "transformers tokenizers"),
+    ("transformer.py --text long.txt --threads 1 --rounds 1 --seconds 0.01 --only static", "tokenizers"),
     ("transformers_tagging.py ner --epochs 1", "transformers accelerate"),
 ]
 

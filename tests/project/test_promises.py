@@ -129,8 +129,14 @@ def calls(path: Path) -> list[tuple[int, str, dict[str, ast.expr]]]:
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Call):
             keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-            found.append((node.lineno, ast.unparse(node.func), keywords))
+            found.append((node.lineno, _dotted(node.func), keywords))
     return found
+
+
+def _dotted(function: ast.expr) -> str:
+    if isinstance(function, ast.Attribute):
+        return f"{_dotted(function.value)}.{function.attr}"
+    return function.id if isinstance(function, ast.Name) else ""
 
 
 def is_unsafe(name: str, keywords: dict[str, ast.expr]) -> bool:

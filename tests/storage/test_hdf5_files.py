@@ -1,4 +1,4 @@
-"""HDF5 files can be read by several processes."""
+"""HDF5 files: read by several processes, and created only where the disk has room."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import h5py
 import numpy as np
 import pytest
 
-from elmokit.storage.hdf5_files import open_hdf5
+from elmokit.errors import OutputError
+from elmokit.storage.atomic import atomic_write
+from elmokit.storage.hdf5_files import create_hdf5, open_hdf5
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
@@ -24,3 +26,19 @@ def test_processes_that_fork_read_the_same_file_without_disturbing_each_other(tm
             os._exit(0 if is_same else 1)
     assert is_same
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_disk_without_room_is_noticed_before_anything_is_written(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))  # a write beyond it fails as on a full disk
+    try:
+        with (
+            pytest.raises(OutputError, match=r"numbers\.hdf5 failed"),
+            atomic_write(tmp_path / "numbers.hdf5") as path,
+            create_hdf5(path, 1 << 20, 1),
+        ):
+            raise AssertionError("created")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.iterdir())

@@ -91,7 +91,6 @@ ARGUMENTS: list[tuple[str, Callable[[], object], type[ElmoError], str]] = [
     ),
     ("no entries", lambda: Lexicon(MARKS, 9), FormatError, "words, characters or both"),
     ("short tokens", lambda: Lexicon(MARKS, 2, chars=CHARS), FormatError, "max_chars"),
-    ("an entry twice", lambda: Lexicon(MARKS, 9, chars=(*CHARS, "?")), FormatError, "characters is repeated"),
     ("words without marks", lambda: Lexicon(MARKS, 9, words=("?", "the")), FormatError, "the marks <, >"),
     ("characters without marks", lambda: Lexicon(MARKS, 9, chars=CHARS[:4]), FormatError, "the marks ),  "),
 ]

@@ -177,7 +177,7 @@ def test_a_word_input_student_reads_ids(corpus: Path, model: PretrainedBiLM) -> 
 
 @pytest.mark.slow
 def test_a_student_learns_from_its_teacher(corpus: Path) -> None:
-    longer: dict[str, Any] = {"tokens": 2000, "eval_every": 100, "save_every": 100, "log_every": 5}
+    longer: dict[str, Any] = {"tokens": 1200, "eval_every": 60, "save_every": 60, "log_every": 5}
     reports = Reports()
     settings = {**SMALL, **longer, "projection_dim": 24, "report": reports}
     teacher = elmokit.train("text.txt", held_out="text.txt", out="teacher", **settings).model

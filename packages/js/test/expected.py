@@ -28,7 +28,7 @@ from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.storage.text_files import split_tokens
 from elmokit.text.batching import number_tokens
 from elmokit.text.characters import MARKS
-from elmokit.text.tokenize import tokenize, treebank_tokenizer
+from elmokit.text.tokenize import tokenize, treebank_tokens
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 
 SENTENCES = [
@@ -161,7 +161,7 @@ def tokens() -> list[tuple[str, list[str]]]:
     """Split sentences into tokens: those above, and random ones of parts on which the rules act."""
     chosen = random.Random(0)
     made = ["".join(chosen.choices(PARTS, k=chosen.randrange(1, 12))) for _ in range(N_RANDOM)]
-    split = treebank_tokenizer()
+    split = treebank_tokens
     return [(text, split(text)) for text in [*RAW, *made]]
 
 

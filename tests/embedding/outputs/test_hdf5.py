@@ -41,7 +41,7 @@ def write(path: Path, sentences: Sequence[str], dtype: str = "float32", **switch
     return arrays
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.lists(LINES, max_size=20),
     st.sampled_from(["numbers", "sentences"]),

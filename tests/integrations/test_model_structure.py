@@ -15,7 +15,7 @@ from elmokit.engine.config import PRESETS, WordFeaturesConfig
 from elmokit.errors import FormatError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
-from elmokit.formats.structure import ModelStructure
+from elmokit.integrations.model_structure import ModelStructure
 from tests.conftest import WORDS, aligned_model, random_model
 from tests.helpers.many_langs_files import toy_model
 
