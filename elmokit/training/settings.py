@@ -208,8 +208,9 @@ def finetuning_settings(
     start = _recipe(recipe, table)
     base = to_dict(start)
     # bilm-tf's recipe has rates of its own, and a new softmax learns its words at the rate of a training.
-    kept = () if model.softmax is not None else ("learning_rate",)
-    kept = kept if start.is_modern else tuple(FINETUNING_RATES)
+    kept = {"learning_rate"} if model.softmax is None else set()
+    if not start.is_modern:
+        kept = set(FINETUNING_RATES)
     base |= {name: value for name, value in FINETUNING.items() if name not in kept}
     base["model"] = to_dict(model.config)
     base["softmax"] = to_dict(SoftmaxConfig() if model.softmax is None else model.softmax.config)
