@@ -185,9 +185,9 @@ def finetune(
 ) -> TrainingResult:
     """Continue the training of a biLM on your own text.
 
-    By default this trains for one epoch at a fifth of the usual learning rate, as Peters et al. (2018) did before each
-    task (at all of it where the softmax is new), and stops early after three evaluations without improvement. The best model includes the one you start from:
-    if training does not improve it, it is returned unchanged.
+    By default this trains for one epoch at a fifth of the usual learning rate, as Peters et al. (2018) did before
+    each task (at all of it where the softmax is new), and stops early after three evaluations without improvement.
+    The best model includes the one you start from: if training does not improve it, it is returned unchanged.
 
     Args:
         model: A model, or its path or published name; None for the small English model inside the package.
