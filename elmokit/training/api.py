@@ -185,50 +185,44 @@ def finetune(
 ) -> TrainingResult:
     """Continue the training of a biLM on your own text.
 
-    <<<<<<< HEAD
-        By default this trains for one epoch at a fifth of the usual learning rate, as Peters et al. (2018) did before each
-        task (at all of it where the softmax is new), and stops early after three evaluations without improvement. The best
-        model includes the one you start from: if training does not improve it, it is returned unchanged.
-    =======
-        By default this trains for one epoch at a fifth of the usual learning rate, as Peters et al. (2018) did before
-        each task (at all of it where the softmax is new), and stops early after three evaluations without improvement.
-        The best model includes the one you start from: if training does not improve it, it is returned unchanged.
-    >>>>>>> w-cli
+    By default this trains for one epoch at a fifth of the usual learning rate, as Peters et al. (2018) did before
+    each task (at all of it where the softmax is new), and stops early after three evaluations without improvement.
+    The best model includes the one you start from: if training does not improve it, it is returned unchanged.
 
-        Args:
-            model: A model, or its path or published name; None for the small English model inside the package.
-            texts: Text to train on, as in :func:`train`.
-            held_out: Text of the same domain to evaluate on.
-            out: The run directory, as in :func:`train`.
-            old_text: Text of the domain that the model was trained on, to measure forgetting. Its perplexity before and
-                after shows what the model forgets.
-            recipe: Settings to start from: ``"modern"`` (default), or ``"bilm-tf"``, which continues a training as the
-                ``restart.py`` of bilm-tf does: Adagrad at 0.2, with the sums of the checkpoint.
-            keep_optimizer: Continue with the optimizer's state of the checkpoint that the model is from, so that the first
-                steps are not larger than the last ones of the earlier training. The checkpoint is bilm-tf's or elmokit's
-                (``RUN/checkpoints/step-N``). By default, the recipe ``bilm-tf`` keeps the state where there is one.
-            config: TOML file of settings, which other arguments override; or bilm-tf's ``options.json``.
-            vocabulary: Words for the softmax, or a file of them. The default is the model's own words, or, for a model
-                without a softmax, the words of ``texts``. Weights are kept word by word.
-            max_words: Alternative to ``vocabulary``: use the ``max_words`` most frequent words of ``texts``.
-            held_out_sentences: If ``held_out`` has more sentences, sample that many; the same goes for ``old_text``.
-            options: The options file of an HDF5 model, if it is not next to the weights.
-            device: cpu, cuda, or auto: a GPU if there is one.
-            overwrite: Start anew: replace the run.
-            report: As in :func:`train`.
-            **settings: Fields of ``TrainingConfig``, ``dropout``, and ``softmax_inner_dim``.
+    Args:
+        model: A model, or its path or published name; None for the small English model inside the package.
+        texts: Text to train on, as in :func:`train`.
+        held_out: Text of the same domain to evaluate on.
+        out: The run directory, as in :func:`train`.
+        old_text: Text of the domain that the model was trained on, to measure forgetting. Its perplexity before and
+            after shows what the model forgets.
+        recipe: Settings to start from: ``"modern"`` (default), or ``"bilm-tf"``, which continues a training as the
+            ``restart.py`` of bilm-tf does: Adagrad at 0.2, with the sums of the checkpoint.
+        keep_optimizer: Continue with the optimizer's state of the checkpoint that the model is from, so that the first
+            steps are not larger than the last ones of the earlier training. The checkpoint is bilm-tf's or elmokit's
+            (``RUN/checkpoints/step-N``). By default, the recipe ``bilm-tf`` keeps the state where there is one.
+        config: TOML file of settings, which other arguments override; or bilm-tf's ``options.json``.
+        vocabulary: Words for the softmax, or a file of them. The default is the model's own words, or, for a model
+            without a softmax, the words of ``texts``. Weights are kept word by word.
+        max_words: Alternative to ``vocabulary``: use the ``max_words`` most frequent words of ``texts``.
+        held_out_sentences: If ``held_out`` has more sentences, sample that many; the same goes for ``old_text``.
+        options: The options file of an HDF5 model, if it is not next to the weights.
+        device: cpu, cuda, or auto: a GPU if there is one.
+        overwrite: Start anew: replace the run.
+        report: As in :func:`train`.
+        **settings: Fields of ``TrainingConfig``, ``dropout``, and ``softmax_inner_dim``.
 
-        Returns:
-            The best model, its perplexities before and after, and the run directory.
+    Returns:
+        The best model, its perplexities before and after, and the run directory.
 
-        Raises:
-            ModelError: The model cannot be opened.
-            TrainingError: The optimizer's state cannot be kept; or as in :func:`train`.
-            ConfigError, TextError, OutputError: As in :func:`train`.
+    Raises:
+        ModelError: The model cannot be opened.
+        TrainingError: The optimizer's state cannot be kept; or as in :func:`train`.
+        ConfigError, TextError, OutputError: As in :func:`train`.
 
-        Example:
-            >>> result = elmokit.finetune("en-mini", "notes/", held_out="dev.txt", out="clinical")
-            >>> result.before_and_after["held-out"]["after"]  # perplexities: forward, backward
+    Example:
+        >>> result = elmokit.finetune("en-mini", "notes/", held_out="dev.txt", out="clinical")
+        >>> result.before_and_after["held-out"]["after"]  # perplexities: forward, backward
     """
 
     def start(how: dict[str, Any]) -> AbstractContextManager[Run]:
