@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit import Elmo, open_model
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.engine.precision import REQUESTS, VARIABLE
 from elmokit.evaluation.tagged import TaggedSentence, read_conllu
 from elmokit.formats.model import PretrainedBiLM

@@ -40,7 +40,7 @@ import torch
 
 import elmokit
 from elmokit import Elmo, ElmoModule, LanguageModel, PretrainedBiLM, TrainingResult, open_model, save_model
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.evaluation.result import Table
 from elmokit.evaluation.speed import processor_name
 from elmokit.network.bilm import BiLM, BiLMState

@@ -40,7 +40,7 @@ from torch import nn
 
 from elmokit import Elmo, open_model, save_model
 from elmokit.engine import compiler
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.engine.library import Library
 from elmokit.engine.precision import VARIABLE, BackendRequest
 from elmokit.engine.softmax import Matrix

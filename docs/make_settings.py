@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from elmokit.config import describe_type, to_toml
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.tasks.task_config import TaskDataConfig
 from elmokit.tasks.task_table import TASKS
 from elmokit.training.training_config import (

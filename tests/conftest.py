@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.library import Library
 from elmokit.evaluation import pos

@@ -28,7 +28,7 @@ TrainingThreads = Annotated[Threads, Flag("Number of threads.  [default: PyTorch
 
 def train_settings() -> list[HeadedOption]:
     """Make an option for each setting of the training, its text and its model."""
-    from elmokit.engine.config import BiLMConfig
+    from elmokit.engine.architecture import BiLMConfig
     from elmokit.engine.softmax import SoftmaxConfig
     from elmokit.training.settings import DATA_SETTINGS, MODEL_SETTINGS, SOFTMAX_SETTINGS
     from elmokit.training.training_config import MAX_WORDS, NEW_MODEL_SETTINGS, BaseConfig, DataConfig, TrainingConfig
@@ -52,7 +52,7 @@ def distill_settings() -> list[HeadedOption]:
 
 def finetune_settings() -> list[HeadedOption]:
     """Make an option for each setting of the training and its text, with the defaults of fine-tuning."""
-    from elmokit.engine.config import BiLMConfig
+    from elmokit.engine.architecture import BiLMConfig
     from elmokit.engine.softmax import SoftmaxConfig
     from elmokit.training.settings import DATA_SETTINGS
     from elmokit.training.training_config import FINETUNING, FINETUNING_SETTINGS, BaseConfig, DataConfig, TrainingConfig

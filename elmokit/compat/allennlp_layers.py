@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from elmokit.compat.allennlp_common import ConfigurationError, Source, open_files
 from elmokit.engine.token_layer import TokenLayer
-from elmokit.formats.allennlp import char_cnn_of, encoder_to_allennlp
+from elmokit.formats.allennlp_weights import char_cnn_of, encoder_to_allennlp
 from elmokit.formats.bilm_tf import options_from_config
 from elmokit.network.backends import ParameterCache, are_plain, has_memory, never_compiled
 from elmokit.network.bilm import BiLM

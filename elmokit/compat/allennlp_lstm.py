@@ -19,9 +19,9 @@ from torch.nn import functional as F
 
 from elmokit.compat.allennlp_common import Source, open_files
 from elmokit.compat.allennlp_layers import lengths_of, set_parameters
-from elmokit.engine.config import DIRECTIONS
+from elmokit.engine.architecture import DIRECTIONS
 from elmokit.engine.lstm import LSTM
-from elmokit.formats.allennlp import gate_bias_from_allennlp, lstm_to_allennlp, swap_gates
+from elmokit.formats.allennlp_weights import gate_bias_from_allennlp, lstm_to_allennlp, swap_gates
 from elmokit.network.backends import ParameterCache, are_plain, never_compiled
 from elmokit.network.bilm import BiLMState, stack_states
 from elmokit.network.lstm_module import LSTMStack, LSTMState, ProjectedLSTM

@@ -21,7 +21,7 @@ from elmokit.compat.allennlp_layers import (
 )
 from elmokit.compat.allennlp_lstm import ElmoLstm
 from elmokit.config import check_at_least
-from elmokit.formats.allennlp import from_allennlp, lstm_to_allennlp
+from elmokit.formats.allennlp_weights import from_allennlp, lstm_to_allennlp
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.torch_save import read_alignment_matrix
 from elmokit.network.tensors import tensor_of

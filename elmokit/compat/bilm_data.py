@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from elmokit.compat.token_lists import token_list, token_lists
 from elmokit.config import check_at_least
-from elmokit.engine.config import MAX_CHARS, MIN_CHARS
+from elmokit.engine.architecture import MAX_CHARS, MIN_CHARS
 from elmokit.errors import ConfigError, FormatError, TextError
 from elmokit.storage.text_files import find_text_files, read_lines, read_sentences
 from elmokit.text.batching import make_batch

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 from elmokit.engine import compiler
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.architecture import BiLMConfig
 from elmokit.engine.library import Library, choose_kernels
 from elmokit.engine.lstm import LSTM
 from elmokit.engine.network import Network, NetworkInput, token_rows

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.engine.config import Shape
+from elmokit.engine.architecture import Shape
 from elmokit.engine.precision import NAMES, Kernels, Precision
 from elmokit.engine.state import Floats
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.engine.config import BiLMConfig, tensor_shapes
+from elmokit.engine.architecture import BiLMConfig, tensor_shapes
 from elmokit.engine.library import WRONG_SIZES, check_array
 from elmokit.engine.precision import Computation
 from elmokit.engine.state import Floats, Ids, State

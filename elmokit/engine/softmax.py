@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import MAX_UNITS, check_at_least, check_choice, setting
-from elmokit.engine.config import Shape
+from elmokit.engine.architecture import Shape
 from elmokit.engine.library import Library, address, check, close_with
 from elmokit.engine.precision import NAMES, Precision, requested_backend
 from elmokit.engine.state import Floats, Ids, overflow_is_checked_later

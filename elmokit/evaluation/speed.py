@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.engine import compiler
-from elmokit.engine.config import BiLMConfig, tensor_shapes
+from elmokit.engine.architecture import BiLMConfig, tensor_shapes
 from elmokit.engine.instruction_sets import available_sets
 from elmokit.engine.precision import NATIVE, PRECISIONS, REQUESTS, VARIABLE, Backend, BackendRequest, Precision
 from elmokit.engine.softmax import Matrix

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from elmokit.config import read_json
-from elmokit.engine.config import BiLMConfig, CharCNNConfig, Shape
+from elmokit.engine.architecture import BiLMConfig, CharCNNConfig, Shape
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
 from elmokit.formats.tensor_rows import SAME, Layout, TensorRow
 from elmokit.storage.hdf5_files import SIGNATURE

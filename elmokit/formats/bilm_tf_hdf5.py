@@ -22,7 +22,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from elmokit.engine.config import BiLMConfig, Shape, tensor_shapes
+from elmokit.engine.architecture import BiLMConfig, Shape, tensor_shapes
 from elmokit.engine.state import Floats
 from elmokit.errors import FormatError, OutputError
 from elmokit.formats import tf_checkpoint

@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 
 from elmokit.config import check_choice, encode_json, from_dict, read_json, to_dict
-from elmokit.engine.config import BiLMConfig, Shape, tensor_shapes
+from elmokit.engine.architecture import BiLMConfig, Shape, tensor_shapes
 from elmokit.engine.precision import Precision
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
 from elmokit.engine.state import Floats, State

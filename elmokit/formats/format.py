@@ -104,7 +104,7 @@ class _Formats:
 FORMATS = _Formats(
     "folder",
     "archives",
-    "many_langs",
+    "many_langs_weights",
     "tf_hub",
     "bilm_tf_hdf5",
     "tf_checkpoint",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.engine.config import BiLMConfig, tensor_shapes
+from elmokit.engine.architecture import BiLMConfig, tensor_shapes
 from elmokit.engine.engine import open_engine
 from elmokit.engine.network import Network
 from elmokit.engine.precision import Precision, check_precision, requested_backend
@@ -39,7 +39,7 @@ FITTED_MAPS = ("alignment", "whitening", "sentence_head")
 
 
 class Weights(NamedTuple):
-    """The architecture of a biLM, and its weights by the names of :func:`~elmokit.engine.config.tensor_shapes`."""
+    """The architecture of a biLM, and its weights, named as in :func:`~elmokit.engine.architecture.tensor_shapes`."""
 
     config: BiLMConfig
     arrays: Mapping[str, Floats]
@@ -181,7 +181,7 @@ class PretrainedBiLM:
 
     @property
     def arrays(self) -> Mapping[str, Floats]:
-        """The weights in float32, by the names of :func:`~elmokit.engine.config.tensor_shapes`.
+        """The weights in float32, by the names of :func:`~elmokit.engine.architecture.tensor_shapes`.
 
         Those of a file are read when they are asked for.
         """

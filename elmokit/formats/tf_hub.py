@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from elmokit.engine.config import Shape, tensor_shapes
+from elmokit.engine.architecture import Shape, tensor_shapes
 from elmokit.engine.state import Floats
 from elmokit.errors import FormatError, TensorMismatchError
 from elmokit.formats import bilm_tf

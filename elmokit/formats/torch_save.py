@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 from collections.abc import Sequence
 
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.architecture import BiLMConfig
 from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.errors import ConfigError, FormatError
 from elmokit.formats.fetch import local_path

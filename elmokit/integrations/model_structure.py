@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from elmokit.engine.config import BiLMConfig, tensor_shapes
+from elmokit.engine.architecture import BiLMConfig, tensor_shapes
 from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import State

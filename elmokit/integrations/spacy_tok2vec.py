@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from elmokit.config import from_dict, to_dict
 from elmokit.embedding.elmo_module import ElmoModule
-from elmokit.engine.config import tensor_shapes
+from elmokit.engine.architecture import tensor_shapes
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model

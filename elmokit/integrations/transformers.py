@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from elmokit.config import check_choice, encode_json, from_dict, read_json, to_dict
 from elmokit.embedding.start_state import note_start, start_state
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.architecture import BiLMConfig
 from elmokit.engine.layer_selection import select_layers
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError, needs_extra

@@ -14,7 +14,7 @@ import numpy as np
 
 from elmokit.config import check_choice
 from elmokit.embedding.start_state import StartName
-from elmokit.engine.config import DIRECTIONS
+from elmokit.engine.architecture import DIRECTIONS
 from elmokit.engine.state import State
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import TextError

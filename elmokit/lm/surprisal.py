@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from elmokit.config import check_at_least
 from elmokit.embedding.start_state import StartName, start_state
-from elmokit.engine.config import DIRECTIONS
+from elmokit.engine.architecture import DIRECTIONS
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.softmax import Softmax
 from elmokit.engine.state import State

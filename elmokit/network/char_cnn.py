@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.engine.config import MIN_CHARS, Activation, BiLMConfig, CharCNNConfig, WordFeaturesConfig
+from elmokit.engine.architecture import MIN_CHARS, Activation, BiLMConfig, CharCNNConfig, WordFeaturesConfig
 from elmokit.engine.library import Library
 from elmokit.engine.precision import PLAIN_KERNEL, LayerKernel, Precision
 from elmokit.engine.threads import n_threads
@@ -95,7 +95,7 @@ class NativeTokenLayer(nn.Module):
     _packed: ParameterCache[TokenLayer | None]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the weights by their names in :func:`~elmokit.engine.config.tensor_shapes`, within the token layer."""
+        """Return the weights, named as in ``tensor_shapes`` within the token layer."""
         return dict(self.named_parameters())
 
     def is_plain(self) -> bool:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.engine.config import FORGET_OFFSET, BiLMConfig
+from elmokit.engine.architecture import FORGET_OFFSET, BiLMConfig
 from elmokit.engine.lstm import LSTM
 from elmokit.engine.precision import LayerKernel, Precision, requested_backend
 from elmokit.engine.state import State

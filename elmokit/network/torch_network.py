@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.architecture import BiLMConfig
 from elmokit.engine.library import UNKNOWN_IDS
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import Computation, Precision

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.architecture import BiLMConfig
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM, BiLMState, stack_states

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from elmokit.engine.config import DIRECTIONS
+from elmokit.engine.architecture import DIRECTIONS
 from elmokit.errors import TrainingError, install_command, needs_extra
 from elmokit.evaluation.result import COLORS, PAGE, can_draw, save_figure, styled_figure
 from elmokit.formats.folder import RUN_MODEL, is_model_folder, load_folder, save_folder

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, TypeGuard, get_args, get_type_hints
 
 from elmokit.config import Table, check_at_least, check_choice, deep_merge, did_you_mean, from_dict, read_toml, to_dict
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError
 from elmokit.formats import bilm_tf

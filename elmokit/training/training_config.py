@@ -21,7 +21,7 @@ from elmokit.config import (
     check_positive,
     setting,
 )
-from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.embedding.elmo import Elmo
-from elmokit.engine.config import BiLMConfig, CharCNNConfig
+from elmokit.engine.architecture import BiLMConfig, CharCNNConfig
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from tests.conftest import random_model

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from elmokit import LanguageModel, SentenceEmbedder
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.text.vocabulary import Vocabulary

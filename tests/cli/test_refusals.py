@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
 from tests.helpers.shell import Shell

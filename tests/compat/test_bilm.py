@@ -24,7 +24,7 @@ from elmokit.compat.bilm import (
     dump_token_embeddings,
     weight_layers,
 )
-from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.formats.bilm_tf_hdf5 import write_hdf5
 from tests.conftest import fixture_sentences, random_model
 

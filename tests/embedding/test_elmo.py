@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import elmokit
 from elmokit.embedding import elmo as embedder
 from elmokit.embedding.elmo import Elmo
-from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.engine.layer_selection import Layers
 from elmokit.errors import FormatError
 from elmokit.formats.model import PretrainedBiLM

@@ -14,7 +14,7 @@ import pytest
 
 from elmokit import Elmo, ElmoModule, SentenceEmbedder, SentencePooling, embed_file
 from elmokit.embedding.start_state import mean_state
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.architecture import BiLMConfig
 from elmokit.errors import ConfigError, ModelNotFoundError, OutputError, TextError
 from elmokit.network.scalar_mix import make_scalar_mix
 from tests.conftest import model_beyond_float16, random_model

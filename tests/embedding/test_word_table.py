@@ -12,7 +12,7 @@ import torch
 from elmokit import Elmo, LanguageModel, finetune, open_model, save_model, train
 from elmokit.engine.token_layer import TokenLayer
 from elmokit.errors import ConfigError, OutputError
-from elmokit.formats.allennlp import char_cnn_of
+from elmokit.formats.allennlp_weights import char_cnn_of
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.softmax_module import TiedSoftmax
 from elmokit.text.vocabulary import Vocabulary

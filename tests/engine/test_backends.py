@@ -11,7 +11,7 @@ import torch
 
 from elmokit import Elmo
 from elmokit.engine import compiler
-from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import NAMES, VARIABLE, requested_backend
 from elmokit.errors import ConfigError

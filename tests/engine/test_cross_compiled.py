@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from elmokit.engine import c_sources, compiler
+from elmokit.engine.architecture import BiLMConfig, CharCNNConfig, tensor_shapes
 from elmokit.engine.c_sources import SUFFIXES, TARGETS
-from elmokit.engine.config import BiLMConfig, CharCNNConfig, tensor_shapes
 from elmokit.engine.instruction_sets import INSTRUCTION_SETS, sets_for
 from elmokit.engine.library import Library, parse_header
 from elmokit.engine.network import NetworkInput

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.engine import compiler
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.architecture import BiLMConfig
 from elmokit.engine.engine import Engine
 from elmokit.engine.library import Library
 from elmokit.engine.lstm import LSTM
@@ -230,7 +230,7 @@ from pathlib import Path
 import numpy as np
 
 from elmokit.engine import compiler
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.engine.engine import Engine
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.state import State

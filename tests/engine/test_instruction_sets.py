@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.engine import compiler, instruction_sets, softmax
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.architecture import BiLMConfig
 from elmokit.engine.library import Library, choose_kernels
 from elmokit.engine.lstm import LSTM
 from elmokit.engine.network import NetworkInput

@@ -11,7 +11,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from elmokit.engine.config import Activation
+from elmokit.engine.architecture import Activation
 from elmokit.engine.library import Library, choose_kernels
 from elmokit.engine.precision import PRECISIONS, VARIABLE, Precision
 from elmokit.network import backends

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.errors import TextError
 from elmokit.evaluation.minimal_pairs import (
     Paradigm,

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from elmokit.embedding.elmo import Elmo
-from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputError, TensorMismatchError, TextError
 from elmokit.formats.bilm_tf_hdf5 import write_hdf5

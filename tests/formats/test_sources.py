@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from elmokit.compat import tfhub as hub
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.errors import ConfigError, MissingExtraError, ModelNotFoundError
 from elmokit.formats import sources
 from elmokit.formats.model import PretrainedBiLM

@@ -19,7 +19,7 @@ from elmokit.formats import tf_bundle
 from elmokit.formats.archives import unpacked_model
 from elmokit.formats.bilm_tf_hdf5 import read_hdf5
 from elmokit.formats.folder import load_folder
-from elmokit.formats.many_langs import read_entries
+from elmokit.formats.many_langs_weights import read_entries
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.tf_checkpoint import TFCheckpoint
 from elmokit.formats.tf_hub import TFHub

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from elmokit.engine.config import BiLMConfig, CharCNNConfig, WordFeaturesConfig
+from elmokit.engine.architecture import BiLMConfig, CharCNNConfig, WordFeaturesConfig
 from elmokit.engine.state import Floats, Ids
 from elmokit.network.bilm import BiLM
 from elmokit.network.lstm_module import LSTMStack, ProjectedLSTM

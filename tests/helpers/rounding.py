@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from elmokit.engine.config import FORGET_OFFSET
+from elmokit.engine.architecture import FORGET_OFFSET
 from elmokit.network.char_cnn import CharCNN
 from elmokit.network.lstm_module import LSTMState, ProjectedLSTM
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.engine.config import BiLMConfig, CharCNNConfig
+from elmokit.engine.architecture import BiLMConfig, CharCNNConfig
 from elmokit.formats import bilm_tf
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM

@@ -11,7 +11,7 @@ import pytest
 
 from elmokit import ElmoModule
 from elmokit.config import from_dict, to_dict
-from elmokit.engine.config import PRESETS, WordFeaturesConfig
+from elmokit.engine.architecture import PRESETS, WordFeaturesConfig
 from elmokit.errors import FormatError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from elmokit import Elmo, LanguageModel, PretrainedBiLM
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.errors import ConfigError, ModelNotFoundError
 from tests.conftest import aligned_model, random_model
 from tests.helpers.hosts import need_host

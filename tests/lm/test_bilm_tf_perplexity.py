@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.architecture import BiLMConfig
 from elmokit.formats import tf_checkpoint
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm import bilm_tf_perplexity as as_bilm_tf

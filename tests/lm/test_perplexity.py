@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from elmokit.embedding.start_state import boundary_state
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.engine.state import State
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.bilm_tf_perplexity import BilmTfPerplexity

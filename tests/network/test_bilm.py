@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit import ElmoModule
-from elmokit.engine.config import PRESETS, BiLMConfig, CharCNNConfig
+from elmokit.engine.architecture import PRESETS, BiLMConfig, CharCNNConfig
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.engine.state import State
 from elmokit.errors import ConfigError

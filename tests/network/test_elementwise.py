@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from elmokit import Elmo
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.network.char_cnn import apply_by_row
 from tests.conftest import random_model
 

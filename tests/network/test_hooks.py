@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from elmokit.engine.config import BiLMConfig, CharCNNConfig, WordFeaturesConfig
+from elmokit.engine.architecture import BiLMConfig, CharCNNConfig, WordFeaturesConfig
 from elmokit.network.bilm import BiLM
 
 CNN = CharCNNConfig(((1, 4), (2, 8)), char_dim=3, n_highway=1, max_chars=6, n_chars=20)

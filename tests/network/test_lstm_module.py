@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from elmokit.engine.config import FORGET_OFFSET
+from elmokit.engine.architecture import FORGET_OFFSET
 from elmokit.network.lstm_module import LSTMStack, LSTMState, ProjectedLSTM
 
 

@@ -23,7 +23,7 @@ from elmokit.config import (
     to_dict,
     token_index,
 )
-from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError, FormatError, SettingError
 
 WORD_INPUT = BiLMConfig(char_cnn=None, n_words=7, projection_dim=3, hidden_dim=5, cell_clip=None)

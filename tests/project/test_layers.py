@@ -56,12 +56,7 @@ LINES = {
 COMPATIBLE = ("compat", "integrations")
 """Classes in compat keep the names of the programs that they replace, such as ``Elmo`` and ``ScalarMix``, and those in
 integrations follow the library, such as ``ElmoConfig`` for a config of transformers."""
-TWICE = {
-    *("allennlp.py", "batching.py", "bilm.py", "bilm_tf.py", "bilm_training.py", "characters.py", "config.py"),
-    *("coref.py", "corpus.py", "counts.py", "hdf5.py", "loop.py", "lstm.py", "many_langs.py", "models.py"),
-    *("neighbors.py", "pairs.py", "perplexity.py", "precision.py", "run.py", "softmax.py", "squad.py", "srl.py"),
-    *("state.py", "table.py", "task.py", "tensors.py", "threads.py", "vocabulary.py"),
-}
+TWICE = {"bilm.py"}  # the old API has this name
 """Names that several files of the package share."""
 
 

@@ -22,7 +22,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("granian")
 pytest.importorskip("prometheus_client")
 
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.architecture import BiLMConfig
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
 from tests.helpers.http_client import open_connection, read_until_closed

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import elmokit
-from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLMState
 from elmokit.text.windows import WindowStream

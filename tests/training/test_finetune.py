@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError, ElmoError, FormatError, ModelError
-from elmokit.formats import many_langs
+from elmokit.formats import many_langs_weights
 from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
@@ -192,7 +192,7 @@ def test_a_published_table_without_unk_lends_new_words_its_mean_row(monkeypatch:
 
 
 def test_elmo_for_many_langs_gets_a_softmax_and_keeps_its_lexicon(tmp_path: Path) -> None:
-    model = many_langs.FORMAT.load(toy_model().write(tmp_path / "zh"))
+    model = many_langs_weights.FORMAT.load(toy_model().write(tmp_path / "zh"))
     carried = with_softmax_over(model, NEW, COUNTS, 3)
     assert isinstance(carried.softmax_module, FullSoftmax)
     save_folder(carried, tmp_path / "ours")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.errors import TrainingError
 from elmokit.formats.folder import load_folder
 from elmokit.formats.model import PretrainedBiLM

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.network.bilm import BiLM
 from elmokit.network.softmax_module import FullSoftmax
 from elmokit.training.distributed import World

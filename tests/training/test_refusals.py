@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from elmokit import distill, finetune, train
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.errors import ConfigError, ElmoError, LockedError, OutputError, TextError, TrainingError
 from elmokit.storage.atomic import file_lock
 from elmokit.training.reports import TextCounts, TrainingReport

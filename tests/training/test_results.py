@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elmokit.engine.config import DIRECTIONS
+from elmokit.engine.architecture import DIRECTIONS
 from elmokit.errors import MissingExtraError
 from elmokit.training.reports import TrainingProgress
 from elmokit.training.results import TensorBoardLog, draw_curves

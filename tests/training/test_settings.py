@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError
 from elmokit.formats.open import open_model

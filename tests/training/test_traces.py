@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.architecture import BiLMConfig
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.formats.folder import load_folder
 from elmokit.formats.model import PretrainedBiLM

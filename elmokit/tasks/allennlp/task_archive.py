@@ -30,7 +30,7 @@ from torch import Tensor
 
 from elmokit.config import read_json, write_json
 from elmokit.embedding.elmo import Elmo
-from elmokit.engine.config import BiLMConfig, CharCNNConfig
+from elmokit.engine.architecture import BiLMConfig, CharCNNConfig
 from elmokit.errors import (
     ConfigError,
     FormatError,
@@ -41,7 +41,7 @@ from elmokit.errors import (
     TextError,
 )
 from elmokit.formats import sources
-from elmokit.formats.allennlp import encoder_to_allennlp, from_allennlp, lstm_to_allennlp
+from elmokit.formats.allennlp_weights import encoder_to_allennlp, from_allennlp, lstm_to_allennlp
 from elmokit.formats.archives import is_archive, unpacked
 from elmokit.formats.bilm_tf import config_from_options, read_options
 from elmokit.formats.folder import save_folder

@@ -14,7 +14,7 @@ import numpy as np
 from elmokit import Elmo, LanguageModel, SentenceEmbedder, open_model, save_model
 from elmokit.embedding.start_state import start_state
 from elmokit.engine import compiler
-from elmokit.engine.config import BiLMConfig, CharCNNConfig, Shape, WordFeaturesConfig, tensor_shapes
+from elmokit.engine.architecture import BiLMConfig, CharCNNConfig, Shape, WordFeaturesConfig, tensor_shapes
 from elmokit.engine.engine import Engine
 from elmokit.engine.instruction_sets import EMULATED, machine
 from elmokit.engine.network import NetworkInput

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from elmokit.config import check_at_least, read_json
-from elmokit.engine.config import BiLMConfig, CharCNNConfig, Shape, WordFeaturesConfig, tensor_shapes
+from elmokit.engine.architecture import BiLMConfig, CharCNNConfig, Shape, WordFeaturesConfig, tensor_shapes
 from elmokit.errors import ConfigError, FormatError, TensorMismatchError, reading
 from elmokit.formats.bilm_tf import WITHOUT_ZERO_ROW, clip_from, config_errors, filters_from, n_rows
 from elmokit.formats.format import Format

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from elmokit.engine.config import DIRECTIONS, FORGET_OFFSET, BiLMConfig, CharCNNConfig
+from elmokit.engine.architecture import DIRECTIONS, FORGET_OFFSET, BiLMConfig, CharCNNConfig
 from elmokit.errors import ConfigError, TensorMismatchError
 from elmokit.network.bilm import BiLM
 

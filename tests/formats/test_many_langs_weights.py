@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from elmokit.embedding.elmo import Elmo
-from elmokit.formats.many_langs import read_settings, stock_settings
+from elmokit.formats.many_langs_weights import read_settings, stock_settings
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
