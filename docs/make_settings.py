@@ -83,7 +83,8 @@ def _bilm_parts() -> Iterator[str]:
     yield _table(BaseConfig, names=FINETUNING_SETTINGS)
     yield (
         "Fine-tuning starts from the values of its recipe and from the values below. With the recipe `bilm-tf`, the "
-        f"learning rate is that of the recipe.\n\n```toml\n{to_toml(FINETUNING).rstrip()}\n```"
+        "learning rate is that of the recipe; if the softmax is new, `learning_rate` is that of a training.\n\n"
+        f"```toml\n{to_toml(FINETUNING).rstrip()}\n```"
     )
 
 

@@ -533,34 +533,29 @@ def _click_type(hint: Any) -> tuple[click.ParamType[Any], bool]:
         return click.Choice(typing.get_args(hint)), False
     if typing.get_origin(hint) is tuple:
         (kind, *_) = typing.get_args(hint)
-        return (CommaSeparated(int), False) if kind is int else (_click_type(kind)[0], True)
+        return (CommaSeparated(), False) if kind is int else (_click_type(kind)[0], True)
     return (click.Path(path_type=Path) if hint is Path else click.types.convert_type(hint)), False
 
 
-class CommaSeparated(click.ParamType[tuple[Any, ...]]):
-    """Numbers separated by commas, such as ``0,1``."""
+class CommaSeparated(click.ParamType[tuple[int, ...]]):
+    """Whole numbers separated by commas, such as ``0,1``."""
 
     name = "numbers"
-
-    def __init__(self, kind: type[int] | type[float]) -> None:
-        self.kind = kind
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """Show that there can be several."""
         return "N[,N...]"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         """Parse the text of an option."""
         if not isinstance(value, str):
             return tuple(value)
         try:
             from elmokit.config import parse_count
 
-            parse = parse_count if self.kind is int else self.kind
-            numbers = tuple(parse(number) for number in value.split(",") if number)
+            numbers = tuple(parse_count(number) for number in value.split(",") if number)
         except ValueError:
             numbers = ()
         if not numbers:
-            example = "whole numbers such as 0,1" if self.kind is int else "numbers such as 0.1,1"
-            self.fail(f"{value!r} is not a list of {example}.", param, ctx)
+            self.fail(f"{value!r} is not a list of whole numbers such as 0,1.", param, ctx)
         return numbers

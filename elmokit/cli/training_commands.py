@@ -57,12 +57,13 @@ def finetune_settings() -> list[HeadedOption]:
     from elmokit.training.settings import DATA_SETTINGS
     from elmokit.training.training_config import FINETUNING, FINETUNING_SETTINGS, BaseConfig, DataConfig, TrainingConfig
 
+    rates = f"{FINETUNING['learning_rate']}, and {TrainingConfig.learning_rate} if the softmax is new"
     return [
         *setting_options(BaseConfig, {}, FINETUNING_SETTINGS),
         *setting_options(DataConfig, {"vocabulary": "the model's own"}, DATA_SETTINGS),
         *setting_options(BiLMConfig, {"dropout": "the model's"}, ["dropout"]),
         *setting_options(SoftmaxConfig, {"inner_dim": "the model's"}, {"softmax_inner_dim": "inner_dim"}),
-        *setting_options(TrainingConfig, FINETUNING),
+        *setting_options(TrainingConfig, {**FINETUNING, "learning_rate": rates}),
     ]
 
 

@@ -38,13 +38,10 @@ def whole_number(text: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) <= _MAX_DIGITS else None
 
 
-_BLOCK = 1 << 20
-
-
 def size_and_crc32(file: IO[bytes]) -> tuple[int, int]:
     """Read a file to its end, and return how many bytes it has and their checksum."""
     size = checksum = 0
-    while block := file.read(_BLOCK):
+    while block := file.read(MIB):
         size += len(block)
         checksum = zlib.crc32(block, checksum)
     return size, checksum

@@ -384,7 +384,8 @@ def first_difference(recorded: Mapping[str, Any], settings: Mapping[str, Any], t
             if difference := first_difference(old, new, f"{table}{name}."):
                 return difference
         elif old != new:
-            what = f"{table}{name}".replace("_", " ")
+            # Names of files, and of settings as a config has them in its tables, stay as they are.
+            what = name.replace("_", " ") if name.isidentifier() and not table else f"{table}{name}"
             if _is_digest(old) and _is_digest(new):
                 return f"another {what.removeprefix('the ')}"
             return f"{what} {_shown(old)}, and now it is {_shown(new)}"

@@ -35,7 +35,6 @@ from elmokit.tasks.task import TaskModel
 from elmokit.tasks.task_config import ElmoConfig, FinetuneConfig
 from elmokit.training import api
 from elmokit.training.reports import TrainingProgress, TrainingReport
-from elmokit.training.training_config import FINETUNING
 
 HELD_OUT_EVERY = 20  # one sentence in 20 is kept for evaluation
 # A task's text is small: with the batches of a corpus, an epoch would have only a few steps.
@@ -197,6 +196,7 @@ def finetune_for_task(
             temporary.write_text("".join(lines), encoding="utf-8", newline="\n")
     n_predictions = sum(len(sentence) + 1 for sentence in training)
     batch_size = min(MAX_BATCH_SIZE, len(training))
+    settings: dict[str, Any] = {} if config.learning_rate is None else {"learning_rate": config.learning_rate}
     result = api.finetune(
         model,
         text,
@@ -208,6 +208,6 @@ def finetune_for_task(
         epochs=config.epochs,
         batch_size=batch_size,
         window_length=min(MAX_WINDOW_LENGTH, n_predictions // batch_size),
-        learning_rate=config.learning_rate or FINETUNING["learning_rate"],
+        **settings,
     )
     save_folder(result.model, folder)

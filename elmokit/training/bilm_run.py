@@ -252,7 +252,7 @@ def started_or_continued(
         "initial model": None if model is None else fingerprint(model, "warm"),
         **{name: value for name, value in to_dict(config).items() if name not in MAY_CHANGE},
         "texts": [shard.name for shard in shards],
-        "text": _digests(shards),
+        **{f"text file {name}": digest for name, digest in _digests(shards).items()},
         "held-out text": _sentences_digest(held_out),
         "max_words": data.max_words,
         "vocabulary": None if vocabulary is None else text_digest(vocabulary.to_text()),

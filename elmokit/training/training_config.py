@@ -235,7 +235,8 @@ RECIPES: dict[str, TrainingConfig] = {
 }
 """Complete settings to start from: ``modern`` is ours, ``bilm-tf`` is how the original models were trained."""
 FINETUNING_RATES = {"learning_rate": 1e-3, "matrix_learning_rate": 4e-3}
-"""The learning rates of fine-tuning a softmax with the recipe ``modern``: a fifth of those of training."""
+"""The learning rates of fine-tuning with the recipe ``modern``: a fifth of those of training. A new softmax is
+trained at the ``learning_rate`` of a training."""
 FINETUNING = {"epochs": 1.0, "patience": 3, "eval_every": 200, "save_every": 200, **FINETUNING_RATES}
 """The defaults of fine-tuning that differ from those of training."""
 

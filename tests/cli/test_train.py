@@ -130,7 +130,7 @@ def test_the_same_command_resumes_wherever_the_text_is(shell: Shell, corpus: Pat
     assert ran.code == 0, ran.err
     assert open_model("run").card["n_predictions"] == 150
     Path("moved/corpus.txt").write_text(TEXT * 21)
-    assert "another text.corpus.txt" in shell(*moved).err
+    assert "another text file corpus.txt" in shell(*moved).err
     assert "batch size 2, and now it is 3" in shell(*moved, "--batch-size", "3").err
 
 
