@@ -44,7 +44,7 @@ from elmokit.network.scalar_mix import ScalarMix
 from elmokit.network.torch_network import load_arrays
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.hdf5_files import create_hdf5
-from elmokit.storage.text_files import read_sentences
+from elmokit.storage.text_files import can_reread, read_sentences
 from elmokit.text.batching import read_ahead
 from elmokit.text.characters import encode_tokens
 
@@ -347,7 +347,7 @@ def dump_bilm_embeddings(
     batcher = TokenBatcher(vocab_file) if cnn is None else Batcher(vocab_file, cnn.max_chars)
     read = partial(read_sentences, dataset_file, like_bilm_tf=True)
     # A file is read twice, first for the size of the output; what comes from a pipe can be read only once.
-    sentences = None if Path(dataset_file).is_file() else list(read())
+    sentences = None if can_reread(dataset_file) else list(read())
     lengths = [len(tokens) for tokens in (read() if sentences is None else sentences)]
     config = model.bilm.config
     n_bytes = 4 * (config.n_layers + 1) * config.output_dim * sum(lengths)
