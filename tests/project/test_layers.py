@@ -46,7 +46,7 @@ LINES = {
     "elmokit/lm": 1200,
     "elmokit/network": 3850,
     "elmokit/serve": 1700,
-    "elmokit/storage": 1900,
+    "elmokit/storage": 1950,
     "elmokit/tasks": 10300,
     "elmokit/text": 2050,
     "elmokit/training": 4050,
@@ -56,12 +56,7 @@ LINES = {
 COMPATIBLE = ("compat", "integrations")
 """Classes in compat keep the names of the programs that they replace, such as ``Elmo`` and ``ScalarMix``, and those in
 integrations follow the library, such as ``ElmoConfig`` for a config of transformers."""
-TWICE = {
-    *("allennlp.py", "batching.py", "bilm.py", "bilm_tf.py", "bilm_training.py", "characters.py", "config.py"),
-    *("coref.py", "corpus.py", "counts.py", "hdf5.py", "loop.py", "lstm.py", "many_langs.py", "models.py"),
-    *("neighbors.py", "pairs.py", "perplexity.py", "precision.py", "run.py", "softmax.py", "squad.py", "srl.py"),
-    *("state.py", "table.py", "task.py", "tensors.py", "threads.py", "vocabulary.py"),
-}
+TWICE = {"allennlp.py", "bilm.py", "config.py", "many_langs.py"}
 """Names that several files of the package share."""
 
 
