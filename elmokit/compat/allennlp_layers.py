@@ -183,7 +183,7 @@ class _CharCNN(CharCNN):
         """Return the weights by our names; see :meth:`NativeTokenLayer.tensors`."""
         theirs = re.compile(r"highways\.0\._layers\.(\d+)\.(weight|bias)")
         ours = {}
-        for name, tensor in self.named_parameters():
+        for name, tensor in self.named_parameters(remove_duplicate=False):
             if found := theirs.fullmatch(name):
                 transform, carry = tensor.chunk(2)
                 ours[f"highways.{found[1]}.transform.{found[2]}"] = transform

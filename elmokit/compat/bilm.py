@@ -9,6 +9,7 @@ whatever the locale, text is split at spaces and tabs only, and a problem with y
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -43,7 +44,7 @@ from elmokit.network.scalar_mix import ScalarMix
 from elmokit.network.torch_network import load_arrays
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.hdf5_files import create_hdf5
-from elmokit.storage.text_files import read_sentences
+from elmokit.storage.text_files import can_reread, read_sentences
 from elmokit.text.batching import read_ahead
 from elmokit.text.characters import encode_tokens
 
@@ -304,7 +305,7 @@ def dump_token_embeddings(
     vocabulary = UnicodeCharsVocabulary(vocab_file, cnn.max_chars)
     words = [vocabulary.id_to_word(index) for index in range(vocabulary.size)]
     shape = (len(words), bilm.config.projection_dim)
-    with atomic_write(outfile, overwrite=True) as partial, create_hdf5(partial, 4 * prod(shape), 1) as file:
+    with atomic_write(outfile, overwrite=True) as path, create_hdf5(path, 4 * prod(shape), 1) as file:
         table = file.create_dataset("embedding", shape, dtype="float32")
         for start in range(0, len(words), WORDS_AT_ONCE):
             ids = torch.from_numpy(encode_tokens(words[start : start + WORDS_AT_ONCE], cnn.max_chars))
@@ -344,15 +345,18 @@ def dump_bilm_embeddings(
     if cnn is None:  # warns about another word list than the model's own
         given_or_found(Path(vocab_file), find_vocabulary(Path(weight_file)))
     batcher = TokenBatcher(vocab_file) if cnn is None else Batcher(vocab_file, cnn.max_chars)
-    sentences = list(read_sentences(dataset_file, like_bilm_tf=True))
+    read = partial(read_sentences, dataset_file, like_bilm_tf=True)
+    # A file is read twice, first for the size of the output; what comes from a pipe can be read only once.
+    sentences = None if can_reread(dataset_file) else list(read())
+    lengths = [len(tokens) for tokens in (read() if sentences is None else sentences)]
     config = model.bilm.config
-    n_bytes = 4 * (config.n_layers + 1) * config.output_dim * sum(map(len, sentences))
+    n_bytes = 4 * (config.n_layers + 1) * config.output_dim * sum(lengths)
     with (
-        atomic_write(outfile, overwrite=True) as partial,
-        create_hdf5(partial, n_bytes, len(sentences), 16 * len(sentences)) as file,
+        atomic_write(outfile, overwrite=True) as path,
+        create_hdf5(path, n_bytes, len(lengths), 16 * len(lengths)) as file,
     ):
         number = 0
-        for some in read_ahead(sentences, max_items=1 if stateful else LINES_AT_ONCE):
+        for some in read_ahead(read() if sentences is None else sentences, max_items=1 if stateful else LINES_AT_ONCE):
             ops = model(batcher.batch_sentences(some))
             for layers, length in zip(ops["lm_embeddings"], ops["lengths"].tolist(), strict=True):
                 file.create_dataset(str(number), data=layers[:, :length].numpy())

@@ -87,9 +87,9 @@ class Elmo:
         _ = model.network  # reads the weights now, so that damaged ones are noticed here
         # "stateful" also starts from zero: there is no sentence before the first one.
         self.start_state = start_state(model, "warm" if start == "warm" else "zero")
+        """The LSTM state that every sentence starts from, of one row."""
         if start == "warm":
             note_start(model)
-        """The LSTM state that every sentence starts from, of one row."""
 
     def __repr__(self) -> str:
         """Say what it is. The precision is the lowest that is accepted."""

@@ -140,11 +140,9 @@ def _cache_directory() -> Path:
     if are_open or status.st_uid != os.geteuid() or not owners <= {0, os.geteuid()}:
         raise OutputError(f"other users can use {directory} or a parent. Set ELMOKIT_CACHE to a directory of yours.")
     if status.st_mode & 0o077:  # a group, by its umask, may have put libraries there
-        import shutil
-
         directory.chmod(0o700)
-        shutil.rmtree(directory)
-        directory.mkdir(0o700, exist_ok=True)
+        for library in directory.glob("*.so"):  # not the directories in which other processes compile at this moment
+            library.unlink(missing_ok=True)
     return directory
 
 

@@ -96,7 +96,7 @@ class NativeTokenLayer(nn.Module):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the weights, named as in ``tensor_shapes`` within the token layer."""
-        return dict(self.named_parameters())
+        return dict(self.named_parameters(remove_duplicate=False))  # layers may share their weights
 
     def is_plain(self) -> bool:
         """Check whether kernels may compute in place of the modules inside."""

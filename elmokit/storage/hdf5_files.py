@@ -6,6 +6,7 @@ h5py is imported where a file is opened: it takes 40 ms, and few commands open o
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 from pathlib import Path
@@ -28,6 +29,8 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 HEADER_BYTES = 440
 """What the header of a dataset and its entry in the group take, about."""
+CANNOT_SAY = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+"""What file systems answer that cannot be asked for room."""
 MAX_OLD_NAME_BYTES = 1 << 24
 """The names of all datasets of a file of the oldest version, which every reader of HDF5 knows. Larger files have that
 of HDF5 1.8 (2008)."""
@@ -50,7 +53,11 @@ def create_hdf5(path: Path, n_bytes: int, n_datasets: int, n_name_bytes: int = 0
 
     with path.open("wb") as file:
         if n_bytes and hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, n_bytes + n_name_bytes + HEADER_BYTES * n_datasets + 65536)
+            try:
+                os.posix_fallocate(file.fileno(), 0, n_bytes + n_name_bytes + HEADER_BYTES * n_datasets + 65536)
+            except OSError as error:
+                if error.errno not in CANNOT_SAY:
+                    raise
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     # The names of an old group are one block; once that is larger than its cache, HDF5 writes it for each dataset.
     oldest = h5py.h5f.LIBVER_EARLIEST if n_name_bytes <= MAX_OLD_NAME_BYTES else h5py.h5f.LIBVER_V18

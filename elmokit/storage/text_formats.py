@@ -97,6 +97,7 @@ _CONLLU_LINE = re.compile(r"\d+(?:[-.]\d+)?(?:\t[^\t]+){9}|# (?:sent_id|text) = 
 _MARKUP_START = re.compile(r"<(?:!doctype\s|\?xml\s|html(?:\s[^<>]*)?>\s*(?:<|$))", re.I)
 # Markdown begins with some of HTML's elements, too.
 _ELEMENT = re.compile(r"<(?!(?:a|p|div|img|h\d|center|picture|details)\s)[a-z][\w:.-]*\s[^<>]*=\s*[\"'][^<>]*>", re.I)
+_TAG = re.compile(r"<(/?)([A-Za-z][\w:.-]*)(\s[^<>]*=[^<>]*)?/?>")
 # A text can begin with `[ Music ]` or `[1]`.
 _JSON_START = re.compile(r'\{\s*"[^"]*"\s*:|\[\s*(?:\{\s*"|"(?:[^"\\]|\\.)*"\s*[,\]])')
 
@@ -106,7 +107,13 @@ def _is_conllu(lines: Sequence[str]) -> bool:
 
 
 def _is_markup(lines: Sequence[str]) -> bool:
-    return any(map(_MARKUP_START.match, lines[:3])) or _ELEMENT.fullmatch(lines[0]) is not None
+    if any(map(_MARKUP_START.match, lines[:3])) or _ELEMENT.fullmatch(lines[0]):
+        return True
+    # `<user>` and `<unk>` are words of honest texts, and `<s> ... </s>` sentence boundaries.
+    closed = {tag[2] for line in lines for tag in _TAG.finditer(line) if tag[1]} - {"s", "S"}
+    at_edge = [line for line in lines if line[0] == "<" or line[-1] == ">"]
+    n_marked = sum(any(tag[2] in closed or tag[3] for tag in _TAG.finditer(line)) for line in at_edge)
+    return 2 * n_marked > len(lines)
 
 
 def _is_json(lines: Sequence[str]) -> bool:

@@ -2,7 +2,7 @@
 
 ``Inputs`` knows the vocabularies and makes a ``TokenBatch`` of sentences. ``InputLayer`` is the module that turns the
 batch into vectors. A frozen biLM is in neither: its layers are computed once (``layer_cache``) and are part of the
-batch. One that is trained is in ``InputLayer``, and the batch has the sentences that it reads (``bilm_training``).
+batch. One that is trained is in ``InputLayer``, and the batch has the sentences that it reads (``trained_bilm``).
 """
 
 from __future__ import annotations

@@ -37,6 +37,14 @@ def test_padding_inside_a_word_takes_part_in_the_convolution() -> None:
         assert not torch.equal(cnn(torch.tensor([[1, 2, 5, 5, 5]])), before)
 
 
+def test_layers_that_share_their_weights_are_all_computed() -> None:
+    cnn = CharCNN(30, 3, [(1, 2), (4, 5)], "tanh", 2, 4)
+    cnn.highways[1] = cnn.highways[0]
+    ids = torch.randint(1, 30, (6, 20), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert_rounded(cnn(ids), rounding.char_cnn(cnn, ids))
+
+
 def test_new_highway_is_close_to_the_identity() -> None:
     highway = Highway(400)
     highway.reset_parameters(torch.Generator().manual_seed(0))

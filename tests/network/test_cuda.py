@@ -162,7 +162,7 @@ def test_training_in_bfloat16_stays_close_to_float32(tmp_path: Path, texts: dict
 
 def test_a_model_is_fine_tuned_on_the_gpu(tmp_path: Path, texts: dict[str, Path]) -> None:
     save_model(random_model(), tmp_path / "model")
-    result = finetune(tmp_path / "model", **texts, out=tmp_path / "run", device=DEVICE, epochs=1, batch_size=4)
+    result = finetune(tmp_path / "model", **texts, out=tmp_path / "run", device=DEVICE, epochs=5, batch_size=4)
     before, after = (result.before_and_after["held-out"][when] for when in ("before", "after"))
     assert after[0] < before[0]
 

@@ -46,7 +46,7 @@ LINES = {
     "elmokit/lm": 1200,
     "elmokit/network": 3850,
     "elmokit/serve": 1700,
-    "elmokit/storage": 1900,
+    "elmokit/storage": 1950,
     "elmokit/tasks": 10300,
     "elmokit/text": 2050,
     "elmokit/training": 4050,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -42,3 +43,17 @@ def test_a_disk_without_room_is_noticed_before_anything_is_written(tmp_path: Pat
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("answer", [errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS])
+def test_a_file_system_that_cannot_be_asked_for_room_is_written_to(
+    answer: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(answer, os.strerror(answer))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse, raising=False)
+    with create_hdf5(tmp_path / "numbers.hdf5", 1 << 20, 1) as file:
+        file["numbers"] = np.arange(3)
+    with open_hdf5(tmp_path / "numbers.hdf5") as file:
+        assert file["numbers"][()].tolist() == [0, 1, 2]

@@ -37,6 +37,8 @@ OTHER_FORMATS = {
     "HTML or XML": [
         "<!DOCTYPE html>\n<title>The cat</title>",
         "<html lang='en'>\n<body>\nThe cat sat .\n</body>\n</html>",
+        "<p>The cat sat .</p>\n<p>A dog ran .</p>",
+        '<seg id="1">The cat sat .</seg>\n<seg id="2">A dog ran .</seg>',
         "<?xml version='1.0'?>\n<text/>",
         '<doc id="1" url="http://x" title="Cats">\nCats\n\nCats are animals .\n</doc>',
         '<text id="1">\n<s>\nThe\tDT\n</s>\n</text>',
