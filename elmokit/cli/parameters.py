@@ -2,7 +2,7 @@
 
 One convention for models holds in all commands: the model is the option ``--model``, and the included one is the
 default. Arguments are the texts and outputs of a command. (``convert`` has a source and a target, as ``cp``;
-``distill`` has a teacher, and ``align`` two models.)
+``distill`` has a teacher.)
 """
 
 from __future__ import annotations

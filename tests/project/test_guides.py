@@ -60,7 +60,7 @@ for part in ("--direction [forward|backward|both]", "-n, --number INTEGER", "[de
 PRECISION = """
 from elmokit import Elmo
 from elmokit.engine.compiler import load_library
-from elmokit.engine.matrix import Matrix
+from elmokit.engine.softmax import Matrix
 from elmokit.engine.library import choose_kernels
 
 assert "int6" in run("help", "embed")[1]
@@ -155,7 +155,7 @@ else:
 OUTPUT_FORMAT = """
 import re
 from elmokit import Elmo, SentenceEmbedder, embed_file
-from elmokit.embedding.outputs.table import read_about
+from elmokit.embedding.outputs.output_format import read_about
 from elmokit.storage import workspace
 
 def read(path):
