@@ -148,7 +148,7 @@ def run_test(
     Args:
         test_prefix: Test text: a file, a directory or a quoted pattern.
         batch_size: Rows read side by side. The result depends on it.
-        device: Where to compute: cpu, cuda, cuda:1, ... (not in bilm-tf)
+        device: Where to compute, such as cuda or cuda:1 (not in bilm-tf).  [default: cpu]
 
     Examples:
         elmokit bilm-tf run_test --save_dir run --vocab_file vocab.txt --test_prefix 'held-out/*'

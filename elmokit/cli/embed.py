@@ -50,8 +50,8 @@ def embed(
         top: The top layer: (tokens, dim).
         average: The mean of all layers: (tokens, dim).
         layers: The given layers, where 0 is context-free: (layers, tokens, dim).
-        pool: One vector per sentence: the mean of layer 0 or of the chosen layers, or with less weight for frequent
-            words (sif), or with the whitening (whitened) or the head (trained) that the model stores.
+        pool: One vector per sentence, of layer 0 or the chosen layers: the mean over tokens (mean), or with less weight
+            for frequent words (sif); or what the model stores for sentences: a whitening (whitened), a head (trained).
         tokenize: TEXT has one raw sentence on each line: split it into tokens (English only).
         dtype, overwrite:
 

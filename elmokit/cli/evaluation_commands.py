@@ -363,7 +363,8 @@ def similarity(
     Args:
         columns (A,B,SCORE): The columns of the two sentences or words and of the score, from 1, if a file has more than
             three.
-        smoothing: Values of a for sif; can be repeated.  [default: 0.0003]
+        smoothing: The constant a of sif: less weight for frequent words if it is smaller. Can be repeated.
+            [default: 0.0003]
         whiten: Tokenized text to fit a whitening on; can be repeated.
         sentences: Sentences of each --whiten to use.  [default: 2000]
 
@@ -418,7 +419,7 @@ def pos(
     compressed (.gz, .xz, .zst).
 
     Args:
-        tags: The tags: in CoNLL-U a column's name, in columns a number from 1.  [default: upos; 2]
+        tags: The tags: in CoNLL-U a column's name, in columns a number from 1.  [default: upos, or column 2]
         words: The column of the words, in a file of columns.
         layers: Layers to probe.  [default: all]
         seeds: Number of trainings; their mean and deviation are shown.

@@ -121,7 +121,7 @@ def version() -> None:
 
 
 def completion(shell: Literal["bash", "zsh", "fish"]) -> None:
-    """Print a script for SHELL, which then completes commands and options when you press the Tab key.
+    """Print a script for your shell, which then completes commands and options when you press the Tab key.
 
     Add one of the lines below to ~/.bashrc or ~/.zshrc, or run the last one once.
 

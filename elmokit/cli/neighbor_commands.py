@@ -90,7 +90,7 @@ def find(
     The words that are most similar without context are shown too, as in table 4 of Peters et al. 2018.
 
     Args:
-        model: The model that the index was built with.  [default: its name when the index was built]
+        model: The model that the index was built with.  [default: what the index names]
         occurrence: Which occurrence of WORD in SENTENCE to use, counted from 1.
         among:
         tokenize: SENTENCE is raw text: split it into Penn Treebank tokens.

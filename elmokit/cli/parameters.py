@@ -1,8 +1,8 @@
 """Types of parameters that several commands share.
 
 One convention for models holds in all commands: the model is the option ``--model``, and the included one is the
-default. Arguments are the texts and outputs of a command. (``convert`` has a source and a target, as ``cp``, and
-``distill`` a teacher.)
+default. Arguments are the texts and outputs of a command. (``convert`` has a source and a target, as ``cp``;
+``distill`` has a teacher.)
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ def train(
 ) -> None:
     """Train a task model from CONFIG (TOML) and keep the model with the best dev score.
 
-    If the command is interrupted, run it again to resume. Seeds can be added to a run.
+    docs/reference/tasks.md shows what CONFIG has for each task. If the command is interrupted, run it again to resume.
+    Seeds can be added to a run.
 
     Args:
         run: Run directory.
@@ -75,6 +76,8 @@ def evaluate(
 ) -> None:
     """Evaluate RUN on DATA, files in the format of its training data.
 
+    RUN is a run directory of `elmokit task train`, or a model that AllenNLP trained (model.tar.gz).
+
     Args:
         seed, count_unknown_labels, device:
 
@@ -105,7 +108,8 @@ def predict(
 ) -> None:
     """Label TEXT (- for standard input) with RUN's model.
 
-    The input format depends on the task (docs/reference/tasks.md).
+    RUN is a run directory of `elmokit task train`, or a model that AllenNLP trained (model.tar.gz). The format of TEXT
+    depends on the task (docs/reference/tasks.md).
 
     Args:
         seed, device:

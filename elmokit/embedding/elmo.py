@@ -53,14 +53,14 @@ class Elmo:
     the batch or the order. ("Warm" is a start state that is stored with the model, or else the state after an
     empty sentence. It avoids the poor vectors that a zero state gives to the first words.)
 
-    If the model has an alignment (:func:`elmokit.align`), all vectors are in the space of the model it was aligned to.
+    If the model has an alignment (``recipes/align.py``), all vectors are in the space of the model it was aligned to.
 
     Args:
         model: An opened model. :meth:`from_pretrained` opens one for you.
         start: The LSTM state that each sentence starts from. "warm": the model's start state. "zero": all zeros, from
-            which some models never recover, because training passes the state on (see ``reset_state`` of
-            :func:`elmokit.train`). "stateful": the state of the same batch row after the previous batch, as in bilm-tf
-            and AllenNLP; the first batch starts from zeros.
+            which some models never recover, because their training passed the state on (the recipe ``modern`` also
+            trains from zeros). "stateful": the state of the same batch row after the previous batch, as in bilm-tf and
+            AllenNLP; the first batch starts from zeros.
         token_cache_mib: Memory in MiB for the layer-0 vectors of frequent tokens, which are then computed only once. 0
             disables the cache.
 

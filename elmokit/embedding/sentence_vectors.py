@@ -127,7 +127,7 @@ class SentenceEmbedder:
             name, remedy = "whitening", "Fit one with: elmokit convert MODEL OUT --whiten TEXT"
         elif pooling == "trained":
             linear_map = elmo.model.sentence_head
-            name, remedy = "head", "Train one with: elmokit sentence-head PAIRS --model MODEL --out OUT"
+            name, remedy = "head", "Train one with recipes/sentence_head.py"
         else:
             chosen = SentencePooling(pooling) if layers is None else SentencePooling(pooling, layers)
             return cls(elmo, chosen, word_counts)

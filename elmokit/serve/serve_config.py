@@ -37,11 +37,12 @@ class ServeConfig:
     allowed_hosts: tuple[str, ...] = setting(
         (),
         "Host name that requests may name besides localhost, 127.0.0.1 and [::1], such as elmo.example.org; * for any. "
-        "By default, no other on a loopback address, and any on other addresses.",
+        "Can be repeated. By default, no other on a loopback address, and any on other addresses.",
     )
     cors_origins: tuple[str, ...] = setting(
         (),
-        "Origin of a web page that browsers may send requests from, such as https://example.org; * for any.",
+        "Origin of a web page that browsers may send requests from, such as https://example.org; * for any. Can be "
+        "repeated.",
     )
     name: str | None = setting(None, "Name of the model in requests. By default, that of its file.")
     pooling: Pooling = setting(

@@ -299,10 +299,10 @@ def open_task_archive(
 
     Args:
         source: ``model.tar.gz``, or the directory of an unpacked one.
-        start: LSTM state that ELMo's sentences start from: as in AllenNLP, zero, or a typical one. "allennlp" is what
-            AllenNLP computes for its first batch: zero, where the hypothesis continues from the premise, and the
-            passage from the question. (Its later batches continue from the batch before, so that they depend on the
-            order of the examples.) "zero" and "warm" as in ``Elmo``.
+        start: LSTM state that ELMo's sentences start from: as in AllenNLP, zero, or the model's start state.
+            "allennlp" is what AllenNLP computes for its first batch: zero, where the hypothesis continues from the
+            premise, and the passage from the question. (Its later batches continue from the batch before, so that they
+            depend on the order of the examples.) "zero" and "warm" as in ``Elmo``.
         options: The options file of its ELMo, if the archive does not hold it. AllenNLP stopped adding it at 1.0.
             Without it, the clips and the activation are those of the published models.
     """
