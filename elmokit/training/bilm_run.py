@@ -372,7 +372,7 @@ def _kept_optimizer(
         return None
     try:
         return read_optimizer_state(model, config.optimizer)
-    except (ModelError, TrainingError) as error:
+    except (ModelError, OutputError, TrainingError) as error:
         if keep:
             raise
         report(TrainingNotice(f"The training starts with a new optimizer. {error}"))

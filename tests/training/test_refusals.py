@@ -146,10 +146,10 @@ def test_a_call_is_refused_before_anything_is_written(
     ("kind", "settings", "name"),
     [
         ("train", {"batch_size": 3}, "batch size 2, and now it is 3"),
-        ("train", {"hidden_dim": 48}, r"model\.hidden dim 64,"),
+        ("train", {"hidden_dim": 48}, r"model\.hidden_dim 64,"),
         ("train", {"max_words": 8}, "max words 9,"),
         ("train", {"texts": "long.txt"}, r"texts \['a\.txt'\],"),
-        ("train", {"texts": "changed"}, r"another text\.a\.txt"),
+        ("train", {"texts": "changed"}, r"another text file a\.txt"),
         ("train", {"held_out": "long.txt"}, "another held-out text"),
         ("distill", {}, "teacher not set, and now it is set"),
         ("finetune", {}, "initial model not set, and now it is set"),
